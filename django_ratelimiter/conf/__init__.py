@@ -1,4 +1,4 @@
-"""The settings: one dict, `RATELIMITER`, read when it is asked for. The only module that reads Django's own."""
+"""The settings: one dict, `RATELIMITER`, read at first use. Only this module reads Django's own settings."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ logger = logging.getLogger("django_ratelimiter")
 
 
 class Entry(NamedTuple):
-    """Default and reader of one entry of `RATELIMITER`.
+    """Default and reader of one setting of `RATELIMITER`.
 
-    read: takes what was written and returns what the attribute holds; its ValueError says what would be right.
-    required: without a right value nothing can work, so that access raises instead of taking the default.
+    read: converts the written value to that of the attribute; its ValueError says what would be right.
+    required: an invalid value raises instead of being replaced by the default.
     """
 
     default: object
@@ -65,7 +65,7 @@ class Entry(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """One thing wrong with `RATELIMITER`: which entry, what is wrong with it, what would be right."""
+    """One error in `RATELIMITER`: which setting, what is wrong, and what would be right."""
 
     entry: str
     wrong: str
@@ -73,7 +73,7 @@ class Problem(NamedTuple):
 
 
 def _hash_key(value: Any) -> bytes:
-    """Return the key of partition digests, in the 64 bytes that BLAKE2b takes at most."""
+    """Return the key of partition digests: at most 64 bytes, the maximum of BLAKE2b."""
     if value is None:
         value = f"django_ratelimiter.partitions:{django_settings.SECRET_KEY}"
     if not isinstance(value, str | bytes) or not value:
@@ -118,74 +118,74 @@ ENTRIES: Final[Mapping[str, Entry]] = {
 
 
 class Settings:
-    """The entries of `RATELIMITER` as typed attributes, each read once and kept until a setting changes.
+    """The settings in `RATELIMITER` as typed attributes, each read once and cached until a setting changes.
 
-    A wrong entry is logged as an error and its default stands in; `ImproperlyConfigured` is raised where a
-    default would count somewhere else or believe somebody else: ENGINE, CACHE_ALIAS, NAMESPACE, SHARDS, CLOCK,
-    HASH_KEY, TRUSTED_PROXIES, and a `RATELIMITER` that is no dict.
+    An invalid setting is logged as an error, and its default is used. `ImproperlyConfigured` is raised if the
+    default would use other counters or trust other clients: ENGINE, CACHE_ALIAS, NAMESPACE, SHARDS, CLOCK,
+    HASH_KEY, TRUSTED_PROXIES, and a `RATELIMITER` that is not a dict.
     """
 
     #: False: nothing is decided, counted or sent.
     ENABLED: bool
     #: Dotted path of a callable without arguments that returns the Engine; None = by CACHE_ALIAS.
     ENGINE: str | None
-    #: A django-redis entry of CACHES; None = the memory engine, which one process has to itself.
+    #: A django-redis entry of CACHES; None = the memory engine of each process.
     CACHE_ALIAS: str | None
-    #: What the names of all keys start with.
+    #: The prefix of all keys.
     NAMESPACE: str
-    #: Among how many shards the keys in a Redis Cluster are spread.
+    #: The number of shards that the keys are spread over in a Redis Cluster.
     SHARDS: int
-    #: Whose time decides: "server", or "client" for servers that refuse TIME in scripts.
+    #: The clock that decisions use: "server", or "client" for servers that do not allow TIME in scripts.
     CLOCK: str
-    #: Milliseconds that a decision waits for Redis at most; then each rule's failure policy decides.
+    #: Maximum milliseconds that a decision waits for Redis; after that, each rule's failure policy decides.
     DEADLINE_MS: float
-    #: Seconds after which a request that meets no rule asks for a newer rule set; 0 = each time.
+    #: Seconds after which a request that no rule matches asks for a newer rule set; 0 = each time.
     VERSION_CHECK_INTERVAL: float
     #: Seconds after which rules are read from the database again while Redis is out of reach.
     RULES_MAX_AGE: float
-    #: Seconds after which a changed tier assignment is obeyed at the latest; 0 = at once.
+    #: Maximum seconds until a changed tier assignment takes effect; 0 = at once.
     TIER_CACHE_SECONDS: float
-    #: The request header that holds an API key.
+    #: The request header with the API key.
     API_KEY_HEADER: str
-    #: Dotted path of a callable(raw key) that returns what a known key counts as; None = what assignments know.
+    #: Dotted path of a callable(raw key) that returns the identity of a known key; None = keys of tier assignments.
     API_KEY_RESOLVER: str | None
-    #: Dotted path of a callable(request) that returns the slug of a tier, in the place of assignments; None = these.
+    #: Dotted path of a callable(request) that returns the slug of a tier; None = tier assignments are used.
     TIER_RESOLVER: str | None
-    #: Identities of the project's own: dotted paths of callables that take the request, by name.
+    #: A project's own identities: dotted paths of callables that take the request, by name.
     IDENTITIES: Mapping[str, str]
-    #: The proxies whose word about the client's address is taken; written as networks, "unix", or their number.
+    #: The proxies that are trusted to report the client's address; written as networks, "unix", or their number.
     TRUSTED_PROXIES: TrustedProxies
-    #: Bits of an address that tell clients apart.
+    #: Bits of an address that distinguish clients.
     IPV4_PREFIX: int
     IPV6_PREFIX: int
-    #: The share of each quota that one process grants while Redis is out of reach.
+    #: The share of each quota that one process allows while Redis is out of reach.
     LOCAL_SHARE: float
-    #: Seconds for which a process repeats a refusal without asking, at most; 0 = it always asks.
+    #: Maximum seconds for which a process repeats a rejection without calling Redis; 0 = not at all.
     DENIAL_MEMORY: float
-    #: The key of the digests that stand for people in key names, 64 bytes; made from SECRET_KEY if None.
+    #: The key of the digests that replace callers in key names, 64 bytes; derived from SECRET_KEY if None.
     HASH_KEY: bytes
-    #: Path prefixes that no rule touches; None = the admin, health views, and what `asset_paths` says.
+    #: Path prefixes that no rule applies to; None = the admin, health checks, and `asset_paths`.
     EXEMPT_PATHS: tuple[str, ...] | None
     #: The families of response fields to send, and "expose".
     HEADERS: tuple[str, ...]
-    #: What makes refusals: the dotted path of a callable(request, decision), or the page's template; None = our own.
+    #: The response to rejections: dotted path of a callable(request, decision), or a template; None = our own.
     RESPONSE: str | None
     #: Days for which usage is kept, by granularity, and versions of the rule set; None = forever.
     RETENTION: Mapping[str, int | None]
-    #: The identities whose values staff with the permission may see instead of digests.
+    #: The identities whose values staff with the permission can see instead of digests.
     REVEAL: tuple[str, ...]
 
-    if not TYPE_CHECKING:  # mypy shall know the names above and no others
+    if not TYPE_CHECKING:  # mypy must only accept the names above
 
         def __getattr__(self, name: str) -> object:
             if name not in ENTRIES:
                 raise AttributeError(f"RATELIMITER has no entry {name}")
             value = _read(name)
-            self.__dict__[name] = value  # from now on found without coming here
+            self.__dict__[name] = value  # cached: later reads do not call this method
             return value
 
     def forget(self, **_signal: object) -> None:
-        """Read every entry again when it is next asked for."""
+        """Drop the cached settings."""
         self.__dict__.clear()
 
 
@@ -194,7 +194,7 @@ setting_changed.connect(settings.forget, dispatch_uid="django_ratelimiter.conf")
 
 
 def problems() -> list[Problem]:
-    """Return everything wrong with `RATELIMITER`: unknown entries, wrong values, or not a dict at all."""
+    """Return all errors in `RATELIMITER`: unknown settings, invalid values, or not a dict at all."""
     written = _written()
     if not isinstance(written, dict):
         return [Problem("RATELIMITER", f"is a {type(written).__name__}", "a dict of entries")]
@@ -217,14 +217,14 @@ def django_setting(name: str, default: Any = None) -> Any:
 
 
 def script_name() -> str:
-    """Return FORCE_SCRIPT_NAME without a slash at its end; empty = it is not set."""
+    """Return FORCE_SCRIPT_NAME without a trailing slash; empty = it is not set."""
     return (django_setting("FORCE_SCRIPT_NAME") or "").rstrip("/")
 
 
 def asset_paths() -> tuple[str, ...]:
-    """Return STATIC_URL and MEDIA_URL where they are paths of this site, to compare with `request.path_info`.
+    """Return STATIC_URL and MEDIA_URL if they are paths of this site, to compare with `request.path_info`.
 
-    The top of the site is left out, because it would stand for the whole site.
+    The root of the site is omitted, because it would include all paths.
     """
     root, paths = f"{script_name()}/", []
     for url in (_as_written("STATIC_URL"), _as_written("MEDIA_URL")):
@@ -237,8 +237,8 @@ def asset_paths() -> tuple[str, ...]:
 
 
 def _as_written(name: str) -> str | None:
-    """Return a setting as the project wrote it. Django adds, and keeps, the prefix of the first request that asks."""
-    django_setting("DEBUG")  # so that the settings are loaded
+    """Return a setting as the project wrote it. Django adds the prefix of the first request, and caches the result."""
+    django_setting("DEBUG")  # loads the settings
     lazy: Any = django_settings
     value: str | None = getattr(lazy._wrapped, name, None)
     return value
@@ -265,5 +265,5 @@ def _written() -> Any:
 
 
 def _shown(name: str, value: object) -> str:
-    """Return what is wrong, without the value of a secret."""
+    """Return the description of an invalid value, without secrets."""
     return f"is of type {type(value).__name__}" if name == "HASH_KEY" else f"is {value!r}"

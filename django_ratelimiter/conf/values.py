@@ -1,4 +1,4 @@
-"""Readers for the entries of `RATELIMITER`: each reads one kind of value; its ValueError says what would be right."""
+"""Readers for the settings of `RATELIMITER`: each reads one type of value; its ValueError says what would be right."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Any, Final
 from ..values.access import network_of
 from ..values.partitions import IDENTITIES, is_identity
 
-#: A dotted path, as a pattern.
+#: The pattern of a dotted path.
 DOTTED: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
 
 #: The families of response fields that are sent.
 HEADER_FAMILIES: Final = ("ratelimit", "x-ratelimit")
-#: What HEADERS may name; "expose" lets scripts of other origins read the fields.
+#: The possible values in HEADERS; "expose" lets scripts of other origins read the fields.
 HEADER_SWITCHES: Final = (*HEADER_FAMILIES, "expose")
 
-#: The request headers in which proxies tell whom they speak for.
+#: The request headers in which proxies report the client.
 FORWARDED_FIELDS: Final = ("x-forwarded-for", "forwarded")
-#: No request passes so many proxies; a greater number would let clients choose their address.
+#: Maximum number of proxies; a higher number would let clients choose their address.
 MAX_PROXIES: Final = 20
 
-#: Days for which usage is kept, by granularity, and versions of the rule set, where nothing else is said.
+#: Default number of days for which usage is kept, by granularity, and versions of the rule set.
 RETENTION: Final[dict[str, int | None]] = {"minute": 8, "hour": 100, "day": 800, "version": 365}
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: it is a cache key on the hot path
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: it is a cache key on the request path
 class TrustedProxies:
-    """The proxies whose word about the client's address is trusted.
+    """The proxies that are trusted to report the client's address.
 
-    hops: this many right-most hops are trusted, whoever they are; 0 = look at the rest.
-    networks: proxies with an address in one of these are trusted. unix: a peer on a Unix socket is.
-    field: the one that they write, "x-forwarded-for" or "forwarded"; `None` = the first of these that is there.
+    hops: this many right-most hops are always trusted; 0 = use the other fields.
+    networks: proxies with an address in one of these are trusted. unix: a peer on a Unix socket is trusted.
+    field: the header that they write, "x-forwarded-for" or "forwarded"; `None` = the first of these that is present.
     """
 
     hops: int = 0
@@ -51,11 +51,11 @@ def flag(value: Any) -> bool:
 
 
 def number(minimum: float, maximum: float, right: str, *, above: bool = False) -> Callable[[Any], float]:
-    """Make a reader of numbers from `minimum` to `maximum`; above: without `minimum`. right: the error's text."""
+    """Return a reader of numbers from `minimum` to `maximum`; above: without `minimum`. right: the error's text."""
 
     def read(value: Any) -> float:
         usable = isinstance(value, int | float) and not isinstance(value, bool)
-        if not usable or not minimum <= value <= maximum or (above and value == minimum):  # NaN fails here too
+        if not usable or not minimum <= value <= maximum or (above and value == minimum):  # also False for NaN
             raise ValueError(right)
         return float(value)
 
@@ -63,7 +63,7 @@ def number(minimum: float, maximum: float, right: str, *, above: bool = False) -
 
 
 def whole_number(minimum: int, maximum: int) -> Callable[[Any], int]:
-    """Make a reader of whole numbers of this range."""
+    """Return a reader of whole numbers in this range."""
 
     def read(value: Any) -> int:
         if type(value) is not int or not minimum <= value <= maximum:
@@ -74,7 +74,7 @@ def whole_number(minimum: int, maximum: int) -> Callable[[Any], int]:
 
 
 def text(pattern: str, right: str, *, optional: bool = False) -> Callable[[Any], str | None]:
-    """Make a reader of texts that match the whole pattern; optional: or None. right: the error's text."""
+    """Return a reader of texts that match the whole pattern; optional: or None. right: the error's text."""
 
     def read(value: Any) -> str | None:
         if value is None and optional:
@@ -87,7 +87,7 @@ def text(pattern: str, right: str, *, optional: bool = False) -> Callable[[Any],
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
-    """Make a reader of one of these words."""
+    """Return a reader of one of these words."""
 
     def read(value: Any) -> str:
         if value not in words:
@@ -114,7 +114,7 @@ def families(value: Any) -> tuple[str, ...]:
 
 
 def proxies(value: Any) -> TrustedProxies:
-    """Read networks, "unix", the number of proxies, and the field that they write."""
+    """Return the trusted proxies from networks, "unix", the number of proxies, and the header that they write."""
     if type(value) is int:
         value = [value] if value else []
     if not isinstance(value, list | tuple):
@@ -143,7 +143,7 @@ def _network(value: Any) -> IPv4Network | IPv6Network:
 
 
 def retention(value: Any) -> dict[str, int | None]:
-    """Return days by granularity, and of versions; names that are missing have their default."""
+    """Return days by granularity, and of versions; missing names get their default."""
     if not isinstance(value, dict) or not all(
         name in RETENTION and (days is None or (type(days) is int and 1 <= days <= 36_500))
         for name, days in value.items()

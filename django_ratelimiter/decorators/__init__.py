@@ -50,7 +50,7 @@ __all__ = [
     "ratelimit",
 ]
 
-#: The module of the views that django-ninja makes.
+#: The module of django-ninja's views.
 _NINJAS_VIEWS: Final = "ninja.operation"
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -63,26 +63,26 @@ class Ratelimited(PermissionDenied):
     """
 
     def __init__(self, decision: Decision = NOTHING_TO_DECIDE) -> None:
-        super().__init__(_("Too many requests"))  # which a project's page for 403 may show
+        super().__init__(_("Too many requests"))  # a project's page for 403 may show it
         self.decision = decision
 
 
 class ViewLimit(NamedTuple):
-    """The limit that one decorator puts on a view."""
+    """The limit of one decorator on a view."""
 
     view: Callable[..., Any]
     arguments: RatelimitArguments
 
     @property
     def scope(self) -> str:
-        """The scope of the rules that are met; "" = it has a rate."""
+        """The scope whose rules apply; "" = it has a rate."""
         group, key, rate, *_ = self.arguments
         return group if group and key is None and rate is None else ""
 
     def check(self, request: Any, bound: Callable[..., Any] | None = None) -> Decision:
-        """Decide a request as the decorator does before it calls the view. Raises what says that it is refused.
+        """Decide a request as the decorator does before it calls the view. Raises Ratelimited if it is rejected.
 
-        bound: the method that Django's `method_decorator` would hand over; it has none yet when it decorates.
+        bound: the method that Django's `method_decorator` would pass; it does not exist yet at decoration.
         """
         arguments = self.arguments
         view = bound if bound is not None and self.view.__module__ == STAND_INS else self.view
@@ -126,7 +126,7 @@ def ratelimit(
     def decorate(view: View) -> View:
         if not isinstance(view, type):
             return cast(View, wrapped(view, _is_async(view)))
-        # The REST framework's views know their user by the time they look at their throttles.
+        # DRF views know their user only when their throttles run.
         name = "check_throttles" if hasattr(view, "check_throttles") else "dispatch"
         is_async = name == "dispatch" and getattr(view, "view_is_async", False)
         setattr(view, name, wrapped(getattr(view, name), is_async, name_of(view)))
@@ -146,7 +146,7 @@ def ratelimit(
         if group and key is None and rate is None and method == ALL:
             wrapper.ratelimit_scopes = (*getattr(view, "ratelimit_scopes", ()), group)
         if is_of_api_view(made):
-            made.ratelimits = number  # for the OpenAPI schema, which sees nothing but the class
+            made.ratelimits = number  # for the OpenAPI schema, which only sees the class
         return wrapper
 
     return decorate
@@ -227,14 +227,14 @@ def _charge(request: Any, call: LimiterCall, arguments: RatelimitArguments) -> M
 
 @contextmanager
 def _refusing(request: Any, call: LimiterCall, arguments: RatelimitArguments) -> Iterator[None]:
-    """Answer for a charge that begins as for any other decision."""
+    """Handle a rejection by `limiter.charge` like any other decision."""
     with suppress(LimitExceeded):
         yield
     _apply_decision(request, call, django_request(request).ratelimit, arguments.block)  # type: ignore[attr-defined]
 
 
 def _apply_decision(request: Any, call: LimiterCall, decision: Decision, block: bool) -> None:
-    """Note on the request whether it is limited, and refuse it if so and it is to be blocked."""
+    """Set `request.limited`, and raise if the request is rejected and `block` is set."""
     result = call.result(decision)
     limited = not decision.allowed or (result is not None and not _passes(result))
     seen: list[Any] = [request] if request is django_request(request) else [request, django_request(request)]
@@ -257,16 +257,16 @@ def _refuse(request: Any, decision: Decision) -> None:
         match = django_request(request).resolver_match
         is_ninjas = match is not None and getattr(match.func, "__module__", None) == _NINJAS_VIEWS
         raise _as_ninja_knows_it(decision) if is_ninjas else Ratelimited(decision)
-    # The REST framework answers 403 to Ratelimited.
+    # DRF answers 403 to Ratelimited.
     if decision.unavailable:
         raise LimitExceeded(decision)
     view.throttled(request, retry_after(decision))
 
 
 def _as_ninja_knows_it(decision: Decision) -> Ratelimited:
-    """Return the exception as one of django-ninja's own, with the status and the words of the refusal.
+    """Return the exception as one of django-ninja's own, with the status and the text of the rejection.
 
-    django-ninja answers others by an error 500 with a traceback while DEBUG is on.
+    django-ninja answers other exceptions with an error 500, with a traceback while DEBUG is on.
     """
     return _ninja_class(sys.modules["ninja.errors"].HttpError)(decision)
 

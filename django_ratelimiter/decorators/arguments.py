@@ -1,4 +1,4 @@
-"""Arguments of `@ratelimit`, and the call of the limiter that they make."""
+"""The arguments of `@ratelimit`, and the limiter call made from them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Methods = str | Sequence[str | None]
 Key = str | Callable[[str, Any], Any]
 Rate = str | tuple[int, float] | Callable[[str, Any], Any] | None
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
-#: Where Django's `method_decorator` tries a decorator on a function that is no view.
+#: The module in which Django's `method_decorator` applies a decorator to a function that is not a view.
 STAND_INS: Final = "django.utils.decorators"
-#: How django-ratelimit is told what a client's address is.
+#: The settings with which django-ratelimit finds a client's address.
 _ADDRESS_SETTINGS: Final = ("RATELIMIT_IP_META_KEY", "RATELIMIT_IPV4_MASK", "RATELIMIT_IPV6_MASK")
 
 
 class LimiterCall(NamedTuple):
-    """Arguments of the limiter for one call of a view; all `None` = do not call it."""
+    """The arguments of the limiter for one call of a view; all `None` = do not call it."""
 
     scope: str | None = None
     extra: InlineRule | None = None
@@ -47,7 +47,7 @@ class LimiterCall(NamedTuple):
         earlier: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
         if earlier.allowed and any(result.rule.slug == extra.rule.slug for result in earlier.results):
             http.ratelimit = without(earlier, {extra.rule.slug})  # type: ignore[attr-defined]
-        # A rule that lets none pass does so by its cost.
+        # A rule with a quota of 0 rejects by its cost.
         return {"extra": (extra,), "cost": cost if extra.rule.cost == 1 else None}
 
     def result(self, decision: Decision) -> Result | None:
@@ -59,8 +59,8 @@ class LimiterCall(NamedTuple):
 class RatelimitArguments(NamedTuple):
     """The arguments of one `@ratelimit`.
 
-    name: what is limited; empty = to be found out. number: which of several decorators of one view this is, counted
-    from the view.
+    name: of the limited view; empty = find it out. number: the position of this decorator among several of one view,
+    counted from the view.
     """
 
     group: str | None
@@ -76,7 +76,7 @@ class RatelimitArguments(NamedTuple):
     number: int = 1
 
     def resolve(self, request: Any, function: Callable[..., Any] | None) -> LimiterCall:
-        """Return the call for this request. Raises SynchronousOnlyOperation on an event loop if it has to wait."""
+        """Return the call for this request. Raises SynchronousOnlyOperation on an event loop if it would block."""
         if not _is_on(request, self.method):
             return LimiterCall()
         if self.group and self.key is None and self.rate is None:
@@ -90,7 +90,7 @@ class RatelimitArguments(NamedTuple):
         return LimiterCall(extra=InlineRule(self._rule(group, *rate), _key_value(self.key, group, request)))
 
     def register_rule(self, view: Callable[..., Any]) -> None:
-        """Have the rule shown before anybody meets it, where it is the same for every request."""
+        """Register the rule for the admin before the first request, if it is the same for every request."""
         if self.key and is_rate_text(self.rate) and view.__module__ != STAND_INS:
             rate = parse_rate(self.rate)
             if rate is not None:
@@ -99,7 +99,7 @@ class RatelimitArguments(NamedTuple):
     def _rule(self, group: str, quota: int, window: float) -> RuleRecord:
         names = [group]
         methods = _methods(self.method)
-        if self.group:  # shared by whoever says the same of it
+        if self.group:  # shared by all decorators with this group
             names += [_label(self.key), _label(self.rate), "".join(sorted(methods))]
         elif self.number > 1:
             names.append(str(self.number))
@@ -122,7 +122,7 @@ class RatelimitArguments(NamedTuple):
 
 
 def check_failure_policy(policy: str | None, *, has_rate: bool) -> None:
-    """Raise ImproperlyConfigured for what is no failure policy, or where there is no rate that could have one."""
+    """Raise ImproperlyConfigured for an unknown failure policy, or one without a rate."""
     if policy is None:
         return
     if not has_rate:
@@ -133,19 +133,19 @@ def check_failure_policy(policy: str | None, *, has_rate: bool) -> None:
 
 
 def _usual_failure_policy() -> str:
-    """Return the policy of rates that name none: as RATELIMIT_FAIL_OPEN of django-ratelimit says, if it is set."""
+    """Return the default policy of rates: from django-ratelimit's RATELIMIT_FAIL_OPEN, if it is set."""
     fail_open = django_setting("RATELIMIT_FAIL_OPEN")
     return "local" if fail_open is None else "open" if fail_open else "closed"
 
 
 def django_request(request: Any) -> HttpRequest:
-    """Django's request of Django's or the REST framework's."""
+    """Return Django's request, from Django's or DRF's."""
     http: HttpRequest = getattr(request, "_request", request)
     return http
 
 
 def is_rate_text(given: Rate) -> bool:
-    """Return whether this is a rate as a text, and not the dotted path of a callable."""
+    """Return whether this is a rate such as "100/h", and not the dotted path of a callable."""
     return isinstance(given, str) and not _DOTTED.fullmatch(given)
 
 
@@ -155,14 +155,14 @@ def _is_on(request: Any, method: Methods) -> bool:
 
 
 def _methods(method: Methods) -> frozenset[str]:
-    """Return the methods in capitals; empty = all."""
+    """Return the methods in upper case; empty = all."""
     return frozenset(each.upper() for each in ([method] if isinstance(method, str) else method) if each)
 
 
 def name_of(function: Any) -> str:
-    """Module and name of a view, and of its class where it is a method; of the class that it was made from.
+    """Return module and name of a view: for a method with its class, for a class-based view those of its class.
 
-    Of a view by `@api_view`, those of its function.
+    For a view made by `@api_view`, those of its function.
     """
     while isinstance(function, partial):
         function = function.func
@@ -180,14 +180,14 @@ def _label(given: Key | Rate) -> str:
 
 
 def _called(given: Any, group: str, request: Any) -> Any:
-    """Return the value, or what the callable returns that it is or names."""
+    """Return the value. A callable, or the dotted path of one, is called for it."""
     if isinstance(given, str) and _DOTTED.fullmatch(given):
         given = import_string(given)
     return given(group, request) if callable(given) else given
 
 
 def parse_rate(rate: Any) -> tuple[int, float] | None:
-    """Quota and window; `None` = no limit."""
+    """Return quota and window in seconds; `None` = no limit."""
     if rate is None:
         return None
     if isinstance(rate, tuple | list):

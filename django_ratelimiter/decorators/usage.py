@@ -93,7 +93,7 @@ def _arguments(
 def _usage(decision: Decision, call: LimiterCall) -> dict[str, Any] | None:
     result = call.result(decision)
     if result is not None and result.verdict is None and result.rule.during_outage.refuses:
-        return {"count": 0, "limit": 0, "should_limit": True, "time_left": -1}  # as django-ratelimit says it
+        return {"count": 0, "limit": 0, "should_limit": True, "time_left": -1}  # the same as django-ratelimit returns
     if result is None or result.verdict is None:
         return None
     verdict, quota = result.verdict, 0 if result.rule.cost > result.limit.capacity else result.limit.quota

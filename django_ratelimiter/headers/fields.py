@@ -1,4 +1,4 @@
-"""Decision to response fields: what a client is told of the limits that it met."""
+"""From a decision to response fields: the limits that a client sees."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..engine.base import NEVER
 from .syntax import OURS, joined, shown_limit, state_of
 from .templates import RefusalFacts, quota_fields
 
-#: The attribute of a response that holds the decision whose fields it bears already. Only of refusals: what may be
-#: cached is pickled.
+#: The attribute of a response with the decision that its fields show. Only set on rejections: cacheable responses are
+#: pickled.
 SHOWS: Final = "_ratelimit_shows"
-#: The fields of both families, all of which are about one client.
+#: The fields of both families, which all concern a single client.
 _NAMES_OF_FIELDS: Final = (
     "RateLimit",
     "RateLimit-Policy",
@@ -29,9 +29,9 @@ _NAMES_OF_FIELDS: Final = (
     "X-RateLimit-Soft-Exceeded",
     "X-RateLimit-Reference",
 )
-#: RFC 6585: a cache must not keep a 429.
+#: RFC 6585: a cache must not store a 429.
 _NO_STORE: Final = ("Cache-Control", "no-store")
-#: What Django need not warn of: the refusal has been logged.
+#: Django need not log a warning: the rejection is logged already.
 _LOGGED: Final = (429, 503)
 
 
@@ -40,8 +40,8 @@ def write_fields(
 ) -> None:
     """Set the fields of the request's decision on any response to it, once.
 
-    Where HEADERS has "expose", scripts of other origins are let read them. facts: of the refusal, if they are known:
-    then the response was just made of them.
+    If HEADERS has "expose", scripts of other origins may read them. facts: of the rejection, if they are known:
+    then the response was just made from them.
     """
     if facts is None and getattr(response, SHOWS, None) is decision:
         return
@@ -50,7 +50,7 @@ def write_fields(
         fields = quota_fields(answer, families, facts)
     else:
         fields = {name.lower(): (name, value) for name, value in response_fields(decision).items()}
-    # In one step: Django takes ten calls for each, to see that it is one line of ASCII, as all of these are.
+    # In one step: Django calls ten functions for each field to check that it is one line of ASCII. All of these are.
     kept.update(fields)
     if "expose" in families:
         _expose(request, response, [name for name, _ in fields.values()])
@@ -63,7 +63,7 @@ def write_fields(
 
 
 def drop_fields(response: HttpResponseBase) -> None:
-    """Drop the fields that a response bears already: Django's cache has kept it as another client got it."""
+    """Remove the fields from a response of Django's cache: they are those of another client."""
     if not hasattr(response, SHOWS):
         for name in _NAMES_OF_FIELDS:
             response.headers.pop(name, None)
@@ -90,7 +90,7 @@ def response_fields(decision: Decision) -> dict[str, str]:
 
 
 def _quota_fields(decision: Decision, families: Sequence[str]) -> dict[str, str]:
-    """The fields of both families, as far as they are sent. In one go, for every response waits for it."""
+    """Return the fields of both families that are sent. In one function, because every response waits for it."""
     limits, states, exceeded = [], [], []
     legacy: dict[str, str] = {}
     for result in decision.results:
@@ -99,20 +99,20 @@ def _quota_fields(decision: Decision, families: Sequence[str]) -> dict[str, str]
             continue
         shown = shown_limit(rule, tier, limit)
         remaining, reset = verdict.remaining, verdict.reset_after
-        if verdict.charge.cost == NEVER:  # refused whatever it costs, for want of what the rule is split by
+        if verdict.charge.cost == NEVER:  # rejected at any cost, because the value that the rule is split by is missing
             remaining = 0
         seconds: int | None = None
         if not verdict.allowed:
             wait = verdict.retry_after
             seconds = None if wait is None else ceil(wait)
-        elif decision.allowed:  # else Retry-After might be earlier than the time of a limit that does not refuse
+        elif decision.allowed:  # else Retry-After might be earlier than the time of a limit that does not reject
             seconds = shown.until_more(remaining, reset)
         limits.append(shown.item)
         states.append(state_of(shown.name, remaining, seconds, OURS))
         if verdict.soft_exceeded:
             exceeded.append(shown.name)
         if result is decision.binding:
-            reset_us = verdict.at_us + round(reset * 1_000_000)  # a moment by the engine's clock, in whole seconds
+            reset_us = verdict.at_us + round(reset * 1_000_000)  # a time by the engine's clock, in whole seconds
             legacy["X-RateLimit-Limit"] = shown.quota
             legacy["X-RateLimit-Remaining"] = str(remaining)
             legacy["X-RateLimit-Reset"] = str(-(-reset_us // 1_000_000))
@@ -125,13 +125,13 @@ def _quota_fields(decision: Decision, families: Sequence[str]) -> dict[str, str]
 
 
 def retry_after(decision: Decision) -> int | None:
-    """Whole seconds until a refused request would pass, at least 1; `None` = never."""
+    """Return the whole seconds until a rejected request would be allowed, at least 1; `None` = never."""
     seconds = decision.retry_after
     return None if seconds is None else max(1, ceil(seconds))
 
 
 def _expose(request: HttpRequest, response: HttpResponseBase, names: Iterable[str]) -> None:
-    """Name these fields in Access-Control-Expose-Headers, beside those that are named there."""
+    """Add these fields to Access-Control-Expose-Headers."""
     patch_vary_headers(response, ["Origin"])
     if "Origin" not in request.headers:
         return

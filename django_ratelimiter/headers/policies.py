@@ -15,16 +15,16 @@ from ..decision import Result
 from ..engine.limits import Limit
 from ..rules.records import RuleRecord, TierRecord
 
-#: Seconds until there is more quota, from what remains in units and the seconds until all of it is back;
-#: `None` = there is nothing to wait for, or nobody knows.
+#: Returns the seconds until there is more quota, from the remaining units and the seconds until the full quota is back;
+#: `None` = the quota is full, or the time is not known.
 UntilMore = Callable[[int, float], int | None]
 
 
 class Quota(NamedTuple):
-    """A limit as clients are shown it.
+    """A limit as clients see it.
 
-    units: never less than can remain. window: seconds in which so much comes back; `None` = no fixed length, or none
-    at all. unit: `None` = requests.
+    units: never less than can remain. window: seconds in which that many units come back; `None` = no fixed length, or
+    no window. unit: `None` = requests.
     """
 
     units: int
@@ -33,10 +33,10 @@ class Quota(NamedTuple):
 
 
 def quota_of(limit: Limit) -> Quota:
-    """Return what is shown of a limit: of a bucket what it holds, and the time in which that comes back.
+    """Return the quota that clients see: for a bucket its capacity, and the time in which that comes back.
 
-    Such a time is rounded up to whole seconds, but not if it is below one second. Requests in progress have no window:
-    that of the limit only ends what was never released.
+    Such a time is rounded up to whole seconds, unless it is below one second. Requests in progress have no window:
+    the window of their limit only ends leases that were never released.
     """
     unit = limit.traits.unit
     if limit.holds_leases:
@@ -51,11 +51,11 @@ def quota_of(limit: Limit) -> Quota:
 
 
 def until_more(limit: Limit) -> UntilMore:
-    """Return what finds the `t` of this limit on an allowed response.
+    """Return a function that computes the `t` of this limit on an allowed response.
 
-    In a bucket, the time in which as much as remains comes back. So r / t is the bucket's own rate: a client that
-    spreads r over t, or spends r and waits t, can go on like that. The time until the bucket is full would be 1 second
-    where 3,599 of 3,600 an hour remain, and ask for 3,599 in a second.
+    For a bucket it is the time in which the remaining units r come back. So r / t is the bucket's own rate: a client
+    that spreads r over t, or uses r and waits t, can continue at that rate. The time until the bucket is full would be
+    1 second if 3,599 of 3,600 per hour remain, and suggest 3,599 requests in a second.
     """
     if limit.holds_leases:
         return _unknown
@@ -70,10 +70,10 @@ def until_more(limit: Limit) -> UntilMore:
 
 
 def flow_of(limit: Limit) -> tuple[int, int] | None:
-    """Return how what remains comes back on an allowed response, for those who cannot afford a call.
+    """Return the parameters of `t` on an allowed response, so that the fast path needs no function call.
 
-    (a, b): `remaining` takes remaining * a / b seconds, unless nothing remains; (0, 0): it is back at the reset;
-    `None`: ask `until_more`.
+    (a, b): t is remaining * a / b seconds, unless nothing remains; (0, 0): t is the time until the reset;
+    `None`: call `until_more`.
     """
     if limit.holds_leases or limit.refill == "interval":
         return None
@@ -89,7 +89,7 @@ def _until_all(remaining: int, reset: float) -> int | None:
 
 
 def _until_next(limit: Limit, reset: float) -> int:
-    """Return the seconds until the next unit is back; more where a queue may not be as long as the bucket."""
+    """Return the seconds until the next unit is back; longer if the maximum delay makes the queue shorter."""
     others = (limit.capacity - 1) * limit.window_us / (limit.quota * 1_000_000)
     return _rounded_up(reset - others if others < reset else reset)
 
@@ -102,19 +102,19 @@ def _at_interval(limit: Limit, remaining: int, reset: float) -> int:
 
 
 def _rounded_up(seconds: float) -> int:
-    return max(1, ceil(round(seconds, 6)))  # times are whole microseconds; what doubles add to them is not time
+    return max(1, ceil(round(seconds, 6)))  # times are whole microseconds; floats add an error
 
 
 def policy_name(result: Result) -> str:
-    """Return what the limit of this result is called towards clients."""
+    """Return the name of this result's limit in responses."""
     return name_of(result.rule, result.tier, result.limit)
 
 
 def name_of(rule: RuleRecord, tier: TierRecord | None, limit: Limit) -> str:
-    """Return what a limit is called towards clients: of several of a rule, the oldest by the rule's slug alone.
+    """Return the name of a limit in responses. If a rule has several, the oldest has the rule's slug alone.
 
-    Each later one has the first of these names that no older one has: the slug, the slug with its window, with its
-    algorithm too, with what else is unlike the default, with a number. So a limit that is added renames no other.
+    Each later one has the first of these names that no older one has: the slug; with its window; with its algorithm,
+    too; with other options that differ from the default; with a number. So adding a limit renames no other.
     """
     tag, taken = limit.tag, set()
     for record in rule.limits_for(tier):

@@ -1,4 +1,4 @@
-"""The response to a refused request."""
+"""The response to a rejected request."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ PROBLEM_JSON: Final = "application/problem+json"
 TEMPLATE: Final = "django_ratelimiter/refused.html"
 
 _PROBLEM_TYPES: Final = "https://iana.org/assignments/http-problem-types#"
-#: Longer Accept fields are not worth parsing for a refusal: 1 KB of them costs Django 5 ms.
+#: Longer Accept fields are not parsed for a rejection: 1 KB takes Django 5 ms.
 _MAX_ACCEPT: Final = 500
-#: Of equals the first is sent.
+#: In order of preference, if the client has none.
 _BODIES: Final = {
     PROBLEM_JSON: "json",
     "application/json": "json",
@@ -44,15 +44,15 @@ _BODIES: Final = {
 }
 
 
-#: A wait in seconds, minutes, hours or days: the unit and their number.
+#: A wait in seconds, minutes, hours or days: the unit and the number.
 Wait = tuple[str, int]
 
 
 class RefusalText(NamedTuple):
-    """The text of a refusal, for people.
+    """The text of a rejection, for people.
 
-    reason: the refusing rule's own message, if it has one. when: to come back. detail: both in one text, or the
-    message, which may have said when.
+    reason: the rejecting rule's own message, if it has one. when: to retry. detail: both in one text, or only the
+    message, if it contains the time.
     """
 
     title: str
@@ -62,9 +62,9 @@ class RefusalText(NamedTuple):
 
 
 class RefusalBodies(NamedTuple):
-    """A refusal in words, as a problem document (RFC 9457), and as plain text.
+    """A rejection as text, as a problem document (RFC 9457), and as plain text.
 
-    label: of the reference, which is no part of these, for they are kept, and it tells callers apart.
+    label: of the reference. The reference itself is not included: these are cached, and it depends on the caller.
     """
 
     words: RefusalText
@@ -90,16 +90,16 @@ def refusal(request: HttpRequest, decision: Decision) -> HttpResponseBase:
         facts = _facts_of(decision)
         response = _usual_response(request, facts)
     write_fields(request, response, decision, facts)
-    if response.status_code < 400:  # else Django's cache would keep what the project's own callable has made
+    if response.status_code < 400:  # else Django's cache would store the response of the project's callable
         patch_cache_control(response, private=True, no_store=True)
     setattr(response, SHOWS, decision)
     return response
 
 
 def add_reference(response: HttpResponseBase, decision: Decision) -> None:
-    """Name the rejection in the body that REST framework is going to write: {"detail": …} gets a "reference" as well.
+    """Add the "reference" of the rejection to the body that DRF will render, if it has the form {"detail": …}.
 
-    A body of another shape is the project's own, and stays as it is.
+    A body with other fields is the project's own, and does not change.
     """
     data, binding = getattr(response, "data", None), decision.binding
     if response.status_code != 429 or getattr(response, "is_rendered", True) or binding is None or decision.access:
@@ -109,20 +109,20 @@ def add_reference(response: HttpResponseBase, decision: Decision) -> None:
 
 
 def may_wait(request: HttpRequest) -> bool:
-    """Return whether the response to a refusal is made by the project's own code, or of a template."""
+    """Return whether the project's own code or template makes the response to a rejection."""
     return settings.RESPONSE is not None or _preferred_body(request) == "html"
 
 
 def _own_response(path: str, request: HttpRequest, decision: Decision) -> HttpResponseBase | None:
-    """Return the response of the project's own callable; `None` if it fails or returns none."""
+    """Return the response of the project's own callable; `None` if it fails or returns `None`."""
     try:
         make = import_string(path)
         response = (async_to_sync(make) if iscoroutinefunction(make) else make)(request, decision)
         if not isinstance(response, HttpResponseBase):
             raise TypeError(f"It must return a response, not {type(response).__name__}.")
         if hasattr(response, "render"):
-            response.render()  # what goes wrong with a template goes wrong here
-    except Exception:  # the project's own code
+            response.render()  # so that an error in a template is raised here
+    except Exception:  # in the project's own code
         logger.exception("RATELIMITER['RESPONSE'], %s, failed; the usual response is sent.", path)
         return None
     return response
@@ -136,31 +136,31 @@ def _usual_response(request: HttpRequest, facts: RefusalFacts) -> HttpResponse:
         response = HttpResponse(page, status=facts.status)
     elif body == "json":
         problem = bodies.problem
-        if facts.reference:  # letters, digits and signs that JSON leaves as they are
+        if facts.reference:  # contains only characters that JSON does not escape
             problem = b'%b, "reference": "%b"}' % (problem[:-1], facts.reference.encode())
         response = HttpResponse(problem, status=facts.status, content_type=PROBLEM_JSON)
     else:
         named = f"{bodies.label}: {facts.reference}\n".encode() if facts.reference else b""
         response = HttpResponse(bodies.text + named, status=facts.status, content_type="text/plain; charset=utf-8")
-    response.headers._store["vary"] = ("Vary", "Accept")  # it is new, and has no such field
+    response.headers._store["vary"] = ("Vary", "Accept")  # new, so it has no such field yet
     return response
 
 
 def _page(request: HttpRequest, context: dict[str, object]) -> str | None:
-    """The page by RESPONSE's template, else by our own; `None` where neither can be rendered."""
+    """Return the page from RESPONSE's template, else from our own; `None` if both fail."""
     own = settings.RESPONSE
-    usual = TEMPLATE if apps.is_installed("django_ratelimiter") else None  # else Django does not look in this package
+    usual = TEMPLATE if apps.is_installed("django_ratelimiter") else None  # else Django does not search this package
     for template in filter(None, (own if own and own.endswith(".html") else None, usual)):
         try:
             return render_to_string(template, context, request)
-        except Exception:  # the project's templates, and its context processors
+        except Exception:  # in the project's templates and context processors
             logger.exception("The page of a refusal, %s, cannot be rendered.", template)
     return None
 
 
 def _facts_of(decision: Decision) -> RefusalFacts:
     answer = decision.answer
-    if answer is not None and answer.is_plain and not answer.verdicts.is_made:  # nor denied by an access entry
+    if answer is not None and answer.is_plain and not answer.verdicts.is_made:  # and no access entry has denied it
         return refusal_facts(answer)
     message = decision.binding.rule.message if decision.binding and not decision.access else ""
     policies = tuple(dict.fromkeys(policy_name(result) for result in decision.refused_by))
@@ -169,7 +169,7 @@ def _facts_of(decision: Decision) -> RefusalFacts:
 
 
 def status_of(decision: Decision) -> int:
-    """Return the status of the response to a refused request."""
+    """Return the status of the response to a rejected request."""
     return 403 if decision.access else 503 if decision.unavailable else 429
 
 
@@ -188,7 +188,7 @@ def _bodies_of(facts: RefusalFacts) -> RefusalBodies:
 def _bodies(
     status: int, message: str, policies: tuple[str, ...], wait: Wait | None, _language: str | None
 ) -> RefusalBodies:
-    """Return the texts of a refusal, which are kept by all that they depend on."""
+    """Return the texts of a rejection. Cached by everything that they depend on."""
     words = _refusal_text(status, message, wait)
     problem: dict[str, object] = {"title": words.title, "status": status, "detail": words.detail}
     if status == 403:
@@ -220,7 +220,7 @@ def _refusal_text(status: int, message: str, wait: Wait | None) -> RefusalText:
 
 
 def _context(request: HttpRequest, facts: RefusalFacts, words: RefusalText) -> dict[str, object]:
-    """Return what the page is given; `again`: an address to ask again, `None` where that makes no sense."""
+    """Return the page's context. `again`: the address to retry, `None` if a retry does not help."""
     seconds = facts.seconds
     helps = request.method == "GET" and seconds is not None
     return {
@@ -228,36 +228,36 @@ def _context(request: HttpRequest, facts: RefusalFacts, words: RefusalText) -> d
         **words._asdict(),
         "retry_after": seconds,
         "reference": facts.reference,
-        "again": escape_leading_slashes(request.get_full_path()) if helps else None,  # two would name a host
+        "again": escape_leading_slashes(request.get_full_path()) if helps else None,  # "//" would begin a host name
         "stylesheet": _stylesheet(),
     }
 
 
 def _preferred_body(request: HttpRequest) -> str:
-    """json, html or text; json where the client has no wish, none that can be met, or none that can be read."""
+    """Return json, html or text; json if the Accept field is missing, invalid, or matches none."""
     accept: str = request.META.get("HTTP_ACCEPT", "*/*")
     return _body_for(accept) if len(accept) <= _MAX_ACCEPT else "json"
 
 
 @lru_cache(maxsize=500)
 def _body_for(accept: str) -> str:
-    """Return the body that an Accept field prefers. Cached: most callers send one of a few, and parsing one is slow."""
+    """Return the body type that an Accept field prefers. Cached: few values are common, and parsing is slow."""
     request = HttpRequest()
     request.META["HTTP_ACCEPT"] = accept
     try:
         preferred = request.get_preferred_type(list(_BODIES))
-    except (ValueError, LookupError):  # Django's parser gives up on some malformed parameters
+    except (ValueError, LookupError):  # Django's parser fails on some malformed parameters
         return "json"
     return _BODIES[preferred or PROBLEM_JSON]
 
 
 def _stylesheet() -> str | None:
-    """The address of the page's stylesheet; `None` where the project does not serve it: the page can do without."""
+    """Return the URL of the page's stylesheet; `None` if the project does not serve it: the page works without."""
     if not django_setting("STATIC_URL"):
         return None
     try:
         return static("django_ratelimiter/refused.css")
-    except (ValueError, ImproperlyConfigured):  # a manifest, say, that collectstatic has not written yet
+    except (ValueError, ImproperlyConfigured):  # such as a manifest that collectstatic has not written yet
         return None
 
 

@@ -1,4 +1,4 @@
-"""The syntax of the RateLimit fields, as of draft 11, which is not final yet; nothing but this module knows it."""
+"""The syntax of the RateLimit fields in draft 11, which is not final. No other module depends on the syntax."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ..engine.limits import Limit
 from ..rules.records import RuleRecord, TierRecord
 from .policies import UntilMore, name_of, quota_of, until_more
 
-#: Which draft of the RateLimit fields is sent.
+#: The draft of the RateLimit fields that is sent.
 DRAFT: Final = 11
-#: Of how many limits it is remembered how they are shown; beyond that all are found again.
+#: Maximum number of limits in the cache; then all are computed again.
 MAX_REMEMBERED: Final = 1_000
-#: Structured fields hold integers of at most 15 digits (RFC 9651).
+#: Integers in structured fields have at most 15 digits (RFC 9651).
 LARGEST_INTEGER: Final = 10**15 - 1
 
 
 class _ParameterNames(NamedTuple):
-    """The names that a draft gives to the parameters of a limit and of its state."""
+    """The parameter names of a draft, for a limit and its state."""
 
     quota: str
     unit: str
@@ -33,7 +33,7 @@ OURS: Final = _PARAMETER_NAMES[DRAFT]
 
 
 class Policy(NamedTuple):
-    """One limit as the RateLimit fields show it.
+    """One limit in the RateLimit fields.
 
     window: seconds; `None` = it has no fixed length, or there is none.
     seconds: until there is more quota; `None` = never, for this cost, or not known.
@@ -51,8 +51,8 @@ class Policy(NamedTuple):
 class ShownLimit(NamedTuple):
     """The parts of a limit that do not depend on its state: name in quotes, item of RateLimit-Policy, quota.
 
-    until_more: what finds the seconds on an allowed response. of: its rule, tier and limit. Held, they are the only
-    objects with their `id`, by which this is found again.
+    until_more: returns the seconds on an allowed response. of: its rule, tier and limit. The references keep their `id`
+    unique, which is the key of the cache.
     """
 
     name: str
@@ -66,7 +66,7 @@ _remembered: Final[dict[tuple[int, int, int], ShownLimit]] = {}
 
 
 def shown_limit(rule: RuleRecord, tier: TierRecord | None, limit: Limit) -> ShownLimit:
-    """Return how a limit of this rule and tier is shown. It is remembered: a name may take longer to find than all."""
+    """Return how a limit of this rule and tier is shown. Cached, because finding its name may take long."""
     shown = _remembered.get((id(rule), id(tier), id(limit)))
     if shown is not None:
         return shown
@@ -82,10 +82,10 @@ def shown_limit(rule: RuleRecord, tier: TierRecord | None, limit: Limit) -> Show
 
 
 def ratelimit_fields(policies: Sequence[Policy], draft: int = DRAFT) -> dict[str, str]:
-    """`RateLimit` and `RateLimit-Policy` as of this draft of draft-ietf-httpapi-ratelimit-headers.
+    """Return `RateLimit` and `RateLimit-Policy` in this draft of draft-ietf-httpapi-ratelimit-headers.
 
-    Nothing but this and what it calls knows this syntax, which is not final yet. w is left out where the window is not
-    a whole number of seconds, or there is none, t where there will never be enough, or nobody knows when.
+    Only this function and those that it calls depend on the syntax, which is not final. w is omitted if the window is
+    not a whole number of seconds, or there is none; t if there will never be enough quota, or the time is not known.
     """
     names = _PARAMETER_NAMES[draft]
     return joined(
@@ -113,7 +113,7 @@ def joined(limits: Sequence[str], states: Sequence[str]) -> dict[str, str]:
 
 
 def quoted(name: str) -> str:
-    """A string of RFC 9651: printable ASCII in quotes; anything else becomes "?"."""
+    """Return a string of RFC 9651: printable ASCII in quotes; other characters become "?"."""
     printable = "".join(char if " " <= char <= "~" else "?" for char in name)
     escaped = printable.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -1,4 +1,4 @@
-"""The quota fields of decisions that nobody has taken apart: made of the engine's numbers, by templates."""
+"""The quota fields of decisions whose results were not read: made from the engine's numbers, by templates."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .syntax import LARGEST_INTEGER, shown_limit
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
-#: A field by its name, as it is sent and as Django's headers keep it: under the name in small letters.
+#: A field's name and value as Django's headers store it under the lower-case name.
 Field = tuple[str, str]
 
-#: Of no limit.
+#: For no limit.
 NO_FIELD: Field = "", ""
 
 
 class LimitTemplate(NamedTuple):
-    """The parts of a limit in the fields.
+    """The parts of the fields for a limit.
 
-    place: of its charge in the call. state: its item of RateLimit up to what remains. quota: X-RateLimit-Limit.
-    capacity: of its counter. flow: how long as much as remains takes to come back, see `flow_of`; `None` = ask
-    `until_more`. is_closed: nothing passes. policies: its name, alone.
+    place: of its charge in the call. state: the start of its item in RateLimit, before the remaining units. quota:
+    X-RateLimit-Limit. capacity: of its counter. flow: parameters of the time, see `flow_of`; `None` = call
+    `until_more`. is_closed: nothing is allowed. policies: its name, alone.
     """
 
     place: int
@@ -44,11 +44,11 @@ class LimitTemplate(NamedTuple):
 
 
 class UsualStates(NamedTuple):
-    """The value of RateLimit where all limits pass, and so many seconds are told for each: numbers for a text.
+    """Format strings for RateLimit if each limit allows the request and has a time.
 
-    text: takes what remains and the seconds, of each limit. refused: the same for a refused request, by the place of
-    the limit that alone refuses it, and has seconds: they stand behind so many of what remains. limits: of each the
-    place of its charge, its capacity, its flow, see `flow_of`, and its X-RateLimit-Limit.
+    text: takes the remaining units and the seconds of each limit. refused: the same for a rejected request, by the
+    place of the only limit that rejects it. It alone has seconds, which come after that number of remaining units.
+    limits: of each the place of its charge, its capacity, its flow, see `flow_of`, and its X-RateLimit-Limit.
     """
 
     text: str
@@ -57,10 +57,10 @@ class UsualStates(NamedTuple):
 
 
 class FieldTemplate(NamedTuple):
-    """The fields of a call. policy: RateLimit-Policy. limits: those that are enforced.
+    """The fields of a call. policy: RateLimit-Policy. limits: the enforced ones.
 
-    usual: `None` = of one of them more must be known. capacities: of the limits. pick: gives what is about the limits
-    of what is about all charges. by_place: the limits by the places of their charges.
+    usual: `None` = a limit needs more than its flow. capacities: of the limits. pick: selects the limits' values
+    from those of all charges. by_place: the limits by the places of their charges.
     """
 
     policy: Field
@@ -72,10 +72,10 @@ class FieldTemplate(NamedTuple):
 
 
 class RefusalFacts(NamedTuple):
-    """What is told of a refusal.
+    """The facts of a rejection.
 
     message: of the binding rule. seconds: to wait; `None` = for ever. reference: `None` = nothing was counted.
-    binding: the limit to wait longest for; `None` = somebody has taken the decision apart.
+    binding: the limit with the longest wait; `None` = the results were read.
     """
 
     status: int
@@ -87,9 +87,9 @@ class RefusalFacts(NamedTuple):
 
 
 def quota_fields(answer: Answer, families: tuple[str, ...], facts: RefusalFacts | None = None) -> dict[str, Field]:
-    """Return the fields of both families, as far as they are sent, and of a refusal Retry-After; by their small names.
+    """Return the fields of both families that are sent, and Retry-After for a rejection, by their lower-case names.
 
-    For calls of which `is_plain` holds: no limit has a soft quota, or holds requests. facts: of the refusal, if they
+    For calls with `is_plain`: no limit has a soft quota or delays requests. facts: of the rejection, if they
     are known.
     """
     verdicts = answer.verdicts
@@ -110,7 +110,7 @@ def quota_fields(answer: Answer, families: tuple[str, ...], facts: RefusalFacts 
         if seconds is not None:
             fields["retry-after"] = "Retry-After", str(seconds)
         if usual is not None and seconds is not None and waits.count(0) == len(waits) - 1:
-            # Retry-After might be earlier than the time of a limit that does not refuse, so that has none.
+            # Retry-After might be earlier than the time of a limit that does not reject, so that limit has no time.
             until, text = usual.refused[binding.place]
             left = pick(remaining)
             text %= (*left[:until], seconds, *left[until:])
@@ -124,7 +124,7 @@ def quota_fields(answer: Answer, families: tuple[str, ...], facts: RefusalFacts 
     if "x-ratelimit" in families:
         place, _, fields["x-ratelimit-limit"], _, _, _, is_closed, *_ = binding
         fields["x-ratelimit-remaining"] = "X-RateLimit-Remaining", "0" if is_closed else str(remaining[place])
-        # A moment, in whole seconds.
+        # A time in whole seconds.
         fields["x-ratelimit-reset"] = "X-RateLimit-Reset", str(-(-(at_us + resets[place]) // 1_000_000))
         if is_denied:
             assert reference is not None
@@ -135,10 +135,10 @@ def quota_fields(answer: Answer, families: tuple[str, ...], facts: RefusalFacts 
 def _usual_fields(
     template: FieldTemplate, usual: UsualStates, states: CounterStates, families: tuple[str, ...]
 ) -> dict[str, Field]:
-    """Return the fields of `quota_fields` where all limits pass, as nearly always.
+    """Return the fields of `quota_fields` if all limits allow the request, the common case.
 
-    One loop, for every response waits for it: between two requests a processor forgets what it knows, and then each
-    function that is called costs more than the steps that it saves, be it written in C.
+    One loop, because every response waits for it: between two requests the CPU caches are replaced, and then each
+    function call costs more than the steps that it saves, even if it is written in C.
     """
     at_us, remaining, _, resets, _ = states
     numbers: list[int] = []
@@ -150,13 +150,13 @@ def _usual_fields(
             least, quota, tightest = share, shown, place
     fields: dict[str, Field] = {}
     if "ratelimit" in families:
-        # A limit without seconds: nothing comes back, or all is there.
+        # A limit without seconds: no units come back, or all are there.
         text = usual.text % tuple(numbers) if 0 not in numbers[1::2] else _states(template.limits, states, False)
         fields["ratelimit-policy"], fields["ratelimit"] = template.policy, ("RateLimit", text)
     if "x-ratelimit" in families:
         fields["x-ratelimit-limit"] = quota
         fields["x-ratelimit-remaining"] = "X-RateLimit-Remaining", str(remaining[tightest])
-        # A moment, in whole seconds.
+        # A time in whole seconds.
         fields["x-ratelimit-reset"] = "X-RateLimit-Reset", str(-(-(at_us + resets[tightest]) // 1_000_000))
     return fields
 
@@ -169,7 +169,7 @@ def _states(limits: Iterable[LimitTemplate], states: CounterStates, is_denied: b
         left, wait, reset_us, seconds = remaining[place], waits[place], resets[place], None
         if wait:
             seconds = None if wait < 0 else -(-wait // 1_000_000)
-        elif is_denied:  # Retry-After might be earlier than the time of a limit that does not refuse
+        elif is_denied:  # Retry-After might be earlier than the time of a limit that does not reject
             pass
         elif flow is None or not (left or flow[0] == 0):
             seconds = until_more(left, reset_us / 1_000_000)
@@ -181,13 +181,13 @@ def _states(limits: Iterable[LimitTemplate], states: CounterStates, is_denied: b
 
 
 def refusal_facts(answer: Answer) -> RefusalFacts:
-    """Return what is told of a refusal that nobody has taken apart."""
+    """Return the facts of a rejection whose results were not read."""
     verdicts = answer.verdicts
     template, place = verdicts.charges.template.kept.get(FieldTemplate) or _template_of(answer), verdicts.binding
     assert place is not None
     binding, waits = template.by_place[place], verdicts.states.waits
     wait, policies = waits[place], binding.policies
-    if waits.count(0) != len(waits) - 1:  # perhaps several refuse
+    if waits.count(0) != len(waits) - 1:  # perhaps several reject
         shown = zip(template.limits, template.pick(waits), strict=True)
         policies = tuple(dict.fromkeys([limit.policies[0] for limit, each in shown if each]))
     seconds = None if wait < 0 else -(-wait // 1_000_000)
@@ -196,7 +196,7 @@ def refusal_facts(answer: Answer) -> RefusalFacts:
 
 
 def _template_of(answer: Answer) -> FieldTemplate:
-    """Return the template of a call, to be kept: a name alone may take longer to find than all the rest."""
+    """Return the template of a call, to be cached: finding a name may take longer than all the rest."""
     items, limits = [], []
     for place, (rule, tier, charge) in enumerate(answer.charges):
         if rule.mode == "enforce":
@@ -230,9 +230,9 @@ def _template_of(answer: Answer) -> FieldTemplate:
 
 
 def _usual_of(limits: Sequence[LimitTemplate]) -> UsualStates | None:
-    """Return how the usual value is made; `None` unless all limits flow.
+    """Return the format strings; `None` unless all limits have a flow.
 
-    What remains must not be more than the field can hold.
+    The remaining units must not exceed the maximum of the field.
     """
     parts = []
     for limit in limits:
@@ -256,7 +256,7 @@ def _usual_of(limits: Sequence[LimitTemplate]) -> UsualStates | None:
 
 
 def _picking(places: Sequence[int]) -> Callable[[Sequence[int]], Sequence[int]]:
-    """Return what picks these places of a sequence."""
+    """Return a function that selects these places of a sequence."""
     if len(places) > 1:
         return itemgetter(*places)
     return itemgetter(slice(places[0], places[0] + 1) if places else slice(0))

@@ -1,4 +1,4 @@
-"""Identity of a request: user, address, API key, session, and other values that rules can be split by."""
+"""The identity of a request: user, address, API key, session, and other values that rules can be split by."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ __all__ = ["MAX_API_KEY", "Identity", "UserNotLoaded", "client_ip", "digest", "h
 
 logger = logging.getLogger("django_ratelimiter")
 
-#: Longer keys are nobody's, and are not worth hashing.
+#: Longer keys are never valid, and are not hashed.
 MAX_API_KEY: Final = 256
 
-#: Characters of a value whose digest is remembered, and of a field that is brought into a normal form, which takes long
-#: for long texts. What code counts by may be as long as a body; no name of anybody's is longer than this.
+#: Maximum length of values whose digest is cached, and of fields that are normalized, which is slow for long texts.
+#: Values of a project's own code may be as long as a body. Names are never longer than this.
 _MAX_LENGTH: Final = 1_000
 
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
-#: What of a path or a custom identity counts as a value. Others might read differently with each request.
+#: Types of values from a path or a custom identity. The text of other types might differ with each request.
 _VALUES: Final = (str, int, float, Decimal, UUID, date)
 
-#: For what may take a while: on an event loop it raises SynchronousOnlyOperation.
+#: For calls that may block: on an event loop it raises SynchronousOnlyOperation.
 _SESSION: Final = async_unsafe("The session of a request is read from its store; `limiter.acheck` does it in a thread.")
 _OWN: Final = async_unsafe("Only the project knows how long this takes; `limiter.acheck` does it in a thread.")
 
 
 class Identity:
-    """Identity of a request. Each part is found when it is first needed; `None` = the request has none.
+    """The identity of a request. Each part is found at its first use; `None` = the request has none.
 
-    On an event loop SynchronousOnlyOperation is raised for a part that may take a while; ask again in a thread.
+    On an event loop a part that may block raises SynchronousOnlyOperation; then read it in a thread.
     """
 
     __slots__ = ("_fields", "_request", "_values")
@@ -61,29 +61,29 @@ class Identity:
         self._values: dict[str, str | None] = {}
 
     def value(self, name: str) -> str | None:
-        """Return the request's value under this name, one of a rule's `partition_by`. No value is empty."""
+        """Return the request's value for this name, which is one of a rule's `partition_by`. No value is empty."""
         found = self._values.get(name, "")
-        if found == "":  # not asked for yet
+        if found == "":  # not read yet
             find = _FINDERS.get(name)
             found = self._values[name] = (self._find(name) if find is None else find(self._request)) or None
         return found
 
     def assume(self, name: str, value: str) -> None:
-        """Let the request have this value under this name, whatever it says itself."""
+        """Set the request's value for this name, whatever the request contains."""
         self._values[name] = value or None
 
     @property
     def value_names(self) -> frozenset[str]:
-        """The names of the values that were asked for."""
+        """The names of the values that were read."""
         return frozenset(self._values)
 
     @property
     def user_id(self) -> str | None:
-        """The primary key, as text, of the authenticated user that an authentication has put on the request."""
+        """The primary key, as text, of the authenticated user on the request."""
         return self.value("user")
 
     async def read_user(self) -> None:
-        """Have the user read without blocking the event loop, after UserNotLoaded."""
+        """Read the user without blocking the event loop, after UserNotLoaded."""
         try:
             if is_djangos_own(getattr(self._request, "user", None)):
                 self._values["user"] = user_key(await self._request.auser())
@@ -91,23 +91,23 @@ class Identity:
                 await sync_to_async(lambda: self.user_id)()
         except SynchronousOnlyOperation:
             raise
-        except Exception:  # users may be found by anything
+        except Exception:  # project code may raise anything
             log_unreadable_user()
             self._values["user"] = None
 
     @property
     def ip(self) -> str | None:
-        """The client's address, or the network of IPV4_PREFIX or IPV6_PREFIX bits that it belongs to."""
+        """The client's address, or its network of IPV4_PREFIX or IPV6_PREFIX bits."""
         return self.value("ip")
 
     @property
     def address(self) -> str | None:
-        """The client's whole address, as access entries know it."""
+        """The client's whole address, for access entries."""
         return client_address(self._request)
 
     @property
     def api_key(self) -> str | None:
-        """The hash of the API key, if it is known: an invented key is no identity."""
+        """The hash of the API key, if it is known: a made-up key is no identity."""
         value = self.value("api_key")
         if value is None or settings.API_KEY_RESOLVER is None:
             return value
@@ -115,13 +115,13 @@ class Identity:
 
     def resolve_tier(self) -> str | None:
         """Return the slug that TIER_RESOLVER returns for the request."""
-        if "" not in self._values:  # which is no name
+        if "" not in self._values:  # "" is never a name
             self._values[""] = _own(self._request, settings.TIER_RESOLVER, "RATELIMITER['TIER_RESOLVER']")
         return self._values[""]
 
     @property
     def awaits_authentication(self) -> bool:
-        """True if the request has credentials that nobody has checked yet, and neither a user nor a known API key."""
+        """True if the request has unchecked credentials, and neither a user nor a known API key."""
         return "HTTP_AUTHORIZATION" in self._request.META and self.user_id is None and self.api_key is None
 
     def _find(self, name: str) -> str | None:
@@ -138,12 +138,12 @@ class Identity:
 
 
 def identify(request: HttpRequest) -> Identity:
-    """Return the identity of a request of Django's. Nothing is looked up yet."""
+    """Return the identity of a Django request. Nothing is read yet."""
     return Identity(request)
 
 
 def partition(identity: Identity, names: Iterable[str]) -> str | None:
-    """Return the value that splits a rule's counters, such as "user:42|ip:203.0.113.7"; "" for no names.
+    """Return the value that splits a rule's counters, such as "user:42|ip:203.0.113.7"; "" if there are no names.
 
     names: what a rule may be split by. `None` if the identity lacks one of them. Two identities never share a value.
     """
@@ -168,7 +168,7 @@ def hash_api_key(raw: str) -> str:
 
 
 def _session(request: HttpRequest) -> str | None:
-    """Return the key of a session that exists in its store and is not empty. A cookie alone is no session."""
+    """Return the key of a session that exists in its store and is not empty. A cookie alone is not enough."""
     session: Any = getattr(request, "session", None)
     if session is None:
         return None
@@ -178,7 +178,7 @@ def _session(request: HttpRequest) -> str | None:
         return session.session_key if session.keys() else None
     except SynchronousOnlyOperation:
         raise
-    except Exception:  # sessions may be kept anywhere
+    except Exception:  # session stores may raise anything
         logger.exception("The session of a request cannot be read; it counts as missing.")
         return None
 
@@ -210,9 +210,9 @@ def _path(request: HttpRequest, name: str) -> str | None:
 
 
 def _field(value: object) -> str | None:
-    """Return a field's value without the space around it: a number of JSON as in a form, no list or object.
+    """Return a field's value without surrounding spaces: a JSON number as in a form, no list or object.
 
-    In the form NFKC, as the log-in form of Django takes names: else each way to type one would have its own counter.
+    In normal form NFKC, as in Django's log-in form: otherwise each way to type a name would have its own counter.
     """
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -229,7 +229,7 @@ def _custom(request: HttpRequest, name: str) -> str | None:
 
 
 def _own(request: HttpRequest, path: str | None, name: str) -> str | None:
-    """Return what a callable of the project returns for the request; `None` if there is none, or it fails."""
+    """Return the result of a project's callable for the request; `None` if there is none, or it fails."""
     if path is None:
         return None
     try:

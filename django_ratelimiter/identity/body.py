@@ -1,8 +1,7 @@
 """The fields of a small request body: of a form, a multipart form or a JSON object.
 
-The view finds the body as if nobody had read it. What cannot be read as those that claim to send it should have
-written it has no fields; whether that is an error, the view will tell. The text is UTF-8 and nothing else: under
-another `charset` we and the view might read two different values.
+The view can still read the body. A body that does not match its content type has no fields; the view reports errors.
+Only UTF-8 is supported: with another `charset`, this module and the view might read two different values.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from django.http.multipartparser import MultiPartParser
 
 from ..conf import django_setting
 
-#: Bytes. A longer body is left alone, and has no fields.
+#: Bytes. A longer body is not read, and has no fields.
 MAX_BODY: Final = 64 * 1024
 
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -26,10 +25,10 @@ _MULTIPART: Final = "multipart/form-data"
 
 
 def fields_of(request: HttpRequest) -> Mapping[str, object]:
-    """Return the fields by name: of a form the last value of each, of JSON what the object holds. Raises nothing."""
+    """Return the fields by name: of a form the last value of each, of JSON those of the object. Raises nothing."""
     try:
         return _read(request)
-    except Exception:  # there are endless ways to break a body, and it is the view's to refuse it
+    except Exception:  # a body can be broken in many ways; the view reports that
         return {}
 
 
@@ -46,14 +45,14 @@ def _read(request: HttpRequest) -> Mapping[str, object]:
         return request._post if parsed else {}  # type: ignore[attr-defined]
     if kind == _FORM:
         return QueryDict(body, encoding="utf-8")
-    if kind == _MULTIPART:  # without handlers, so that files go nowhere and the view may still choose its own
+    if kind == _MULTIPART:  # without handlers: files are dropped, and the view can still set its own handlers
         return MultiPartParser(request.META, BytesIO(body), [], "utf-8").parse()[0]
     found = json.loads(body.decode("utf-8"))
     return found if isinstance(found, dict) else {}
 
 
 def _small_body(request: Any) -> bytes | None:
-    """Return the body; `None` if it is longer than we read, or has been read by somebody who did not keep it."""
+    """Return the body; `None` if it is too long, or was read before and not stored."""
     if hasattr(request, "_body"):
         return request._body if len(request._body) <= MAX_BODY else None
     if request._read_started or not 0 < _length(request) <= _max_body():
@@ -66,7 +65,7 @@ def _small_body(request: Any) -> bytes | None:
 
 
 def _length(request: Any) -> int:
-    """Bytes of the body: those that came where all have come, which is so on ASGI, else those announced."""
+    """Return the length of the body in bytes: the received bytes or Content-Length, whichever is more."""
     stream = request._stream
     if not stream.seekable():
         return _said_length(request)
@@ -81,13 +80,13 @@ def _said_length(request: HttpRequest) -> int:
 
 
 def _max_body() -> int:
-    """Bytes to read at most: `request.body` refuses to hold more than the project's own bound."""
+    """Return the maximum bytes to read: `request.body` raises an error above the project's own maximum."""
     bound: int | None = django_setting("DATA_UPLOAD_MAX_MEMORY_SIZE", MAX_BODY)
     return MAX_BODY if bound is None else min(MAX_BODY, bound)
 
 
 class _BrokenStream:
-    """Fails as the connection did, so that the view gets the same error."""
+    """Raises the error of the connection again, so that the view gets the same one."""
 
     def __init__(self, error: OSError) -> None:
         self._error = error
@@ -98,8 +97,8 @@ class _BrokenStream:
     readline = read
 
     def seekable(self) -> bool:
-        """Django 6 asks before it reads."""
+        """Django 6 calls this before it reads."""
         return False
 
     def close(self) -> None:
-        """There is nothing left to close."""
+        """Do nothing: it is closed already."""

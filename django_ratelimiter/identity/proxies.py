@@ -1,13 +1,13 @@
 """The client's address behind trusted proxies.
 
-It is found by walking from the peer that is connected to us towards the client: first REMOTE_ADDR, then
+It is found by going from the connected peer towards the client: first REMOTE_ADDR, then
 X-Forwarded-For or Forwarded (RFC 7239) from its right end. As long as a hop is trusted (TRUSTED_PROXIES), the hop that
-it reports is looked at; the first one that is not trusted is the client. A hop that is no address (garbage, `unknown`,
-a made-up name, an empty part) ends the walk: what counts is the nearest address known for certain, which is the trusted
-hop that reported it. So does the end of the list. Whatever stands left of the client is never read, so that nobody can
-choose an address by sending the header.
+it reports is examined; the first hop that is not trusted is the client. A hop that is not an address (garbage,
+`unknown`, a made-up name, an empty part) ends the search, and so does the end of the list. Then the client is the
+nearest certain address: the trusted hop that reported it. Anything left of the client is never read, so clients
+cannot choose an address by sending the header.
 
-Of the two headers one is read: the one that TRUSTED_PROXIES names, else X-Forwarded-For if it is there.
+Only one of the two headers is read: the one that TRUSTED_PROXIES names, else X-Forwarded-For if it is present.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from django.http import HttpRequest
 
 from ..conf import TrustedProxies, settings
 
-#: The longest way to write an address with zone and port; longer parts are not looked at.
+#: The longest form of an address with zone and port; longer parts are not parsed.
 _MAX_ADDRESS: Final = 80
-#: The longest element of Forwarded that is looked at; it may name the host and more.
+#: Maximum length of a parsed element of Forwarded; it may contain the host and more.
 _MAX_ELEMENT: Final = 1_000
-#: What servers call the peer on a Unix socket; "localhost" is waitress's word.
+#: Servers' names for the peer on a Unix socket; waitress uses "localhost".
 _UNIX_PEERS: Final = ("", "unix:", "localhost")
 
 Address = IPv4Address | IPv6Address
@@ -34,12 +34,12 @@ Address = IPv4Address | IPv6Address
 _PORT: Final = r":(?:[0-9]{1,5}|_[A-Za-z0-9._-]{1,20})"
 _V4_WITH_PORT = re.compile(rf"([0-9.]+){_PORT}", re.ASCII)
 _BRACKETED = re.compile(rf"\[([0-9A-Fa-f:.]+(?:%[^\]]+)?)\](?:{_PORT})?", re.ASCII)
-#: One pair of Forwarded. A bare value may be any text without separators: some proxies do not quote IPv6 addresses.
+#: One pair of Forwarded. An unquoted value may be any text without separators: some proxies do not quote IPv6.
 _PAIR = re.compile(r'[ \t]*([A-Za-z0-9_-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s";,\\]*))[ \t]*(?:;|\Z)')
 
 
 def client_ip(request: HttpRequest) -> str | None:
-    """Return the client's address, cut to its prefix; `None` if none is known."""
+    """Return the client's address, masked to its prefix; `None` if none is known."""
     client = _client(request)
     return None if client is None else _prefix_of(client, settings.IPV4_PREFIX, settings.IPV6_PREFIX)
 
@@ -52,7 +52,7 @@ def client_address(request: HttpRequest) -> str | None:
 
 
 def is_trusted_peer(request: HttpRequest) -> bool:
-    """Return whether the peer that is connected to us is a trusted proxy, whose word about requests is believed."""
+    """Return whether the connected peer is a trusted proxy."""
     peer, trusted = request.META.get("REMOTE_ADDR") or "", settings.TRUSTED_PROXIES
     if trusted.hops:
         return True
@@ -60,10 +60,10 @@ def is_trusted_peer(request: HttpRequest) -> bool:
 
 
 def _client(request: HttpRequest) -> str | None:
-    """Return the hop that is the client, as it was written; `None` if no hop on the way to it has an address."""
+    """Return the hop that is the client, as text; `None` if no hop has an address."""
     peer = request.META.get("REMOTE_ADDR") or ""
     trusted = settings.TRUSTED_PROXIES
-    if trusted.field != "forwarded" and "HTTP_X_FORWARDED_FOR" in request.META:  # and be it empty: it is there
+    if trusted.field != "forwarded" and "HTTP_X_FORWARDED_FOR" in request.META:  # even if it is empty
         return _walk(peer, request.META["HTTP_X_FORWARDED_FOR"], trusted)
     if trusted.field != "x-forwarded-for" and "HTTP_FORWARDED" in request.META:
         return _walk(peer, request.META["HTTP_FORWARDED"], trusted, in_pairs=True)
@@ -91,9 +91,9 @@ def _walk(peer: str, forwarded: str, trusted: TrustedProxies, *, in_pairs: bool 
 
 
 def _node(element: str) -> str:
-    """Return the `for` of an element of Forwarded; empty if there is none, or two, or the element is malformed.
+    """Return the `for` of an element of Forwarded; empty if there is none, or several, or the element is malformed.
 
-    A comma in a quoted text has cut the element in two, of which neither can be read. That text may be the client's.
+    A comma in a quoted text splits the element, and neither part can be parsed. The client may have written that text.
     """
     if len(element) > _MAX_ELEMENT:
         return ""
@@ -111,9 +111,9 @@ def _node(element: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _parse(text: str) -> Address | None:
-    """Return the address in `text`, which may have a port, brackets or a zone; `None` if it is none.
+    """Return the address in `text`, which may have a port, brackets or a zone; `None` if it is invalid.
 
-    An IPv4 address mapped into IPv6 is the IPv4 address. A zone is dropped: it names the server's own interface.
+    An IPv4-mapped IPv6 address becomes the IPv4 address. A zone is dropped: it is the server's own interface.
     """
     if len(text) > _MAX_ADDRESS:
         return None
@@ -136,7 +136,7 @@ def _is_trusted(text: str, trusted: TrustedProxies) -> bool:
 
 @lru_cache(maxsize=4096)
 def _prefix_of(text: str, ipv4_prefix: int, ipv6_prefix: int) -> str | None:
-    """Return the address in `text`, or its network as "ADDRESS/PREFIX" where the prefix is shorter than the address."""
+    """Return the address in `text`, or its network as "ADDRESS/PREFIX" if the prefix is shorter than the address."""
     if ipv4_prefix == 32 and _is_plain(text):
         return text
     address = _parse(text)
@@ -150,7 +150,7 @@ def _prefix_of(text: str, ipv4_prefix: int, ipv6_prefix: int) -> str | None:
 
 
 def _is_plain(text: str) -> bool:
-    """Return whether this is an IPv4 address and nothing else, as most peers are. Parsing takes ten times as long."""
+    """Return whether this is an IPv4 address and nothing else, the usual case. Parsing takes ten times as long."""
     try:
         return inet_ntoa(inet_aton(text)) == text
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The user of a request, whom an authentication has put there, read or yet to be read."""
+"""The user of a request, which may not be read yet."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ logger = logging.getLogger("django_ratelimiter")
 
 
 class UserNotLoaded(SynchronousOnlyOperation):
-    """On an event loop a user was asked for whom nobody has read yet; that may take a while."""
+    """Raised on an event loop if the user is not read yet, because that may block."""
 
 
 _attribute = object.__getattribute__
 
 
 def user_of(request: HttpRequest) -> str | None:
-    """Return the primary key of a request's user, as text; on an event loop, UserNotLoaded if nobody has read it."""
+    """Return the primary key of a request's user, as text. Raises UserNotLoaded on an event loop if it is not read."""
     user: Any = getattr(request, "user", None)
     try:
-        if isinstance(user, LazyObject):  # past the wrapper, through which asking takes several times as long
+        if isinstance(user, LazyObject):  # without the wrapper, which makes each access several times slower
             wrapped = _attribute(user, "_wrapped")
             if wrapped is empty:
                 if _get_running_loop() is None:
@@ -37,19 +37,19 @@ def user_of(request: HttpRequest) -> str | None:
         return user_key(user)
     except SynchronousOnlyOperation as error:
         raise UserNotLoaded(*error.args) from None
-    except Exception:  # users may be found by anything
+    except Exception:  # project code may raise anything
         log_unreadable_user()
         return None
 
 
 @async_unsafe("The user of a request is read from its session; `limiter.acheck` does it in a thread.")
 def _read_user(user: Any) -> None:
-    """Have Django read the user; SynchronousOnlyOperation on an event loop."""
+    """Make Django read the user. Raises SynchronousOnlyOperation on an event loop."""
     user._setup()
 
 
 def user_key(user: Any) -> str | None:
-    """Return the primary key of a user, as text; `None` for nobody."""
+    """Return the primary key of a user, as text; `None` for an anonymous user."""
     if user is None or not user.is_authenticated:
         return None
     key = user.pk
@@ -57,12 +57,12 @@ def user_key(user: Any) -> str | None:
 
 
 def is_djangos_own(user: Any) -> bool:
-    """Return whether `request.auser()` gives the same user. Other middleware may have replaced `request.user` alone."""
+    """Return whether `request.auser()` gives the same user. Other middleware may have replaced only `request.user`."""
     find = user.__dict__.get("_setupfunc") if isinstance(user, SimpleLazyObject) else None
     return getattr(find, "__module__", "") == "django.contrib.auth.middleware"
 
 
 def log_unreadable_user() -> None:
-    """Log the error that is being dealt with."""
-    # Whether the request can do without its session, its view will tell.
+    """Log the current exception."""
+    # The view decides whether it needs the session.
     logger.exception("The user of a request cannot be read; it counts as anonymous.")

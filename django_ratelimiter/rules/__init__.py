@@ -1,1 +1,1 @@
-"""The rule set: built, cached, matched."""
+"""The rule set: building, caching and matching."""

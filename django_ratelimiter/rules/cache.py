@@ -1,4 +1,4 @@
-"""The rule set that this process decides by: loaded once, cached, and reloaded when the engine calls it stale."""
+"""The rule set of this process: loaded once, cached, and reloaded when the engine reports it as stale."""
 
 from __future__ import annotations
 
@@ -47,39 +47,39 @@ __all__ = [
 
 logger = logging.getLogger("django_ratelimiter")
 
-#: Seconds to wait before the database is asked again after it failed.
+#: Seconds to wait after a failure of the database.
 RETRY_SECONDS: Final = 1.0
 
-#: Seconds after which a process asks the database whether enforcement was stopped, while the engine cannot tell.
+#: Seconds between two checks in the database whether enforcement was stopped, while the engine is out of reach.
 SWITCH_SECONDS: Final = 0.8
 
-#: For what may wait for the database or for another thread: on an event loop it raises SynchronousOnlyOperation.
+#: For calls that may wait for the database or another thread: on an event loop it raises SynchronousOnlyOperation.
 _WAITS: Final = async_unsafe("The rules have to be read from the database; `limiter.acheck` does it in a thread.")
 
 
 class _State:
-    """The cached rules and the times around them, in monotonic seconds.
+    """The cached rules, with times in monotonic seconds.
 
-    confirmed_at: when the rules were last found to be in force. checked_at: when that was last asked.
-    switch_check_at: when the database may next be asked whether enforcement was stopped.
+    confirmed_at: when the rules were last found to be current. checked_at: when that was last checked.
+    switch_check_at: when to check next in the database whether enforcement was stopped.
     """
 
     def __init__(self) -> None:
-        self.lock = freed_by_fork(Lock())  # one reload in flight
+        self.lock = freed_by_fork(Lock())  # only one reload at a time
         self.rules = RuleSet(NO_VERSION)
         self.outdated = True
         self.confirmed_at = float("-inf")
         self.checked_at = float("-inf")
         self.failed_at = float("-inf")
         self.switch_check_at = float("-inf")
-        self.notified = NO_VERSION  # the version that receivers were last told of
+        self.notified = NO_VERSION  # the version that receivers last got
 
 
 _state = _State()
 
 
 def current_rules() -> RuleSet:
-    """Return the rules to decide by. No query when warm; the last good ones where the database cannot be read."""
+    """Return the current rules. No query when cached; the last good ones if the database cannot be read."""
     uncommitted = versions.uncommitted_rules()
     if uncommitted is not None:
         return uncommitted
@@ -89,10 +89,10 @@ def current_rules() -> RuleSet:
 
 
 def reload(stale: StaleRules, seen: RuleSet) -> RuleSet:
-    """Answer the engine's `stale` to the rules `seen`: the committed rules, put in force where none were.
+    """Return the committed rules after the engine's `stale` to the rules `seen`; publish them if none were.
 
-    Raises RulesUnavailable if the database cannot be read, or not repaired without waiting for a lock: only failure
-    policies may decide then. A transaction that edits rules has its own, and puts nothing in force.
+    Raises RulesUnavailable if the database cannot be read, or not repaired without waiting for a lock: then only
+    failure policies may decide. A transaction that edits rules uses its own, and publishes nothing.
     """
     uncommitted = versions.uncommitted_rules()
     if uncommitted is not None:
@@ -103,7 +103,7 @@ def reload(stale: StaleRules, seen: RuleSet) -> RuleSet:
 
 
 def mark_confirmed(rules: RuleSet) -> None:
-    """Note that these rules have just been found to be in force. Uncommitted ones were compared with nothing."""
+    """Record that these rules are current. Uncommitted ones are ignored, because they are compared with nothing."""
     if rules.compared_as is not None:
         now = _state.confirmed_at = _state.checked_at = time.monotonic()
         if now >= pulse.due_at:
@@ -111,7 +111,7 @@ def mark_confirmed(rules: RuleSet) -> None:
 
 
 def is_version_check_due(rules: RuleSet) -> bool:
-    """Return whether a request that no rule matches should ask the engine for the version; one asks per interval.
+    """Return whether a request that no rule matches should check the version; one request per interval does.
 
     Uncommitted rules are not compared with any version.
     """
@@ -125,9 +125,9 @@ def is_version_check_due(rules: RuleSet) -> bool:
 
 
 def rules_during_outage() -> RuleSet:
-    """Return the rules while the engine is out of reach: read again once they are RULES_MAX_AGE old.
+    """Return the rules while the engine is out of reach: read again after RULES_MAX_AGE.
 
-    The switch for all enforcement is read each SWITCH_SECONDS. A transaction that edits rules sees its own alone.
+    The switch for all enforcement is read every SWITCH_SECONDS. A transaction that edits rules sees only its own.
     """
     if versions.uncommitted_rules() is None:
         if _is_aged():
@@ -138,7 +138,7 @@ def rules_during_outage() -> RuleSet:
 
 
 def connect() -> None:
-    """Number what is saved outside `editing`, and read the rules again where they may have changed unseen."""
+    """Connect signals: number what is saved outside `editing`, and reload rules that may have changed otherwise."""
     for model in (models.Tier, models.Rule, models.RuleLimit):
         for signal in (pre_save, pre_delete):
             signal.connect(versions.number_first, sender=model, dispatch_uid="django_ratelimiter.number_first")
@@ -147,7 +147,7 @@ def connect() -> None:
     post_save.connect(_number_anew, sender=models.RuleSetState, dispatch_uid="django_ratelimiter.number_anew")
     rules_committed.connect(_mark_outdated, dispatch_uid="django_ratelimiter.mark_outdated")
     post_migrate.connect(_on_migration, dispatch_uid="django_ratelimiter.note_migration")
-    # What was committed meanwhile may not have been published; the first call tells the engine what was read then.
+    # A version that was committed meanwhile may not be published; the first call sends the version that was read.
     on_recovered(_mark_outdated)
 
 
@@ -177,11 +177,11 @@ def _reaches(rules: RuleSet, version: Version | None) -> bool:
 
 
 def _renewed(seen: RuleSet, behind: Version | None) -> RuleSet | None:
-    """Return the rules that another thread has just read; `None` = it is ours to read them."""
+    """Return the rules that another thread has just read; `None` = this thread must read them."""
     current = _state.rules
     if current is not seen and not _state.outdated and _reaches(current, behind):
         return current
-    if time.monotonic() - _state.failed_at <= RETRY_SECONDS:  # those who waited must not each wait once more
+    if time.monotonic() - _state.failed_at <= RETRY_SECONDS:  # those that waited must not each wait again
         raise RulesUnavailable("The rules are stale, and the database was just being edited or could not be read.")
     return None
 
@@ -206,7 +206,7 @@ def _reread(seen: RuleSet, behind: Version | None) -> RuleSet:
             _state.failed_at = time.monotonic()
             raise RulesUnavailable("The rules are stale and the database cannot be read now.") from error
         uncommitted = versions.uncommitted_rules()
-        if uncommitted is not None:  # the new epoch is
+        if uncommitted is not None:  # it contains the new epoch
             return uncommitted
         _keep(rules)
         if behind is None:
@@ -244,7 +244,7 @@ def _load_if_aged() -> None:
     with _state.lock:
         if _is_aged():
             _load_or_keep()
-            mark_confirmed(_state.rules)  # even if it failed: the database is asked once per RULES_MAX_AGE
+            mark_confirmed(_state.rules)  # even after a failure: one query per RULES_MAX_AGE
     _send_if_changed()
 
 
@@ -254,14 +254,14 @@ def _is_switch_check_due() -> bool:
 
 @_WAITS
 def _load_if_switched() -> None:
-    """Read the rules again if the database says otherwise than they do whether they are enforced; one asks it."""
+    """Reload the rules if enforcement was stopped or resumed in the database. Only one thread checks."""
     with _state.lock:
         if not _is_switch_check_due():
             return
         _state.switch_check_at = time.monotonic() + SWITCH_SECONDS
     try:
         switched = enforcement_enabled() is not _state.rules.enforced
-    except Error:  # each attempt may take as long as a connection does to fail
+    except Error:  # each attempt may take as long as the connection timeout
         _state.switch_check_at = time.monotonic() + settings.RULES_MAX_AGE
         return
     if switched:
@@ -279,7 +279,7 @@ def _load_or_keep() -> None:
 
 
 def _send_if_changed() -> None:
-    """Send `rules_changed` if this process has another version than receivers were last told of; not under the lock."""
+    """Send `rules_changed` if the version differs from the last one sent. Call it without the lock."""
     with _state.lock:
         version = _state.rules.version
         if version == _state.notified:

@@ -1,4 +1,4 @@
-"""Limits and times in plain words."""
+"""Limits and times as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy, ngettext_lazy, pgettext_lazy
 from ..engine.limits import Limit
 from .records import LimitRecord, RuleRecord
 
-#: Seconds, how a quota per so many of them reads, and how they read; the longest that measures a window is taken.
+#: Seconds, the text of a quota per that many, and their own text; the longest unit that divides a window is used.
 PERIODS: Final[tuple[tuple[int, Any, Any], ...]] = (
     (
         604_800,
@@ -44,7 +44,7 @@ PERIODS: Final[tuple[tuple[int, Any, Any], ...]] = (
     ),
 )
 
-#: A moment that is nearer than this is also told by how far away it is: DATETIME_FORMAT knows no seconds.
+#: A time nearer than this is also shown as the time left: DATETIME_FORMAT has no seconds.
 NEAR: Final = timedelta(minutes=2)
 
 CALENDAR_RATES: Final = {
@@ -61,7 +61,7 @@ CALENDAR_UNITS: Final = {
     "year": gettext_lazy("calendar year"),
 }
 
-#: Seconds, and how they are abbreviated.
+#: Seconds, and their abbreviation.
 SHORT_UNITS: Final[tuple[tuple[int, Any], ...]] = (
     (86_400, pgettext_lazy("days, abbreviated", "d")),
     (3_600, pgettext_lazy("hours, abbreviated", "h")),
@@ -84,7 +84,7 @@ def limits_in_words(rule: RuleRecord) -> str:
 def limits_in_short(rule: RuleRecord, tiers: Sequence[str] = ()) -> str:
     """Return each tier's limits for a narrow column: "free 100/h, pro unlimited, others 20/min".
 
-    tiers: slugs in the order to be shown; every other tier comes last.
+    tiers: slugs in the order of display; all other tiers come last.
     """
     if not rule.limits:
         return _("no limits")
@@ -158,7 +158,7 @@ def rate_in_words(limit: Limit, quota: str) -> str:
 
 
 def per(quota: str, microseconds: int) -> str:
-    """Return a quota per length of time: "one per 6 seconds"."""
+    """Return a quota per duration: "one per 6 seconds"."""
     for seconds, text, _length in PERIODS:
         count, rest = divmod(microseconds, seconds * 1_000_000)
         if count and not rest:
@@ -167,7 +167,7 @@ def per(quota: str, microseconds: int) -> str:
 
 
 def duration(microseconds: int) -> str:
-    """Return a length of time: "a minute", "90 seconds", "0.25 seconds"."""
+    """Return a duration: "a minute", "90 seconds", "0.25 seconds"."""
     for seconds, _rate, text in PERIODS:
         count, rest = divmod(microseconds, seconds * 1_000_000)
         if count and not rest:
@@ -176,17 +176,17 @@ def duration(microseconds: int) -> str:
 
 
 def units(number: int) -> str:
-    """Return a number with its thousands set apart."""
+    """Return a number with thousands separators."""
     return number_format(number, force_grouping=True)
 
 
 def moment_in_words(moment: datetime) -> str:
-    """Return a moment, as "Nov. 22, 2026, 4:30 p.m."."""
+    """Return a date and time, as "Nov. 22, 2026, 4:30 p.m."."""
     return str(date_format(timezone.localtime(moment) if timezone.is_aware(moment) else moment, "DATETIME_FORMAT"))
 
 
 def end_in_words(moment: datetime) -> str:
-    """Return a moment that operators act on, with its time zone: "Nov. 22, 2026, 4:30 p.m. CET"."""
+    """Return a date and time with its time zone, for operators: "Nov. 22, 2026, 4:30 p.m. CET"."""
     if not timezone.is_aware(moment):
         return moment_in_words(moment)
     return f"{moment_in_words(moment)} {date_format(timezone.localtime(moment), 'T')}"

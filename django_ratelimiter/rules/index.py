@@ -1,4 +1,4 @@
-"""Index of the rules, which finds those that match a request without testing each."""
+"""An index of the rules, which finds those that match a request without testing each rule."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Final
 
 from .records import Facts, RuleRecord
 
-#: Of how many kinds of requests it is remembered what they meet, and how many sets of rules that some meet; beyond that
-#: all are looked up again.
+#: Maximum number of kinds of requests whose rules are cached, and of different sets of rules; then the caches are
+#: cleared.
 MAX_REMEMBERED: Final = 2_000
 
 
 class RuleIndex:
-    """Rules by the one condition that fewest requests meet, so that a lookup does not grow with those it never meets.
+    """Rules by the condition that fewest requests match, so that a lookup does not grow with the number of other rules.
 
-    Requests of one kind meet the same rules, and clients may ask for any number of kinds. So kinds that meet equal
-    rules share one tuple, by whose `id` caches further down know it.
+    Requests of one kind match the same rules, and clients can make up any number of kinds. So kinds that match equal
+    rules share one tuple, whose `id` is the key of later caches.
 
-    rules: in the order in which they are met; those that are off are left out.
+    rules: in the order of decisions; those that are off are left out.
     """
 
     def __init__(self, rules: Sequence[RuleRecord]) -> None:
@@ -35,10 +35,10 @@ class RuleIndex:
         self._shared: dict[tuple[str, ...], tuple[RuleRecord, ...]] = {}  # by the slugs of the rules
 
     def match(self, facts: Facts) -> tuple[RuleRecord, ...]:
-        """Return the rules that match a request of these facts, in their order."""
+        """Return the rules that match a request with these facts, in their order."""
         method, path, route, view_name, scope = facts
         whole = path in self._paths
-        named = method if method in self._methods else ""  # all others meet the same, and clients make them up
+        named = method if method in self._methods else ""  # clients can make up others
         kind = named, whole, path if whole else path[: self._longest_prefix], route, view_name, scope
         met = self._remembered.get(kind)
         if met is None:
@@ -59,14 +59,14 @@ class RuleIndex:
         return self._share(tuple(sorted(found, key=lambda rule: self._order[rule.slug])))
 
     def _share(self, met: tuple[RuleRecord, ...]) -> tuple[RuleRecord, ...]:
-        """Return the one tuple of these rules."""
+        """Return the shared tuple of these rules."""
         if len(self._shared) >= MAX_REMEMBERED:
             self._shared.clear()
         return self._shared.setdefault(tuple([rule.slug for rule in met]), met)
 
 
 def _key_of(rule: RuleRecord) -> tuple[str, str]:
-    """Return the one condition of a rule under which it is looked up: the one that fewest requests meet."""
+    """Return the condition by which a rule is indexed: the one that fewest requests match."""
     if rule.path_kind in ("exact", "route"):
         return rule.path_kind, rule.path
     if rule.view_name:

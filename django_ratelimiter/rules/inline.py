@@ -1,4 +1,4 @@
-"""Rules written in code: records like those of operators' rules, and the list of them that the admin shows."""
+"""Rules written in code: records like those of operators' rules, and their list for the admin."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..engine.limits import MOST_ENTRIES, Limit
 from ..engine.registry import DEFAULT, SIMPLEST, STRICTEST
 from .records import LimitRecord, RuleRecord
 
-#: What the slugs of these rules begin with; no operator's slug can hold a colon.
+#: The prefix of the slugs of these rules; an operator's slug cannot contain a colon.
 PREFIX: Final = "code:"
-#: As long as the slugs of operators' rules, so that usage is reported under the whole of it.
+#: As long as the slugs of operators' rules, so that usage reports contain all of it.
 _SLUG_LENGTH: Final = 50
-#: A rate that depends on the request may have any number of values; only so many rules are kept.
+#: Maximum number of rules that are kept: a rate that depends on the request may have any number of values.
 _MAX_RULES: Final = 1_000
 
-#: "100/h", "10/30s", "100/10" (seconds); a plain word after the slash is left to Limit.parse.
+#: "100/h", "10/30s", "100/10" (seconds); other periods are left to Limit.parse.
 _RATE = re.compile(r"(?P<quota>[0-9]+)/(?P<count>[0-9]*)(?P<unit>[smhd]?)", re.ASCII)
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
@@ -28,19 +28,19 @@ _registered: dict[str, RuleRecord] = {}
 
 
 def registered() -> tuple[RuleRecord, ...]:
-    """Return the rules of this process's code by slug, with their latest limits. Some are known only once requested."""
+    """Return this process's rules written in code by slug, with their latest limits. Some appear after a request."""
     return tuple(sorted(_registered.values(), key=lambda rule: rule.slug))
 
 
 def register(rule: RuleRecord) -> None:
-    """Keep a rule to be shown."""
+    """Add a rule to this list."""
     if rule.slug in _registered or len(_registered) < _MAX_RULES:
         _registered[rule.slug] = rule
 
 
 @lru_cache(maxsize=_MAX_RULES)
 def slug_of(*parts: str) -> str:
-    """Return the slug of a rule, such as "code:shop.views.order". A long one is cut, and made unique by a digest."""
+    """Return the slug of a rule, such as "code:shop.views.order". A long one is cut, and a digest keeps it unique."""
     whole = ".".join(filter(None, parts))
     text = _UNFIT.sub("-", whole).strip("-.")
     room = _SLUG_LENGTH - len(PREFIX)
@@ -51,14 +51,14 @@ def slug_of(*parts: str) -> str:
 
 @lru_cache(maxsize=_MAX_RULES)
 def parse_rate(rate: str) -> tuple[int, float]:
-    """Quota and window in seconds of "100/h", "10/30s", "100/minute" or "10 per 30 seconds"; quota 0 = none pass.
+    """Return quota and window in seconds of "100/h", "10/30s", "100/minute", "10 per 30 seconds"; quota 0 = reject all.
 
-    Raises ValueError for all else.
+    Raises ValueError for anything else.
     """
     match = _RATE.fullmatch(rate.strip().lower())
     if match is None or not (match["count"] or match["unit"]):
         quota, _, rest = rate.strip().partition("/")
-        if quota.strip("0") == "" and quota:  # a Limit has a quota, so let it read the window only
+        if quota.strip("0") == "" and quota:  # a Limit needs a quota, so parse only the window
             return 0, float(Limit.parse(f"1/{rest}").window or 0)
         limit = Limit.parse(rate)
         return limit.quota, float(limit.window or 0)
@@ -81,15 +81,15 @@ def rule_of(
     missing_partition: str = "skip",
     failure_policy: str = "local",
 ) -> RuleRecord:
-    """Return a rule of one limit: `quota` requests per `window` seconds, for each value of what `split_by` calls.
+    """Return a rule with one limit: `quota` requests per `window` seconds, for each value of the name `split_by`.
 
-    algorithm: `None` = the log where it is allowed to keep so many requests, else the counter, whose size does not
-    grow. A quota of 0 refuses every request. Raises ValueError for what cannot be enforced.
+    algorithm: `None` = the log if it may store that many requests, else the counter, whose size is constant.
+    A quota of 0 rejects every request. Raises ValueError if it cannot be enforced.
     """
     if quota > 0:
         limit = Limit(quota, window, algorithm or (STRICTEST if quota <= MOST_ENTRIES else DEFAULT))
     else:
-        limit = Limit(1, window, SIMPLEST)  # a counter apart from those of other rates
+        limit = Limit(1, window, SIMPLEST)  # a separate counter from other rates
     return RuleRecord(
         slug=slug,
         name=slug.removeprefix(PREFIX),
@@ -105,6 +105,6 @@ def rule_of(
         cost=1 if quota > 0 else limit.capacity + 1,
         priority=100,
         message="",
-        count_refusals=quota < 1,  # so that none is said to remain
+        count_refusals=quota < 1,  # so that no remaining quota is shown
         limits={None: (LimitRecord(limit),)},
     )

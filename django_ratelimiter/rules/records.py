@@ -1,4 +1,4 @@
-"""The frozen records that a rule set is made of, and what their fields may hold. No ORM, no HTTP."""
+"""The immutable records of a rule set, and the allowed values of their fields. No ORM, no HTTP."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ PATH_KINDS: Final = ("any", "exact", "prefix", "route")
 MISSING_PARTITION: Final = ("skip", "ip", "deny")
 CHARGE_WHEN: Final = ("any", "success", "failure")
 
-#: What a limit may be given beside quota, window and algorithm; absent or empty = the engine's default.
+#: The options of a limit besides quota, window and algorithm; absent or empty = the engine's default.
 OPTIONS: Final = ("burst", "soft_quota", "slots", "anchor", "refill", "calendar", "timezone", "anchor_day")
 
 
-#: The conditions of a rule; "" = a request meets all of them.
+#: The conditions of a rule; "" = a request matches all of them.
 Mismatch = Literal["", "method", "path", "view", "scope"]
 
 
@@ -35,7 +35,7 @@ class Facts(NamedTuple):
 
 
 class RejectedRule(NamedTuple):
-    """A rule that is not in force, and why."""
+    """A rule that cannot be used, and why."""
 
     rule: str
     reason: str
@@ -55,9 +55,9 @@ class TierRecord:
 
 
 class LimitRecord(NamedTuple):
-    """A limit as a rule has it.
+    """A limit of a rule.
 
-    max_delay: seconds that a synchronous worker may hold an allowed request; for leaky buckets only.
+    max_delay: maximum seconds that an allowed request occupies a synchronous worker; for leaky buckets only.
     generation: part of the counters' names; a higher one resets the counters.
     """
 
@@ -70,10 +70,10 @@ class LimitRecord(NamedTuple):
 class RuleRecord:
     """A rule with its limits by tier slug; under `None` those of every other tier; an empty tuple = unlimited.
 
-    methods: empty = all; GET brings HEAD with it. partition_by: empty = one counter for everybody. cost: units
-    that one request spends. count_refusals: whether refused requests spend, too. charge_when: of which responses
-    what was spent is kept: any, success (a status below 400) or failure. sync_interval: seconds for which a process
-    counts by itself; negative = for ever, `None` = never.
+    methods: empty = all; GET includes HEAD. partition_by: empty = one counter for all callers. cost: units
+    of one request. count_refusals: whether rejected requests are charged, too. charge_when: for which responses
+    the charge is kept: any, success (a status below 400) or failure. sync_interval: seconds between two syncs of a
+    local counter; negative = no sync, `None` = an exact rule.
     """
 
     slug: str
@@ -96,7 +96,7 @@ class RuleRecord:
     sync_interval: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an unknown failure policy: found during an outage, it would be found too late."""
+        """Raise ValueError for an unknown failure policy now, and not only during an outage."""
         if self.failure_policy not in FAILURE_POLICIES:
             raise ValueError(f"failure_policy: {self.failure_policy!r} is unknown.")
 
@@ -110,14 +110,14 @@ class RuleRecord:
 
     @property
     def depends_on_tier(self) -> bool:
-        """True if some tier has limits of its own here."""
+        """True if some tier has its own limits here."""
         return any(tier is not None for tier in self.limits)
 
     def limits_for(self, tier: TierRecord | None, multiplier: Decimal = Decimal(1)) -> tuple[LimitRecord, ...]:
         """Return the limits of this tier, else those of every other tier, else none: the rule does not apply to it.
 
-        multiplier: what their numbers are multiplied by. What a request of this rule's cost could pass it still can,
-        and what none could pass stays closed.
+        multiplier: of their numbers. If a limit allows this rule's cost, it still does afterwards;
+        if it never allows it, it still does not.
         """
         slug = tier.slug if tier else None
         records = self.limits[slug] if slug in self.limits else self.limits.get(None, ())
@@ -132,11 +132,11 @@ class RuleRecord:
 
     @property
     def is_off(self) -> bool:
-        """Whether it matches no request, whatever its conditions say."""
+        """True if it matches no request, whatever its conditions are."""
         return self.mode == "off"
 
     def mismatch(self, facts: Facts) -> Mismatch:
-        """Return the first condition of this rule that a request of these facts does not meet; "" = it matches."""
+        """Return the first condition of this rule that a request with these facts does not match; "" = it matches."""
         methods = self.methods
         if methods and facts.method not in methods:
             return "method"
@@ -154,5 +154,5 @@ class RuleRecord:
         return "scope" if self.scope and self.scope != facts.scope else ""
 
     def matches(self, facts: Facts) -> bool:
-        """Return whether this rule matches a request of these facts."""
+        """Return whether this rule matches a request with these facts."""
         return not self.mismatch(facts)

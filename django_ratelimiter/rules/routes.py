@@ -1,4 +1,4 @@
-"""The views that a URL conf has, by the routes and names that rules know them by, and rules that name none of them."""
+"""The views of a URL conf, by the routes and names that rules use, and rules that name no view."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy
 from ..conf import django_setting
 from .records import RuleRecord
 
-#: The part of a route that is text: up to a parameter, or to what a regular expression has instead of text.
+#: The literal start of a route: up to a parameter or a special character of a regular expression.
 _START: Final = re.compile(r"[^<(\[\\^$?*+{|]*")
 
 
@@ -34,7 +34,7 @@ class Target(Protocol):
     def scope(self) -> str: ...
 
 
-#: What is said of a scope that no view has: any code may name it.
+#: The text about a scope that no view has: any code may name it.
 NO_SUCH_SCOPE: Final = gettext_lazy(
     "No view names the scope “%(name)s”, so this rule applies only where other code does, with limiter.check, "
     "limiter.slot or in_slot."
@@ -44,8 +44,8 @@ NO_SUCH_SCOPE: Final = gettext_lazy(
 class UnknownName(NamedTuple):
     """A name in a rule that no view has.
 
-    field: route, view_name or scope. A scope may be asked for by any code, so a rule for an unknown one may be right.
-    close: the most similar name that some view has; empty = none is similar.
+    field: route, view_name or scope. Any code may name a scope, so an unknown scope may be right.
+    close: the most similar name of a view; empty = none is similar.
     """
 
     field: str
@@ -56,7 +56,7 @@ class UnknownName(NamedTuple):
 class View(NamedTuple):
     """A view of the URL conf under one of its routes.
 
-    scopes: that it asks for by decorators or as a REST framework's view; code within may ask for others. start: its
+    scopes: from its decorators or its DRF class; its code may name others. start: its
     path up to the first part that varies. varies: whether there is such a part, so that its paths are not known in
     advance.
     """
@@ -68,7 +68,7 @@ class View(NamedTuple):
     varies: bool
 
     def may_match(self, rule: Target) -> bool:
-        """Return whether the rule may match a request for it; for an exact path only if the route does not vary."""
+        """Return whether the rule may match a request to it; for an exact path only if the route does not vary."""
         return (
             rule.view_name in ("", self.name)
             and (not rule.scope or rule.scope in self.scopes)
@@ -76,7 +76,7 @@ class View(NamedTuple):
         )
 
     def may_have_path(self, kind: str, path: str) -> bool:
-        """Return whether a rule's condition on the path may hold for it; an exact path has to be resolved."""
+        """Return whether a rule's path condition may match its paths; an exact path must be resolved instead."""
         if kind == "route":
             return self.route == path
         if kind == "prefix":
@@ -85,7 +85,7 @@ class View(NamedTuple):
 
 
 class ViewNames(NamedTuple):
-    """The names that views have, by what rules call them."""
+    """The names of views, by the field of a rule."""
 
     route: frozenset[str]
     view_name: frozenset[str]
@@ -93,7 +93,7 @@ class ViewNames(NamedTuple):
 
 
 def unknown_names(rule: Target) -> list[UnknownName]:
-    """Return what this rule names that no view of ROOT_URLCONF has; empty without a ROOT_URLCONF."""
+    """Return the names in this rule that no view of ROOT_URLCONF has; empty without a ROOT_URLCONF."""
     urlconf = django_setting("ROOT_URLCONF")
     named = {
         "route": rule.path if rule.path_kind == "route" else None,
@@ -111,7 +111,7 @@ def unknown_names(rule: Target) -> list[UnknownName]:
 
 
 def _closest(name: str, names: Collection[str]) -> str:
-    """Return the most similar name, first one that differs by what stands before it, as a namespace does."""
+    """Return the most similar name; first choice: one that differs only in its start, such as a namespace."""
     longer = [each for each in names if each.endswith((f":{name}", f"/{name}"))]
     return next(iter(sorted(longer) or get_close_matches(name, sorted(names), n=1, cutoff=0.75)), "")
 
@@ -127,19 +127,19 @@ def _view_names(urlconf: Any) -> ViewNames:
 
 
 def views() -> tuple[View, ...]:
-    """Return the views of ROOT_URLCONF, in its order, under each of their routes in each language; none without it."""
+    """Return the views of ROOT_URLCONF, in its order, with each route in each language; empty if it is not set."""
     urlconf = django_setting("ROOT_URLCONF")
     return _views(urlconf) if urlconf else ()
 
 
 def views_of(rule: Target) -> list[View]:
-    """Return the views that this rule may match a request for, whatever the request's method."""
+    """Return the views whose requests this rule may match, whatever the method."""
     found = [view for view in views() if view.may_match(rule)]
     return found or (_resolved(rule) if rule.path_kind == "exact" else [])
 
 
 def _resolved(rule: Target) -> list[View]:
-    """Return the view that answers the exact path of this rule, if it has the rule's name and scope."""
+    """Return the view of this rule's exact path, if it has the rule's name and scope."""
     try:
         match = resolve(rule.path, django_setting("ROOT_URLCONF"))
     except (Resolver404, ImproperlyConfigured):
@@ -160,7 +160,7 @@ def _views(urlconf: Any) -> tuple[View, ...]:
 
 
 def view_of(match: ResolverMatch) -> View:
-    """Return the view that a match leads to."""
+    """Return the view of a match."""
     route = match.route or ""
     text = route.removeprefix("^")
     start = _START.match(text)[0]  # type: ignore[index]  # which always matches, if only nothing
@@ -168,7 +168,7 @@ def view_of(match: ResolverMatch) -> View:
 
 
 def chosen_classes(view: Any, name: str) -> Any:
-    """Return the classes under this name, such as "throttle_classes", of a view of the REST framework, else `()`."""
+    """Return the classes under this name, such as "throttle_classes", of a DRF view, else `()`."""
     chosen = getattr(view, "initkwargs", {}).get(name)
     return getattr(getattr(view, "cls", None), name, None) or () if chosen is None else chosen
 
@@ -184,7 +184,7 @@ def name_of_class(cls: Any) -> str:
 
 
 def scopes_named_by(view: Any) -> tuple[str, ...]:
-    """Return the scopes that a view asks for: by `@ratelimit`, also on methods of its class, or as `throttle_scope`."""
+    """Return the scopes of a view: from `@ratelimit`, also on methods of its class, or from `throttle_scope`."""
     made_of = getattr(view, "cls", None) or getattr(view, "view_class", None)
     methods = (*getattr(made_of, "http_method_names", ()), *(getattr(view, "actions", None) or {}).values())
     decorated = (view, *[getattr(made_of, method, None) for method in methods])
@@ -194,9 +194,9 @@ def scopes_named_by(view: Any) -> tuple[str, ...]:
 
 
 def for_no_view(rules: Iterable[RuleRecord]) -> set[str]:
-    """Return the slugs of those for a scope that no view of ROOT_URLCONF names, by its decorators or its class.
+    """Return the slugs of rules with a scope that no decorator or class of a view in ROOT_URLCONF names.
 
-    They reject requests of tasks, commands and other code alone. Code within a view may ask for any scope all the same.
+    Usually these rules apply only to tasks, commands and other code. But code in a view may name any scope.
     """
     if not django_setting("ROOT_URLCONF"):
         return set()
@@ -205,7 +205,7 @@ def for_no_view(rules: Iterable[RuleRecord]) -> set[str]:
 
 
 def all_views(resolver: URLResolver, route: str = "", names: tuple[str, ...] = ()) -> Iterator[ResolverMatch]:
-    """Every view of the URL conf, as the match that a request for it would have."""
+    """Yield every view of the URL conf, as the match of a request to it."""
     for pattern in resolver.url_patterns:
         joined = route + str(pattern.pattern).removeprefix("^" if route else "")
         if isinstance(pattern, URLResolver):
@@ -218,7 +218,7 @@ def all_views(resolver: URLResolver, route: str = "", names: tuple[str, ...] = (
 def is_translated(urlconf: Any) -> bool:
     """Return whether paths of this site depend on the language: by `i18n_patterns`, or because they are translated.
 
-    Asking for the language takes longer than all the rest that is asked about a path.
+    Reading the language takes longer than all other tests of a path.
     """
     return any(map(_differs, get_resolver(urlconf).url_patterns))
 

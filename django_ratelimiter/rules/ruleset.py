@@ -1,4 +1,4 @@
-"""The rule set: records built from one snapshot, and the rules that a request meets. No ORM, no HTTP."""
+"""The rule set: records built from one snapshot, and the rules that match a request. No ORM, no HTTP."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ __all__ = [
 
 Snapshot = Mapping[str, Any]
 
-#: What a database holds before its first version.
+#: The content of a database before its first version.
 NO_VERSION: Final = Version(0)
 
 
 class RuleSet:
-    """All rules in force at one version.
+    """All rules of one version.
 
-    enforced: False = an operator has stopped all enforcement; no request meets any rule, then, or an access entry.
-    compared_as: the version that calls of the engine carry, to be compared with the one in force; `None` = these rules
-    are not committed, or there are no tables that could hold others, and no version is compared.
+    enforced: False = an operator has stopped all enforcement; then no rule and no access entry applies.
+    compared_as: the version that calls of the engine send, to compare it with the current one; `None` = no comparison,
+    because these rules are not committed, or there are no tables.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class RuleSet:
         self.rules = tuple(sorted(rules, key=lambda rule: (rule.priority, rule.slug)))
         self.left_out = tuple(left_out)
         self._default_tiers = {tier.default_for: tier for tier in self.tiers.values()}
-        #: Gives the rules that match a request, in ascending priority, then slug.
+        #: Returns the rules that match a request, in ascending priority, then slug.
         self.match: Callable[[Facts], tuple[RuleRecord, ...]] = RuleIndex(self.rules).match
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot, version: Version = NO_VERSION) -> RuleSet:
-        """Build from what the compiler wrote. A rule that this code cannot enforce is left out with its reason."""
+        """Build it from the compiler's snapshot. A rule that cannot be enforced is left out with the reason."""
         tiers = [
             TierRecord(tier["slug"], tier["name"], tier["rank"], tier["default_for"]) for tier in snapshot["tiers"]
         ]
@@ -85,21 +85,21 @@ class RuleSet:
                 rules.append(rule_from(data))
             except (ValueError, KeyError, TypeError) as error:
                 left_out.append(RejectedRule(str(data.get("slug")), str(error)))
-        enforced = snapshot.get("enforcement", True) is not False  # versions before it was known lack it
+        enforced = snapshot.get("enforcement", True) is not False  # older versions lack it
         return cls(version, tiers, rules, left_out, enforced=enforced)
 
     def default_tier(self, kind: str) -> TierRecord | None:
-        """Return the tier that `anonymous` or `authenticated` requests have without an assignment."""
+        """Return the tier of `anonymous` or `authenticated` requests without an assignment."""
         return self._default_tiers.get(kind)
 
 
 def rule_from(data: Mapping[str, Any]) -> RuleRecord:
-    """Return one rule of a snapshot. Raises ValueError saying what cannot be enforced."""
+    """Return one rule of a snapshot. Raises ValueError with the reason if it cannot be enforced."""
     _choice(data, "mode", MODES)
     _choice(data, "path_kind", PATH_KINDS)
     _choice(data, "missing_partition", MISSING_PARTITION)
     _choice(data, "failure_policy", FAILURE_POLICIES)
-    data = {"charge_when": CHARGE_WHEN[0], **data}  # versions before it was known lack it
+    data = {"charge_when": CHARGE_WHEN[0], **data}  # older versions lack it
     _choice(data, "charge_when", CHARGE_WHEN)
     methods, partition_by = _texts(data, "methods"), _texts(data, "partition_by")
     for name in partition_by:
@@ -108,7 +108,7 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
     cost = data["cost"]
     if type(cost) is not int or cost < 1:
         raise ValueError(f"cost: must be a whole number from 1, not {cost!r}.")
-    count_refusals = data.get("count_refusals", False)  # versions before it was known lack it
+    count_refusals = data.get("count_refusals", False)  # older versions lack it
     if not isinstance(count_refusals, bool):
         raise ValueError(f"count_refusals: must be true or false, not {count_refusals!r}.")
     limits: dict[str | None, tuple[LimitRecord, ...]] = {}
@@ -116,7 +116,7 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
     for entry in data["limits"]:
         tier = entry["tier"]
         limits[tier] = () if tier in unlimited else (*limits.get(tier, ()), limit_from(entry))
-    sync_interval = to_seconds(data.get("sync_interval_ms"))  # versions before it was known lack it
+    sync_interval = to_seconds(data.get("sync_interval_ms"))  # older versions lack it
     for record in [record for several in limits.values() for record in several]:
         check_sync_interval(record.limit, sync_interval)
     tags = [(tier, record.limit.tag) for tier, several in limits.items() for record in several]
@@ -145,7 +145,7 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
 
 
 def limit_from(entry: Mapping[str, Any]) -> LimitRecord:
-    """Return one limit of a snapshot, of an earlier version's too. Raises ValueError saying what cannot be enforced."""
+    """Return one limit of a snapshot, also of an older version. Raises ValueError if it cannot be enforced."""
     options = {name: entry[name] for name in OPTIONS if entry.get(name) not in (None, "")}
     limit = Limit(entry["quota"], _window(entry), entry["algorithm"], **options)
     return LimitRecord(limit, _count(entry, "max_delay_ms") / 1000, _count(entry, "generation"))

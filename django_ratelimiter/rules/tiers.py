@@ -1,4 +1,4 @@
-"""Tiers of callers: assignments are read once and kept for TIER_CACHE_SECONDS in bounded caches."""
+"""Tiers of callers: assignments are read once and cached for TIER_CACHE_SECONDS, with maximum sizes."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from .ttl_cache import BatchCache, KeyCache, TableCache
 
 logger = logging.getLogger("django_ratelimiter")
 
-#: As many assignments as one process holds of partitions, or of one caller; the latest are.
+#: Maximum number of assignments of partitions, or of one caller, in one process; the latest are used.
 MAX_ASSIGNMENTS: Final = 20_000
 
-#: As many known API keys as one process holds while it is shown many unknown ones.
+#: Maximum number of known API keys that one process loads while many unknown ones arrive.
 MAX_KEYS: Final = 200_000
 
 #: A user's id and the hash of an API key; `None` = the caller has none.
 _Caller = tuple[str | None, str | None]
 
-#: What a caller's partition by these names is; `None` = the caller lacks one of them.
+#: Returns a caller's partition by these names; `None` = the caller lacks one of them.
 PartitionOf = Callable[[tuple[str, ...]], str | None]
 
 
@@ -51,7 +51,7 @@ class Entitlement(NamedTuple):
 
 
 class _Assigned(NamedTuple):
-    """One assignment that is in force. number: the later one is greater."""
+    """One active assignment. number: higher = later."""
 
     tier: str
     dated: bool
@@ -60,7 +60,7 @@ class _Assigned(NamedTuple):
 
 
 class _Subject(NamedTuple):
-    """Callers that an assignment is about: one of these, the others are `None` or empty. user, group: primary keys."""
+    """The callers of an assignment: one field is set, the others are `None` or empty. user, group: primary keys."""
 
     user: Any
     group: Any
@@ -68,7 +68,7 @@ class _Subject(NamedTuple):
     partition: str
 
     def is_about(self, user: Any, api_key: str | None, members: frozenset[tuple[Any, Any]]) -> bool:
-        """Return whether it is about this caller. members: who is in which group."""
+        """Return whether it includes this caller. members: pairs of user and group."""
         if self.user is not None:
             return bool(self.user == user)
         if self.group is not None:
@@ -77,7 +77,7 @@ class _Subject(NamedTuple):
 
 
 class _Partitions(NamedTuple):
-    """All assignments of partitions. names: those that they are values of. prefixes: IP versions and lengths."""
+    """All assignments of partitions. names: in these partitions. prefixes: IP versions and prefix lengths."""
 
     by_value: dict[str, list[_Assigned]]
     names: frozenset[tuple[str, ...]]
@@ -99,10 +99,10 @@ def entitlement_for(
 ) -> Entitlement:
     """Return what is assigned to the user, one of the user's groups, the API key or a partition of the caller.
 
-    A dated assignment takes precedence, then the tier of highest rank, then the latest made. Without one: the
-    default tier of authenticated or, where neither user nor key is known, anonymous requests. api_key: the key's
-    hash. No query when warm. resolve: what TIER_RESOLVER says; no assignment counts then, and no multiplier.
-    note: called with the primary key of the assignment that counts, if one does.
+    An assignment with an end date takes precedence, then the tier of highest rank, then the latest. Without one: the
+    default tier of authenticated or, if neither user nor key is known, anonymous requests. api_key: the key's
+    hash. No query when cached. resolve: calls TIER_RESOLVER; then assignments and multipliers are ignored.
+    note: called with the primary key of the assignment that applies, if any.
     """
     if resolve is not None and settings.TIER_RESOLVER is not None:
         return Entitlement(rules.tiers.get(resolve() or "") or _default(rules, user_id, api_key))
@@ -124,23 +124,23 @@ def entitlement_for(
 
 
 def is_known_api_key(api_key: str) -> bool:
-    """Return whether an assignment or access entry has this hash, in force or not; other keys are no identity."""
+    """Return whether an assignment or access entry has this hash, active or not; other keys are not identities."""
     return _keys.get(api_key) is not None
 
 
 def resolve_api_key(path: str, raw: str) -> str | None:
-    """Return what API_KEY_RESOLVER, at this path, returns for the key; `None` = unknown. Cached like assignments."""
+    """Return the result of API_KEY_RESOLVER, at this path, for the key; `None` = unknown. Cached like assignments."""
     return _resolved_keys.get((path, raw))
 
 
 def forget() -> None:
-    """Drop what is remembered: the next request reads the assignments again."""
+    """Drop the cached assignments."""
     for remembered in (_callers, _keys, _resolved_keys, _partitions):
         remembered.forget()
 
 
 def _weight(assigned: _Assigned, tiers: Mapping[str, TierRecord]) -> tuple[bool, int, int]:
-    """Return the weight of an assignment: of several, the greatest counts."""
+    """Return the sort key of an assignment: the highest applies."""
     return assigned.dated, tiers[assigned.tier].rank, assigned.number
 
 
@@ -149,10 +149,10 @@ def _default(rules: RuleSet, user_id: str | None, api_key: str | None) -> TierRe
 
 
 def _find_callers(callers: Sequence[_Caller]) -> dict[_Caller, tuple[_Assigned, ...]]:
-    """Return the assignments of these callers, the latest first. Of the first alone where together they have too many.
+    """Return the assignments of these callers, the latest first; only of the first caller if there are too many.
 
-    One query; for several callers of whom some have groups with an assignment, two. Of the first alone, too, where
-    the database may take two primary keys for the same that Python tells apart.
+    One query; two for several callers if some have groups with an assignment. Also only of the first caller if
+    the database may consider two primary keys equal that differ in Python.
     """
     if not compares_bytes(get_user_model()._meta.pk, router.db_for_read(get_user_model())):
         callers = callers[:1]
@@ -179,15 +179,15 @@ def _find_callers(callers: Sequence[_Caller]) -> dict[_Caller, tuple[_Assigned, 
 
 
 def user_pk(user_id: str | None) -> Any:
-    """Return the primary key of this text; `None` for nobody, and for a user who is not of AUTH_USER_MODEL."""
+    """Return the primary key from this text; `None` for no user, or a user of another model than AUTH_USER_MODEL."""
     with suppress(ValidationError):
         pk = None if user_id is None else get_user_model()._meta.pk.to_python(user_id)
-        return None if isinstance(pk, int) and pk.bit_length() > 63 else pk  # more than a database takes
+        return None if isinstance(pk, int) and pk.bit_length() > 63 else pk  # above the maximum of databases
     return None
 
 
 def _groups_of(users: list[Any]) -> Any:
-    """Return the groups of these users, as a query's condition wants them; `None` where there are none."""
+    """Return the groups of these users, for a query's condition; `None` if there are none."""
     try:
         group: Any = get_user_model()._meta.get_field("groups").related_model
     except FieldDoesNotExist:
@@ -197,13 +197,13 @@ def _groups_of(users: list[Any]) -> Any:
 
 
 def _members(users: list[Any], groups: set[Any]) -> frozenset[tuple[Any, Any]]:
-    """Return who of these users is in which of these groups."""
+    """Return pairs of user and group for these users and groups."""
     found: Any = get_user_model()._default_manager.filter(pk__in=users, groups__in=groups)
     return frozenset(found.values_list("pk", "groups")) if groups else frozenset()
 
 
 def _in_force(assignments: QuerySet[models.TierAssignment]) -> Iterator[tuple[_Subject, _Assigned]]:
-    """Return the assignments whose time it is, the latest first, each with whom it is about."""
+    """Return the currently active assignments, the latest first, each with its callers."""
     now = timezone.now()
     begun, not_over = Q(starts_at=None) | Q(starts_at__lte=now), Q(ends_at=None) | Q(ends_at__gt=now)
     rows = (
@@ -232,7 +232,7 @@ def _find_partitions() -> _Partitions:
         by_value.setdefault(value, []).append(assigned)
         names.add(of)
         if of == ("ip",) and "/" in value:
-            with suppress(ValueError):  # as above
+            with suppress(ValueError):  # written by SQL, or by a later version
                 network = ip_network(value.removeprefix("ip:"))
                 prefixes.add((network.version, network.prefixlen))
     return _Partitions(by_value, frozenset(names), frozenset(prefixes))
@@ -250,7 +250,7 @@ def _assigned_partitions(partition_of: PartitionOf, partitions: _Partitions) -> 
 
 @lru_cache(maxsize=4096)
 def _networks_around(value: str | None, prefixes: frozenset[tuple[int, int]]) -> list[str]:
-    """Return the networks of these lengths that hold the address or network in `value`, as partitions are written."""
+    """Return the networks of these lengths that contain the address or network in `value`, as partitions."""
     if value is None:
         return []
     network = ip_network(value.removeprefix("ip:"))
@@ -283,8 +283,8 @@ def _resolve_key(path_and_key: tuple[str, str]) -> str | None:
     path, raw = path_and_key
     try:
         found = import_string(path)(raw)
-    except Exception as error:  # the project's own code; what is known stays known
-        # Its message may hold the key, as that of a KeyError does, and this is logged.
+    except Exception as error:  # the project's own code; known keys stay known
+        # Its message may contain the key, as that of a KeyError does, and this is logged.
         where = extract_tb(error.__traceback__)[-1]
         raised = f"{type(error).__name__} at {where.filename}:{where.lineno}"
         raise ValueError(f"RATELIMITER['API_KEY_RESOLVER'] failed: {raised}") from None

@@ -1,4 +1,4 @@
-"""Caches of this process for rows of the database, kept for TIER_CACHE_SECONDS and bounded in size."""
+"""Caches of database rows in this process, kept for TIER_CACHE_SECONDS, with maximum sizes."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ logger = logging.getLogger("django_ratelimiter")
 
 CACHE_SIZE: Final = 20_000
 
-#: As many keys are read at once.
+#: Maximum number of keys in one query.
 MAX_BATCH: Final = 200
 
-#: Unknown keys that one process looks up within a second, before it asks for all that are known at once.
+#: Number of unknown keys that one process looks up in a second, before it reads all known ones at once.
 MISSES_PER_SECOND: Final = 100
 
-#: What a database that is out of reach raises, and what rows that others wrote may raise as they are read.
+#: Exceptions of a database that is out of reach, and of reading rows that other code wrote.
 _UNREADABLE: Final = (Error, ValueError, TypeError, ArithmeticError)
 
-#: For what may wait for the database: on an event loop it raises SynchronousOnlyOperation.
+#: For calls that may wait for the database: on an event loop it raises SynchronousOnlyOperation.
 _WAITS: Final = async_unsafe("Assignments have to be read from the database; `limiter.acheck` does it in a thread.")
 
 Found = TypeVar("Found")
 
 
 class TTLCache(Generic[Found]):
-    """Cache of `find(key)` by key. find: one query. otherwise: stands in while the database cannot be read."""
+    """Cache of `find(key)` by key. find: one query. otherwise: the value while the database cannot be read."""
 
     def __init__(self, find: Callable[[Any], Found], otherwise: Found) -> None:
         self._find, self._otherwise = _WAITS(find), otherwise
         self._cached: dict[Hashable, tuple[float, Found]] = {}
 
     def get(self, key: Hashable) -> Found:
-        """Return what is known of `key`. No query when warm."""
+        """Return the value of `key`. No query when cached."""
         now = time.monotonic()
         cached = self._cached.get(key)
         if cached and now < cached[0]:
@@ -58,17 +58,17 @@ class TTLCache(Generic[Found]):
         return found
 
     def forget(self) -> None:
-        """Ask the database again from now on."""
+        """Drop all values."""
         self._cached.clear()
 
 
 class BatchCache(Generic[Found]):
-    """Cache of many keys, which come again and again: with one that has expired, others are read again at once.
+    """Cache of many keys that are read repeatedly: when one has expired, others are read in the same query.
 
-    Those are the MAX_BATCH that were read after it, as far as they have expired too and were asked for since: who came
-    after it then is likely to come after it now. So a process with thousands of callers makes one query for hundreds of
-    them. find: reads what is known of these keys, by key. otherwise: stands in while the database cannot be read, and
-    for a key that is not found.
+    These are the next MAX_BATCH keys that were read after it, if they have expired too and were used since: a caller
+    that came after it then is likely to come after it now. So a process with thousands of callers makes one query for
+    hundreds of them. find: returns the values of these keys, by key. otherwise: the value while the database cannot be
+    read, and of a key that is not found.
     """
 
     def __init__(self, find: Callable[[list[Any]], dict[Any, Found]], otherwise: Found) -> None:
@@ -76,7 +76,7 @@ class BatchCache(Generic[Found]):
         self.forget()
 
     def get(self, key: Hashable) -> Found:
-        """Return what is known of `key`. No query when warm."""
+        """Return the value of `key`. No query when cached."""
         now = time.monotonic()
         cached = self._cached.get(key)
         if cached is None or now >= cached[0]:
@@ -86,23 +86,23 @@ class BatchCache(Generic[Found]):
         return found
 
     def forget(self) -> None:
-        """Ask the database again from now on."""
-        #: Until when, what was found, whether it was asked for since, and the number under which it was read.
+        """Drop all values."""
+        #: Expiry, value, whether it was used since, and the number of the read.
         self._cached: dict[Hashable, list[Any]] = {}
         self._by_number: dict[int, Hashable] = {}
         self._numbers = count()
 
     def _renew(self, key: Hashable, now: float) -> Found:
-        """Read what is known of `key`, and of those that were read after it."""
+        """Read the values of `key`, and of the keys that were read after it."""
         others = self._followers(key, now)
         found = self._read([key, *others])
-        if len(self._by_number) >= CACHE_SIZE:  # which two threads may have told of one key twice
+        if len(self._by_number) >= CACHE_SIZE:  # two threads may have added one key twice
             self.forget()
         until = now + settings.TIER_CACHE_SECONDS
         result: Found = found.get(key, self._otherwise)
         self._keep(key, [until, result, True])
         for other in others:
-            if other in found and other in self._cached:  # nobody has cleared the cache meanwhile
+            if other in found and other in self._cached:  # the cache was not cleared meanwhile
                 self._keep(other, [until, found[other], False])
         return result
 
@@ -113,7 +113,7 @@ class BatchCache(Generic[Found]):
         self._cached[key], self._by_number[number] = [*entry, number], key
 
     def _followers(self, key: Hashable, now: float) -> list[Hashable]:
-        """Return those that were read after `key`, have expired, and were asked for since; none if it is new."""
+        """Return the keys that were read after `key`, have expired, and were used since; none if it is new."""
         cached = self._cached.get(key)
         found: list[Hashable] = []
         for number in range(cached[3] + 1, cached[3] + 1 + MAX_BATCH) if cached else ():
@@ -124,21 +124,21 @@ class BatchCache(Generic[Found]):
         return found
 
     def _read(self, keys: list[Hashable]) -> dict[Any, Found]:
-        """Return what is found of these; of the first alone, or what was known, where the others cannot be read."""
+        """Return the values of these keys; only of the first, or the old value, if the others cannot be read."""
         try:
             return self._find(keys)
         except _UNREADABLE as error:
-            if len(keys) > 1 and not isinstance(error, Error):  # a row about somebody else may be at fault
+            if len(keys) > 1 and not isinstance(error, Error):  # a row of another caller may be the cause
                 return self._read(keys[:1])
             logger.exception("Tier assignments cannot be read; the last ones known or the default tier are used.")
             return {each: known[1] for each in keys if (known := self._cached.get(each))}
 
 
 class KeyCache(TTLCache[str | None]):
-    """Cache of the keys that callers send, by what each counts as; `None` = unknown.
+    """Cache of the keys that callers send, by the identity of each; `None` = unknown.
 
-    Invented keys push out none that is known. Once MISSES_PER_SECOND of them have been looked up within a second,
-    others are only if `all_keys` holds them. all_keys: every key that is known; holds `None` if nobody can list them.
+    Made-up keys do not replace known ones. Once MISSES_PER_SECOND of them were looked up in a second,
+    others are only looked up if `all_keys` contains them. all_keys: every known key; `None` if they cannot be listed.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class KeyCache(TTLCache[str | None]):
 class TableCache(Generic[Found]):
     """Cache of `find()`: all rows of a kind, in one query.
 
-    While one thread reads it again, the others go on with what there was. The last good one is kept where the
+    While one thread reads it again, the others use the old value. It is kept while the
     database cannot be read. what: its name in the log.
     """
 
@@ -194,13 +194,13 @@ class TableCache(Generic[Found]):
         self.forget()
 
     def get(self) -> Found:
-        """Return all of it. No query when warm."""
+        """Return all rows. No query when cached."""
         if time.monotonic() >= self._until and not (self._is_read and self._lock.locked()):
             self._renew()
         return self._found
 
     def forget(self) -> None:
-        """Ask the database again from now on."""
+        """Drop the value."""
         self._found, self._is_read, self._until = self._otherwise, False, float("-inf")
 
     @_WAITS

@@ -1,4 +1,4 @@
-"""Access list: callers who are allowed or denied before any rule, found in a fraction of a decision's time. No ORM."""
+"""Access list: callers that are allowed or denied before any rule. A lookup takes a fraction of a decision. No ORM."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ KINDS: Final = ("ip", "user", "api_key")
 
 
 class AccessRecord(NamedTuple):
-    """Lets one caller in, or keeps it out. No rule is met by those who are let in.
+    """Allows or denies one caller. No rule applies to an allowed one.
 
     kind: ip, user or api_key. value: an address or network; a user's primary key as text; the hash of an API key.
-    expires_at: seconds since the Unix epoch, from when on it counts no more; `None` = never. pk: of the entry in the
-    database; `None` = it is not there.
+    expires_at: seconds since the Unix epoch, after which it is ignored; `None` = never. pk: of the entry in the
+    database; `None` = it has no row.
     """
 
     action: str
@@ -30,23 +30,23 @@ class AccessRecord(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A record, and what counts once it has expired."""
+    """A record, and the one that applies after its expiry."""
 
     record: AccessRecord
     otherwise: _Entry | None
 
 
-#: Where networks begin and end, as numbers in ascending order, and who is in or out from there to the next.
+#: The bounds of networks, as numbers in ascending order, and the entry that applies from each to the next.
 _Steps = tuple[list[int], list[_Entry | None]]
 
 
 class AccessList:
-    """All records, made ready to be looked up. Time does not depend on their number but for its logarithm.
+    """All records, prepared for lookups, whose time grows only with the logarithm of their number.
 
-    Of a caller whom several know, the API key counts before the user, and the user before the address. Of networks
-    the narrowest counts; of records for the same, the one that denies. One that has expired counts as not there.
-    Records that cannot be read are left out: `left_out` holds each with the reason. kinds: those that some record
-    has; what it does not ask about need not be worked out.
+    If several match a caller, the API key wins over the user, and the user over the address. Of networks
+    the narrowest wins; of records for the same value, the one that denies. Expired records are ignored.
+    Invalid records are left out: `left_out` has each with the reason. kinds: those that some record
+    has; other values of the caller are not needed.
     """
 
     def __init__(self, records: Iterable[AccessRecord]) -> None:
@@ -74,7 +74,7 @@ class AccessList:
     def lookup(
         self, ip: str | None, user_id: str | None, api_key: str | None, now: float | None = None
     ) -> AccessRecord | None:
-        """Return the record that counts for a caller; `None` = there is none.
+        """Return the record that applies to a caller; `None` = there is none.
 
         ip: the whole address, not a network. api_key: the hash of a known key. now: seconds since the Unix epoch,
         `None` = the time of this machine.
@@ -96,7 +96,7 @@ class AccessList:
                 (starts, entries), number = self._v6, int.from_bytes(inet_pton(AF_INET6, ip))
             else:
                 (starts, entries), number = self._v4, int.from_bytes(inet_pton(AF_INET, ip))
-        except (OSError, ValueError):  # no address
+        except (OSError, ValueError):  # not an address
             return None
         position = bisect_right(starts, number) - 1
         found = entries[position] if position >= 0 else None
@@ -104,9 +104,9 @@ class AccessList:
 
 
 def network_of(text: str) -> IPv4Network | IPv6Network:
-    """Return the network in `text`; an address is a network of one. One mapped into IPv6 is the IPv4 network.
+    """Return the network in `text`; an address becomes a network of one, an IPv4-mapped one the IPv4 network.
 
-    Raises ValueError, also where bits beyond the prefix are set.
+    Raises ValueError, also if bits after the prefix are set.
     """
     if "%" in text:
         raise ValueError(f"{text!r} has a zone, which is valid only on one machine")
@@ -126,7 +126,7 @@ def _check(record: AccessRecord) -> None:
 
 
 def _steps(networks: Mapping[IPv4Network | IPv6Network, list[AccessRecord]]) -> _Steps:
-    """Networks as steps. They lie inside or beside one another, so that a stack holds those around each point."""
+    """Return the networks as steps. They are nested or disjoint, so a stack holds those around each point."""
     starts: list[int] = []
     entries: list[_Entry | None] = []
     around: list[tuple[int, _Entry]] = []  # where each ends, the widest first
@@ -156,7 +156,7 @@ def _steps(networks: Mapping[IPv4Network | IPv6Network, list[AccessRecord]]) -> 
 
 
 def _stacked(records: Iterable[AccessRecord], otherwise: _Entry | None) -> _Entry:
-    """Records for the same, upon what counts without them: those that deny on top, and the longest-lived first."""
+    """Return records for one value as a stack on `otherwise`: those that deny on top, then by longest lifetime."""
     entry = otherwise
 
     def weight(record: AccessRecord) -> tuple[bool, float]:
@@ -181,5 +181,5 @@ def _unexpired(entry: _Entry | None, now: float | None) -> AccessRecord | None:
     return None
 
 
-#: Nobody is known: all meet the rules.
+#: An empty list: the rules apply to all callers.
 NOBODY: Final = AccessList(())

@@ -7,17 +7,17 @@ from typing import Final, NamedTuple
 
 
 class FailurePolicy(NamedTuple):
-    """One policy. Both fields are required, so that a new policy states what it does and cannot count as open.
+    """One policy. Both fields are required, so that a new policy cannot be open by mistake.
 
-    counts: each process counts requests by itself, with a share of the quota.
-    refuses: a request that was not counted is refused.
+    counts: each process counts requests itself, with a share of the quota.
+    refuses: a request that was not counted is rejected.
     """
 
     counts: bool
     refuses: bool
 
 
-#: The policies by name, the default first. Code asks for these fields and compares no name.
+#: The policies by name, the default first. Code uses these fields instead of comparing names.
 FAILURE_POLICIES: Final[Mapping[str, FailurePolicy]] = {
     "local": FailurePolicy(counts=True, refuses=False),
     "open": FailurePolicy(counts=False, refuses=False),

@@ -12,10 +12,10 @@ from ..engine.limits import MOST_ENTRIES, MOST_UNITS, Limit
 
 @lru_cache(maxsize=4096)
 def multiply_limit(limit: Limit, multiplier: Decimal, minimum: int = 1) -> Limit:
-    """This limit with its quota, burst and soft quota times `multiplier`, rounded down. It counts by the same counters.
+    """Return this limit with its quota, burst and soft quota times `multiplier`, rounded down. Its counters stay.
 
-    minimum: what its capacity never falls below. A quota stops at the most that its algorithm can keep; a limit that
-    could not be reckoned exactly stays as it is.
+    minimum: of its capacity. The quota is at most the maximum of its algorithm; a limit that
+    would not be exact does not change.
     """
     quota = min(_times(limit.quota, multiplier), MOST_ENTRIES if limit.traits.keeps_entries else MOST_UNITS)
     burst = None if limit.burst is None else min(max(_times(limit.burst, multiplier), minimum), MOST_UNITS)

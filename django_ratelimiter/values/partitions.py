@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import Final
 
-#: What rules may be split by, beside what `is_identity` tells of.
+#: Identities that rules can be split by, besides those in `is_identity`.
 IDENTITIES: Final = ("user", "ip", "api_key", "session")
-#: How identities with a name of their own read: a request header, a captured part of the path, a field of the body.
+#: The form of identities with a name: a request header, a captured part of the path, a field of the body.
 NAMED: Final = ("header:NAME", "path:NAME", "field:NAME")
 
-#: Longer values stand in a partition as their SHA-256.
+#: Longer values are replaced by their SHA-256.
 MAX_VALUE: Final = 200
 
 _IDENTITY: Final = re.compile(
@@ -22,23 +22,23 @@ _IDENTITY: Final = re.compile(
 
 
 def is_identity(name: object) -> bool:
-    """Return whether rules can be split by this: one of IDENTITIES, one like "header:NAME", or the project's own name.
+    """Return whether rules can be split by this: one of IDENTITIES, one like "header:NAME", or a project's own name.
 
-    Which names the project has made its own (the setting IDENTITIES) is not known here: any identifier will do.
+    The project's own names (the setting IDENTITIES) are not known here: any identifier is accepted.
     """
     return isinstance(name, str) and _IDENTITY.fullmatch(name) is not None
 
 
 def may_need_user(name: str) -> bool:
-    """Return whether the value under this name may depend on the logged-in user, as a project's own code may."""
+    """Return whether the value of this name may depend on the logged-in user, as with a project's own code."""
     return name == "user" or (name not in IDENTITIES and ":" not in name)
 
 
 def encode_partition(parts: Iterable[tuple[str, str]]) -> str:
-    """Return the partition of these names and values. Two that differ in a name or a value are written differently.
+    """Return the partition of these names and values. Different names or values give different partitions.
 
-    A name holds neither "|" nor "%", and a ":" only after "header", "path" or "field", so that it is plain where its
-    value begins; in values both are escaped.
+    A name contains neither "|" nor "%", and a ":" only after "header", "path" or "field", so the start of its
+    value is always clear; in values both are escaped.
     """
     return "|".join([f"{name}:{_escaped(value)}" for name, value in parts])
 
@@ -60,7 +60,7 @@ def _name(part: str) -> str:
 
 
 def _escaped(value: str) -> str:
-    if len(value) > MAX_VALUE:  # "%s" is no escape, so that no short value reads like this
+    if len(value) > MAX_VALUE:  # "%s" is not an escape, so that it cannot be a short value
         return f"%sha256-{sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()}"
     if "|" in value or "%" in value:
         return value.replace("%", "%25").replace("|", "%7C")

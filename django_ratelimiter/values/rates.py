@@ -1,4 +1,4 @@
-"""Rates as the REST framework writes them: a number of requests and a period, such as "10/min"."""
+"""Rates in DRF's format: a number of requests and a period, such as "10/min"."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 _RATE: Final = re.compile(r"\s*(?P<count>-?[0-9_]+)\s*/\s*(?P<period>[a-z]+)\s*", re.ASCII)
-#: What the framework's documentation calls them, and the plain words that it reads rightly.
+#: The periods in DRF's documentation, and other common words that it reads correctly.
 _PERIODS: Final = {
     1: ("s", "sec", "secs", "second", "seconds"),
     60: ("m", "min", "mins", "minute", "minutes"),
@@ -17,7 +17,7 @@ _SECONDS: Final = {word: seconds for seconds, words in _PERIODS.items() for word
 
 
 def rate_from(text: str) -> tuple[int, int] | None:
-    """Return the requests and seconds of a rate; `None` if the text is none."""
+    """Return the requests and seconds of a rate; `None` if the text is not a rate."""
     match = _RATE.fullmatch(text)
     if match is None or match["period"] not in _SECONDS:
         return None

@@ -1,8 +1,8 @@
 """References of rejections: `RULE#DIGEST`, the rule and the start of the caller's digest in the names of keys.
 
-A response to a rejected request bears one, and so do the line of the log and the list of recent rejections. It costs
-nothing: it is cut from what is known. A customer may read it out: case does not matter, nor do letters that look alike.
-Or the customer sends the whole response: the reference is found in it.
+The response to a rejected request contains it, and so do the log line and the list of recent rejections. It costs
+nothing, because it is a part of known values. A customer may read it aloud: case does not matter, nor do letters that
+look alike. Or the customer sends the whole response: the reference is found in it.
 """
 
 from __future__ import annotations
@@ -12,43 +12,43 @@ from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
-#: Characters of the digest: 48 bits, which tell a rule's callers apart.
+#: Characters of the digest: 48 bits, which distinguish a rule's callers.
 DIGITS: Final = 8
 
-#: So many words of a text are looked at that may be references.
+#: Maximum number of possible references that are examined in a text.
 MAX_CANDIDATES: Final = 10
 
-#: Longer texts are not searched: no response of ours to a rejected request is as long, with its fields.
+#: Longer texts are not searched: our responses to rejected requests are shorter, including their fields.
 MAX_PASTED: Final = 10_000
 
 _SLUG: Final = r"([\w.:-]+)"
-#: The whole of a text, with spaces where people pause.
+#: The whole text, with spaces where people pause.
 _TYPED: Final = re.compile(rf"{_SLUG}\s*#\s*((?:[\w-]\s*){{{DIGITS}}})", re.ASCII)
-#: A word of a text; no part of an address.
+#: A word in a text that is not part of an address.
 _WITHIN: Final = re.compile(rf"(?<![\w.:/#-]){_SLUG}#([\w-]{{{DIGITS}}})(?![\w#-])", re.ASCII)
-#: After the name of the field; a text of one line may have lost the line break behind it.
+#: After the name of the field; in a text of one line, the line break after it may be lost.
 _OF_FIELD: Final = re.compile(rf"X-RateLimit-Reference:\s*{_SLUG}#([\w-]{{{DIGITS}}})", re.ASCII | re.IGNORECASE)
 _ADDRESS: Final = re.compile(r"://[^\s\"'<>]*")
-#: "Reference:", or what this is called in another language.
+#: "Reference:", or the same in another language.
 _LABEL: Final = re.compile(r"(?:X-RateLimit-)?Reference\s*[:=]\s*|[^\W\d_]+\s*[:=]\s+", re.IGNORECASE)
-#: What may stand around a reference: quotes, brackets, and the end of a sentence.
+#: Characters around a reference: quotes, brackets, and the end of a sentence.
 _AROUND: Final = " \t\r\n\"'`()[]<>.,;:!?\u00ab\u00bb\u2039\u203a\u2018\u2019\u201a\u201c\u201d\u201e"
-#: What is taken for another when it is read out or typed.
+#: Characters that people confuse when they read or type.
 _ALIKE: Final = str.maketrans({"l": "1", "i": "1", "o": "0", "_": "-"})
 
 
 class Reference(NamedTuple):
-    """The slug of the rule that rejected, as it was typed, and how the caller's digest begins."""
+    """The slug of the rule that rejected, as it was typed, and the start of the caller's digest."""
 
     rule: str
     start: str
 
     def is_of(self, digest: str) -> bool:
-        """Return whether this digest begins like it, as far as people tell characters apart."""
+        """Return whether this digest begins with it, apart from characters that people confuse."""
         return _folded(digest[:DIGITS]) == _folded(self.start)
 
     def rule_in(self, slugs: Iterable[str]) -> list[str]:
-        """Return which of these slugs it may name: the one that it spells, else those that differ in case only."""
+        """Return which of these slugs it may mean: an exact match, else those that differ only in case."""
         slugs = list(dict.fromkeys(slugs))
         return [self.rule] if self.rule in slugs else [each for each in slugs if each.lower() == self.rule.lower()]
 
@@ -62,10 +62,10 @@ def reference_of(rule: str, digest: str) -> str:
 
 
 def parse_reference(text: str, slugs: Iterable[str] = ()) -> Reference | None:
-    """Return the reference that this text is, or that stands in it, such as in a response; `None` if there is none.
+    """Return the reference in this text, such as a response or the reference alone; `None` if there is none.
 
-    Case, spaces, quotes around it and a label such as "Reference:" do not matter. slugs: of rules; of several words
-    that may be references, such as the number of a ticket, the first that names one of these rules counts.
+    Case, spaces, quotes around it and a label such as "Reference:" do not matter. slugs: of rules. If several words
+    may be references, such as the number of a ticket, the first one with one of these slugs is returned.
     """
     found = references_in(text)
     if len(found) < 2:
@@ -75,7 +75,7 @@ def parse_reference(text: str, slugs: Iterable[str] = ()) -> Reference | None:
 
 
 def references_in(text: str) -> list[Reference]:
-    """Return all that may be a reference in this text, the most likely first; one only if the text is nothing else."""
+    """Return all possible references in this text, the most likely first; only one if the text is nothing else."""
     if len(text) > MAX_PASTED or "#" not in text:
         return []
     bare = text.strip(_AROUND)

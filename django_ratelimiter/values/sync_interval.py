@@ -1,4 +1,4 @@
-"""Approximate mode: which rules let a process count by itself between two calls to the engine."""
+"""Approximate mode: which rules a process may count itself between two syncs with Redis."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Final
 
 from ..engine.limits import Algorithm, Limit
 
-#: Stands for "never": each process counts for itself alone.
+#: Means "never": each process counts alone.
 LOCAL_MS: Final = -1
 #: The longest interval, in milliseconds.
 MAX_MS: Final = 3_600_000
 
 
 def to_seconds(sync_interval_ms: object) -> float | None:
-    """Return the interval in seconds; negative = purely local, `None` = an exact rule. ValueError if it is invalid."""
+    """Return the interval in seconds; negative = purely local, `None` = exact. Raises ValueError if it is invalid."""
     if sync_interval_ms is None or sync_interval_ms == 0:
         return None
     if type(sync_interval_ms) is not int or not LOCAL_MS <= sync_interval_ms <= MAX_MS:
@@ -25,7 +25,7 @@ def to_seconds(sync_interval_ms: object) -> float | None:
 
 
 def check_sync_interval(limit: Limit, sync_interval: float | None) -> None:
-    """Raise ValueError, naming the limit's field, for a limit that no process can count by itself."""
+    """Raise ValueError, with the limit's field, for a limit that a process cannot count itself."""
     if sync_interval is None:
         return
     if not limit.traits.counts_locally:

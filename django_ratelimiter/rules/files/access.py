@@ -1,4 +1,4 @@
-"""Access entries of a rules file, by value or by a digest that does not tell whom they are about."""
+"""Access entries of a rules file, by value or by a digest that hides the caller."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .reading import AccessRow, RulesFile
 
 
 class AccessChange(NamedTuple):
-    """An entry that is added or changed. row: as it is now; `None` = it is added."""
+    """An entry that is added or changed. row: the current one; `None` = it is added."""
 
     row: AccessEntry | None
     wanted: AccessRow
@@ -31,7 +31,7 @@ class AccessChange(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Return whom it is about: by the start of the digest where the file tells no more."""
+        """Return the caller; the start of the digest if the file contains only that."""
         who = self.wanted.value if self.wanted.value else f"{self.wanted.digest[:8]}…"
         return _("Access entry %(kind)s %(who)s") % {"kind": self.wanted.kind, "who": who}
 
@@ -45,7 +45,7 @@ class AccessChange(NamedTuple):
 
 @dataclass(frozen=True)
 class AccessPlan:
-    """Changes of access entries. state: what they were made from."""
+    """Changes of access entries. state: a digest of what they were made from."""
 
     changes: Sequence[AccessChange]
     notes: Sequence[str]
@@ -53,7 +53,7 @@ class AccessPlan:
 
 
 def plan_access(file: RulesFile) -> AccessPlan:
-    """Return how the entries of a file differ from those of the database. Entries that it lacks stay."""
+    """Return the differences between the entries of a file and of the database. Entries missing in the file stay."""
     if not file.access:
         return AccessPlan([], [], "")
     rows = {(row.kind, row.value): row for row in _rows()}
@@ -83,7 +83,7 @@ def write_access(plan: AccessPlan) -> None:
 
 
 def access_rows(*, personal: bool) -> Iterator[Mapping[str, Any]]:
-    """Yield the entries of the database. personal: with values and reasons, else with a digest in their place."""
+    """Yield the entries of the database. personal: with values and reasons, else with digests instead."""
     for row in _rows():
         found = {"action": row.action, "kind": row.kind}
         yield found | (
@@ -94,7 +94,7 @@ def access_rows(*, personal: bool) -> Iterator[Mapping[str, Any]]:
 
 
 def digest_of(kind: str, value: str) -> str:
-    """Return what stands for the value of an entry. Only a project with the same HASH_KEY knows whom it means."""
+    """Return the digest of an entry's value. Only a project with the same HASH_KEY can match it."""
     return digest(f"access:{kind}:{value}")
 
 

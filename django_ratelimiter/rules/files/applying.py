@@ -1,4 +1,4 @@
-"""A rules file applied to the database: all of it as one version, or nothing."""
+"""Applying a rules file to the database: completely, as one version, or not at all."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from .access import write_access
 from .planning import FilePlan, plan_file
 from .reading import RulesFile
 
-#: How often a plan is made again because somebody has changed the rules meanwhile.
+#: How often a plan is made again because the rules were changed meanwhile.
 ATTEMPTS: Final = 5
 
 
 class NotApplied(Exception):
-    """Raised if a file is not applied; nothing was changed. Its text says why."""
+    """Raised if a file is not applied; nothing was changed. The text is the reason."""
 
 
 class RulesHaveChanged(NotApplied):
-    """The database is not the one any more that the plan was made from."""
+    """The database has changed since the plan was made."""
 
 
 class WouldUndo(NotApplied):
-    """The file would undo what was changed in the database since it was last applied or exported."""
+    """The file would undo changes in the database since it was last applied or exported."""
 
     def __init__(self, plan: FilePlan) -> None:
         self.plan = plan
@@ -41,7 +41,7 @@ class WouldUndo(NotApplied):
 
 
 class Applied(NamedTuple):
-    """What was done. version: the one that was made; `None` = nothing differed, so none was."""
+    """The result. version: the new one; `None` = there was no difference, so no version was made."""
 
     plan: FilePlan
     version: Version | None
@@ -56,11 +56,11 @@ def apply_file(
     expected: str | None = None,
     overwrite: bool = True,
 ) -> Applied:
-    """Make the database what this file says, in one transaction, as one version. Not within another `editing`.
+    """Make the database equal to this file, in one transaction, as one version. Not within another `editing`.
 
-    expected: the `state` of the plan that somebody has agreed to; raises RulesHaveChanged if it is another by now.
-    overwrite: also undo what was changed in the database since the file was last applied or exported; else raises
-    WouldUndo for it. Raises WrongFile, and NotApplied if the database does not take it.
+    expected: the `state` of the approved plan; raises RulesHaveChanged if it differs.
+    overwrite: also undo changes in the database since the file was last applied or exported; otherwise they raise
+    WouldUndo. Raises WrongFile, and NotApplied if the database rejects the rows.
     """
     for _attempt in range(ATTEMPTS):
         plan = plan_file(file, prune=prune)
@@ -72,7 +72,7 @@ def apply_file(
             raise WouldUndo(plan)
         try:
             return Applied(plan, _apply(plan, author, reason))
-        except RulesHaveChanged:  # since the plan was made, a moment ago
+        except RulesHaveChanged:  # since the plan was made just now
             if expected is not None:
                 raise
     raise _changed()
@@ -86,7 +86,7 @@ def _apply(plan: FilePlan, author: Any, reason: str) -> Version:
         with editing(author, summary, reason):
             number, epoch = storage.state().values_list("number", "epoch").get()
             is_next = number == plan.seen.number + 1 and plan.seen.epoch in (0, epoch)  # 0: there was no number yet
-            if not is_next:  # under the lock
+            if not is_next:  # tested under the lock
                 raise _changed()
             try:
                 with transaction.atomic(using=storage.primary()):
@@ -102,7 +102,7 @@ def _apply(plan: FilePlan, author: Any, reason: str) -> Version:
 
 
 def _verify(plan: FilePlan) -> None:
-    """Raise NotApplied unless the rows are now what was planned."""
+    """Raise NotApplied unless the rows are now equal to the plan."""
     found = snapshot_of_rows(as_committed)
     if by_slug(found) == by_slug(plan.planned):
         return

@@ -1,4 +1,4 @@
-"""The fields of a rules file, made from those of the models: names, types, defaults and what they may hold."""
+"""The fields of a rules file, made from those of the models: names, types, defaults and allowed values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .text.nodes import Node, exact
 #: The version of the format. A file may leave it out.
 VERSION: Final = 1
 
-#: How a file names the version of the database that it was exported from: number@epoch.
+#: The format of the version of the database that a file was exported from: number@epoch.
 EXPORTED_PATTERN: Final = r"[0-9]{1,15}@[0-9]{1,15}"
 
 #: The sections of a file, in their order.
@@ -36,8 +36,8 @@ Kind = Literal["text", "choice", "flag", "whole", "number", "words", "moment"]
 class FileField:
     """A field of a tier, rule, limit or access entry in a file.
 
-    default: what is meant where the field is left out. column: the field of the model; `None` for a limit's tier.
-    choices: the only values; empty = any. words: what a list may hold; empty = the model's validation says.
+    default: the value if the field is omitted. column: the field of the model; `None` for a limit's tier.
+    choices: the only values; empty = any. words: the possible items of a list; empty = only the model validates.
     """
 
     name: str
@@ -49,12 +49,12 @@ class FileField:
     words: Sequence[str] = ()
 
     def value_of(self, node: Node) -> Any:
-        """Return what a node holds for this field. Raises ValueError, saying what would be right."""
+        """Return the value of a node for this field. Raises ValueError, saying what would be right."""
         value = node.value
         if value is None and self.nullable:
             return None
         if self.kind == "choice" and isinstance(value, bool):
-            value = {True: "on", False: "off"}[value] if "off" in self.choices else value  # YAML before 1.2 reads it so
+            value = {True: "on", False: "off"}[value] if "off" in self.choices else value  # booleans in YAML 1.1
         if not isinstance(value, _TYPES[self.kind]) or (self.kind in ("whole", "number") and isinstance(value, bool)):
             raise _wrong_kind(self.kind, value)
         if self.kind == "words":
@@ -70,7 +70,7 @@ class FileField:
         return value
 
     def plain(self, value: Any) -> Any:
-        """Return a value of the model as a file holds it: with JSON's types."""
+        """Return a value of the model in the format of a file: with JSON's types."""
         if value is None or self.kind not in ("number", "moment"):
             return value
         if self.kind == "moment":
@@ -91,12 +91,12 @@ _TYPES: Final[Mapping[str, Any]] = {
 
 
 def tier_fields() -> dict[str, FileField]:
-    """Return the fields of a tier, beside its slug, which is the key."""
+    """Return the fields of a tier, without its slug, which is the key."""
     return _named(_field(column) for column in tier_columns() if column.name != "slug")
 
 
 def rule_fields() -> dict[str, FileField]:
-    """Return the fields of a rule, beside its slug and its limits. Of a file it is, unless it says otherwise."""
+    """Return the fields of a rule, without its slug and its limits. The default owner is the file."""
     found = _named(_field(column) for column in rule_columns() if column.name not in ("slug", "owner"))
     owners = (Rule.Owner.ADMIN.value, Rule.Owner.FILE.value)
     owner = FileField("owner", "choice", owners[1], Rule._meta.get_field("owner"), choices=owners)
@@ -104,20 +104,20 @@ def rule_fields() -> dict[str, FileField]:
 
 
 def limit_fields() -> dict[str, FileField]:
-    """Return the fields of a limit. Its generation is no part of a file: it belongs to the counters."""
+    """Return the fields of a limit, without its generation, which belongs to the counters."""
     columns = [RuleLimit._meta.get_field(name) for name in limit_columns() if name != "generation"]
     tier = FileField("tier", "text", None, RuleLimit._meta.get_field("tier"), nullable=True)
     return {"tier": tier, **_named(map(_field, columns))}
 
 
 def access_fields() -> dict[str, FileField]:
-    """Return the fields of an access entry. digest: stands for a value that the file does not tell."""
+    """Return the fields of an access entry. digest: replaces a value that is not in the file."""
     found = _named(_field(column) for column in AccessEntry._meta.concrete_fields if not column.primary_key)
     return {**found, "digest": FileField("digest", "text", "", None)}
 
 
 def shown(value: Any) -> str:
-    """Return a wrong value as a message shows it."""
+    """Return an invalid value as shown in a message."""
     if value is None:
         return _("nothing")
     if isinstance(value, bool):
@@ -156,9 +156,9 @@ def _kind(column: Any) -> Kind:
 
 
 def bounds(column: Any) -> tuple[int | None, int | None]:
-    """Return the least and the largest whole number that a field takes; `None` = there is no bound.
+    """Return the minimum and maximum whole number of a field; `None` = there is none.
 
-    It is the same whatever the database: a file is checked without one. Of SQLite's, the range is wider.
+    They do not depend on the database, because a file is checked without one. SQLite itself would accept more.
     """
     found = [each for each in column.validators if isinstance(each, MinValueValidator | MaxValueValidator)]
     least = [each.limit_value for each in found if isinstance(each, MinValueValidator)]

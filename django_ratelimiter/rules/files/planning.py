@@ -1,4 +1,4 @@
-"""What applying a rules file would change: rules, tiers and access entries, in words and in fields."""
+"""The changes that a rules file would make: rules, tiers and access entries, as text and as fields."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from .access import AccessChange, AccessPlan, plan_access
 from .reading import RulesFile
 from .text.faults import Fault, Place, WrongFile
 
-#: Whose rules are deleted when they are no longer in the file.
+#: The owners whose rules are deleted when they are missing in the file.
 _FILES: Final = (Rule.Owner.FILE.value, Rule.Owner.UNLOCKED.value)
 
 
 @dataclass(frozen=True)
 class FilePlan:
-    """What a file would change. It holds for the version `seen` and for the rows that have the digest `state`.
+    """The changes that a file would make. It is valid for the version `seen` and for rows with the digest `state`.
 
-    now, planned: the rules as they are, and as they would be. drift: what was changed in the database since the file
-    was last applied or exported, and would be undone. notes: what stays, in sentences.
+    now, planned: the current and the future rules. drift: changes in the database since the file
+    was last applied or exported, which would be undone. notes: what stays, in sentences.
     """
 
     file: RulesFile
@@ -52,16 +52,16 @@ class FilePlan:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether it would change nothing."""
+        """True if it would change nothing."""
         return not self.all_changes
 
 
 def plan_file(file: RulesFile, *, prune: bool = False) -> FilePlan:
-    """Return what applying this file to the database would change.
+    """Return the changes that applying this file to the database would make.
 
-    prune: also delete what the file does not have: rules of the admin, and tiers to which nobody is assigned.
-    Raises WrongFile where a rule that would be changed names a view that does not exist, and where a tier of the file
-    is the default for callers for whom another tier of the database is.
+    prune: also delete what is missing in the file: rules of the admin, and tiers without assignments.
+    Raises WrongFile if a rule that would be changed names a view that does not exist, or if a tier of the file
+    is the default for the same callers as another tier of the database.
     """
     seen = storage.committed_version()
     now = {**snapshot_of_rows(as_committed), "enforcement": storage.enforcement_enabled()}
@@ -83,7 +83,7 @@ def plan_file(file: RulesFile, *, prune: bool = False) -> FilePlan:
 
 
 def _planned(file: RulesFile, now: Snapshot, prune: bool) -> dict[str, Any]:
-    """Return the rules as they would be: those of the file with the counters that they have, and what stays."""
+    """Return the future rules: those of the file with their current counters, and those that stay."""
     tiers, rules = ({data["slug"] for data in rows} for rows in (file.tiers, file.rules))
     needed = needed_tiers(now, file.snapshot) if prune else {}
     staying = [
@@ -108,7 +108,7 @@ def _planned(file: RulesFile, now: Snapshot, prune: bool) -> dict[str, Any]:
 
 
 def _is_of_file(rule: Data) -> bool:
-    """Return whether a rule is deleted once the file does not have it any more."""
+    """Return whether a rule is deleted when it is missing in the file."""
     return rule.get("owner") in _FILES
 
 
@@ -135,11 +135,11 @@ def _faults_of_defaults(file: RulesFile, planned: Snapshot) -> Iterator[Fault]:
 
 
 def _drift(file: RulesFile, now: Snapshot, planned: Snapshot) -> list[Change]:
-    """Return what was changed since the file was last applied or exported, and would be undone."""
+    """Return the changes since the file was last applied or exported that would be undone."""
     base = planned if _is_forgotten(file) else _base(file)
     if base is None:
         return []
-    undone: dict[tuple[str, str], set[tuple[str, str]] | None] = {}  # by the row as it is now; `None` = all of it
+    undone: dict[tuple[str, str], set[tuple[str, str]] | None] = {}  # by the current row; `None` = all of it
     for subject, normal, fields_of in (("tier", normal_tier, tier_fields), ("rule", normal_rule, rule_fields)):
         for pair in changed_pairs(now[f"{subject}s"], planned[f"{subject}s"], normal):
             data: Any = pair.before or pair.after
@@ -153,22 +153,22 @@ def _drift(file: RulesFile, now: Snapshot, planned: Snapshot) -> list[Change]:
 
 
 def _without_resets(rules: Snapshot) -> dict[str, Any]:
-    """Return these rules as if no counter had been reset: no file says that, and none undoes it."""
+    """Return these rules as if no counter had been reset: resets are not in files, and are never undone."""
     return {**rules, "rules": [
         {**rule, "limits": [{**limit, "generation": 0} for limit in rule["limits"]]} for rule in rules["rules"]
     ]}  # fmt: skip
 
 
 def _is_undone(change: Change, fields: set[tuple[str, str]] | None) -> bool:
-    """Return whether a change that was made in the database would be undone. fields: that differ; `None` = all."""
+    """Return whether a change in the database would be undone. fields: that differ; `None` = all."""
     if not fields or change.kind != "changed":
         return fields is None or bool(fields)
-    changed = {each[:2] for each in change.fields if each.name != "owner"}  # an apply locks the rule again
+    changed = {each[:2] for each in change.fields if each.name != "owner"}  # applying locks the rule again
     return bool(changed & fields) or any(not name for name, _label in changed)
 
 
 def _base(file: RulesFile) -> Snapshot | None:
-    """Return the later of the version that was made from a file, and the one that this file was exported from."""
+    """Return the later of two versions: the one made from a file, and the one that this file was exported from."""
     epoch, number, snapshot = storage.snapshots().exclude(source="").values_list(
         "epoch", "number", "snapshot"
     ).first() or (0, 0, None)
@@ -178,9 +178,9 @@ def _base(file: RulesFile) -> Snapshot | None:
 
 
 def _is_forgotten(file: RulesFile) -> bool:
-    """Return whether the file was exported from a version that this database has had and stores no more.
+    """Return whether the file was exported from a version that this database no longer stores.
 
-    Unless a file was applied since, nobody can say then what was changed, so all that the file changes counts as that.
+    Then the changes since are not known, unless a file was applied later. So all changes of the file count as such.
     """
     exported, oldest = file.exported, storage.snapshots().values_list("epoch", "number").last()
     if exported is None or oldest is None or storage.snapshots().exclude(source="").exists():
@@ -208,6 +208,6 @@ def _notes(file: RulesFile, now: Snapshot, planned: Snapshot) -> Iterator[str]:
 
 
 def _digest(now: Mapping[str, Any], access: str) -> str:
-    """Return a digest of everything that a plan was made from."""
+    """Return a digest of everything that a plan depends on."""
     text = json.dumps([by_slug(now), now["left_out"], access], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""A rules file read and judged: its tiers, rules and access entries, or every fault with line and column.
+"""Reading a rules file: its tiers, rules and access entries, or all errors with line and column.
 
-It needs no database and no Redis. What a rule may say is judged by the models themselves.
+It needs no database and no Redis. The models themselves validate the rules.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .text.yaml import tree_of_yaml
 #: The name of the standard input.
 STDIN: Final = "-"
 
-#: As many names of views are offered where none is like the one that is wrong.
+#: Maximum number of view names in an error if no name is similar.
 MAX_NAMES: Final = 10
 
 
 class AccessRow(NamedTuple):
-    """An access entry of a file. value: empty = the file has its digest alone."""
+    """An access entry of a file. value: empty = the file has only its digest."""
 
     action: str
     kind: str
@@ -49,12 +49,12 @@ class AccessRow(NamedTuple):
 
 @dataclass(frozen=True)
 class RulesFile:
-    """A file without a fault in itself.
+    """A valid file.
 
-    digest: of its text. tiers, rules: as in a snapshot. access: its entries. doubts: faults by the slug of a rule that
+    digest: of its text. tiers, rules: as in a snapshot. access: its entries. doubts: errors by the slug of a rule that
     names a view or an identity that the project does not have: such a rule is not applied, but may stay. warnings: what
     may be right. places: of each tier and rule, by "tier" or "rule" and slug. exported: the version of the database
-    that it was exported from; `None` = it does not say.
+    that it was exported from; `None` = the file does not contain it.
     """
 
     name: str
@@ -69,11 +69,11 @@ class RulesFile:
 
     @property
     def snapshot(self) -> dict[str, Any]:
-        """Return its tiers and rules as a snapshot, as the compiler makes one of rows."""
+        """Return its tiers and rules as a snapshot, as the compiler makes it from rows."""
         return {"tiers": list(self.tiers), "rules": list(self.rules), "left_out": []}
 
     def rule_set(self) -> RuleSet:
-        """Return its rules as requests are decided by them."""
+        """Return its rules as a rule set."""
         return RuleSet.from_snapshot(self.snapshot)
 
     def check_names(self) -> None:
@@ -87,7 +87,7 @@ def load(path: str | Path) -> RulesFile:
     if str(path) == STDIN:
         return read(sys.stdin.read(), STDIN)
     data = Path(path).read_bytes()
-    if b"\0" in data[:4]:  # the second byte, or the first, of a character that has one in UTF-8
+    if b"\0" in data[:4]:  # UTF-16 or UTF-32: one of the first bytes is zero
         raise WrongFile(str(path), [Fault(Place(1, 1), _("This is UTF-16. Save the file as UTF-8."))])
     try:
         return read(data.decode("utf-8-sig"), str(path))
@@ -100,7 +100,7 @@ def load(path: str | Path) -> RulesFile:
 def read(text: str, name: str) -> RulesFile:
     """Return the rules of this text. Raises WrongFile, and YamlMissing.
 
-    name: what faults call the file. It is JSON if its name or its first character says so, else YAML.
+    name: of the file in errors. It is JSON if its name or its first character says so, else YAML.
     """
     reader = _Reader(name)
     is_json = name.endswith(".json") or (not name.endswith((".yaml", ".yml")) and text.lstrip()[:1] in ("{", "["))
@@ -114,7 +114,7 @@ def read(text: str, name: str) -> RulesFile:
 
 
 class _Reader:
-    """Reads section by section. A fault does not keep it from finding the others."""
+    """Reads section by section. After an error it continues, to report all errors."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -160,11 +160,11 @@ class _Reader:
             yield from self.rows.entries(found[section].node, None, _("entries by slug, such as “search: …”")).items()
 
     def _check_views(self, rule: Rule, entries: Entries, key: Node) -> None:
-        """Note names of views that no view has. A scope may be asked for by any code, so it is only warned of."""
+        """Add errors for names of views that do not exist. For a scope only a warning, because any code may name it."""
         for unknown in unknown_names(rule):
             field = "path" if unknown.field == "route" else unknown.field
             node = entries[field].node if field in entries else key
-            if unknown.field == "scope":  # which may be right: so views' scopes are no choice to make
+            if unknown.field == "scope":  # it may be right, so no choices are offered
                 text = NO_SUCH_SCOPE % {"name": unknown.name}
                 close = did_you_mean(unknown.name, [unknown.close] if unknown.close else [])
                 self.warnings.append(Fault(node.place, f"{text} {close}".strip()))
@@ -176,7 +176,7 @@ class _Reader:
             self.doubts.setdefault(rule.slug, []).append(fault)
 
     def _check_identities(self, rule: Rule, entries: Entries, key: Node) -> None:
-        """Note identities that neither this program nor the project has."""
+        """Add errors for identities that neither this package nor the project has."""
         known = (*IDENTITIES, *settings.IDENTITIES)
         for name in rule.partition_by:
             if name not in known and ":" not in name:
@@ -208,7 +208,7 @@ class _Reader:
 
 
 def _names(field: str) -> list[str]:
-    """Return some names of the project's own views, or of their routes, to choose from."""
+    """Return some names of the project's views, or of their routes, to choose from."""
     found = (
         {getattr(view, "route" if field == "route" else "name", "") for view in views()} if field != "scope" else set()
     )

@@ -1,4 +1,4 @@
-"""The rows of a rules file: each is filled into its model, which judges it as it judges what a form sends."""
+"""The rows of a rules file: each is filled into its model, which validates it like the input of a form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .text.nodes import Node, Pairs
 
 
 class KeyedNode(NamedTuple):
-    """A key with what stands at it."""
+    """A key with its value."""
 
     key: Node
     node: Node
@@ -29,7 +29,7 @@ Entries = Mapping[str, KeyedNode]
 
 
 class RowReader:
-    """Tiers, rules and access entries, as far as they are read. Faults go into the list that it is given."""
+    """The tiers, rules and access entries that were read. Errors are added to the given list."""
 
     def __init__(self, faults: list[Fault]) -> None:
         self._faults = faults
@@ -42,7 +42,7 @@ class RowReader:
         self._limit_fields, self._access_fields = limit_fields(), access_fields()
 
     def entries(self, node: Node, known: Sequence[str] | None, what: str) -> dict[str, KeyedNode]:
-        """Return the values of a mapping by key. known: the keys that there are; `None` = slugs."""
+        """Return the values of a mapping by key. known: the allowed keys; `None` = slugs."""
         if not isinstance(node.value, Pairs):
             self._fault(node, _("Must be %(kind)s, not %(value)s.") % {"kind": what, "value": shown(node.value)})
             return {}
@@ -80,7 +80,7 @@ class RowReader:
             self._default_places[slug] = str(tier.default_for), found["default_for"].node.place
 
     def check_defaults(self) -> None:
-        """Refuse two tiers that are the default for the same callers."""
+        """Add an error if two tiers are the default for the same callers."""
         seen: dict[str, str] = {}
         for slug, (kind, place) in self._default_places.items():
             if kind in seen and kind != "none":
@@ -89,7 +89,7 @@ class RowReader:
             seen.setdefault(kind, slug)
 
     def read_rule(self, slug: str, entry: KeyedNode) -> tuple[Rule, Entries, Node] | None:
-        """Read a rule with its limits. Return it, its fields and its key; `None` = it has a fault."""
+        """Read a rule with its limits. Return it, its fields and its key; `None` = it has an error."""
         faults = len(self._faults)
         found = self._fields_of(entry, {**self._rule_fields, "limits": None}, _("a rule"))
         rule = Rule(slug=slug, **self._values(found, self._rule_fields, slug))
@@ -109,7 +109,7 @@ class RowReader:
         return rule, found, entry.key
 
     def read_access(self, node: Node, found: Entries) -> dict[str, Any] | None:
-        """Read an access entry; `None` = it has a fault. It has a value, or the digest of one."""
+        """Read an access entry; `None` = it has an error. It has a value, or the digest of one."""
         faults = len(self._faults)
         values = self._values(found, self._access_fields, "")
         digest = values.pop("digest")
@@ -172,7 +172,7 @@ class RowReader:
         return self.entries(entry.node, tuple(known), what)
 
     def _values(self, found: Entries, known: Mapping[str, FileField], slug: str) -> dict[str, Any]:
-        """Return what the fields hold; those that are left out, or that cannot be read, their default."""
+        """Return the values of the fields; the default for those that are missing or invalid."""
         values = {name: list(each.default) if each.kind == "words" else each.default for name, each in known.items()}
         if "name" in known and "name" not in found:
             values["name"] = slug
@@ -186,7 +186,7 @@ class RowReader:
         return values
 
     def _is_clean(self, row: Model, found: Entries, key: Node, without: set[str] | None = None) -> bool:
-        """Return whether the model takes the row; else note why, at each field. Rows may lack a name."""
+        """Return whether the model accepts the row; else add an error for each field. Rows may lack a name."""
         at_fault = {fault.place for fault in self._faults}
         exclude = {*(without or ())} | ({"name"} if getattr(row, "name", None) == "" else set())
         try:
@@ -195,7 +195,7 @@ class RowReader:
             for field, errors in error.error_dict.items():
                 node = found[field].node if field in found else key
                 text = _text_of(errors)
-                if field in found and node.place in at_fault:  # said already: not even its type is right
+                if field in found and node.place in at_fault:  # reported already: its type is wrong
                     continue
                 self._fault(node, text if field == NON_FIELD_ERRORS else f"{field}: {text}")
             return False
@@ -206,7 +206,7 @@ class RowReader:
 
 
 def _text_of(errors: Iterable[ValidationError]) -> str:
-    """Return what is wrong with a field; the bounds of its column only if nothing else says what would be right."""
+    """Return the errors of a field as text; the bounds of its column only if nothing else says what would be right."""
     errors = list(errors)
     own = [each for each in errors if each.code not in ("min_value", "max_value")]
     return " ".join(message for each in own or errors for message in each.messages)

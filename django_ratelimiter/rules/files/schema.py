@@ -1,4 +1,4 @@
-"""The JSON Schema of rules files, for editors that complete and check while one types."""
+"""The JSON Schema of rules files, for completion and checks in editors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 _SLUG: Final = "^[-a-zA-Z0-9_]{1,50}$"
 
-#: Schemas of the kinds of fields.
+#: Schemas of the types of fields.
 _KINDS: Final[Mapping[str, dict[str, Any]]] = {
     "text": {"type": "string"},
     "choice": {"type": "string"},
@@ -26,7 +26,7 @@ _KINDS: Final[Mapping[str, dict[str, Any]]] = {
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema. What only the engine knows, such as which options an algorithm uses, is left to `check`."""
+    """Return the schema. What only the engine can check, such as the options of an algorithm, is left to `check`."""
     with override(None):  # the same on each machine
         tier, limit, access = (_object(fields()) for fields in (tier_fields, limit_fields, access_fields))
         rule = _object(rule_fields())

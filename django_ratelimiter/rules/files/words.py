@@ -1,4 +1,4 @@
-"""A plan in lines for a terminal, and as JSON for programs."""
+"""A plan as lines for a terminal, and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def summary_of(plan: FilePlan) -> str:
 
 
 def data_of(plan: FilePlan) -> dict[str, Any]:
-    """Return a plan as JSON: what `apply --plan` needs, and what it would change."""
+    """Return a plan as JSON: what `apply --plan` needs, and the changes."""
     return {
         "format": 1,
         "file": plan.file.name,
@@ -75,7 +75,7 @@ def _lines_of_change(change: Change | AccessChange) -> Iterator[str]:
 
 
 def _usual_fields() -> set[FieldChange]:
-    """Return what a new rule has of every field that it says nothing of; but its mode is always shown."""
+    """Return the fields of a new rule that have their default. The mode is not included: it is always shown."""
     usual = rule_data(Rule(owner=Rule.Owner.FILE), ())
     return {field for field in rule_fields(Pair(None, usual)) if field.name != "mode"}
 

@@ -1,4 +1,4 @@
-"""Rules as a file: a new one, or one that is there already, of which only the values change that differ."""
+"""Writing rules to a file: a new one, or an existing one in which only the values change that differ."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from .text.faults import Fault, WrongFile
 from .text.updating import updated
 from .text.yaml import place_of_reference, yaml_of
 
-#: A document as it is written: of dicts, lists and plain values.
+#: A document to be written: dicts, lists and plain values.
 Document = dict[str, Any]
 
 
 def text_of_database(style: str, access: Iterable[Mapping[str, Any]] = (), *, owned: bool = False) -> str:
     """Return the rules of the database as the text of a file. style: "yaml" or "json". Raises YamlMissing.
 
-    access: access entries, as `access_rows` has them. owned: whether all rules belong to the file from now on.
+    access: access entries, from `access_rows`. owned: whether all rules belong to the file from now on.
     """
-    version = storage.committed_version()  # first: what is saved meanwhile is newer than the file, not older
+    version = storage.committed_version()  # read first: rows saved meanwhile are then newer than the file, not older
     document, left_out = _document(access, owned)
     if version.number:
         document = {"version": VERSION, "exported_version": _written(version), **document}
@@ -43,11 +43,11 @@ def text_of_database(style: str, access: Iterable[Mapping[str, Any]] = (), *, ow
 def updated_file(
     path: Path, access: Iterable[Mapping[str, Any]] = (), *, style: str = "yaml", owned: bool = False
 ) -> str:
-    """Return the text of a file that is there with the values of the database. In YAML, comments stay.
+    """Return the text of an existing file with the values of the database. In YAML, comments stay.
 
-    If the file has a byte order mark, so has the text; if its lines end with CR and LF, so do all lines of the text.
-    access: empty = the file's own entries stay. Raises WrongFile if the file has faults, or says one thing in two
-    places, and YamlMissing.
+    The byte order mark, if the file has one, and line ends with CR and LF stay.
+    access: empty = the file's own entries stay. Raises WrongFile if the file has errors or contradicts itself,
+    and YamlMissing.
     """
     raw = path.read_bytes()
     text = raw.decode("utf-8-sig")
@@ -65,7 +65,7 @@ def _updated(text: str, path: Path, access: Iterable[Mapping[str, Any]], style: 
     after, _left_out = _document(access, owned)
     if file.exported is not None:
         before["exported_version"] = _written(file.exported)
-    if version.number:  # else what was edited in the database so far would seem to be undone by the file
+    if version.number:  # else earlier edits in the database would count as undone by the file
         after["exported_version"] = _written(version)
     found = updated(text, before, after)
     told = {key: each for key, each in after.items() if key not in ("access", "exported_version")}
@@ -79,9 +79,9 @@ def _updated(text: str, path: Path, access: Iterable[Mapping[str, Any]], style: 
 
 
 def document_of(snapshot: Snapshot, access: Iterable[Mapping[str, Any]] = (), *, owned: bool = False) -> Document:
-    """Return the tiers and rules of a snapshot, and access entries, as a file has them: without what is the default.
+    """Return the tiers and rules of a snapshot, and access entries, in the format of a file, without defaults.
 
-    owned: whether all rules belong to the file from now on; else each to whom it belongs.
+    owned: whether all rules belong to the file from now on; else each keeps its owner.
     """
     rules = {data["slug"]: _rule(normal_rule(data), owned) for data in snapshot["rules"]}
     document: Document = {"version": VERSION}
@@ -103,14 +103,14 @@ def json_of(document: Document) -> str:
 
 def _rule(data: Data, owned: bool) -> Document:
     found = _fields(data, rule_fields(), always=("name", "mode"))
-    if owned or data["owner"] != "admin":  # one that is unlocked is the file's all the same
+    if owned or data["owner"] != "admin":  # an unlocked rule still belongs to the file
         found.pop("owner", None)
     fields = limit_fields()
     return found | {"limits": [_fields(limit, fields, always=("algorithm",)) for limit in data["limits"]]}
 
 
 def _fields(data: Data, fields: Mapping[str, FileField], always: Iterable[str] = ("name",)) -> Document:
-    """Return the fields that hold something else than their default, and those that always are written."""
+    """Return the fields that differ from their default, and those that are always written."""
     return {
         name: field.plain(data[name])
         for name, field in fields.items()

@@ -1,1 +1,1 @@
-"""Rules in the database: compiled, versioned, read."""
+"""Rules in the database: compiling, versions, reading."""

@@ -1,4 +1,4 @@
-"""The access entries in force, kept by each process for TIER_CACHE_SECONDS."""
+"""The current access entries, cached by each process for TIER_CACHE_SECONDS."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .tables import models
 
 logger = logging.getLogger("django_ratelimiter")
 
-#: As many entries as one process holds; the latest are.
+#: Maximum number of entries in one process; the latest are used.
 MAX_ENTRIES: Final = 50_000
 
 
 def forget() -> None:
-    """Drop what is remembered: the next request reads the entries again."""
+    """Drop the cached entries: the next request reads them again."""
     global _latest
     _latest = (), NOBODY
     _entries.forget()
 
 
 def _find() -> AccessList:
-    """Return the entries that have not expired; the same list as the last time if the entries are the same."""
+    """Return the entries that have not expired; the same list as before if nothing has changed."""
     global _latest
     if not tables.exists("AccessEntry", router.db_for_read):
         return NOBODY
@@ -55,5 +55,5 @@ def _list_of(rows: tuple[Any, ...]) -> AccessList:
 _latest: tuple[tuple[Any, ...], AccessList] = (), NOBODY
 _entries = TableCache(_find, NOBODY, "Access entries")
 
-#: Returns the list of callers who are allowed past all rules or denied. No query when warm.
+#: Returns the list of callers that are allowed or denied before any rule. No query when cached.
 access_list: Final = _entries.get

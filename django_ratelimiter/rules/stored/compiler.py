@@ -1,4 +1,4 @@
-"""Rows to snapshot. A row that cannot be enforced costs its own rule, with the reason, and no other."""
+"""From rows to a snapshot. A row that cannot be enforced affects only its own rule, which is left out with a reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .tables import models
 
 logger = logging.getLogger("django_ratelimiter")
 
-#: What a rule can be enforced without: a fault in these is for the form alone.
+#: Fields that enforcement does not need: only the form validates them.
 _TEXTS = {"name", "message", "description"}
 
 
@@ -29,7 +29,7 @@ def snapshot_of_rows(rows_as: Callable[[QuerySet[Any]], QuerySet[Any]] = lambda 
     """Return all tiers, and all rules that can be enforced, in three queries; `left_out` names the others.
 
     `left_out` is a list of {"rule": slug, "reason": text}. Reads the database that rules are written to.
-    rows_as: how the rows of each table are to be read.
+    rows_as: applied to the query set of each table.
     """
     db = router.db_for_write(models.Rule)
     tiers, faulty_tiers = _split(rows_as(models.Tier.objects.using(db)))
@@ -47,7 +47,7 @@ def snapshot_of_rows(rows_as: Callable[[QuerySet[Any]], QuerySet[Any]] = lambda 
 
 
 def reasons_against(rule: models.Rule) -> list[str]:
-    """Why this saved rule, with its saved limits and tiers, cannot be enforced; empty = it can."""
+    """Return why this saved rule, with its saved limits and tiers, cannot be enforced; empty = it can."""
     db = router.db_for_write(models.Rule)
     limits = list(_limits(models.RuleLimit.objects.using(db).filter(rule=rule.pk)))
     faulty_tiers = _split({limit.tier for limit in limits if limit.tier})[1]
@@ -55,8 +55,8 @@ def reasons_against(rule: models.Rule) -> list[str]:
 
 
 def _limits(limits: QuerySet[models.RuleLimit]) -> Iterable[models.RuleLimit]:
-    """Yield limits, the oldest first: clients know the oldest of a rule by the rule's name alone."""
-    # As text, for SQLite would hold any text in a decimal column, and reading it as a decimal would fail for all.
+    """Yield limits, the oldest first: in responses, the oldest of a rule has the rule's name alone."""
+    # As text: SQLite may hold any text in a decimal column, and reading it as a decimal would fail for all rows.
     rows = limits.select_related("tier").order_by("pk").defer("window_seconds")
     found: Any = rows.annotate(window_text=Cast("window_seconds", CharField()))
     for limit in found:
@@ -65,7 +65,7 @@ def _limits(limits: QuerySet[models.RuleLimit]) -> Iterable[models.RuleLimit]:
 
 
 def _split(tiers: Iterable[models.Tier]) -> tuple[list[models.Tier], dict[int, list[str]]]:
-    """Return the tiers that can be used, and the faults of the others by primary key."""
+    """Return the valid tiers, and the errors of the others by primary key."""
     faults = {tier: _faults(tier, exclude={"name"}) for tier in tiers}
     usable = [tier for tier, found in faults.items() if not found]
     return usable, {tier.pk: found for tier, found in faults.items() if found}
@@ -74,7 +74,7 @@ def _split(tiers: Iterable[models.Tier]) -> tuple[list[models.Tier], dict[int, l
 def _compile(
     rule: models.Rule, limits: Collection[models.RuleLimit], faulty_tiers: dict[int, list[str]]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the rule as it stands in a snapshot, and what speaks against it."""
+    """Return the rule as in a snapshot, and its errors."""
     reasons = _faults(rule, exclude=_TEXTS)
     for limit in limits:
         limit.rule = rule
@@ -98,7 +98,7 @@ def _faults(row: Model, exclude: set[str]) -> list[str]:
         row.full_clean(exclude=exclude, validate_unique=False, validate_constraints=False)
     except ValidationError as error:
         return [_sentence(row, *fault) for fault in error.message_dict.items()]
-    except ArithmeticError as error:  # SQLite holds an infinite number in any column
+    except ArithmeticError as error:  # SQLite can hold an infinite number in any column
         return [_("A number cannot be read: %s.") % error]
     return []
 
@@ -111,7 +111,7 @@ def _sentence(row: Model, field: str, messages: list[str]) -> str:
 
 
 def _tiers_data(tiers: Iterable[models.Tier]) -> list[dict[str, Any]]:
-    """Return the tiers, by rank. Of several defaults for the same callers, which MySQL can hold, keep the last."""
+    """Return the tiers, by rank. If several are the default for the same callers, as MySQL allows, keep the last."""
     found = [tier_data(tier) for tier in tiers]
     for kind in (models.Tier.DefaultFor.ANONYMOUS, models.Tier.DefaultFor.AUTHENTICATED):
         defaults = [data for data in found if data["default_for"] == kind]
@@ -134,7 +134,7 @@ def rule_data(rule: models.Rule, limits: Iterable[models.RuleLimit]) -> dict[str
 
 
 def _limit_data(limit: models.RuleLimit) -> dict[str, Any]:
-    from ...models.options import NOT_GIVEN  # with the models, not before them; see `tables`
+    from ...models.options import NOT_GIVEN  # imported together with the models, not before; see `tables`
 
     window: Decimal | None = limit.window_seconds
     columns = ("algorithm", *NOT_GIVEN, "unlimited", "generation")

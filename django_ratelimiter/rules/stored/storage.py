@@ -1,4 +1,4 @@
-"""The rule set in the primary database: its number, its snapshots, and its rows where there is no snapshot yet."""
+"""The rule set in the primary database: its number, its snapshots, and its rows if there is no snapshot yet."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ logger = logging.getLogger("django_ratelimiter")
 
 Found = TypeVar("Found")
 
-#: How often rows are read whose number changes meanwhile.
+#: How often rows are read again if their number changes meanwhile.
 READINGS: Final = 5
 
-#: The rules where the app is not installed, or its tables have not been made. No process has edited them, so a call to
-#: the engine does not carry their version: another database may have put a later one in force there.
+#: The rules if the app is not installed, or its tables do not exist. They were never edited, so calls of
+#: the engine do not carry their version: another database may have published a later one there.
 NO_TABLES: Final = RuleSet(NO_VERSION, is_versioned=False)
 
 
 def enforcement_enabled() -> bool:
-    """Return whether the primary database says that rules are enforced; a query of one row."""
+    """Return whether enforcement is on in the primary database; a query of one row."""
     if not tables.exists("RuleSetState", router.db_for_write):
         return True
     return state().values_list("enforcement_enabled", flat=True).first() is not False
 
 
 def committed_version() -> Version:
-    """Return the latest version in the primary database; within a transaction that edits rules, its own."""
+    """Return the latest version in the primary database; in a transaction that edits rules, its own."""
 
     def read() -> Any:
         return state().values_list("number", "epoch").first() or snapshots().values_list("number", "epoch").first()
@@ -48,8 +48,8 @@ def committed_version() -> Version:
 def load() -> RuleSet:
     """Return the latest rule set of the primary database: its snapshot, in one SELECT, or the rows if it has none yet.
 
-    The last snapshot that there is where the rows cannot be read as rules, which is logged, or change all the time.
-    NO_TABLES where the primary database has no tables for rules yet.
+    If the rows cannot be read as rules, which is logged, or change all the time: the last snapshot.
+    NO_TABLES if the primary database has no tables for rules yet.
     """
     if not tables.exists("RuleSetVersion", router.db_for_write):
         return NO_TABLES
@@ -57,17 +57,17 @@ def load() -> RuleSet:
 
 
 def load_beside() -> RuleSet | None:
-    """Return the latest committed rule set from beside the open transaction; `None` = no transaction, or no answer.
+    """Return the latest committed rule set, read outside the open transaction; `None` = no transaction, or no answer.
 
-    A transaction may see what was there when it first read: in SQLite's WAL mode, and wherever the server was told to
-    isolate transactions so.
+    A transaction may only see the state of its first read: in SQLite's WAL mode, and with the isolation levels of other
+    databases that use snapshots.
     """
     using = primary()
     if not connections[using].in_atomic_block:
         return None
     try:
         return read_beside(using, _load)
-    except Error:  # such as of a database in memory, which only this connection has
+    except Error:  # such as a database in memory, which only this connection has
         return None
 
 
@@ -79,7 +79,7 @@ def _load() -> RuleSet:
         if found is None:  # a database whose rows were flushed
             break
         version, snapshot = Version(*found[:2]), found[2]
-        if not version.number:  # its epoch counts: Redis may hold a version of a database that is gone
+        if not version.number:  # with its epoch: Redis may hold a version of a deleted database
             return RuleSet(version)
         try:
             snapshot = snapshot or snapshot_of(version)
@@ -95,10 +95,10 @@ def _load() -> RuleSet:
 
 
 def snapshot_of(version: Version) -> dict[str, Any] | None:
-    """Return the rows as they are under this number; `None` if they had another one by the time that they were read.
+    """Return the rows under this number; `None` if the number had changed before they were read.
 
-    Edits change number and rows in one transaction. So where the number was this one before and after, nobody has
-    committed in between. It needs no lock.
+    Edits change number and rows in one transaction. So if the number was the same before and after reading, nothing
+    was committed in between. No lock is needed.
     """
     snapshot = snapshot_of_rows(as_committed)
     number, epoch, enforced = state().values_list("number", "epoch", "enforcement_enabled").get()
@@ -106,7 +106,7 @@ def snapshot_of(version: Version) -> dict[str, Any] | None:
 
 
 def _whatever_was_read_before(read: Callable[[], Found]) -> Found:
-    """Return what `read` finds now, even if this transaction still sees an older state; its own edits included."""
+    """Return the result of `read` on the current data, even if this transaction sees an older state; with its edits."""
     using = primary()
     return read() if uncommitted.edits_of(connections[using]) else read_committed(using, read)
 
@@ -117,12 +117,12 @@ def primary() -> str:
 
 
 def state() -> Any:
-    """Return the one row that says which version is the latest, as a query set."""
+    """Return the only row, which contains the latest version, as a query set."""
     return models.RuleSetState.objects.using(primary()).filter(pk=1)
 
 
 def snapshots(version: Version | None = None) -> Any:
-    """Return the stored versions, the latest first, or this one alone, as a query set."""
+    """Return the stored versions, the latest first, or only this one, as a query set."""
     rows = models.RuleSetVersion.objects.using(primary()).order_by("-epoch", "-number")
     return rows if version is None else rows.filter(number=version.number, epoch=version.epoch)
 

@@ -1,8 +1,8 @@
-"""The models, imported when they are first used, and whether their tables exist.
+"""The models, imported at their first use, and whether their tables exist.
 
-The modules that entry points import take `models` from here. So an entry point can be imported before Django's registry
-is ready, as the REST framework does with the classes in its settings, and in a project that has all its limits in code
-and neither the app in INSTALLED_APPS nor the tables.
+The modules that entry points import take `models` from here. So an entry point can be imported before Django's app
+registry is ready, as DRF does with the classes in its settings. It also works in a project that has all its limits
+in code, without the app in INSTALLED_APPS and without the tables.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ APP: Final = "django_ratelimiter"
 
 
 class _Models:
-    """Imports `django_ratelimiter.models` when the first model is asked for."""
+    """Imports `django_ratelimiter.models` at the first use of a model."""
 
     def __getattr__(self, name: str) -> Any:
         if not apps.is_installed(APP):
@@ -46,19 +46,19 @@ if TYPE_CHECKING:
 else:
     models = _Models()
 
-#: Alias and name of each table that was seen. A table that was seen is not looked for again.
+#: Alias and name of each existing table. These are not checked again.
 _seen: set[tuple[str, str]] = set()
-#: When to look again, by alias, where a table was missing. Monotonic seconds.
+#: When to check again, by alias, after a table was missing. Monotonic seconds.
 _next_check: dict[str, float] = {}
 _logged = False
 
 
 def exists(name: str, alias_for: Callable[[type[Model]], str]) -> bool:
-    """Return whether the table of the model of this name exists; False where the app is not installed.
+    """Return whether the table of the model of this name exists; False if the app is not installed.
 
-    alias_for: gives the database, as `router.db_for_read` does. It is asked once if it has the table, else once per
-    RULES_MAX_AGE. A SELECT from a missing table would also end the project's own open transaction on PostgreSQL.
-    Raises what the database raises if it is out of reach.
+    alias_for: returns the database, as `router.db_for_read` does. An existing table is checked once, a missing one
+    every RULES_MAX_AGE. A SELECT from a missing table would also abort the project's open transaction on PostgreSQL.
+    Raises the database's exception if it is out of reach.
     """
     if not apps.is_installed(APP):
         return False
@@ -76,7 +76,7 @@ def exists(name: str, alias_for: Callable[[type[Model]], str]) -> bool:
 
 
 def is_present(model: type[Model], using: str) -> bool:
-    """Return whether this database has the model's table. Raises what the database raises if it is out of reach."""
+    """Return whether this database has the model's table. Raises its exception if it is out of reach."""
     key = using, model._meta.db_table
     if key not in _seen:
         _seen.update((using, found) for found in _names(using))
@@ -84,12 +84,12 @@ def is_present(model: type[Model], using: str) -> bool:
 
 
 def were_missing(using: str) -> bool:
-    """Return whether a table was missing in this database when it was last looked for."""
+    """Return whether a table was missing in this database at the last check."""
     return using in _next_check
 
 
 def forget() -> None:
-    """Look for the tables again when they are next needed."""
+    """Check for the tables again at their next use."""
     _seen.clear()
     _next_check.clear()
 

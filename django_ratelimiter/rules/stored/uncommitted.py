@@ -1,7 +1,7 @@
-"""Edits of open transactions. Each transaction becomes one version, however much it edits.
+"""Edits in open transactions. Each transaction becomes one version, whatever the number of its edits.
 
-Django says when a transaction is committed, but neither when it is rolled back nor when one of its savepoints is. Both
-drop the callbacks that wait for the commit. So each edit registers one, and an edit whose callback is gone was undone.
+Django reports the commit of a transaction, but not its rollback, nor that of a savepoint. Both
+drop the on_commit callbacks. So each edit registers one; an edit whose callback is gone was rolled back.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ...engine.base import Version
 from ...locks import freed_by_fork
 from ..ruleset import RuleSet
 
-#: So many edits of a transaction are named in the summary of its version; the others are counted.
+#: Maximum number of edits of a transaction in the summary of its version; the others are counted.
 MAX_NAMED: Final = 3
 
 
 class _Mark:
     """A point in an open transaction at which rules were edited, within the savepoints that are open there.
 
-    version: the number that the edits have taken. is_stored: the transaction has stored its snapshot. rules: as the
+    version: the number of the edits. is_stored: the transaction has stored its snapshot. rules: as the
     transaction sees them; `None` = not read since the last edit.
     """
 
@@ -45,14 +45,14 @@ class _Mark:
         self.unnamed = 0
 
     def is_open(self, connection: BaseDatabaseWrapper) -> bool:
-        """Return whether these edits were neither committed nor undone."""
+        """Return whether these edits were neither committed nor rolled back."""
         return any(waiting is self.on_commit for _, waiting, *_ in reversed(connection.run_on_commit))
 
 
 class Edits:
-    """All edits of one open transaction. Nobody else has their number before the commit.
+    """All edits of one open transaction. Before the commit, no other transaction can get their number.
 
-    is_named: somebody has said what is being edited, so that single edits need not.
+    is_named: the edits have a summary, so that single edits need none.
     """
 
     def __init__(self, connection: BaseDatabaseWrapper, version: Version, on_commit: Callable[[Edits], None]) -> None:
@@ -62,12 +62,12 @@ class Edits:
 
     @property
     def version(self) -> Version:
-        """The latest number that they have taken."""
+        """The latest number of the edits."""
         return self._marks[-1].version
 
     @property
     def first_version(self) -> Version:
-        """The number that the first of them has taken."""
+        """The number of the first edit."""
         return self._marks[0].version
 
     @property
@@ -76,7 +76,7 @@ class Edits:
         return self._marks[-1].is_stored
 
     def add(self, connection: BaseDatabaseWrapper) -> None:
-        """Note one more edit: what was read of the rules before it no longer holds."""
+        """Add one more edit: rules that were read before it are outdated."""
         last = self._marks[-1]
         if last.savepoints == connection.savepoint_ids:
             last.rules = None
@@ -84,17 +84,17 @@ class Edits:
             self._marks.append(_Mark(connection, last.version, lambda: None))
 
     def begin_version(self, connection: BaseDatabaseWrapper, version: Version) -> None:
-        """Note one more edit, which has taken a number of its own."""
+        """Add one more edit, which has its own number."""
         self.add(connection)
         self._marks[-1].begin(version)
         self._named = 0
 
     def note_stored(self) -> None:
-        """Note that the transaction has stored the snapshot of the latest number, with all edits so far."""
+        """Record that the transaction has stored the snapshot of the latest number, with all edits so far."""
         self._marks[-1].is_stored = True
 
     def name(self, summary: Callable[[], str], author: Any = None, reason: str = "") -> None:
-        """Say what the latest edit was, whose, and why. summary: not called for more edits than are named."""
+        """Set summary, author and reason of the latest edit. summary: only called if the maximum is not reached."""
         last = self._marks[-1]
         last.author = last.author or author
         last.reason = last.reason or reason
@@ -106,17 +106,17 @@ class Edits:
 
     @property
     def author(self) -> Any:
-        """The author of the latest version; `None` = nobody was named."""
+        """The author of the latest version; `None` = not set."""
         return next((mark.author for mark in self._latest() if mark.author), None)
 
     @property
     def reason(self) -> str:
-        """Why the latest version was made; empty = nobody has said."""
+        """The reason for the latest version; empty = not set."""
         return next((mark.reason for mark in self._latest() if mark.reason), "")
 
     @property
     def summary(self) -> str:
-        """The edits of the latest version, in words."""
+        """The edits of the latest version, as text."""
         named = [text for mark in self._latest() for text in mark.named]
         more = sum(mark.unnamed for mark in self._latest())
         return "; ".join([*named, *([f"and {more} more"] if more else [])])
@@ -129,18 +129,18 @@ class Edits:
         last = self._marks[-1]
         if last.rules is None:
             last.rules = load()
-            # Its number may never be committed. Nor need it be compared: the lock that it was taken under is still
-            # held, so nobody else can have committed a later one.
+            # Its number may never be committed. It need not be compared either: the transaction still has the lock of
+            # its number, so no other one can have committed a later one.
             last.rules.compared_as = None
         return last.rules
 
     def drop_undone(self, connection: BaseDatabaseWrapper) -> None:
-        """Forget the latest edits that were undone. A savepoint's rollback undoes no earlier ones."""
+        """Drop the latest edits that were rolled back. A savepoint's rollback keeps earlier ones."""
         while self._marks and not self._marks[-1].is_open(connection):
             self._marks.pop()
 
     def are_open(self, connection: BaseDatabaseWrapper) -> bool:
-        """Return whether the transaction is open and has not undone all of them."""
+        """Return whether the transaction is open and has not rolled back all of them."""
         return bool(self._marks) and self._marks[0].is_open(connection)
 
 
@@ -149,18 +149,18 @@ _lock: Final = freed_by_fork(Lock())
 
 
 def forget_all() -> None:
-    """Forget all edits, of every connection: those of one whose thread has ended may stay until it is collected."""
+    """Drop all edits of every connection: after its thread has ended, they may stay until garbage collection."""
     _open.clear()
 
 
 def are_there_any() -> bool:
-    """Return whether any thread may have a transaction open that has edited rules."""
-    # To ask the dictionary for its length would take longer than all the rest where nobody is editing.
+    """Return whether any thread may have an open transaction that has edited rules."""
+    # Calling len() would take longer than all the rest in the usual case.
     return bool(_open.data)  # type: ignore[attr-defined]
 
 
 def begin(connection: BaseDatabaseWrapper, version: Version, on_commit: Callable[[Edits], None]) -> Edits:
-    """Note the first edit of a transaction, which has taken this number."""
+    """Record the first edit of a transaction, which has this number."""
     edits = Edits(connection, version, on_commit)
     with _lock:
         _open[connection] = edits
@@ -168,11 +168,11 @@ def begin(connection: BaseDatabaseWrapper, version: Version, on_commit: Callable
 
 
 def edits_of(connection: BaseDatabaseWrapper) -> Edits | None:
-    """Return the edits of this connection's open transaction; `None` if there are none, or all were undone."""
+    """Return the edits of this connection's open transaction; `None` if there are none, or all were rolled back."""
     edits = _open.get(connection)
     if edits is None:
         return None
-    if not edits.are_open(connection):  # perhaps just committed: the callback that says so still needs all of them
+    if not edits.are_open(connection):  # perhaps committed just now: the callback still needs all of them
         forget(connection, edits)
         return None
     edits.drop_undone(connection)
@@ -180,14 +180,14 @@ def edits_of(connection: BaseDatabaseWrapper) -> Edits | None:
 
 
 def forget(connection: BaseDatabaseWrapper, edits: Edits) -> None:
-    """Note that the transaction of these edits has ended; the connection's next one may have begun."""
+    """Record that the transaction of these edits has ended; the connection may already have begun another."""
     with _lock:
         if _open.get(connection) is edits:
             del _open[connection]
 
 
 def forget_ended() -> None:
-    """Forget the transactions of all threads that were rolled back."""
+    """Drop the transactions of all threads that were rolled back."""
     for reference, edits in list(_open.data.items()):  # type: ignore[attr-defined]  # at once: other threads add some
         connection = reference()
         if connection is not None and not edits.are_open(connection):

@@ -1,9 +1,9 @@
-"""The rule set's versions: each transaction that edits rules is numbered under a row lock, and published.
+"""The rule set's versions: each transaction that edits rules gets a number under a row lock, and is published.
 
-The lock makes numbers commit in order. A version's snapshot is a copy of the rows as they are under its number, so that
-none holds half of two edits. `editing` stores it in the transaction itself. A transaction that edits rules after that,
-or without `editing`, gets it right after its commit; until then, whoever loads the rules reads the rows.
-Publishing follows: a process that still has an older version is then told so by the engine.
+Because of the lock, numbers are committed in order. A version's snapshot is a copy of the rows under its number, so it
+never contains half of an edit. `editing` stores it in the transaction itself. After edits outside of `editing`, or
+after its end, the snapshot is stored right after the commit; until then, processes read the rows.
+After that the version is published: the engine then tells processes with an older version.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .uncommitted import Edits
 logger = logging.getLogger("django_ratelimiter")
 
 PUBLISH_ATTEMPTS: Final = 3
-#: Seconds between them: a connection may take longer to make than a decision may wait, and is ready then.
+# Seconds between attempts. Opening a connection may take longer than a decision waits; after the pause it is open.
 PUBLISH_PAUSES: Final = (0.1, 0.4)
 
 _published = threading.local()
@@ -45,7 +45,7 @@ def editing(author: Any = None, summary: str = "", reason: str = "") -> Iterator
     """Number all edits of rules, limits and tiers in this block as one new version, which is published on commit.
 
     It takes the lock first, so that two editors wait for each other and cannot deadlock. Within another `editing` block
-    it does nothing. author: a user, or `None` for a command or a script. reason: the reason that the author gives.
+    it does nothing. author: a user, or `None` for a command or a script. reason: why, in the author's words.
     """
     using = storage.primary()
     connection = connections[using]
@@ -68,9 +68,9 @@ def editing(author: Any = None, summary: str = "", reason: str = "") -> Iterator
 
 
 def number_first(**_signal: Any) -> None:
-    """Take the number, and the lock, before a row is written: so nobody waits for a row while holding the lock.
+    """Take the number and its lock before a row is written, so that no transaction with the lock waits for a row.
 
-    Where there is no transaction to hold it, it is taken afterwards, by `number`.
+    Outside of a transaction, `number` does it afterwards.
     """
     using = storage.primary()
     if connections[using].in_atomic_block:
@@ -78,7 +78,7 @@ def number_first(**_signal: Any) -> None:
 
 
 def number(summary: Callable[[], str]) -> None:
-    """Number a row that has just been written: one version for all that the open transaction saves and deletes."""
+    """Number a row that was just written: one version for everything that the open transaction saves and deletes."""
     using = storage.primary()
     if not connections[using].in_atomic_block:
         invalidate(summary=summary())
@@ -89,7 +89,7 @@ def number(summary: Callable[[], str]) -> None:
 
 
 def number_anew() -> None:
-    """Number later than ever before, because a fixture has overwritten the row that says the latest number."""
+    """Take a number later than any before, because a fixture has overwritten the row with the latest number."""
     using = storage.primary()
     with transaction.atomic(using=using):
         edits = _numbered(using)
@@ -106,12 +106,12 @@ def invalidate(author: Any = None, summary: str = "") -> int:
 
 
 def switch_enforcement(enabled: bool, author: Any = None, reason: str = "") -> bool:
-    """Stop or resume all enforcement, as a version; False if it was so already.
+    """Stop or resume all enforcement, as a version; False if there was nothing to change.
 
-    Then the version in force is published once more, for whoever asks again may have seen no effect.
+    Then the current version is published once more: if an operator repeats this, it may have had no effect before.
     """
     if storage.enforcement_enabled() == enabled:
-        transaction.on_commit(republish, using=storage.primary())  # what is not committed yet must not be published
+        transaction.on_commit(republish, using=storage.primary())  # uncommitted versions must not be published
         return False
     with editing(author, "enforcement resumed" if enabled else "enforcement stopped", reason):
         storage.state().update(enforcement_enabled=enabled)
@@ -119,23 +119,23 @@ def switch_enforcement(enabled: bool, author: Any = None, reason: str = "") -> b
 
 
 def begin_epoch(behind: Version) -> None:
-    """Start a new count of versions, because the engine holds a later one than this database ever committed.
+    """Start a new epoch, because the engine holds a later version than this database has ever committed.
 
-    That is a restored backup, or another database that publishes under the same namespace. Waits for no edit under
-    way: raises OperationalError then. In a transaction of the caller's it happens, and is logged, with the commit.
+    The reason is a restored backup, or another database with the same namespace. Does not wait for edits in
+    progress: raises OperationalError then. In the caller's transaction it takes effect, and is logged, at the commit.
     """
     using = storage.primary()
     with waiting_at_most(settings.DEADLINE_MS / 1_000, using), transaction.atomic(using=using):
         lock_at_once(storage.state())
-        numbered = storage.state().exists()  # not in a database whose rows were flushed
+        numbered = storage.state().exists()  # False for a database whose rows were flushed
         version = _next_number(using)
-        if numbered and version.order > behind.order:  # so was the number before it, or it was just that
+        if numbered and version.order > behind.order:  # another process has done this, or the number was later before
             transaction.set_rollback(True, using=using)
             return
         begun = Version(version.number, max(_now_ms(), behind.epoch + 1))
         storage.state().update(epoch=begun.epoch)
         edits = uncommitted.begin(connections[using], begun, partial(_on_commit, using))
-        # The same rules under a later number: two databases in dispute must not fill a table.
+        # The same rules under a later number, without a row: two databases in conflict must not fill a table.
         if storage.snapshots(version._replace(number=version.number - 1)).update(
             number=begun.number, epoch=begun.epoch
         ):
@@ -152,9 +152,9 @@ def _log_new_epoch(behind: Version) -> None:
 
 
 def publish(version: Version) -> bool:
-    """Put a committed version in force; False if the engine could not be told, which is logged.
+    """Make a committed version current; False if the engine could not be reached, which is logged.
 
-    Within a transaction that edits rules it does nothing: what is read there may never be committed.
+    In a transaction that edits rules it does nothing: its rules may never be committed.
     """
     if uncommitted.edits_of(connections[storage.primary()]):
         return True
@@ -163,7 +163,7 @@ def publish(version: Version) -> bool:
             get_engine().publish(version)
         except EngineUnavailable as error:
             problem = error
-            if attempt < PUBLISH_ATTEMPTS:  # the first of a process waits for its connection, and that is no fault
+            if attempt < PUBLISH_ATTEMPTS:  # the first attempt of a process waits for its connection, which is no error
                 logger.info("Publishing version %d again, after attempt %d: %s", version.number, attempt, error)
                 time.sleep(PUBLISH_PAUSES[attempt - 1])
         else:
@@ -179,16 +179,16 @@ def publish(version: Version) -> bool:
 def _overtake(version: Version) -> None:
     """Begin a new epoch if the engine holds a later version than this database, as after a restored backup.
 
-    Processes that know that version would never notice. Where a later edit was published meanwhile, nothing is done.
+    Processes with that version would never notice. If a later edit was published meanwhile, nothing is done.
     """
     try:
         get_engine().check([], version=version)
     except StaleRules as stale:
         if stale.number is not None:
-            with suppress(Error):  # whoever edits now looks as well
+            with suppress(Error):  # another editor checks this as well
                 begin_epoch(Version(stale.number, stale.epoch))
     except EngineUnavailable:
-        return  # told all the same
+        return  # the version is published all the same
 
 
 def republish() -> bool:
@@ -203,12 +203,12 @@ def republish() -> bool:
 
 
 def last_publish_failed() -> bool:
-    """Return whether this thread's latest publishing failed: the version is saved, but not yet in force everywhere."""
+    """Return whether this thread's latest publishing failed: the version is saved, but not yet used everywhere."""
     return getattr(_published, "failed", False)
 
 
 def uncommitted_rules() -> RuleSet | None:
-    """Return the rules as edited in this thread's open transaction; `None` if it has edited none."""
+    """Return the rules as edited in this thread's open transaction; `None` if it has no edits."""
     return _rules_of_this_transaction() if uncommitted.are_there_any() else None
 
 
@@ -222,7 +222,7 @@ def _rules_of_this_transaction() -> RuleSet | None:
 def _numbered(using: str, *, fresh: bool = False) -> Edits:
     """Add one edit to those of this transaction, and return them all.
 
-    It takes a number if it is the first one, if the snapshot of the last number is stored already, or if `fresh`.
+    It gets a number if it is the first one, if the snapshot of the last number is stored already, or if `fresh`.
     """
     connection = connections[using]
     edits = uncommitted.edits_of(connection)
@@ -245,7 +245,7 @@ def _next_number(using: str) -> Version:
 
 
 def _store(using: str, version: Version, author: Any = None, summary: str = "", reason: str = "") -> None:
-    """Store the snapshot of the latest version, unless another process has. One that is not the latest has none."""
+    """Store the snapshot of the latest version, unless another process has. Only the latest can be stored."""
     snapshot = storage.snapshot_of(version)
     if snapshot is not None:
         row = models.RuleSetVersion(
@@ -260,17 +260,17 @@ def _store(using: str, version: Version, author: Any = None, summary: str = "", 
 
 
 def _on_commit(using: str, edits: Edits) -> None:
-    """Put a version in force that has just been committed."""
+    """Publish a version that was just committed."""
     connection = connections[using]
-    if connection.in_atomic_block:  # a test only plays a commit, and will roll back
+    if connection.in_atomic_block:  # a test simulates the commit, and will roll back
         return
     uncommitted.forget(connection, edits)
-    version = edits.first_version  # the others may have been undone
+    version = edits.first_version  # the others may have been rolled back
     try:
         version = _settled(using, edits)
-    except Error:  # whoever loads it reads the rows
+    except Error:  # processes read the rows instead
         logger.exception("The snapshot of %s could not be stored.", version)
-    except Exception:  # processes go on by the version that they have
+    except Exception:  # processes keep their version
         logger.exception("The rules cannot be compiled, so %s is not in force.", version)
         _published.failed = True
         return
@@ -279,16 +279,16 @@ def _on_commit(using: str, edits: Edits) -> None:
 
 
 def _settled(using: str, edits: Edits) -> Version:
-    """Return the latest version that is committed, whose snapshot is stored by now if it is of these edits."""
+    """Return the latest committed version; if it is from these edits, its snapshot is stored by now."""
     version = storage.committed_version()
     if version.order < edits.first_version.order:
-        # A savepoint was rolled back that was made without `atomic`. Django does not say so, and the number is gone.
+        # A savepoint that was made without `atomic` was rolled back. Django does not report it, and the number is lost.
         with editing(edits.author, edits.summary, edits.reason):
             pass
         return storage.committed_version()
-    is_of_these = version.order <= edits.version.order  # else it is somebody else's, later
+    is_of_these = version.order <= edits.version.order  # else it is another, later one
     if is_of_these and not storage.snapshots(version).exists():
-        is_last = version == edits.version  # else that one was undone, with its savepoint
+        is_last = version == edits.version  # else that one was rolled back with its savepoint
         _store(using, version, *((edits.author, edits.summary, edits.reason) if is_last else ()))
     return version
 

@@ -1,1 +1,1 @@
-"""A rules file that does what other limiters of the project do now."""
+"""A rules file that replaces the project's current limiters."""

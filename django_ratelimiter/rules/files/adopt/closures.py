@@ -1,4 +1,4 @@
-"""Uses of other packages' decorators on a view: their arguments are in the closures of what they return."""
+"""Other packages' decorators on a view: their arguments are read from the closures of the decorated functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 DJANGO_RATELIMIT: Final = "django-ratelimit"
 SMART_RATELIMIT: Final = "django-smart-ratelimit"
 
-#: Modules of the decorators, and the packages by which people know them.
+#: Modules of the decorators, with the names of their packages.
 _MODULES: Final = {
     "django_ratelimit.decorators": DJANGO_RATELIMIT,
     "ratelimit.decorators": DJANGO_RATELIMIT,
@@ -21,8 +21,8 @@ _METHODS: Final = ("get", "post", "put", "patch", "delete", "head", "options")
 class Use(NamedTuple):
     """One use of a decorator.
 
-    methods: those of the method of a class that it decorates; empty = all. function: the names of what it decorates,
-    by which django-ratelimit calls its counters: the module, the class of the view if it is in one, and its own.
+    methods: of the decorated method of a class; empty = all. function: the names of the decorated function, from which
+    django-ratelimit makes the names of counters: the module, the class of the view if it has one, and its own.
     """
 
     package: str
@@ -32,7 +32,7 @@ class Use(NamedTuple):
 
     @property
     def counter(self) -> Hashable:
-        """Return what is equal where two uses count together."""
+        """Return a value that is equal for uses with a shared counter."""
         given = self.arguments
         key = str(given.get("key"))
         if self.package == SMART_RATELIMIT:
@@ -41,14 +41,14 @@ class Use(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a decorator was found. methods: of a class; empty = all. cls: the name of that class; "" = on no class."""
+    """Where a decorator was found. methods: of a class; empty = all. cls: the name of that class; "" = no class."""
 
     methods: tuple[str, ...] = ()
     cls: str = ""
 
 
 def uses_on(view: Any) -> Iterator[Use]:
-    """Yield the uses on a view: on the function, or on its class and the methods of that."""
+    """Yield the decorator uses on a view: on the function, or on its class and the methods of that."""
     seen: set[int] = set()
     yield from _in_closures(view, _Place(), seen)
     cls = getattr(view, "view_class", None) or getattr(view, "cls", None)
@@ -59,7 +59,7 @@ def uses_on(view: Any) -> Iterator[Use]:
 
 
 def _in_closures(function: Any, place: _Place, seen: set[int], depth: int = 0) -> Iterator[Use]:
-    """Follow what a function was made of: a decorated one holds the decorator's arguments, and the next function."""
+    """Follow closures: that of a decorated function contains the decorator's arguments and the next function."""
     if not isfunction(function) or id(function) in seen or depth > 20:
         return
     seen.add(id(function))
@@ -74,7 +74,7 @@ def _in_closures(function: Any, place: _Place, seen: set[int], depth: int = 0) -
 
 
 def _arguments(captured: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the arguments of each limit. A decorator that has read one of them keeps it under a private name."""
+    """Yield the arguments of each limit. A decorator stores arguments that it has parsed under private names."""
     if isinstance(captured.get("checks"), list | tuple):
         yield from ({**captured, **check} for check in captured["checks"] if isinstance(check, Mapping))
     elif "key" in captured and not captured.keys().isdisjoint(("rate", "_rate")):
@@ -86,6 +86,6 @@ def _captured(function: Any) -> dict[str, Any]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             found[name] = cell.cell_contents
-        except ValueError:  # nothing was put into it yet
+        except ValueError:  # the cell is still empty
             continue
     return found

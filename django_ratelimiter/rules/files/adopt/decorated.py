@@ -18,14 +18,14 @@ _SIMPLE_KEYS: Final[Mapping[str, dict[str, Any]]] = {
     "user": {"partition_by": ["user"], "missing_partition": "ip"},
     "user_or_ip": {"partition_by": ["user"], "missing_partition": "ip"},
 }
-#: Algorithms of django-smart-ratelimit. Its leaky bucket rejects, as `gcra` does; the one of this name delays.
+#: Algorithms of django-smart-ratelimit. Its leaky bucket rejects, as our `gcra` does; our `leaky_bucket` delays.
 _ALGORITHMS: Final = {
     "token_bucket": "token_bucket",
     "leaky_bucket": "gcra",
     "sliding_window": "sliding_window_log",
     "fixed_window": "fixed_window",
 }
-#: Arguments that no field of a rule does the same as.
+#: Arguments without an equivalent field of a rule.
 _NOT_TRANSLATED: Final = (
     "skip_if",
     "adaptive",
@@ -34,7 +34,7 @@ _NOT_TRANSLATED: Final = (
     "deny_list",
     "algorithm_config",
 )
-#: Settings of django-ratelimit by which it finds addresses.
+#: Settings of django-ratelimit for the client's address.
 _ADDRESS_SETTINGS: Final = ("RATELIMIT_IP_META_KEY", "RATELIMIT_IPV4_MASK", "RATELIMIT_IPV6_MASK")
 
 
@@ -65,7 +65,7 @@ def _adopt(use: Use, view: str, found: Found, differences: Sequence[str]) -> Non
     if rate is None and use.package == SMART_RATELIMIT:
         rate = django_setting("RATELIMIT_DEFAULT_LIMIT", "100/m")
     if rate is None:
-        return  # which is no limit there
+        return  # not a limit there
     parsed, counted = seconds_of(rate), counted_by(key)
     for what, value, is_wrong in (("rate", rate, parsed is None or not parsed[0]), ("key", key, counted is None)):
         if is_wrong:
@@ -86,7 +86,7 @@ def _adopt(use: Use, view: str, found: Found, differences: Sequence[str]) -> Non
 
 
 def _differences(use: Use, uses: Sequence[Use], others: Sequence[str]) -> Iterator[str]:
-    """Yield what this use does there, and its rule does not. others: views whose uses count together with it."""
+    """Yield the differences between this use and its rule. others: views whose uses share its counter."""
     given, key = use.arguments, str(use.arguments.get("key"))
     if not given.get("block", True) or given.get("shadow"):
         yield _("It rejects nothing there; a rule in shadow does the same.")
@@ -110,12 +110,12 @@ def _differences(use: Use, uses: Sequence[Use], others: Sequence[str]) -> Iterat
 
 
 def smart_algorithm() -> str:
-    """Return the algorithm that django-smart-ratelimit counts by unless it is told another."""
+    """Return the default algorithm of django-smart-ratelimit in this project."""
     return _ALGORITHMS.get(django_setting("RATELIMIT_ALGORITHM", "sliding_window"), "sliding_window_log")
 
 
 def counted_by(key: Any) -> dict[str, Any] | None:
-    """Return the fields of a rule that counts by this key of a decorator; `None` = there is no such rule."""
+    """Return the fields of a rule for this `key` of a decorator; `None` = there is no equivalent."""
     if not isinstance(key, str):
         return None
     kind, _colon, name = key.partition(":")
@@ -135,13 +135,13 @@ def _algorithm_of(use: Use) -> str:
 
 
 def _methods_of(method: Any) -> list[str]:
-    """Return the methods that a decorator is for; empty = all. (None,) is how django-ratelimit writes all of them."""
+    """Return the methods of a decorator; empty = all. (None,) is django-ratelimit's value for all."""
     names = [method] if isinstance(method, str) else method if isinstance(method, list | tuple) else ()
     return [str(name).upper() for name in names if name and str(name).upper() != "ALL"]
 
 
 def _shown(value: Any) -> str:
-    """Return an argument as it stands in a comment: a function by its name, so that each run writes the same file."""
+    """Return an argument for a comment: a function by its name, so that each run writes the same file."""
     if callable(value):
         return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
     return repr(value)

@@ -1,4 +1,4 @@
-"""What was found of other limiters: rules that do the same, and what could not be translated."""
+"""The limits of other limiters: equivalent rules, and what could not be translated."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SLUG_LENGTH: Final = 50
 
 @dataclass
 class Found:
-    """Tiers and rules by slug, as a file has them, and notes on each rule.
+    """Tiers and rules by slug, in the format of a file, and notes on each rule.
 
-    missed: what has no rule. differences: what all rules do in another way than the limits that they came from.
+    missed: limits without a rule. differences: between all rules and the limits that they replace.
     """
 
     tiers: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Found:
     differences: list[str] = field(default_factory=list)
 
     def add(self, name: str, rule: Mapping[str, Any], notes: Iterable[str] = ()) -> None:
-        """Add a rule under a slug that no other has, unless there is the same one already."""
+        """Add a rule under an unused slug, unless an identical one exists."""
         rule = {column: rule[column] for column in (*rule_fields(), "limits") if column in rule}  # in the usual order
         stem = slugify(name.replace(":", "-").replace(".", "-").replace("/", "-"))[: _SLUG_LENGTH - 4] or "rule"
         slug, number = stem, 1
@@ -45,18 +45,18 @@ class Found:
         self.notes[slug] = [*notes]
 
     def miss(self, text: str) -> None:
-        """Note what could not be translated, once."""
+        """Add a limit that could not be translated, once."""
         if text not in self.missed:
             self.missed.append(text)
 
     def differ(self, text: str) -> None:
-        """Note what all rules do in another way, once."""
+        """Add a difference of all rules, once."""
         if text not in self.differences:
             self.differences.append(text)
 
 
 def seconds_of(rate: Any) -> tuple[int, int] | None:
-    """Return the requests and the seconds of a rate such as "100/h", "10/30s" or (10, 30); `None` = it is none."""
+    """Return the requests and the seconds of a rate such as "100/h", "10/30s" or (10, 30); `None` = it is invalid."""
     if isinstance(rate, tuple | list) and len(rate) == 2 and all(isinstance(each, int) for each in rate):
         return rate[0], rate[1]
     match = _RATE.fullmatch(rate.strip()) if isinstance(rate, str) else None
@@ -66,7 +66,7 @@ def seconds_of(rate: Any) -> tuple[int, int] | None:
 
 
 def limit_of(quota: int, seconds: int, algorithm: str, tier: str | None = None) -> tuple[dict[str, Any], list[str]]:
-    """Return a limit as a file has it, and notes on it."""
+    """Return a limit in the format of a file, and notes on it."""
     notes = []
     if algorithm == "sliding_window_log" and quota > MOST_ENTRIES:
         algorithm = "sliding_window_counter"

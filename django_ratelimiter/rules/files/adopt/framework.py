@@ -1,4 +1,4 @@
-"""The throttle classes of Django REST framework, as its views have them."""
+"""The throttle classes of Django REST framework on the project's views."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from django.utils.translation import gettext as _
 from ...routes import chosen_classes, view_of
 from .found import Found, limit_of, seconds_of
 
-#: Modules whose throttle classes are understood.
+#: Modules with throttle classes that can be translated.
 _UNDERSTOOD: Final = ("rest_framework.throttling", "django_ratelimiter.throttling")
-#: Classes whose counters are understood, those nearest to the root last.
+#: Classes whose counters can be translated, base classes last.
 _KNOWN: Final = ("AnonRateThrottle", "UserRateThrottle", "ScopedRateThrottle")
-#: Methods by which a throttle finds who is counted, and by which it decides.
+#: Methods with which a throttle identifies callers, and with which it decides.
 _FINDS: Final = ("get_cache_key", "get_ident")
 _DECIDES: Final = ("allow_request", "get_rate", "parse_rate", "throttle_success", "throttle_failure")
-#: The periods of the framework, by the first letter, which is all that it reads.
+#: DRF's periods by their first letter; DRF ignores the rest.
 _PERIODS: Final = {"s": "second", "m": "minute", "h": "hour", "d": "day"}
 
 ANONYMOUS: Final = "anonymous"
 
 
 class _Use(NamedTuple):
-    """A throttle class with a scope, the views that have it, and other classes that have the same scope."""
+    """A throttle class with a scope, its views, and other classes with the same scope."""
 
     throttle: Any
     scope: str
@@ -40,7 +40,7 @@ class _Use(NamedTuple):
 
 
 def adopt_throttles(matches: Sequence[ResolverMatch], framework: dict[str, Any], found: Found) -> None:
-    """Add a rule for each throttle class and scope that views have. framework: the setting REST_FRAMEWORK."""
+    """Add a rule for each throttle class and scope of views. framework: the setting REST_FRAMEWORK."""
     views: dict[tuple[Any, str], list[ResolverMatch]] = defaultdict(list)
     classes: dict[str, set[str]] = defaultdict(set)
     for match in matches:
@@ -73,7 +73,7 @@ def _throttles_of(match: ResolverMatch, found: Found) -> Iterator[tuple[Any, str
     for throttle in throttles:
         is_scoped = _kind_of(throttle) == "ScopedRateThrottle"
         scope = _scope_of_view(match.func) if is_scoped else getattr(throttle, "scope", None)
-        if scope is not None or not is_scoped:  # without a scope, that class lets all pass
+        if scope is not None or not is_scoped:  # without a scope, that class allows everything
             yield throttle, scope or ""
 
 
@@ -82,7 +82,7 @@ def _adopt(use: _Use, matches: Sequence[ResolverMatch], rates: dict[str, Any], f
     kind, why = _kind_of(throttle), _code_of(throttle)
     rate = getattr(throttle, "rate", None) or getattr(throttle, "THROTTLE_RATES", rates).get(scope, rates.get(scope))
     if rate is None and kind:
-        return  # which is no limit there
+        return  # not a limit there
     parsed = seconds_of(rate)
     if why or parsed is None or not parsed[0]:
         names = ", ".join(sorted({match.view_name for match in use.views}))
@@ -119,7 +119,7 @@ def _add_by_view(label: str, rule: dict[str, Any], use: _Use, notes: list[str], 
 
 
 def _differences(use: _Use, rate: Any) -> Iterator[str]:
-    """Yield where the rule comes from, and what it does in another way."""
+    """Yield the origin of the rule, and its differences."""
     yield _("From %(name)s, %(rate)s.") % {"name": use.name, "rate": rate}
     if use.others:
         text = _("There, it counts together with %(names)s, which has the same scope, %(scope)s.")
@@ -133,7 +133,7 @@ def _differences(use: _Use, rate: Any) -> Iterator[str]:
 
 
 def _prefix_of(views: Sequence[ResolverMatch], matches: Sequence[ResolverMatch]) -> str:
-    """Return the prefix that the paths of these views have and those of no others; "" = there is none."""
+    """Return a path prefix that only these views have; "" = there is none."""
     folders = [view_of(match).start.rpartition("/")[0] or "/" for match in views]
     prefix = commonpath(folders).rstrip("/") + "/"
     ours = {id(match) for match in views}
@@ -146,7 +146,7 @@ def _name_of(throttle: Any) -> str:
 
 
 def _owner_of(cls: Any, method: str) -> str:
-    """Return the module of the class that defines this method; "" = none does."""
+    """Return the module of the class that defines this method; "" = no class does."""
     owner = next((base for base in getattr(cls, "__mro__", ()) if method in vars(base)), None)
     return str(getattr(owner, "__module__", ""))
 
@@ -157,7 +157,7 @@ def _is_for_rules(throttle: Any) -> bool:
 
 
 def _code_of(throttle: Any) -> str:
-    """Return what code of the project's own does in this class; "" = there is none."""
+    """Return what the project's own code does in this class; "" = it has none."""
     if any(_owner_of(throttle, name) not in (*_UNDERSTOOD, "") for name in _DECIDES):
         return _("it decides with its own code")
     if not _kind_of(throttle) or any(_owner_of(throttle, name) not in (*_UNDERSTOOD, "") for name in _FINDS):
@@ -166,7 +166,7 @@ def _code_of(throttle: Any) -> str:
 
 
 def _kind_of(throttle: Any) -> str:
-    """Return which class of the framework this one is; "" = none of those whose counters are understood."""
+    """Return the DRF class that this one behaves like; "" = none that can be translated."""
     return next((name for name in _KNOWN for base in getattr(throttle, "__mro__", ()) if base.__name__ == name), "")
 
 

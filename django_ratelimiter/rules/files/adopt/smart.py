@@ -14,7 +14,7 @@ from ....conf import django_setting
 from .decorated import counted_by, smart_algorithm
 from .found import Found, limit_of, seconds_of
 
-#: Regular expressions that a prefix, or a whole path, does the same as.
+#: Regular expressions that are equivalent to a prefix or a whole path.
 _PREFIX: Final = re.compile(r"\^(/[\w/-]*)(?:\.\*)?")
 _WHOLE: Final = re.compile(r"\^(/[\w/-]*)\$")
 _APP: Final = "django_smart_ratelimit"
@@ -22,7 +22,7 @@ _MIDDLEWARE: Final = "django_smart_ratelimit.middleware.RateLimitMiddleware"
 
 
 def adopt_smart_settings(found: Found) -> None:
-    """Add rules for RATELIMIT_MIDDLEWARE: its rates by path, and the one of all other paths."""
+    """Add rules for RATELIMIT_MIDDLEWARE: its rates by path, and its default rate."""
     written = django_setting("RATELIMIT_MIDDLEWARE") or {}
     is_installed = _MIDDLEWARE in (django_setting("MIDDLEWARE") or ())
     if not isinstance(written, dict) or not (written or is_installed):
@@ -49,7 +49,7 @@ def adopt_smart_settings(found: Found) -> None:
 
 
 def adopt_smart_rules(found: Found) -> None:
-    """Add rules for the active ones in its table, if the app is installed and the database can be asked."""
+    """Add rules for the active rows of its table, if the app is installed and the database can be read."""
     if not apps.is_installed(_APP):
         return
     try:
@@ -67,7 +67,7 @@ def adopt_smart_rules(found: Found) -> None:
 
 
 def adopt_rows(rows: Sequence[Any], found: Found) -> None:
-    """Add a rule for each of these of its table."""
+    """Add a rule for each of these rows of its table."""
     first = _("There, only the first rule that matches applies; here every rule that matches applies.")
     for row in rows:
         place, counted, parsed = _place_of(row.path_pattern), counted_by(row.key), seconds_of(row.rate)
@@ -100,7 +100,7 @@ def _rejects_nothing() -> str:
 
 
 def _add(found: Found, name: str, rule: dict[str, Any] | None, rate: Any, notes: list[str]) -> None:
-    """Add a rule that counts as its middleware does: by the algorithm of its settings, whatever a row says."""
+    """Add a rule that counts like its middleware: with the algorithm in its settings, which ignores that of the row."""
     parsed = seconds_of(rate)
     if rule is None or parsed is None or not parsed[0]:
         text = _("django-smart-ratelimit, %(name)s, %(rate)s: no rule does the same.")

@@ -1,4 +1,4 @@
-"""All that was found as the text of a rules file."""
+"""The text of a rules file with everything that was found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .smart import adopt_smart_rules, adopt_smart_settings
 
 
 def adopt() -> Found:
-    """Return rules that do what other limiters of this project do. Asks the database only for the rules of another."""
+    """Return rules that replace the project's other limiters. Queries only the tables of another limiter."""
     found = Found()
     matches = list(all_views(get_resolver())) if django_setting("ROOT_URLCONF") else []
     adopt_throttles(matches, dict(django_setting("REST_FRAMEWORK") or {}), found)

@@ -1,1 +1,1 @@
-"""A rules file as text: a tree of values with their places, in JSON or YAML."""
+"""The text of a rules file: a tree of values with their places, from JSON or YAML."""

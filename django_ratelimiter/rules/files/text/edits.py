@@ -1,6 +1,6 @@
-"""Changes of single values in a YAML text: all else stays as it is written, to the last space.
+"""Changes of single values in a YAML text. All other characters stay the same.
 
-What comes or goes as a whole (a tier, a rule, a limit, a list in several lines) is left to `updating`.
+Adding or removing a tier, a rule, a limit or a list in several lines is left to `updating`.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import Any, Final, NamedTuple
 
 from .yaml import composed, scalar_of, written
 
-#: What may follow a value in its line.
+#: The rest of a line after a value.
 _REST: Final = re.compile(r"[ \t]*(?:#.*)?(?:\n|\Z)")
 _GAP: Final = re.compile(r" +(?=#)")
-#: The field that follows the first one of a file.
+#: The second field of a file.
 FIRST: Final = "exported_version"
-#: Spaces before a comment, as linters of YAML want them.
+#: Spaces before a comment, as YAML linters require.
 _ENOUGH_SPACE: Final = 2
 
 
 class _MoreThanValues(Exception):
-    """Raised if a document is to be changed by more than values in their places."""
+    """Raised if more than single values must change."""
 
 
 class _Edit(NamedTuple):
-    """start, end: what is replaced, in characters from the beginning of the text."""
+    """start, end: the replaced part, in characters from the beginning of the text."""
 
     start: int
     end: int
@@ -33,7 +33,7 @@ class _Edit(NamedTuple):
 
 
 def edited(text: str, before: dict[str, Any], after: dict[str, Any]) -> str | None:
-    """Return a YAML text, which means `before`, changed to mean `after`; `None` if that takes more than values.
+    """Return a YAML text that means `before`, changed to mean `after`; `None` if more than values must change.
 
     Raises YamlMissing.
     """
@@ -50,7 +50,7 @@ def edited(text: str, before: dict[str, Any], after: dict[str, Any]) -> str | No
 
 
 class _Edits:
-    """The edits of one text. What they make of a document is made of its plain values as well, to be compared."""
+    """The edits of one text. They are also applied to the document's plain values, to compare the result."""
 
     def __init__(self, text: str) -> None:
         self._text, self._edits = text, list[_Edit]()
@@ -65,7 +65,7 @@ class _Edits:
     def mapping(
         self, node: Any, wanted: dict[str, Any], before: dict[str, Any], after: dict[str, Any], *, is_inline: bool
     ) -> None:
-        """Note what differs in a mapping. wanted: its plain values, which are changed. is_inline: it is in brackets."""
+        """Collect the differences of a mapping. wanted: its plain values, which change. is_inline: in brackets."""
         is_inline = is_inline or node.flow_style
         pairs = {str(key.value): (key, value) for key, value in node.value}
         for name in (before.keys() - after.keys()) & pairs.keys():
@@ -81,7 +81,7 @@ class _Edits:
                 wanted[name] = self._value(pairs[name][1], wanted[name], before.get(name), value, is_inline=is_inline)
 
     def _value(self, node: Any, wanted: Any, before: Any, after: Any, *, is_inline: bool) -> Any:
-        """Note what differs in a value, and return what it means then."""
+        """Collect the differences of a value, and return its new meaning."""
         if node.id == "scalar" and not isinstance(after, (dict, list)):
             self._replace(node, written(after, quote=node.style or "", is_inline=is_inline))
         elif node.id == "mapping" and before and after and isinstance(after, dict):
@@ -105,7 +105,7 @@ class _Edits:
         *,
         is_inline: bool,
     ) -> None:
-        """Note what differs in limits, of which none comes or goes, or becomes one for something else."""
+        """Collect the differences of limits, if none is added or removed, or becomes a limit for something else."""
         if not len(node.value) == len(before) == len(after) or list(map(meaning, before)) != list(map(meaning, after)):
             raise _MoreThanValues
         for each, plain, old, new in zip(node.value, wanted, before, after, strict=True):
@@ -115,14 +115,14 @@ class _Edits:
         start, end = _span(node)
         if start == end or self._text[start] in "&!|>" or "\n" in new:
             raise _MoreThanValues
-        if gap := _GAP.match(self._text, end):  # the comment keeps its column, as far as there is room
+        if gap := _GAP.match(self._text, end):  # the comment keeps its column, if there is room
             space = end - start + len(gap[0]) - len(new)
             new += " " * max(space, min(len(gap[0]), _ENOUGH_SPACE))
             end = gap.end()
         self._edits.append(_Edit(start, end, new))
 
     def _delete(self, key: Any, value: Any, *, is_inline: bool) -> None:
-        """Delete the line of a field, with the comment behind it."""
+        """Delete the line of a field, with the comment after it."""
         start = self._start_of_line(key)
         rest = _REST.match(self._text, _span(value)[1])
         if is_inline or value.id == "mapping" or rest is None or self._text[start : _span(key)[0]].strip(" "):
@@ -144,7 +144,7 @@ class _Edits:
         self._edits.append(_Edit(at, at, f"{indent}{new}\n" if is_ended else f"\n{indent}{new}"))
 
     def _end_of_field(self, node: Any, *, is_first: bool) -> int:
-        """Return where the line of the last field of a mapping ends, or of the first one. All are in lines."""
+        """Return where the line of a mapping's last field, or its first one, ends. Each field is on its own line."""
         ends = [_span(value)[1] for _, value in node.value if value.id == "scalar" and value.style not in ("|", ">")]
         rest = _REST.match(self._text, ends[0 if is_first else -1]) if ends else None
         if rest is None:
@@ -156,7 +156,7 @@ class _Edits:
 
 
 def meaning(limit: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what tells limits of a rule apart."""
+    """Return the values that distinguish limits of a rule."""
     return tuple(limit.get(name) for name in ("tier", "algorithm", "window_seconds", "calendar", "unlimited"))
 
 
@@ -169,7 +169,7 @@ def _span(node: Any) -> Sequence[int]:
 
 
 def _refers(node: Any, seen: set[int]) -> bool:
-    """Return whether a node stands in two places, by a reference such as `*name`."""
+    """Return whether a node is used twice, by a reference such as `*name`."""
     if id(node) in seen:
         return True
     seen.add(id(node))
@@ -180,7 +180,7 @@ def _refers(node: Any, seen: set[int]) -> bool:
 
 
 def _plain(node: Any) -> Any:
-    """Return what a node means."""
+    """Return the plain value of a node."""
     if node.id == "mapping":
         return {str(key.value): _plain(value) for key, value in node.value}
     return [_plain(each) for each in node.value] if node.id == "sequence" else scalar_of(node)

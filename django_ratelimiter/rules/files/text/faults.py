@@ -1,4 +1,4 @@
-"""Faults of a rules file, each with its place."""
+"""Errors in a rules file, each with its place."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from django.utils.translation import gettext as _
 
 
 class Place(NamedTuple):
-    """Where something stands in a file, counted from 1."""
+    """A place in a file, counted from 1."""
 
     line: int
     column: int
 
 
 class Fault(NamedTuple):
-    """Something that is wrong at a place, with what would be right."""
+    """An error at a place, with what would be right."""
 
     place: Place
     text: str
@@ -37,7 +37,7 @@ class WrongFile(Exception):
 
 
 def did_you_mean(word: object, known: Iterable[object]) -> str:
-    """Return a sentence with the word of `known` that is most like this one, else with all of them."""
+    """Return a sentence with the word of `known` that is most similar, else with all of them."""
     names = [str(name) for name in known]
     close = get_close_matches(str(word), names, n=1)
     if close:

@@ -1,4 +1,4 @@
-"""The text of a rules file as a tree whose values know their places."""
+"""The text of a rules file as a tree of values with their places."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from django.utils.translation import gettext as _
 
 from .faults import Fault, Place, WrongFile
 
-#: More values than any rules file needs. YAML's references can stand for very many in a short text.
+#: More values than any rules file needs. In YAML a short text with references can contain very many.
 MAX_NODES: Final = 200_000
-#: Lists and objects within each other; a rules file has five levels.
+#: Maximum nesting; a rules file has five levels.
 MAX_DEPTH: Final = 50
-#: Characters of a number, and decimal places before or behind the point. No field takes nearly as many.
+#: Maximum characters of a number, and of decimal places before or after the point. No field needs nearly as many.
 MAX_DIGITS: Final = 100
 
-#: No database stores them: NUL, and half of a character of UTF-16.
+#: Characters that databases do not store: NUL, and half of a UTF-16 pair.
 _NOT_STORED: Final = re.compile("[\\x00\\ud800-\\udfff]")
 
 
 @dataclass(frozen=True)
 class Node:
-    """A value at its place. value: a text, int, Decimal, bool or `None`; a list of nodes; or pairs of key and value."""
+    """A value with its place. value: a text, int, Decimal, bool, `None`, list of nodes, or pairs of key and value."""
 
     value: Any
     place: Place
@@ -35,7 +35,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Pairs:
-    """The value of a node that has keys: pairs in the order of the file. A key may be there twice."""
+    """The value of a node with keys: pairs in the order of the file. A key may occur twice."""
 
     pairs: tuple[tuple[Node, Node], ...]
 
@@ -46,7 +46,7 @@ def tree_of_json(text: str, file: str) -> Node:
 
 
 def exact(text: str | int | Decimal) -> Decimal:
-    """Return a number. Raises ValueError if it is none, not finite, or too long."""
+    """Return a number. Raises ValueError if it is invalid, not finite, or too long."""
     try:
         number = Decimal(text)
     except ArithmeticError as error:
@@ -66,7 +66,7 @@ def checked(value: Any, place: Place, file: str) -> Any:
 
 
 class _Json:
-    """JSON with places. The standard library's reader has none for values, and keeps the last of two equal keys."""
+    """JSON with places. The standard library's reader has none for values, and drops the first of two equal keys."""
 
     _SPACE: Final = re.compile(r"[ \t\n\r]*")
     _STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"')
@@ -79,7 +79,7 @@ class _Json:
         self._lines = [0, *(found.end() for found in re.finditer("\n", self._text))]
 
     def tree(self) -> Node:
-        """Read it all."""
+        """Return the tree of the whole text."""
         node = self._value(0)
         self._skip()
         if self._at < len(self._text):

@@ -1,4 +1,4 @@
-"""A YAML file that is there already, of which only the values change that differ."""
+"""Changing an existing YAML file: only the values that differ change."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .yaml import commented, editor, text_of
 
 
 def updated(text: str, before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Return a YAML text, which means `before`, changed to mean `after`. What does not differ stays as it is written.
+    """Return a YAML text that means `before`, changed to mean `after`. Equal parts stay as they are written.
 
-    So comments stay, and what is written although it is the default. If more than values differ, the text is indented
-    anew, and brackets over several lines become one line, without the comments between them. Raises YamlMissing.
+    So comments and explicit defaults stay. If more than values differ, the text gets a new
+    indentation, and brackets over several lines become one line, without the comments in them. Raises YamlMissing.
     """
     if (changed := edited(text, before, after)) is not None:
         return changed
@@ -22,7 +22,7 @@ def updated(text: str, before: dict[str, Any], after: dict[str, Any]) -> str:
 
 
 def _update(found: Any, before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Make the difference of two documents in a mapping of ruamel's."""
+    """Apply the difference of two documents to a ruamel mapping."""
     keys = {str(key): key for key in found}
     for name in before.keys() - after.keys():
         if name in keys:
@@ -42,7 +42,7 @@ def _update(found: Any, before: dict[str, Any], after: dict[str, Any]) -> None:
 
 
 def _update_list(found: Any, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
-    """Make the difference of two lists of limits in one of ruamel's; those for the same are changed where they are."""
+    """Apply the difference of two lists of limits to a ruamel list; those for the same are changed where they are."""
     before, wanted = [*before], [meaning(each) for each in after]
     for place in reversed(range(len(before))):
         if meaning(before[place]) not in wanted:

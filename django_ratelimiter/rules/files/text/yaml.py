@@ -1,4 +1,4 @@
-"""YAML by ruamel.yaml: values with their places, and documents that keep their comments."""
+"""YAML with ruamel.yaml: values with their places, and documents that keep their comments."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .faults import Fault, Place, WrongFile
 from .nodes import MAX_DEPTH, MAX_DIGITS, MAX_NODES, Node, Pairs, checked, exact
 
 _TAG: Final = "tag:yaml.org,2002:"
-#: Wider than any line, so that none is broken.
+#: Longer than any line, so that no line is broken.
 _WIDTH: Final = 4_096
-#: Columns of comments move only where fewer spaces are left: two, as linters of YAML want.
+#: Comments keep their column unless fewer spaces remain before them: two, as YAML linters require.
 _ENOUGH_SPACE: Final = 2
 
 
@@ -35,7 +35,7 @@ def editor() -> Any:
 
 
 def _emitter() -> Any:
-    """Return ruamel's class that writes, but a longer value does not take the space before a comment behind it."""
+    """Return ruamel's emitter, changed so that a longer value does not use up the space before a comment."""
     from ruamel.yaml.emitter import RoundTripEmitter
 
     class Emitter(RoundTripEmitter):
@@ -49,8 +49,8 @@ def _emitter() -> Any:
 
 
 def _space_before(mark: Any) -> int:
-    """Return how many spaces a comment that was read needs before it: as many as it had, but two are enough."""
-    if not hasattr(mark, "pointer"):  # of a comment that was not read, but made
+    """Return the spaces before a comment that was read: as many as before, but two are enough."""
+    if not hasattr(mark, "pointer"):  # a comment that was not read, but added
         return 0
     ahead = mark.buffer[mark.pointer - mark.column : mark.pointer]
     return min(len(ahead) - len(ahead.rstrip()), _ENOUGH_SPACE) if ahead.strip() else 0
@@ -74,7 +74,7 @@ def tree_of_yaml(text: str, file: str) -> Node:
         mark = error.problem_mark or error.context_mark
         if error.context_mark and re.search(
             r"(stream end|end of stream)", error.problem or ""
-        ):  # show what is not closed
+        ):  # the place is where the open bracket or quote begins
             mark = error.context_mark
         place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
         words = ", ".join(filter(None, (error.context, error.problem)))
@@ -92,7 +92,7 @@ def tree_of_yaml(text: str, file: str) -> Node:
 
 
 def composed(text: str) -> Any:
-    """Return the nodes of ruamel of a YAML text; `None` if it is empty. Raises YamlMissing."""
+    """Return the ruamel nodes of a YAML text; `None` if it is empty. Raises YamlMissing."""
     return _library()(typ="safe", pure=True).compose(text)
 
 
@@ -104,13 +104,13 @@ def written(value: Any, *, quote: str = "", is_inline: bool = False) -> str:
         return "null"
     quoted = {"'": SingleQuotedScalarString, '"': DoubleQuotedScalarString}.get(quote)
     found = quoted(value) if quoted and isinstance(value, str) else commented(value)
-    if is_inline:  # where commas and brackets have a meaning
+    if is_inline:  # commas and brackets have a meaning there
         return text_of(commented({"x": [found]})).removeprefix("x: [").removesuffix("]\n")
     return text_of(commented({"x": found})).removeprefix("x: ").removesuffix("\n")
 
 
 def place_of_reference(text: str) -> Place:
-    """Return where a YAML text first refers to what stands elsewhere in it; its start if it does not."""
+    """Return the place of the first reference in a YAML text; its start if there is none."""
     tokens = _library()(typ="safe", pure=True).scan(text)
     marks = (token.start_mark for token in tokens if type(token).__name__ == "AliasToken")
     return next((Place(mark.line + 1, mark.column + 1) for mark in marks), Place(1, 1))
@@ -129,7 +129,7 @@ def _library() -> Any:
 
 
 class _Tree:
-    """Nodes of ruamel as ours."""
+    """Converts ruamel's nodes to ours."""
 
     def __init__(self, file: str) -> None:
         self._file, self._nodes = file, 0
@@ -137,7 +137,7 @@ class _Tree:
     def of(self, node: Any, depth: int) -> Node:
         place = Place(node.start_mark.line + 1, node.start_mark.column + 1)
         self._nodes += 1
-        if depth > MAX_DEPTH or self._nodes > MAX_NODES:  # also a reference to what it stands in
+        if depth > MAX_DEPTH or self._nodes > MAX_NODES:  # also if a reference contains itself
             raise WrongFile(self._file, [Fault(place, _("This is too large or too deep for a rules file."))])
         if node.id == "mapping":
             return Node(Pairs(tuple(self._pairs(node, depth))), place)
@@ -151,7 +151,7 @@ class _Tree:
 
 
 def scalar_of(node: Any) -> Any:
-    """Return what a plain value means. What is no number, flag or null stays text, a date as well."""
+    """Return the plain value of a scalar: a number, boolean or null; otherwise text, dates included."""
     tag, text = str(node.tag).removeprefix(_TAG), node.value
     if tag == "null":
         return None
@@ -178,7 +178,7 @@ def yaml_of(
 
     comments: lines at its top. on_rules: lines above rules, by slug.
     """
-    _library()  # which says what is missing
+    _library()  # raises if the library is missing
     found = commented(document)
     for section in ("tiers", "rules", "access"):
         if section in found:
@@ -193,7 +193,7 @@ def yaml_of(
 
 
 def commented(value: Any) -> Any:
-    """Return plain values as ruamel's, which can bear comments."""
+    """Return plain values as ruamel's types, which can have comments."""
     from ruamel.yaml.comments import CommentedMap, CommentedSeq
     from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
 
@@ -209,8 +209,8 @@ def commented(value: Any) -> Any:
     return value
 
 
-#: Several lines that can stand in a block as they are.
+#: Several lines that can be a block scalar without changes.
 _PLAIN_LINES: Final = re.compile(r"(?:[!-~][ -~]*\n)+[!-~][ -~]*")
 
-#: What readers of YAML before 1.2 take for true or false.
+#: Words that YAML before 1.2 reads as true or false.
 _WORDS_OF_OLD: Final = frozenset({"on", "off", "yes", "no", "y", "n", "true", "false", "null", "~"})

@@ -1,1 +1,1 @@
-"""The history of the rules: what each version changed, and the way back to one."""
+"""The history of the rules: what each version changed, and how to restore one."""

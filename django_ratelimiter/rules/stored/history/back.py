@@ -1,4 +1,4 @@
-"""Back to a version: the rows become what it says, as one new version."""
+"""Restoring a version: the rows become those of the version, as one new version."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from .snapshots import Snapshot, by_slug
 
 
 class NotBroughtBack(Exception):
-    """Raised if a version is not brought back; nothing was changed. Its text says why."""
+    """Raised if a version is not restored; nothing was changed. The text is the reason."""
 
 
 class RulesChanged(NotBroughtBack):
-    """The rules are not those any more that the plan started from."""
+    """The rules have changed since the plan was made."""
 
 
 class NothingToBringBack(NotBroughtBack):
-    """The rules are those of that version already."""
+    """The rules are already those of that version."""
 
 
 def plan_back(version: Version) -> Plan | None:
-    """Return the way back to a version from the rules as they are; `None` if that version is not stored any more."""
+    """Return the plan to restore a version; `None` if that version is not stored any more."""
     then = storage.snapshots(version).values_list("snapshot", flat=True).first()
     return None if then is None else plan(version, then)
 
 
 def bring_back(version: Version, seen: Version, author: Any = None, reason: str = "") -> Version:
-    """Make the rules those of a version again, as one new version, and return that. Not within another `editing`.
+    """Restore the rules of a version as one new version, and return that. Not within another `editing`.
 
-    seen: the latest version when somebody decided to do this; raises RulesChanged if there is a later one by now.
+    seen: the latest version when the user decided this; raises RulesChanged if there is a later one.
     Raises NothingToBringBack if nothing differs, and NotBroughtBack if that version cannot be enforced any more.
     """
     way = plan_back(version)
@@ -51,7 +51,7 @@ def bring_back(version: Version, seen: Version, author: Any = None, reason: str 
     summary = _("rules brought back from version %(number)s") % {"number": version.number}
     with editing(author, summary, reason):
         number, epoch = storage.state().values_list("number", "epoch").get()
-        if Version(number - 1, epoch) != seen:  # ours is the next one, under the lock
+        if Version(number - 1, epoch) != seen:  # ours is the next number, under the lock
             raise _changed()
         try:
             with transaction.atomic(using=storage.primary()):
@@ -69,7 +69,7 @@ def _changed() -> RulesChanged:
 
 
 def _verify(planned: Snapshot) -> None:
-    """Raise NotBroughtBack unless the rows are now what was planned."""
+    """Raise NotBroughtBack unless the rows are now equal to the plan."""
     found = snapshot_of_rows(as_committed)
     if by_slug(found) == by_slug(planned):
         return

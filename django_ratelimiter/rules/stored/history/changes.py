@@ -1,4 +1,4 @@
-"""What changed between two snapshots, from what to what, for people to read."""
+"""The differences between two snapshots, with old and new values, for people."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from .snapshots import (
     tier_columns,
 )
 
-#: As many changes as a summary names; the others are counted.
+#: Maximum number of changes that a summary lists; the others are counted.
 MAX_NAMED = 3
 
-#: What stands for an empty field.
+#: The text for an empty field.
 NOTHING = "\N{EN DASH}"
 
 Kind = Literal["added", "changed", "removed"]
 
 
 class FieldChange(NamedTuple):
-    """One field, from what to what, in words. name: of the column, or "limits"."""
+    """One field with its old and new value as text. name: of the column, or "limits"."""
 
     name: str
     label: str
@@ -47,7 +47,7 @@ class FieldChange(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A rule or tier that was added, changed or removed; or the switch of all enforcement, which has no slug."""
+    """A rule or tier that was added, changed or deleted; or the switch of all enforcement, which has no slug."""
 
     kind: Kind
     subject: Literal["rule", "tier", "enforcement"]
@@ -57,7 +57,7 @@ class Change(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Return what was changed: "Rule Export"."""
+        """Return the changed object: "Rule Export"."""
         texts = {
             "rule": _("Rule “%(name)s”"),
             "tier": _("Tier “%(name)s”"),
@@ -79,7 +79,7 @@ class Change(NamedTuple):
 
 
 def diff(before: Snapshot, after: Snapshot) -> list[Change]:
-    """Return what differs between two snapshots: the switch, then tiers, then rules."""
+    """Return the differences between two snapshots: the switch, then tiers, then rules."""
     changes = [*_of_switch(before, after)]
     for pair in changed_pairs(before["tiers"], after["tiers"], normal_tier):
         changes.append(_change("tier", pair, tier_fields(pair)))
@@ -89,12 +89,12 @@ def diff(before: Snapshot, after: Snapshot) -> list[Change]:
 
 
 def rule_change(pair: Pair, before: Snapshot, after: Snapshot) -> Change:
-    """Return the change of a rule between the snapshots that it is taken from."""
+    """Return the change of a rule between two snapshots."""
     return _left_out(pair, before, after) or _change("rule", pair, rule_fields(pair))
 
 
 def summary(changes: list[Change]) -> str:
-    """Return the first of these changes in words, and how many more there are."""
+    """Return the first of these changes as text, and how many more there are."""
     words = [change.in_words for change in changes[:MAX_NAMED]]
     more = len(changes) - MAX_NAMED
     if more > 0:
@@ -130,7 +130,7 @@ def _of_switch(before: Snapshot, after: Snapshot) -> Iterator[Change]:
 
 
 def _left_out(pair: Pair, before: Snapshot, after: Snapshot) -> Change | None:
-    """Return the change of a rule that could not be enforced on one side: its row was there all the same."""
+    """Return the change of a rule that could not be enforced in one snapshot; its row existed in both."""
     data: Any = pair.after or pair.before
     without, slug = after if pair.after is None else before, data["slug"]
     reasons = {entry["rule"]: entry["reason"] for entry in without["left_out"]}
@@ -142,10 +142,10 @@ def _left_out(pair: Pair, before: Snapshot, after: Snapshot) -> Change | None:
 
 
 def _fields(pair: Pair, columns: list[Any]) -> Iterator[FieldChange]:
-    """Yield the columns that differ; of a row that is on one side alone, those that hold something."""
+    """Yield the columns that differ; if the row is in one snapshot only, its columns that are not empty."""
     for column in columns:
         if pair.before and pair.after and pair.before.get(column.name, pair) == pair.after.get(column.name):
-            continue  # as most are: words are not made to be compared
+            continue  # the common case; comparing texts would be slow
         texts = [_in_words(column, data, pair) for data in pair]
         if texts[0] != texts[1]:
             yield FieldChange(column.name, str(capfirst(column.verbose_name)), *texts)
@@ -165,7 +165,7 @@ def _in_words(column: Any, data: Data | None, pair: Pair) -> str:
 
 
 def _limits(pair: Pair) -> Iterator[FieldChange]:
-    """Yield the limits that differ: the same tier's with the same meaning together, then what is left of each tier."""
+    """Yield the limits that differ: paired by tier and meaning, then the rest of each tier."""
     before, after = ([*data["limits"]] if data else [] for data in pair)
     resets = [max((limit["generation"] for limit in limits), default=0) for limits in (before, after)]
     for same in (lambda limit: (limit["tier"], meaning_of(limit)), lambda limit: limit["tier"]):
@@ -194,7 +194,7 @@ def _limit_change(before: Data | None, after: Data | None) -> Iterator[FieldChan
 
 
 def limit_text(limit: Data) -> str:
-    """Return a limit of a snapshot in words. One that cannot be enforced any more shows its numbers."""
+    """Return a limit of a snapshot as text. One that cannot be enforced any more is shown with its numbers."""
     if limit["unlimited"]:
         return _("unlimited")
     try:

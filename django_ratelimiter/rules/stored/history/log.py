@@ -1,4 +1,4 @@
-"""Stored versions, the latest first, each with what it changed: the difference from the one before it."""
+"""The stored versions, the latest first, each with its changes: the difference from the version before."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from .. import storage
 from .changes import Change, diff, rule_change, summary
 from .snapshots import Data, Pair, Snapshot, differ, normal_rule, pairs
 
-#: So many versions are looked through for those that changed a rule, at a time.
+#: Number of versions that are searched at a time for those that changed a rule.
 LOOKED_THROUGH: Final = 25
-#: Among so many of the latest versions the one is looked for that changed a rule or tier last.
+#: Number of latest versions that are searched for the last change of a rule or tier.
 RECENT: Final = 10
-#: So many rules are looked for in all snapshots, one by one.
+#: Maximum number of rules that are searched for in all snapshots, one by one.
 LOOKED_FOR: Final = 20
-#: Snapshots in memory at once; each holds the whole rule set.
+#: Maximum number of snapshots in memory; each contains the whole rule set.
 CHUNK: Final = 5
 
 
 class VersionEntry(NamedTuple):
-    """A stored version. changes: `None` = it is the oldest that is stored, so that nobody can tell."""
+    """A stored version. changes: `None` = not known, because it is the oldest one."""
 
     row: Any
     changes: list[Change] | None
 
     @property
     def in_words(self) -> str:
-        """Return the changes in a sentence."""
+        """Return the changes as a sentence."""
         return summary(self.changes or [])
 
 
 class RuleEntry(NamedTuple):
-    """A version that changed a rule, and what. before: the version before it."""
+    """A version that changed a rule, and the change. before: the previous version."""
 
     row: Any
     before: Any
@@ -45,9 +45,9 @@ class RuleEntry(NamedTuple):
 
 
 class RulePast(NamedTuple):
-    """The versions that changed a rule, of those looked through.
+    """The versions, of those searched, that changed a rule.
 
-    slug: what the rule was called before them. older: where to go on looking; `None` = these were all.
+    slug: of the rule before them. older: where to continue the search; `None` = there are no more.
     """
 
     entries: list[RuleEntry]
@@ -66,12 +66,12 @@ def rows() -> Any:
 
 
 def entries_of(page: Sequence[Any]) -> list[VersionEntry]:
-    """Return these neighbouring versions, the latest first, with their changes, in one query."""
+    """Return entries for these consecutive versions, the latest first, in one query."""
     return [*iter_entries(page)]
 
 
 def iter_entries(page: Sequence[Any]) -> Iterator[VersionEntry]:
-    """Yield what `entries_of` returns; of versions that nobody asks for, no changes are worked out."""
+    """Yield what `entries_of` returns. The changes of a version are computed only when it is reached."""
     if not page:
         return
     snapshots = _snapshots_from(version_of(page[0]), len(page) + 1)
@@ -83,15 +83,15 @@ def iter_entries(page: Sequence[Any]) -> Iterator[VersionEntry]:
 
 
 def row_before(version: Version) -> Any:
-    """Return the stored version before this one; `None` = there is none any more."""
+    """Return the stored version before this one; `None` = there is none."""
     earlier = [*storage.snapshots_until(version).defer("snapshot")[:2]]
     return earlier[1] if len(earlier) == 2 else None
 
 
 def past_of_rule(slug: str, start: Version | None = None) -> RulePast:
-    """Return the versions that changed this rule: of the latest, or of those from `start` back.
+    """Return the versions that changed this rule: among the latest, or among those from `start` back.
 
-    A rule that was renamed is followed, unless another one had its name as well.
+    A renamed rule is followed, unless another one has had its name as well.
     """
     first = start or Version(*(storage.snapshots().values_list("number", "epoch").first() or (0,)))
     page = [*storage.snapshots_until(first).defer("snapshot").prefetch_related("author")[: LOOKED_THROUGH + 1]]
@@ -106,7 +106,7 @@ def past_of_rule(slug: str, start: Version | None = None) -> RulePast:
 
 
 def latest_change_of(subject: str, slug: str) -> Any:
-    """Return the version that changed this rule or tier last, of the latest few; `None` = none of them did."""
+    """Return the version that changed this rule or tier last, among the latest few; `None` = none of them did."""
     for entry in entries_of(rows()[:RECENT]):
         if any((change.subject, change.slug) == (subject, slug) for change in entry.changes or ()):
             return entry.row
@@ -116,9 +116,10 @@ def latest_change_of(subject: str, slug: str) -> Any:
 def first_generation(slug: str) -> int:
     """Return the generation of the first limits of a new rule: a new one if a former rule had its slug, else 0.
 
-    For the transaction that adds it, which has its number already. Counters are named by slug and generation. Each
-    reset raises a generation by 1 and makes a version, so none has reached the number of this one. The database looks
-    for the slug in the texts of all snapshots; that it finds a tier of this name, too, does no harm.
+    Call it in the transaction that adds the rule, which already has its number. Counters are named by slug and
+    generation. Each reset raises a generation by 1 and makes a version, so no generation has reached the number of this
+    version. The database searches for the slug in all snapshots; a tier with this name is found, too, but that does no
+    harm.
     """
     texts = storage.snapshots().annotate(text=Cast("snapshot", TextField()))
     is_known = texts.filter(text__contains=f'"slug": "{slug}"').exists()
@@ -126,9 +127,9 @@ def first_generation(slug: str) -> int:
 
 
 def first_generations(slugs: Sequence[str]) -> dict[str, int]:
-    """Return the generation of the first limits of several new rules, by slug, as `first_generation` says.
+    """Return the generation of the first limits of several new rules, by slug, see `first_generation`.
 
-    Of very many none is looked for: a new generation does no harm where there are no counters.
+    If they are very many, nothing is searched: a new generation does no harm if there are no counters.
     """
     if len(slugs) <= LOOKED_FOR:
         return {slug: first_generation(slug) for slug in slugs}
@@ -136,7 +137,7 @@ def first_generations(slugs: Sequence[str]) -> dict[str, int]:
 
 
 def _pair_of(slug: str, earlier: Snapshot, after: Snapshot) -> Pair | None:
-    """Return a rule as it is in two snapshots; `None` = it is in neither, or the same in both."""
+    """Return a rule in two snapshots; `None` = it is in neither, or equal in both."""
     rows = [next((rule for rule in each["rules"] if rule["slug"] == slug), None) for each in (earlier, after)]
     if rows[0] == rows[1]:
         return None

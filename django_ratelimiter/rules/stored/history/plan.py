@@ -1,4 +1,4 @@
-"""What bringing back a version would do: the snapshot that the rows are to become, and what it cannot bring back."""
+"""The plan for restoring a version: the future snapshot of the rows, and what cannot be restored."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ..tables import models
 from .changes import Change, diff
 from .snapshots import Data, Snapshot, meaning_of, normal_rule, normal_tier, pairs
 
-#: Snapshots in memory at once while many are read; each holds the whole rule set.
+#: Maximum number of snapshots in memory while many are read; each contains the whole rule set.
 CHUNK: Final = 5
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The way back to a version. seen: the version that it starts from; it does not hold for any other.
+    """The plan for restoring a version. seen: the current version; the plan is not valid for any other.
 
-    now: the rules as they are. planned: as they would be. changes: from the one to the other. notes: what is not
-    brought back, or not as one might expect, in sentences.
+    now: the current rules. planned: the future ones. changes: between the two. notes: what is not
+    restored, or not as expected, in sentences.
     """
 
     target: Version
@@ -40,7 +40,7 @@ class Plan:
 
 
 def plan(target: Version, then: Snapshot) -> Plan:
-    """Return the way back from the rows as they are to this stored version."""
+    """Return the plan for restoring this stored version from the current rows."""
     seen = storage.committed_version()
     now = snapshot_of_rows(as_committed)
     now = {**now, "enforcement": storage.enforcement_enabled()}
@@ -52,10 +52,10 @@ def plan(target: Version, then: Snapshot) -> Plan:
 
 
 def planned_snapshot(now: Snapshot, then: Snapshot, assigned: set[str], generations: Mapping[str, int]) -> Snapshot:
-    """Return what the rows are to become: the rules and tiers of then, with counters that were never left.
+    """Return the future rows: the rules and tiers of `then`, with their current counters.
 
-    assigned: tiers of now that stay although they were not there then. generations: the highest that a rule's limits
-    have had since, by slug. The switch of all enforcement, and rules that cannot be enforced now, stay as they are.
+    assigned: current tiers that stay although `then` lacks them. generations: the highest that a rule's limits
+    have had since, by slug. The switch of all enforcement, and rules that cannot be enforced now, do not change.
     """
     tiers = [normal_tier(data) for data in then["tiers"]]
     for pair in pairs(now["tiers"], then["tiers"]):
@@ -64,7 +64,7 @@ def planned_snapshot(now: Snapshot, then: Snapshot, assigned: set[str], generati
     rules = []
     out_then = {entry["rule"] for entry in then["left_out"]}
     for pair in pairs(now["rules"], then["rules"]):
-        if pair.before == pair.after:  # as most are
+        if pair.before == pair.after:  # the common case
             rules.append(pair.before)
         elif pair.after:
             rules.append(rule_again(pair.before and normal_rule(pair.before), normal_rule(pair.after), generations))
@@ -74,10 +74,10 @@ def planned_snapshot(now: Snapshot, then: Snapshot, assigned: set[str], generati
 
 
 def rule_again(now: Data | None, then: Data, generations: Mapping[str, int]) -> dict[str, Any]:
-    """Return a rule as it was, with each limit's generation.
+    """Return a rule of `then`, with a generation for each limit.
 
-    A limit that counts now goes on with its counters. Any other gets the highest generation that the rule has had
-    since: so a reset of counters stays a reset, whatever came between.
+    A current limit keeps its counters. Any other gets the highest generation that the rule has had
+    since, so that a reset of counters is not undone.
     """
     ours = now["limits"] if now else []
     highest = max([generations.get(then["slug"], 0), *(limit["generation"] for limit in ours)])
@@ -90,7 +90,7 @@ def rule_again(now: Data | None, then: Data, generations: Mapping[str, int]) -> 
 
 
 def _asks_for_generations(now: Snapshot, then: Snapshot) -> bool:
-    """Return whether a limit comes back that does not count now; of those that do, the generation is known."""
+    """Return whether a limit is restored that does not exist now; the generation of current ones is known."""
     for pair in pairs(now["rules"], then["rules"]):
         if pair.after and pair.before != pair.after:
             before, after = (_meanings(normal_rule(data)) if data else set() for data in pair)
@@ -118,9 +118,9 @@ def _snapshots_since(version: Version) -> Iterator[Snapshot]:
 
 
 def needed_tiers(now: Snapshot, then: Snapshot) -> dict[str, int]:
-    """Return the tiers that were not there then but are needed now, by slug, with their number of assignments.
+    """Return the tiers that `then` lacks but that are needed now, by slug, with their number of assignments.
 
-    Needed: by assignments, which no version holds, or by a rule that cannot be enforced now and stays as it is.
+    Needed by assignments, which versions do not contain, or by a rule that cannot be enforced and does not change.
     """
     gone = [pair.before["slug"] for pair in pairs(now["tiers"], then["tiers"]) if pair.before and not pair.after]
     if not gone:

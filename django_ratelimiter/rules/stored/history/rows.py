@@ -1,4 +1,4 @@
-"""Rows made equal to a snapshot. Those that stay keep their primary keys."""
+"""Making rows equal to a snapshot. Rows that stay keep their primary keys."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .snapshots import Data, Pair, Snapshot, changed_pairs, limit_columns, meani
 
 
 def write(now: Snapshot, planned: Snapshot) -> None:
-    """Make the rows, which are those of `now`, equal to `planned`. Only what differs is written.
+    """Make the rows, which are those of `now`, equal to `planned`. Only differences are written.
 
-    Rows are saved one by one, so that signals are sent. It belongs into a transaction, within `editing`.
+    Rows are saved one by one, so that signals are sent. Call it in a transaction, within `editing`.
     """
     tier_pairs = changed_pairs(now["tiers"], planned["tiers"], normal_tier)
     rule_pairs = changed_pairs(now["rules"], planned["rules"], normal_rule)
@@ -37,7 +37,7 @@ def _slugs(pairs: Sequence[Pair]) -> set[str]:
 
 
 def _write_tiers(pairs: Sequence[Pair]) -> None:
-    """Write the tiers that are to be there. Two may swap what they are the default for, which is unique."""
+    """Write the planned tiers. Two may swap what they are the default for, which is unique."""
     rows = {row.slug: row for row in models.Tier.objects.using(primary()).filter(slug__in=_slugs(pairs))}
     nobody = models.Tier.DefaultFor.NONE
     models.Tier.objects.using(primary()).filter(slug__in=rows).exclude(default_for=nobody).update(default_for=nobody)
@@ -55,7 +55,7 @@ def _write_rule(rows: Mapping[str, Any], tiers: Mapping[str, Any], pair: Pair) -
 
 
 def _row_of(rows: Mapping[str, Any], pair: Pair) -> Any:
-    """Return the row that is there already, perhaps under another slug; one that cannot be enforced has no `before`."""
+    """Return the existing row, perhaps under another slug; one that cannot be enforced has no `before`."""
     return rows.get(pair.before["slug"] if pair.before else pair.after["slug"])  # type: ignore[index]
 
 
@@ -68,13 +68,13 @@ def _assign(row: Any, data: Data) -> None:
 def _write_limits(rule: Any, before: Sequence[Data], after: Sequence[Data], tiers: Mapping[str, Any]) -> None:
     """Delete and insert the limits that differ: two may have swapped their windows, which are unique.
 
-    Their order is that of their keys, which clients can see.
+    Their order is that of their primary keys, and clients can see it.
     """
     if before == after:
         return
     rows = models.RuleLimit.objects.using(primary()).filter(rule=rule)
     keys = list(rows.order_by("pk").values_list("pk", flat=True))
-    if len(keys) != len(before):  # of a rule that could not be enforced: nobody has compared them
+    if len(keys) != len(before):  # the rule could not be enforced, so its limits were not compared
         before = [{}] * len(keys)
     places = _places(before, after)
     equal = {
@@ -93,7 +93,7 @@ def _write_limits(rule: Any, before: Sequence[Data], after: Sequence[Data], tier
 
 
 def _places(before: Sequence[Data], after: Sequence[Data]) -> list[int | None]:
-    """Return which limit of before each limit of after continues, in order; `None` = it is new, and comes last."""
+    """Return which limit of `before` each limit of `after` continues, in order; `None` = it is new, and comes last."""
     places: list[int | None] = []
     start = 0
     for data in after:
@@ -101,7 +101,7 @@ def _places(before: Sequence[Data], after: Sequence[Data]) -> list[int | None]:
         places.append(found)
         start = start if found is None else found + 1
     if None in places and any(place is not None for place in places[places.index(None) :]):
-        return [place if place < len(before) else None for place in range(len(after))]  # only so the order is kept
+        return [place if place < len(before) else None for place in range(len(after))]  # only this keeps the order
     return places
 
 

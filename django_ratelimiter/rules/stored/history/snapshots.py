@@ -1,4 +1,4 @@
-"""Snapshots made alike, so that those of different releases can be compared, and the same rule found in two."""
+"""Normalizing snapshots, to compare those of different releases, and finding the same rule in two of them."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ Snapshot = Mapping[str, Any]
 
 
 def rule_columns() -> list[Any]:
-    """Return the fields of a rule that snapshots hold, as the form orders them."""
+    """Return the fields of a rule in snapshots, in the form's order."""
     return [field for field in models.Rule._meta.concrete_fields if not field.primary_key]
 
 
 def tier_columns() -> list[Any]:
-    """Return the fields of a tier that snapshots hold."""
+    """Return the fields of a tier in snapshots."""
     return [field for field in models.Tier._meta.concrete_fields if not field.primary_key]
 
 
 def limit_columns() -> list[str]:
-    """Return the columns of a limit that snapshots hold beside its tier."""
-    from ....models.options import NOT_GIVEN  # with the models, not before them; see `tables`
+    """Return the columns of a limit in snapshots, without its tier."""
+    from ....models.options import NOT_GIVEN  # imported together with the models, not before; see `tables`
 
     return ["algorithm", *NOT_GIVEN, "unlimited", "generation"]
 
 
 def meaning_of(limit: Data) -> tuple[Any, ...]:
-    """Return what tells the counters of a limit from others of its rule, as the names of counters do."""
+    """Return the values that distinguish the counters of a rule's limits, as in the names of counters."""
     from ....models.limits import MEANING
 
-    meant = {"slots": 10, "anchor_day": 1}  # what the empty ones stand for
+    meant = {"slots": 10, "anchor_day": 1}  # the meaning of empty ones
     return tuple(
         meant.get(column) if limit[column] is None and not limit["unlimited"] else limit[column] for column in MEANING
     )
 
 
 def normal_rule(data: Data) -> dict[str, Any]:
-    """Return a rule of a snapshot with all its columns. Those that an earlier release lacked hold what it meant.
+    """Return a rule of a snapshot with all its columns. Those that an older release lacked get their meaning then.
 
-    A description is in no snapshot of an earlier release, and nobody knows what it was: then it is missing here too.
+    Descriptions are missing in snapshots of older releases, and not known; they stay missing.
     """
     found = _with_defaults(data, rule_columns())
     if "description" not in data:
@@ -76,16 +76,16 @@ def _default(field: Any) -> Any:
 
 
 class Pair(NamedTuple):
-    """The same rule or tier in two snapshots; `None` = it is in one alone."""
+    """The same rule or tier in two snapshots; `None` = it is missing in one."""
 
     before: Data | None
     after: Data | None
 
 
 def pairs(before: Sequence[Data], after: Sequence[Data]) -> list[Pair]:
-    """Return rules or tiers with the same slug together, and of the others those with the same name: renamed ones.
+    """Return rules or tiers with the same slug in pairs, and of the others those with the same name: renamed ones.
 
-    In the order of `after`, then those that are gone.
+    In the order of `after`, then the deleted ones.
     """
     old, new = ({data["slug"]: data for data in rows} for rows in (before, after))
     gone = _by_unique_name(data for data in before if data["slug"] not in new)
@@ -104,14 +104,14 @@ def _by_unique_name(rows: Iterable[Data]) -> dict[str, Data]:
 
 
 def changed_pairs(before: Sequence[Data], after: Sequence[Data], normal: Callable[[Data], Data]) -> list[Pair]:
-    """Return the pairs of rules or tiers that differ. Most are equal as they stand, and are not looked into."""
+    """Return the pairs of rules or tiers that differ. Most are identical and need no normalizing."""
     differing = [pair for pair in pairs(before, after) if pair.before != pair.after]
     looked_into = [Pair(*(data and normal(data) for data in pair)) for pair in differing]
     return [pair for pair in looked_into if differ(pair)]
 
 
 def differ(pair: Pair) -> bool:
-    """Return whether two normal rows differ in anything that both of them hold."""
+    """Return whether two normal rows differ in a column that both have."""
     if pair.before is None or pair.after is None:
         return True
     return any(pair.before[name] != pair.after[name] for name in pair.before.keys() & pair.after.keys())
