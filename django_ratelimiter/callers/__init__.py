@@ -1,1 +1,1 @@
-"""One caller, as an operator asks about them: who it is, what they may do and why, what is left, and acts on it."""
+"""One caller: who it is, its tier and access entries and why, the state of its counters, and acts for it."""

@@ -1,4 +1,4 @@
-"""What operators do for a caller: each act says what it needs, does it, and looks afterwards whether it took."""
+"""What operators can do for a caller: each act has a permission, is performed, and then checks its effect."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ GRANT: Final = "django_ratelimiter.grant_caller"
 
 
 class ActRefused(ValueError):
-    """An act that cannot be done for this caller; the message says why, and nothing was changed."""
+    """An act that is not possible for this caller; the message says why, and nothing was changed."""
 
 
 class Outcome(NamedTuple):
-    """What became of an act, in words. took: it was looked up afterwards, and is so. changed: something was done."""
+    """The result of an act as text. took: a check afterwards has confirmed it. changed: something was done."""
 
     text: str
     took: bool = True
@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What was done, for the log. row: the row that was written; `None` = only counters. is_new: it was added."""
+    """What was done, for the log. row: the written row; `None` = only counters. is_new: it was added."""
 
     text: str
     row: Any = None
@@ -43,10 +43,10 @@ class Done(NamedTuple):
 
 
 class Act(ABC):
-    """Something that an operator does for a caller.
+    """An action of an operator for a caller.
 
-    kind: its name in the log. permission: what it takes. writes_rows: it writes to the database, within a transaction;
-    else it calls the engine, outside.
+    kind: its name in the log. permission: that it needs. writes_rows: it writes to the database, in a transaction;
+    else it calls the engine, outside of a transaction.
     """
 
     kind: ClassVar[str]
@@ -59,7 +59,7 @@ class Act(ABC):
 
     @abstractmethod
     def check(self, caller: Caller, done: Done) -> Outcome:
-        """Ask engine and database, once it is committed, whether it took."""
+        """Check after the commit, with the engine and the database, whether it took effect."""
 
 
 @dataclass
@@ -105,7 +105,7 @@ class _CounterAct(Act):
     name: str
 
     def found(self, caller: Caller) -> Counter:
-        """Return the counter, and keep it for the check. Raises ActRefused."""
+        """Return the counter, and store it for the check. Raises ActRefused."""
         self._counter = counter_named(caller, self.name)
         return self._counter
 
@@ -121,13 +121,13 @@ class _CounterAct(Act):
         return self.judged(text % {"done": done.text, "left": after.left, "capacity": after.capacity}, after)
 
     def judged(self, text: str, after: Counter) -> Outcome:
-        """Return the outcome of what was found afterwards, and was put into words."""
+        """Return the outcome with this text about the counter's later state."""
         return Outcome(text)
 
 
 @dataclass
 class GiveBack(_CounterAct):
-    """Give units back to one counter."""
+    """Refund units of one counter."""
 
     kind = "give"
     units: int
@@ -155,7 +155,7 @@ class GiveBack(_CounterAct):
 
 @dataclass
 class EndLease(_CounterAct):
-    """End one lease of a counter of concurrency."""
+    """Release one lease of a concurrency counter."""
 
     kind = "end"
     began_us: int
@@ -170,14 +170,14 @@ class EndLease(_CounterAct):
 
 
 def unchecked(done: Done) -> Outcome:
-    """Return the outcome of an act after which the engine gave no answer."""
+    """Return the outcome of an act after which the engine did not answer."""
     return Outcome(
         _("%(done)s It could not be checked, because Redis does not answer now.") % {"done": done.text}, took=False
     )
 
 
 def counters_now(caller: Caller) -> Counters:
-    """Return the caller's counters under the rules in force."""
+    """Return the caller's counters under the current rules."""
     rules = latest_rules()
     return counters_of(caller, rules, grounds_of(caller, rules).entitlement)
 
@@ -191,5 +191,5 @@ def counter_named(caller: Caller, name: str) -> Counter:
 
 
 def as_typed(multiplier: Decimal) -> str:
-    """Return a multiplier without the zeros that the database pads it with."""
+    """Return a multiplier without the trailing zeros of the database."""
     return f"{multiplier.normalize():f}"

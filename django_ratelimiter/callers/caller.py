@@ -1,4 +1,4 @@
-"""A caller: what is known of who asks, from which the names of all of their counters are computed."""
+"""A caller: the known values of a client, from which the names of all its counters are computed."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from .references import digests_of, everybody, find_reference, rules_of
 
 KINDS: Final = ("user", "api_key", "ip", "session", "partition")
 
-#: Longer texts are nobody's.
+#: Longer texts are never valid.
 MAX_TEXT: Final = 1_000
 
 _DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
-#: Stands before what API_KEY_RESOLVER returned. Without it, a text that is no known key is one all the same.
+#: The prefix for a result of API_KEY_RESOLVER. Without it, a text that is not a known key is read as a key, too.
 _RESOLVED: Final = "value:"
 _PART: Final = re.compile(r"((?:header|path|field):[^:=|]+|[A-Za-z_][A-Za-z0-9_]*)[:=](.+)", re.DOTALL)
 
 
 class UnknownCaller(ValueError):
-    """What was typed is no caller; the message says what would be one."""
+    """The input is not a caller; the message says what would be."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """A caller, by the values that are known of them.
+    """A caller, by its known values.
 
-    kind, value: how they were asked for; kind "digest" = nothing is known but the digest of their counters.
+    kind, value: from the input; kind "digest" = only the digest of the counters is known.
     known: values by the names that rules are split by. address: the whole IP address. api_key: the hash of the key.
-    user: the row of the user; `None` = there is none, or another kind of caller. is_secret: they are known by a key
-    that may stand in no address and be kept nowhere. rule: the slug in the reference that they were asked for by.
+    user: the row of the user; `None` = there is none, or another kind of caller. is_secret: it is identified by a key
+    that must not be in a URL or be stored. rule: the slug in the reference from the input.
     """
 
     kind: str
@@ -59,7 +59,7 @@ class Caller:
 
     @property
     def open_value(self) -> str:
-        """What leads to the caller again, together with the kind: it names one caller alone. Not of a secret one."""
+        """The value that identifies the caller in a URL, together with the kind. Empty for a secret one."""
         if self.kind == "user":
             return by_key(self.value)
         return _open_key(self.value) if self.kind == "api_key" else self.value
@@ -71,17 +71,17 @@ class Caller:
 
     @property
     def is_unknown_user(self) -> bool:
-        """Whether a user was asked for whom the database does not have."""
+        """True if the input is a user that is not in the database."""
         return self.kind == "user" and self.user is None
 
     @property
     def is_everybody(self) -> bool:
-        """Whether this is the digest of all callers together, whom rules count that are split by nothing."""
+        """True if this is the digest of all callers together, in rules that are not split."""
         return self.kind == "digest" and self.value == everybody()
 
     @property
     def is_nobody(self) -> bool:
-        """Whether this is the digest of all requests that lack what a rule is split by."""
+        """True if this is the digest of all requests that lack the value that a rule is split by."""
         return self.kind == "digest" and self.value == missing()
 
     def partition(self, names: Iterable[str]) -> str | None:
@@ -92,15 +92,15 @@ class Caller:
         return encode_partition([(name, self.known[name]) for name in names])
 
     def missing(self, rule: RuleRecord) -> list[str]:
-        """Return the names that this rule is split by, and that are not known of the caller."""
+        """Return the names that this rule is split by and that are not known for the caller."""
         if self.kind == "digest":
             return []
         return [name for name in rule.partition_by if name not in self.known]
 
     def digest_for(self, rule: RuleRecord) -> str | None:
-        """Return what stands for the caller in the names of a rule's counters; `None` = it cannot be known.
+        """Return the caller's digest in the names of a rule's counters; `None` = not known.
 
-        An address is also that of requests which lack what the rule is split by, where these count by address.
+        For an address, also if the rule is split by another value, but counts requests without that by address.
         """
         if self.kind == "digest" and rule.partition_by:
             return self.value
@@ -110,12 +110,12 @@ class Caller:
         return None if value is None else digest(value)
 
     def stands_in(self, rule: RuleRecord) -> bool:
-        """Return whether the rule counts the caller by address for lack of something else."""
+        """Return whether the rule counts the caller by address because another value is missing."""
         return rule.missing_partition == "ip" and self.kind == "ip" and bool(self.missing(rule))
 
     @property
     def digest(self) -> str:
-        """The digest of the caller by themselves, as in the reports of rules that are split by nothing else."""
+        """The digest of the caller alone, as in the reports of rules that are split by nothing else."""
         if self.kind == "digest":
             return self.value
         if self.kind in self.known:
@@ -123,7 +123,7 @@ class Caller:
         return digest(encode_partition(self.known.items()))
 
     def __str__(self) -> str:
-        """Return the caller in words that may be stored: no address, session or key, but the start of the digest."""
+        """Return the caller as text that may be stored: no address, session or key, but the start of the digest."""
         if self.kind == "user":
             return _("user %s") % self.value
         return f"{_LABELS[self.kind]()} {self.digest[:8]}…"
@@ -139,11 +139,11 @@ _LABELS: Final = {
 
 
 def caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
-    """Return the caller of this kind. others: partitions that are known of them as well, such as "header:X-Org=acme".
+    """Return the caller of this kind. others: more known partitions, such as "header:X-Org=acme".
 
-    A user is found by primary key or login name; "id:42" and "name:42" say which. An API key is one, or its hash, or
-    "value:" and what API_KEY_RESOLVER returns for it. A "reference" is that of a rejection; of its caller no more than
-    the digest is known. Raises UnknownCaller.
+    A user is found by primary key or login name; "id:42" and "name:42" say which. An API key is the key, its hash, or
+    "value:" and the result of API_KEY_RESOLVER. A "reference" is that of a rejection; only the digest of its caller
+    is known. Raises UnknownCaller.
     """
     value = value.strip()
     if kind == "reference":
@@ -164,7 +164,7 @@ def caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
 
 
 def _caller_of_reference(text: str) -> Caller:
-    """Return the caller whom the reference of a rejection means. It may stand in a whole response."""
+    """Return the caller of a rejection's reference, which may be in the text of a whole response."""
     reference = find_reference(text)
     if reference is None:
         raise UnknownCaller(_("This is not the reference of a rejection. Enter it as “export#eJL8d1F2”."))
@@ -178,7 +178,7 @@ def _caller_of_reference(text: str) -> Caller:
 
 
 def parts_of(text: str) -> dict[str, str]:
-    """Return the values by name in a partition, as it is written: "user:7|ip:192.0.2.7", "header:X-Org=acme"."""
+    """Return the values by name in a partition as text: "user:7|ip:192.0.2.7", "header:X-Org=acme"."""
     found: dict[str, str] = {}
     for part in text.strip().split("|"):
         match = _PART.fullmatch(part.strip()) if "\0" not in part and len(part) <= MAX_TEXT else None
@@ -193,7 +193,7 @@ def _kinds() -> str:
 
 
 def _caller(kind: str, value: str, parts: Mapping[str, str]) -> Caller:
-    """Return the caller, each value as a request would have it."""
+    """Return the caller, with each value as a request would have it."""
     known = dict(parts)
     address = api_key = user = None
     if "session" in known:
@@ -211,7 +211,7 @@ def _caller(kind: str, value: str, parts: Mapping[str, str]) -> Caller:
 
 
 def _is_secret(kind: str, value: str, known: Mapping[str, str]) -> bool:
-    """Return whether what the caller was asked for by, or what it stands for, is the key of a session or an API."""
+    """Return whether the input, or a known value, is the key of a session or an API."""
     if kind == "api_key":
         return value == known["api_key"] and not _HASH.fullmatch(value)
     typed = parts_of(value) if kind == "partition" else {kind: value}
@@ -219,7 +219,7 @@ def _is_secret(kind: str, value: str, known: Mapping[str, str]) -> bool:
 
 
 def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:
-    """Return the parts that may stand in an address, keys of APIs by their hash, and whether that is all of them."""
+    """Return the parts that may be in a URL, API keys by their hash, and whether these are all."""
     parts: dict[str, str] = {}
     for text in texts:
         parts |= parts_of(text)
@@ -234,12 +234,12 @@ def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:
 
 
 def _open_key(found: str) -> str:
-    """Return the name in addresses of what rules count an API key by: the hash, or what API_KEY_RESOLVER returns."""
+    """Return the identity of an API key for URLs: the hash, or the result of API_KEY_RESOLVER."""
     return found if _HASH.fullmatch(found) else f"{_RESOLVED}{found}"
 
 
 def _user_of(text: str) -> tuple[str, Any]:
-    """Return what rules count by, and the user; `None` = there is none, or no more."""
+    """Return the value that rules count by, and the user; `None` = there is none, or not any more."""
     try:
         user = find_user(text)
     except TwoUsers as error:
@@ -253,7 +253,7 @@ def _user_of(text: str) -> tuple[str, Any]:
 
 
 def _addresses(text: str) -> tuple[str, str]:
-    """Return what rules count by and the whole address, of an address or a network as rules know it."""
+    """Return the value that rules count by, and the whole address, for an address or network."""
     request = HttpRequest()
     request.META["REMOTE_ADDR"] = text.partition("/")[0]
     ip, address = client_ip(request), client_address(request)
@@ -263,7 +263,7 @@ def _addresses(text: str) -> tuple[str, str]:
 
 
 def _api_key(text: str) -> tuple[str, str | None]:
-    """Return what rules count by and the hash, of a key or of either. A key that nobody knows counts as its hash."""
+    """Return the value that rules count by, and the hash, for a key or either of these. An unknown key is its hash."""
     resolver, hashed = settings.API_KEY_RESOLVER, hash_api_key(text)
     is_hash = _HASH.fullmatch(text) is not None
     if resolver is None:
@@ -278,11 +278,11 @@ def _api_key(text: str) -> tuple[str, str | None]:
 
 
 def _add_user_of_session(known: dict[str, str]) -> None:
-    """Add who is logged in by this session. One that cannot be read has nobody."""
+    """Add the logged-in user of this session. A session that cannot be read has none."""
     engine = import_module(django_setting("SESSION_ENGINE", "django.contrib.sessions.backends.db"))
     try:
         user = engine.SessionStore(known["session"]).load().get(SESSION_KEY)
-    except Exception:  # sessions may be kept anywhere
+    except Exception:  # session stores may raise anything
         user = None
     if user is not None:
         known.setdefault("user", by_key(user))

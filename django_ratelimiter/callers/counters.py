@@ -1,4 +1,4 @@
-"""The counters of a caller, as they were read: one for each limit of each rule, with what it allows now."""
+"""The counters of a caller: one for each limit of each rule, with what it allows now."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .caller import Caller
 
 @dataclass(frozen=True)
 class Counter:
-    """One counter of a caller. verdict: of a request of the rule's cost that came now; `None` = not known.
+    """One counter of a caller. verdict: of a request with the rule's cost now; `None` = not known.
 
-    digest: the caller in its name. is_shared: all callers have it. stands_in: it counts requests from the address
-    which lack what the rule is split by.
+    digest: of the caller, in its name. is_shared: all callers share it. stands_in: it counts requests from the address
+    that lack the value that the rule is split by.
     """
 
     rule: RuleRecord
@@ -32,7 +32,7 @@ class Counter:
 
     @property
     def name(self) -> str:
-        """What forms and the API call this counter: the rule's slug, and what tells its limits apart."""
+        """The name in forms and in the API: the rule's slug, and what distinguishes its limits."""
         return f"{self.rule.slug}{self.charge.limit.tag}"
 
     @property
@@ -41,7 +41,7 @@ class Counter:
 
     @property
     def is_local(self) -> bool:
-        """Whether each process counts by itself, for good: nobody knows the sum."""
+        """True if each process counts alone, without sync: the sum is not known."""
         return self.charge.sync_interval is not None and self.charge.sync_interval < 0
 
     @property
@@ -58,12 +58,12 @@ class Counter:
 
     @property
     def is_limited(self) -> bool:
-        """Whether the rule would now reject a request, or, in shadow, count it as such."""
+        """True if the rule would now reject a request, or, in shadow, count it as rejected."""
         return self.verdict is not None and not self.verdict.allowed
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the rule rejects the caller now."""
+        """True if the rule rejects the caller now."""
         return self.is_limited and self.rule.mode == "enforce"
 
     @property
@@ -87,7 +87,7 @@ class Counter:
 
 
 class Unread(NamedTuple):
-    """A rule whose counter cannot be named: what is missing of the caller."""
+    """A rule whose counter is not known: the values of the caller that are missing."""
 
     rule: RuleRecord
     missing: tuple[str, ...]
@@ -95,11 +95,11 @@ class Unread(NamedTuple):
 
 @dataclass(frozen=True)
 class Counters:
-    """All of a caller's counters. unread: the rules that more must be known for. unlimited: those without a limit for
-    the caller's tier. problem: why the engine could not be asked; the counters are without verdicts then.
-    before_login: by which rules decide where the user is not known yet, as before a REST framework view has checked a
+    """All of a caller's counters. unread: the rules with missing values. unlimited: those without a limit for
+    the caller's tier. problem: why the engine did not answer; then the counters have no verdicts.
+    before_login: the counters of rules while the user is not known, as before a DRF view has checked a
     token; only of rules that have other limits then.
-    peeked: what the engine has told in the same calls, with the refusals of all callers; `None` = those are not read.
+    peeked: what the engine has returned in the same calls, with the rejections of all callers; `None` = not read.
     """
 
     counters: Sequence[Counter]
@@ -111,7 +111,7 @@ class Counters:
 
     @property
     def own(self) -> list[Counter]:
-        """Those that can be reset for this caller alone."""
+        """The counters that can be reset for this caller alone."""
         return [each for each in self.counters if not each.is_shared and not each.is_local]
 
     @property
@@ -120,24 +120,24 @@ class Counters:
 
     @property
     def blocked_scopes(self) -> list[Counter]:
-        """Those of `blocked` that reject no request, but code alone that asks for a scope which no view names."""
+        """Those of `blocked` that reject no request, but only code that names a scope that no view has."""
         slugs = for_no_view(each.rule for each in self.blocked)
         return [each for each in self.blocked if each.rule.slug in slugs]
 
     @property
     def blocked_views(self) -> list[Counter]:
-        """The others of `blocked`."""
+        """The rest of `blocked`."""
         slugs = for_no_view(each.rule for each in self.blocked)
         return [each for each in self.blocked if each.rule.slug not in slugs]
 
     @property
     def blocked_before_login(self) -> list[Counter]:
-        """Those that reject a request of this caller whose token only the view can check, and no other request."""
+        """The counters that reject a request of this caller with a token that only the view can check, and no other."""
         return [each for each in self._before_login_alone() if each.is_blocked]
 
     @property
     def unknown_before_login(self) -> list[Counter]:
-        """Those of which nobody can say here whether they would reject such a request."""
+        """The counters for which it is not known whether they would reject such a request."""
         return [each for each in self._before_login_alone() if each.verdict is None and each.rule.mode == "enforce"]
 
     def _before_login_alone(self) -> list[Counter]:
@@ -145,11 +145,11 @@ class Counters:
         return [each for each in self.before_login if each.rule.slug not in slugs]
 
     def before_login_of(self, rule: RuleRecord) -> list[Counter]:
-        """Return those by which this rule decides where the user is not known yet; empty = by the same."""
+        """Return this rule's counters while the user is not known; empty = the same as usual."""
         return [each for each in self.before_login if each.rule is rule]
 
     def of(self, caller: Caller) -> Counters:
-        """Return those that say something of the caller: of whom nothing but a key is known, their own in use."""
+        """Return the counters that concern the caller: if only a key is known, its own counters that are in use."""
         if caller.is_everybody:
             return Counters([each for each in self.counters if each.is_shared], problem=self.problem)
         if caller.is_nobody:
@@ -160,7 +160,7 @@ class Counters:
         return Counters(shown, self.unread, self.unlimited, self.problem)
 
     def named(self, names: Iterable[str]) -> list[Counter]:
-        """Return the caller's own counters of these names."""
+        """Return the caller's own counters with these names."""
         wanted = set(names)
         return [each for each in self.own if each.name in wanted]
 

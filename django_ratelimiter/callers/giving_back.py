@@ -1,7 +1,8 @@
-"""Give units back to a counter, and end leases: by refunds, whose receipts are made from what peeks tell.
+"""Refund units of a counter, and end leases: by refunds, with receipts made from peeks.
 
-A window that is counted, and a bucket, take any receipt of now. What keeps each request's time gives back only what was
-spent at a time that the receipt names: the engine says when the oldest of it leaves, which is a window later.
+For a window that is counted, and a bucket, any receipt with the current time works. Algorithms that store each
+request's time only refund units that were charged at the time in the receipt. The engine reports when the oldest of
+them expire, which is one window later.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from ..engine.registry import STRICTEST
 from ..exceptions import EngineUnavailable
 from .counters import Counter
 
-#: Times at which was spent, of which one act gives units back: each takes two calls.
+#: Maximum number of charge times for which one act refunds units: each takes two calls.
 MAX_STEPS: Final = 100
 
-#: Leases that are listed: each takes a call.
+#: Maximum number of leases in the list: each takes a call.
 MAX_LEASES: Final = 25
 
 #: The algorithm that holds leases.
@@ -28,19 +29,19 @@ _LEASES: Final = next(algorithm for algorithm in Algorithm if algorithm.traits.h
 
 
 class LeaseLog(Limit):
-    """A limit that reads the leases of another as a log of requests: its peeks tell each lease's end, by cost.
+    """A limit that reads the leases of another as a log of requests: its peeks return each lease's end, by cost.
 
-    Concurrency itself tells the end of the oldest alone, for nobody knows when the others will be released.
+    Concurrency itself only reports the end of the oldest, because the others may be released at any time.
     """
 
     @cached_property
     def tag(self) -> str:
-        """The tag of the limit that holds the leases."""
+        """The tag of the limit with the leases."""
         return f":{_LEASES.letter}{super().tag[2:]}"
 
 
 class Lease(NamedTuple):
-    """A lease. began_us: when it was taken, in microseconds since the Unix epoch. ends_at: at the latest."""
+    """A lease. began_us: its start, in microseconds since the Unix epoch. ends_at: at the latest."""
 
     began_us: int
     ends_at: datetime
@@ -51,10 +52,10 @@ class Lease(NamedTuple):
 
 
 def give_back(counter: Counter, units: int) -> int:
-    """Give units back to a counter and return how many more remain in it now than did before.
+    """Refund units of a counter and return by how many the remaining quota has grown.
 
-    A sliding window counter gives back what was used in the present window of the clock, and where that had no request
-    yet, in the one before. Raises EngineUnavailable.
+    A sliding window counter refunds units of the current window of the clock, or, if that has no request
+    yet, of the previous one. Raises EngineUnavailable.
     """
     before = _peek(counter.charge)
     wanted = min(units, before.charge.limit.capacity - before.remaining)
@@ -63,17 +64,17 @@ def give_back(counter: Counter, units: int) -> int:
     limit = counter.charge.limit
     if limit.traits.refunds_by_time:
         return _give_back_by_time(counter.charge, before, wanted)
-    # Of several windows, one is that of the last request.
+    # Of several windows, one contains the last request.
     times = [before.at_us - number * limit.window_us for number in range(limit.traits.windows)]
     get_engine().refund([_receipt(counter.charge, wanted, at) for at in times])
     try:
         return max(_peek(counter.charge).remaining - before.remaining, 0)
-    except EngineUnavailable:  # it was done, and cannot be looked up now
+    except EngineUnavailable:  # it was done, but the result is not known
         return wanted
 
 
 def leases_of(counter: Counter) -> list[Lease]:
-    """Return the leases that a counter of concurrency holds, the oldest first, MAX_LEASES at most: a call for each."""
+    """Return the leases of a concurrency counter, the oldest first, at most MAX_LEASES: one call for each."""
     charge = counter.charge._replace(limit=_as_log(counter.charge.limit), max_delay=None)
     found: list[Lease] = []
     verdict = _peek(charge, 0)
@@ -91,14 +92,14 @@ def leases_of(counter: Counter) -> list[Lease]:
 
 
 def end_lease(counter: Counter, began_us: int) -> bool:
-    """End the lease that was taken at this moment; False = there is none, or it has just ended."""
+    """Release the lease that began at this time; False = there is none, or it has just ended."""
     before = _peek(counter.charge, 0)
     get_engine().refund([_receipt(counter.charge, counter.capacity, began_us)])
     return _peek(counter.charge, 0).remaining > before.remaining
 
 
 def _give_back_by_time(charge: Charge, before: Verdict, wanted: int) -> int:
-    """Give back the oldest units, which would come back first: of one time after the other."""
+    """Refund the oldest units, which would come back first: one charge time after the other."""
     remaining, target = before.remaining, before.remaining + wanted
     for _ in range(MAX_STEPS):
         verdict = _peek(charge, remaining + 1)
@@ -107,7 +108,7 @@ def _give_back_by_time(charge: Charge, before: Verdict, wanted: int) -> int:
             break
         get_engine().refund([_receipt(charge, target - verdict.remaining, _spent_at(verdict))])
         after = _peek(charge, 0).remaining
-        if after <= verdict.remaining:  # others spend as fast, or a slot has just left
+        if after <= verdict.remaining:  # others use quota as fast, or a slot has just expired
             break
         remaining = after
         if remaining >= target:
@@ -125,12 +126,12 @@ def _wait_us(verdict: Verdict) -> int:
 
 
 def _spent_at(verdict: Verdict) -> int:
-    """Return when that was spent which must leave before this verdict's cost passes."""
+    """Return the time of the charges that must expire before this verdict's cost is allowed."""
     return verdict.at_us + _wait_us(verdict) - verdict.charge.limit.window_us
 
 
 def _receipt(charge: Charge, units: int, spent_at_us: int) -> Verdict:
-    """Return a receipt for units that were spent at a moment; the engine takes no more than was."""
+    """Return a receipt for units charged at this time; the engine refunds at most what was charged."""
     return Verdict(True, 0, 0.0, 0.0, 0.0, False, spent_at_us, charge, units, spent_at_us)
 
 

@@ -1,4 +1,4 @@
-"""Acts that give a caller more, another tier, or access for a while: rows of the database, which end by themselves."""
+"""Acts that give a caller more quota, another tier, or access for a while: rows in the database with an end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .reading import latest_rules
 
 
 class _Grant(Act):
-    """An act that ends by itself. until: when."""
+    """An act with an end. until: its time."""
 
     permission = GRANT
     writes_rows = True
@@ -40,19 +40,19 @@ class _Grant(Act):
 
     @abstractmethod
     def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
-        """Do it. until: the end, in words."""
+        """Do it. until: the end, as text."""
 
 
 class _Assign(_Grant):
     """Assign a tier and a multiplier."""
 
     def assign(self, caller: Caller, tier: str, multiplier: Decimal, operator: Any, reason: str) -> TierAssignment:
-        """Return the new row, and keep for the check what was assigned."""
+        """Return the new row, and store the assignment for the check."""
         self._wanted = tier, multiplier
         return _assignment(caller, tier, multiplier, self.until, operator, reason)
 
     def check(self, caller: Caller, done: Done) -> Outcome:
-        """Ask as a request would be, with nothing remembered."""
+        """Read the entitlement as for a request, without caches."""
         _forget()
         rules = latest_rules()
         found = cache.entitlement_for(rules, caller.user_id, caller.api_key, caller.partition)
@@ -65,7 +65,7 @@ class _Assign(_Grant):
 
 @dataclass
 class GrantMore(_Assign):
-    """Multiply every limit of the caller until a moment, and leave the tier as it is."""
+    """Multiply every limit of the caller until a time; the tier does not change."""
 
     kind = "more"
     multiplier: Decimal
@@ -83,7 +83,7 @@ class GrantMore(_Assign):
 
 
 def _why_not_more() -> str:
-    """Return why a caller without a tier cannot be allowed more, and what to do instead."""
+    """Return why a caller without a tier cannot get more, and what to do instead."""
     if Tier.objects.exists():
         return _("The caller has no tier that could be multiplied. Choose a tier for a while instead.")
     return _(
@@ -94,7 +94,7 @@ def _why_not_more() -> str:
 
 @dataclass
 class MoveTier(_Assign):
-    """Put the caller into a tier until a moment."""
+    """Assign the caller to a tier until a time."""
 
     kind = "tier"
     tier: str
@@ -107,7 +107,7 @@ class MoveTier(_Assign):
 
 @dataclass
 class SetAccess(_Grant):
-    """Allow the caller past all rules, or deny every request, until a moment."""
+    """Exempt the caller from all rules, or deny every request, until a time."""
 
     kind = "access"
     action: str
@@ -138,7 +138,7 @@ class SetAccess(_Grant):
 
 @dataclass
 class EndAccess(Act):
-    """End the caller's own access entry now. One without an end is left to who may change entries."""
+    """End the caller's own access entry now. An entry without an end needs the permission to change entries."""
 
     kind = "unset"
     permission = GRANT
@@ -167,7 +167,7 @@ class EndAccess(Act):
 
 
 def can_end(caller: Caller, entry: AccessEntry | None) -> bool:
-    """Return whether this entry in force is about exactly this caller, and has an end. `None` = there is none."""
+    """Return whether this active entry is about exactly this caller, and has an end. `None` = there is none."""
     return entry is not None and entry.expires_at is not None and _own_subject(caller) == (entry.kind, entry.value)
 
 
@@ -176,7 +176,7 @@ def _endless(row: AccessEntry) -> str:
 
 
 def _check_entry(row: AccessEntry, action: str, until: datetime) -> None:
-    """Refuse to take away from an entry in force: another action, or one that ends later or never."""
+    """Raise if this would weaken an active entry: one with another action, or that ends later or never."""
     if row.expires_at is not None and row.expires_at <= timezone.now():
         return
     if row.action == action and row.expires_at is not None and row.expires_at <= until:
@@ -232,6 +232,6 @@ def _obeyed(done: Done) -> str:
 
 
 def _forget() -> None:
-    """Have this process read assignments and entries again, as others do within TIER_CACHE_SECONDS."""
+    """Drop this process's cached assignments and entries; others drop theirs within TIER_CACHE_SECONDS."""
     tiers.forget()
     access_cache.forget()

@@ -1,4 +1,4 @@
-"""Why a caller may do what they may: the assignments and access entries that touch them, and which one counts."""
+"""The assignments and access entries that match a caller, and which of them applies."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from ..rules.tiers import Entitlement, user_pk
 from ..values.access import AccessList, AccessRecord
 from .caller import Caller
 
-#: Rows that are shown of each kind.
+#: Maximum number of rows of each kind that are shown.
 MAX_ROWS: Final = 100
 
-#: Values of which partitions of several are looked for.
+#: Maximum number of values for which partitions of several values are searched.
 MAX_NAMES: Final = 4
 
 
 @dataclass(frozen=True)
 class Grounds:
-    """What a caller is entitled to, and why.
+    """The caller's entitlement, and its reason.
 
-    source: assignment, group, default, resolver or nothing. assignment: the one that counts. assignments: all that
-    touch the caller and are not over. entries: the access entries likewise. access: the one that counts now.
-    sees_assignments, sees_entries: `False` = they are left out, for this reader may not see them.
+    source: assignment, group, default, resolver or nothing. assignment: the one that applies. assignments: all that
+    match the caller and have not ended. entries: the same for access entries. access: the one that applies now.
+    sees_assignments, sees_entries: `False` = they are left out, because this reader may not see them.
     """
 
     entitlement: Entitlement
@@ -66,12 +66,12 @@ def _may_view(reader: Any, model: type[Any]) -> bool:
 
 
 def grounds_of(caller: Caller, rules: RuleSet) -> Grounds:
-    """Return why, from the database and not from what this process remembers. At most five queries."""
+    """Return the entitlement and its reason, from the database without caches. At most five queries."""
     assignments = _assignments(caller)
     entries = _entries(caller)
     access = _counting(caller, entries)
     if settings.TIER_RESOLVER is not None:
-        in_force = []  # no assignment counts
+        in_force = []  # assignments are ignored
         if (resolved := rules.tiers.get(_made_up_identity(caller).resolve_tier() or "")) is not None:
             return Grounds(Entitlement(resolved), "resolver", None, assignments, entries, access)
     else:
@@ -88,7 +88,7 @@ def grounds_of(caller: Caller, rules: RuleSet) -> Grounds:
 
 
 def _weight(assignment: TierAssignment) -> tuple[bool, int, int]:
-    """As in `rules.tiers`: a dated one first, then the highest rank, then the latest."""
+    """Return the sort key, as in `rules.tiers`: with an end date first, then the highest rank, then the latest."""
     dated = assignment.starts_at is not None or assignment.ends_at is not None
     return dated, assignment.tier.rank, assignment.pk
 
@@ -103,7 +103,7 @@ def _default(caller: Caller, rules: RuleSet) -> Any:
 
 
 def _made_up_identity(caller: Caller) -> Identity:
-    """Return the identity of a request that carries the user and the address, and nothing else."""
+    """Return the identity of a request with the user and the address, and nothing else."""
     request = HttpRequest()
     request.META["REMOTE_ADDR"] = caller.address or ""
     request.user = caller.user
@@ -135,14 +135,14 @@ def _user_subjects(caller: Caller) -> Iterator[Q]:
 
 
 def _partitions(caller: Caller) -> list[str]:
-    """Return the partitions that the caller is known to have, and the networks around the address."""
+    """Return the caller's known partitions, and the networks that contain the address."""
     names = list(caller.known)[:MAX_NAMES]
     found = [caller.partition(some) for size in range(1, len(names) + 1) for some in permutations(names, size)]
     return [*filter(None, found), *(f"ip:{network}" for network in _networks(caller.known.get("ip")))]
 
 
 def _networks(address: str | None) -> Iterator[str]:
-    """Return the networks that hold this one, from the narrowest, as entries and assignments write them."""
+    """Yield the networks that contain this address, the narrowest first, in the format of entries and assignments."""
     if address is None:
         return
     network = ip_network(address)
@@ -163,7 +163,7 @@ def _entries(caller: Caller) -> list[AccessEntry]:
 
 
 def _counting(caller: Caller, entries: Sequence[AccessEntry]) -> AccessEntry | None:
-    """Return the entry that counts, as enforcement finds it."""
+    """Return the entry that applies, found in the same way as for requests."""
     records = {_record_of(row): row for row in entries}
     found = AccessList(records).lookup(caller.address, caller.user_id, caller.api_key)
     return None if found is None else records[found]

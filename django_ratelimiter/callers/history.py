@@ -1,4 +1,4 @@
-"""Known usage of a caller, by day: from the top partitions and the samples that were collected."""
+"""The known usage of a caller, by day: from top partitions and samples."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Day(NamedTuple):
 def days(digests: Mapping[str, str]) -> tuple[date, date, list[Day]]:
     """Return the first and the last of the last 30 days, and the known usage. digests: of the caller, by rule.
 
-    Two queries. Neither the top partitions, which cover some hours of a day, nor samples know everything: if both know
+    Two queries. Neither top partitions, which cover some hours of a day, nor samples are complete: if both have
     a day, the one with more requests is used.
     """
     zone = timezone.get_default_timezone()
@@ -45,7 +45,7 @@ def days(digests: Mapping[str, str]) -> tuple[date, date, list[Day]]:
 
 
 def _days_of_top_partitions(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
-    # Each day by name: so the columns of the unique index are all given, and no other caller's rows are read.
+    # With a list of days: so all columns of the unique index are given, and no other caller's rows are read.
     starts = [stored(each) for each in buckets(aware(start), now(), Granularity.DAY, zone)]
     rows = TopPartition.objects.filter(
         granularity=TopPartition.Granularity.DAY, start__in=starts,
@@ -58,10 +58,10 @@ def _days_of_top_partitions(digests: Mapping[str, str], start: datetime, zone: t
 
 
 def _days_of_samples(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
-    # Days are told apart by their starts: MySQL and MariaDB know no time zones unless an operator has loaded them.
+    # Days are compared with their starts: MySQL and MariaDB have no time zones unless an operator has loaded them.
     starts = list(buckets(aware(start), now(), Granularity.DAY, zone))
     latest_first = [When(minute__gte=stored(each), then=number) for number, each in reversed(list(enumerate(starts)))]
-    # By an index on these two; rules are told apart here, for a database might prefer them to the index.
+    # Uses the index on these two; rules are selected here, because a database might prefer them to the index.
     rows = (
         UsageSample.objects.filter(partition_hash__in=set(digests.values()), minute__gte=start)
         .values("rule_slug", "partition_hash", day=Case(*latest_first, output_field=IntegerField()))

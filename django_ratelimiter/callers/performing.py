@@ -1,4 +1,4 @@
-"""Acts as they are performed: with a permission, a reason and a number that is good for one time, and in the log."""
+"""Performing acts: with a permission, a reason and a number that works only once, and with a log entry."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from ..rules.stored import storage
 from .acts import Act, ActRefused, Done, Outcome
 from .caller import Caller
 
-#: Seconds for which the form of a page can be sent.
+#: Seconds for which the form of a page is valid.
 TOKEN_SECONDS: Final = 86_400
 
-#: Characters of a reason.
+#: Maximum characters of a reason.
 MAX_REASON: Final = 200
 
-#: An entry of the log that ends with the mark of its act. What follows the number: nothing = done, and found in force.
+#: A log entry that ends with the mark of its act. After the number: nothing = done, and confirmed.
 _MARKED: Final = re.compile(r"(.*) \[[a-z]+ ([^\s\]]+)( begun| unsure)?\]", re.DOTALL)
 
 _SALT: Final = "django_ratelimiter.callers"
 
 
 class LogLine(NamedTuple):
-    """What an operator did for a caller. number: of the act; "" = it was not finished."""
+    """An act of an operator for a caller. number: of the act; "" = it was not finished."""
 
     at: datetime
     operator: str
@@ -42,12 +42,12 @@ class LogLine(NamedTuple):
 
 
 def new_token(operator: Any, caller: Caller) -> str:
-    """Return a token for one act of this operator on this caller."""
+    """Return a token for one act of this operator for this caller."""
     return signing.dumps([str(operator.pk), caller.digest, secrets.token_urlsafe(9)], salt=_SALT)
 
 
 def read_token(token: str, operator: Any, caller: Caller) -> str:
-    """Return the number of the act that a token is for. Raises ActRefused for one that was not made for this."""
+    """Return the act's number in a token. Raises ActRefused for a token of another operator or caller."""
     try:
         user, digest, number = signing.loads(token, salt=_SALT, max_age=TOKEN_SECONDS)
     except (signing.BadSignature, ValueError, TypeError):
@@ -58,10 +58,10 @@ def read_token(token: str, operator: Any, caller: Caller) -> str:
 
 
 def perform(operator: Any, caller: Caller, act: Act, reason: str, number: str) -> Outcome:
-    """Do an act once, log it and check it. number: of the act; one that was done already changes nothing.
+    """Perform an act once, log it and check it. number: of the act; if it was done already, nothing changes.
 
-    Raises PermissionDenied, ActRefused and ValidationError: then nothing was done. Raises EngineUnavailable where Redis
-    gave no answer; it may have done a part, so the attempt is logged.
+    Raises PermissionDenied, ActRefused and ValidationError: then nothing was done. Raises EngineUnavailable if Redis
+    does not answer; a part may be done, so the attempt is logged.
     """
     if not operator.has_perm(act.permission):
         raise PermissionDenied
@@ -72,7 +72,7 @@ def perform(operator: Any, caller: Caller, act: Act, reason: str, number: str) -
         raise ActRefused(_("The reason must have %(count)d characters at most.") % {"count": MAX_REASON})
     mark = _mark(act, number)
     with transaction.atomic(using=storage.primary()):
-        # A write, so that of two who send the same form the second waits, on every database.
+        # A write: if two send the same form, the second waits, on every database.
         storage.state().update(number=F("number"))
         earlier = _earlier(operator, caller, act, number)
         if earlier is not None:
@@ -83,16 +83,16 @@ def perform(operator: Any, caller: Caller, act: Act, reason: str, number: str) -
         else:
             done = Done(_("Started. The result is not known."))
         entry = _log(operator, caller, done, reason, mark if act.writes_rows else _mark(act, f"{number} begun"))
-    if not act.writes_rows:  # up to hundreds of calls of the engine: nobody who saves a rule is to wait for them
+    if not act.writes_rows:  # up to hundreds of calls of the engine: saving a rule must not wait for them
         done = _do_as_logged(act, caller, operator, reason, entry, mark)
     outcome = act.check(caller, done)
-    if not outcome.took:  # whoever sends it once more is to be told
+    if not outcome.took:  # the next attempt must return this outcome
         _note(entry, f"{_with_reason(done, reason)} {_mark(act, f'{number} unsure')}")
     return outcome
 
 
 def _do_as_logged(act: Act, caller: Caller, operator: Any, reason: str, entry: Any, mark: str) -> Done:
-    """Do an act whose beginning is in the log, and log its end. One that was refused leaves no entry."""
+    """Perform an act whose start is in the log, and log its end. If it is rejected, the entry is deleted."""
     try:
         done = act.do(caller, operator, reason)
     except EngineUnavailable:
@@ -111,7 +111,7 @@ def _note(entry: Any, message: str) -> None:
 
 
 def log_of(caller: Caller, most: int = 10) -> list[LogLine]:
-    """Return what was done for this caller lately, the latest first."""
+    """Return the latest acts for this caller, the latest first."""
     rows = _entries().objects.filter(content_type=_content_type(None), object_id=caller.digest)
     return [_line_of(row) for row in rows.select_related("user").order_by("-action_time", "-pk")[:most]]
 
@@ -123,11 +123,11 @@ def _line_of(entry: Any) -> LogLine:
 
 
 def _earlier(operator: Any, caller: Caller, act: Act, number: str) -> Outcome | None:
-    """Return what became of such an act of this number by this operator on this caller; `None` = there was none."""
+    """Return the outcome of this operator's earlier act with this number on this caller; `None` = there was none."""
     rows = _entries().objects.using(router.db_for_write(_entries())).filter(user_id=operator.pk)
     rows = rows.filter(content_type=_content_type(None), object_id=caller.digest)
     done, begun, unsure = (_mark(act, f"{number}{state}") for state in ("", " begun", " unsure"))
-    # One query: between two of them, what was begun may be done, and would be found by neither.
+    # One query: between two, an act that has begun may be finished, and neither would find it.
     ends = Q(change_message__endswith=done) | Q(change_message__endswith=begun) | Q(change_message__endswith=unsure)
     message = rows.filter(ends).values_list("change_message", flat=True).first()
     if message is None:
@@ -142,7 +142,7 @@ def _earlier(operator: Any, caller: Caller, act: Act, number: str) -> Outcome | 
 
 
 def _log(operator: Any, caller: Caller, done: Done, reason: str, mark: str) -> Any:
-    """Write it about the caller, and return the entry."""
+    """Write a log entry about the caller, and return it."""
     return _entries().objects.create(
         user_id=operator.pk,
         content_type=_content_type(None),
@@ -154,7 +154,7 @@ def _log(operator: Any, caller: Caller, done: Done, reason: str, mark: str) -> A
 
 
 def _log_row(operator: Any, done: Done, reason: str) -> None:
-    """Write it about the row that was written."""
+    """Write a log entry about the written row."""
     row = done.row
     _entries().objects.create(
         user_id=operator.pk,
@@ -179,7 +179,7 @@ def _content_type(row: Any) -> ContentType:
 
 
 def _entries() -> Any:
-    """Return the model of the admin's log; imported here, for the app must be installed."""
+    """Return the model of the admin's log; imported here, because the app must be installed."""
     from django.contrib.admin.models import LogEntry
 
     return LogEntry

@@ -1,6 +1,6 @@
-"""Every counter that a caller has, live: computed from rules and tier as on the path, and read by one peek.
+"""All counters of a caller, live: computed from rules and tier as on the request path, and read by one peek.
 
-For a page, the engine's record of recent refusals is read in the same calls, where the engine can do that.
+For a page, the engine's recent rejections are read in the same calls, if the engine supports that.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from .refusals import peek_with_refusals, tiers_seen
 
 
 def latest_rules() -> RuleSet:
-    """Return the rules in force, read again if another process has changed them: one query of one row."""
+    """Return the current rules, read again if another process has changed them: one query of one row."""
     rules, version = cache.current_rules(), storage.committed_version()
     if rules.compared_as is not None and rules.version.order < version.order:
         try:
             return cache.reload(StaleRules(*version), rules)
         except (RulesUnavailable, EngineUnavailable):
-            pass  # those that are known are better than none
+            pass  # the known ones are better than none
     return rules
 
 
 def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement, *, with_refusals: bool = False) -> Counters:
     """Return the caller's counters under all rules that are not off, read in one call of the engine for each shard.
 
-    Of a digest the tier is not known: it is that of the last rejection by the rule, if there was one lately.
-    with_refusals: read the recent refusals with them, if the engine can read both at once.
+    For a digest the tier is not known: the tier of its last recent rejection by the rule is used, if there is one.
+    with_refusals: also read the recent rejections, if the engine can read both at once.
     """
     counters: list[Counter] = []
     before: list[Counter] = []
@@ -64,9 +64,9 @@ def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement, *, wit
 
 
 def shared_counters(rules: Iterable[RuleRecord], known: RuleSet) -> Counters:
-    """Return the counters that all callers share, of these rules, in one call of the engine for each shard.
+    """Return the counters of these rules that all callers share, in one call of the engine for each shard.
 
-    known: the rule set, for its tiers. Of the limits of several tiers on one counter, the lowest.
+    known: the rule set, for its tiers. If several tiers have limits on one counter, the lowest.
     """
     found: dict[str, Counter] = {}
     for rule in rules:
@@ -88,7 +88,7 @@ def _counters(caller: Caller, template: RuleTemplate, digest: str) -> list[Count
 
 
 def _before_login(caller: Caller, template: RuleTemplate, digest: str, rules: RuleSet) -> list[Counter]:
-    """Return the counters of anonymous callers, where a rule that needs no user has other limits for this one."""
+    """Return the counters of anonymous callers, if a rule that needs no user has other limits for this caller."""
     if caller.user_id is None or caller.api_key is not None or settings.TIER_RESOLVER is not None:
         return []
     if not apps.is_installed("rest_framework"):  # no view checks a token itself
@@ -100,7 +100,7 @@ def _before_login(caller: Caller, template: RuleTemplate, digest: str, rules: Ru
 
 
 def read(found: Counters, *, with_refusals: bool = False) -> Counters:
-    """Return these counters as they stand now. with_refusals: as for `counters_of`."""
+    """Return these counters with their current verdicts. with_refusals: as for `counters_of`."""
     own = {each.name: each for each in found.counters}
     before = [each for each in found.before_login if each.name not in own]
     asked = [each for each in (*found.counters, *before) if not each.is_local]
@@ -110,7 +110,7 @@ def read(found: Counters, *, with_refusals: bool = False) -> Counters:
         verdicts = peeked.verdicts if peeked else get_engine().peek(charges) if charges else []
     except EngineUnavailable as error:
         parts = found.counters, found.before_login
-        unread = [[replace(each, verdict=None) for each in part] for part in parts]  # what was read before is old
+        unread = [[replace(each, verdict=None) for each in part] for part in parts]  # earlier verdicts are outdated
         return replace(found, counters=unread[0], before_login=unread[1], problem=str(error))
     known = {each.name: replace(each, verdict=verdict) for each, verdict in zip(asked, verdicts, strict=True)}
     return replace(
@@ -125,9 +125,9 @@ def read(found: Counters, *, with_refusals: bool = False) -> Counters:
 
 
 def _measured(counter: Counter, same: Counter | None) -> Counter:
-    """Return a counter that has been read already, measured by this limit: one call cannot name it twice.
+    """Return a counter with this limit, computed from another limit's verdict: one call cannot name a key twice.
 
-    Not where it holds a level and not a number of units. "Until" is the latest possible time.
+    Not for buckets, which hold a level and not a number of units. Its times are the latest possible ones.
     """
     if same is None or same.verdict is None or "burst" in counter.charge.limit.traits.options:
         return counter
@@ -139,5 +139,5 @@ def _measured(counter: Counter, same: Counter | None) -> Counter:
 
 
 def _rules(rules: RuleSet) -> list[RuleRecord]:
-    """Return all rules that count: those of operators, then those in the code of this process."""
+    """Return all active rules: those of operators, then those in the code of this process."""
     return [rule for rule in (*rules.rules, *inline.registered()) if rule.mode != "off"]

@@ -1,4 +1,4 @@
-"""From the reference that a customer reads out to the callers whom it may mean."""
+"""From the reference that a customer reads aloud to the callers that it may mean."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from ..usage.refusals import recent
 from ..usage.times import now, stored
 from ..values.references import Reference, references_in
 
-#: Recent refusals that are looked through.
+#: Number of recent rejections that are searched.
 MAX_READ: Final = 1_000
 
-#: Callers that are returned: two are alike once in many millions.
+#: Maximum number of callers that are returned: two are alike once in many millions.
 MAX_FOUND: Final = 5
 
-#: How far back top partitions are looked through.
+#: How far back top partitions are searched.
 SPAN: Final = timedelta(days=7)
 
 
 def known_rules() -> list[str]:
-    """Return the slugs of the rules in force and of those in code, which references may name."""
+    """Return the slugs of the current rules and of those in code, which references may name."""
     return [rule.slug for rule in _rules()]
 
 
@@ -39,18 +39,18 @@ def _rules() -> tuple[RuleRecord, ...]:
 
 
 def rules_of(reference: Reference) -> list[str]:
-    """Return the slugs of the rules that a reference may name: as they are in force, else as it was typed."""
+    """Return the slugs of the rules that a reference may name: of current rules, else as it was typed."""
     return reference.rule_in(known_rules()) or [reference.rule]
 
 
 def as_in_force(logged: LoggedRefusal) -> LoggedRefusal:
-    """Return it with the rule as it is spelled: customers read references out in any case."""
+    """Return it with the rule's exact spelling: customers ignore case."""
     rule = rules_of(Reference(logged.rule, logged.digest))[0]
     return logged._replace(rule=rule, rules=tuple(rule if each == logged.rule else each for each in logged.rules))
 
 
 def question_about(text: str, question: Question) -> tuple[LoggedRefusal, Question]:
-    """Return what a reference, a response or a line of the log says, and the question for a request of that kind.
+    """Return the content of a reference, response or log line, and the question about such a request.
 
     Raises QuestionError.
     """
@@ -63,13 +63,13 @@ def question_about(text: str, question: Question) -> tuple[LoggedRefusal, Questi
 
 
 def asked_of(logged: LoggedRefusal, question: Question) -> Question:
-    """Return the question for a request that the logged rule is for, unless it says itself which request it is."""
+    """Return the question about a request that the logged rule matches, unless the question names a request itself."""
     rule = next((rule for rule in _rules() if rule.slug == logged.rule), None)
     return question if rule is None else about_rule(question, rule)
 
 
 def find_reference(text: str) -> Reference | None:
-    """Return the reference that a text holds; of several words that may be one, the first of a caller who is known.
+    """Return the reference in a text; if several words may be one, the first whose caller is known.
 
     Else the first that names a rule; `None` if no word may be one.
     """
@@ -82,10 +82,10 @@ def find_reference(text: str) -> Reference | None:
 
 
 def digests_of(reference: Reference) -> list[str]:
-    """Return the digests that a reference may stand for, the latest rejected first; empty = they are known no more.
+    """Return the digests that a reference may mean, the latest rejected first; empty = they are not known any more.
 
-    That of everybody, or of nobody in particular, is known by itself. Others are looked for among recent rejections,
-    and among the rule's top partitions: one call to Redis for each rule that fits, one query.
+    The digests of all callers and of missing values are always known. Others are searched among recent rejections,
+    and among the rule's top partitions: one call of Redis for each possible rule, and one query.
     """
     if common := [each for each in (everybody(), missing()) if reference.is_of(each)]:
         return common
@@ -95,7 +95,7 @@ def digests_of(reference: Reference) -> list[str]:
     except EngineUnavailable:
         found = []
     rows = TopPartition.objects.filter(rule_slug__in=rules, start__gte=stored(now() - SPAN))
-    # As it was written, or in other letters: what looks alike is told apart among the recent ones only.
+    # Exactly, or with the same letters in another case: similar characters are only compared among the recent ones.
     found += rows.filter(partition__istartswith=reference.start).values_list("partition", flat=True).distinct()
     return [each for each in dict.fromkeys(found) if reference.is_of(each)][:MAX_FOUND]
 
@@ -105,5 +105,5 @@ def _is_of_one(reference: Reference, slugs: list[str]) -> bool:
 
 
 def everybody() -> str:
-    """Return the digest of all callers together: of rules that are split by nothing."""
+    """Return the digest of all callers together, in rules that are not split."""
     return digest("")

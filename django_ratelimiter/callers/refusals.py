@@ -1,4 +1,4 @@
-"""The last refusals of a caller, as the engine keeps a record of recent ones, if it does; and the last denials."""
+"""The last rejections of a caller, from the engine's list of recent ones, if it has one; and the last denials."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ..values.references import reference_of
 from .caller import Caller
 from .counters import Counters
 
-#: Recent refusals of all callers that are looked through.
+#: Number of recent rejections of all callers that are searched.
 MAX_READ: Final = 1_000
 
-#: Those of the caller that are returned, and denials.
+#: Maximum number of the caller's rejections, and denials, that are returned.
 MAX_SHOWN: Final = 20
 
 
 class CallerRefusal(NamedTuple):
-    """Requests of a caller that a rule rejected, or would have, in shadow.
+    """Requests of a caller that a rule has rejected, or would have, in shadow.
 
-    rule: its name. times: how many since the first of them. is_estimate: some may have been missed. tier: what the
-    caller had then; "" = none. reference: that the responses bore.
+    rule: its name. times: how many since the first of them. is_estimate: some may be missing. tier: the
+    caller's then; "" = none. reference: in the responses.
     """
 
     rule: str
@@ -42,7 +42,7 @@ class CallerRefusal(NamedTuple):
 
 
 def refusals_of(found: Counters) -> list[CallerRefusal]:
-    """Return the caller's, the latest first. None are known where the engine keeps no record of them."""
+    """Return the caller's rejections, the latest first; empty if the engine has no list of them."""
     names = {(each.rule.slug, each.digest): each.rule.name for each in found.own}
     if found.problem or not names:
         return []
@@ -64,9 +64,9 @@ def refusals_of(found: Counters) -> list[CallerRefusal]:
 
 
 def denials_of(caller: Caller, found: Counters) -> list[denied.DeniedCaller]:
-    """Return the caller's, the latest first; one for each entry and view. None are known while Redis cannot be asked.
+    """Return the caller's denials, the latest first; one for each entry and view. Empty while Redis is out of reach.
 
-    found: the caller's counters. If the denials were not read with them, this is one call to Redis.
+    found: the caller's counters. If the denials were not read with them, this is one call of Redis.
     """
     if found.problem:
         return []
@@ -84,24 +84,24 @@ def denials_of(caller: Caller, found: Counters) -> list[denied.DeniedCaller]:
 
 
 def peek_with_refusals(charges: Sequence[Charge]) -> CounterRefusals | None:
-    """Return the verdicts and the refusals of all callers, read at once; `None` if the engine cannot do that.
+    """Return the verdicts and the rejections of all callers, read at once; `None` if the engine cannot do that.
 
     Raises EngineUnavailable.
     """
     read: Callable[[Sequence[Charge]], CounterRefusals] | None = getattr(get_engine(), "peek_at_caller", None)
     if read is None:
         return None
-    denied.send()  # what this process has not sent yet, if anything
+    denied.send()  # send this process's own counts first
     return read(charges)
 
 
 def tiers_seen(digest: str, peeked: CounterRefusals | None) -> dict[str, str]:
-    """Return the tier that a caller had when each rule rejected it last, by rule; "" = none."""
+    """Return the tier that a caller had at the last rejection by each rule, by rule; "" = none."""
     return {row.rule: row.tier for row in reversed(_recent(peeked)) if row.partition == digest}
 
 
 def _recent(peeked: CounterRefusals | None) -> list[Any]:
-    """Return the refusals of all callers. peeked: where they have been read; `None` = they have not."""
+    """Return the rejections of all callers. peeked: if they were read already; `None` = not yet."""
     if peeked is not None:
         return peeked.refusals
     recent: Any = getattr(get_engine(), "recent_refusals", None)

@@ -20,13 +20,13 @@ from .refusals import CallerRefusal, denials_of, refusals_of
 
 
 def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
-    """Return who it is, the tier and why, and all counters as they are now. Nothing is charged.
+    """Return who it is, the tier and why, and the current state of all counters. Nothing is charged.
 
-    reader: the user who reads it; `None` = one who may see everything. Of what is hidden from them, nothing is told:
-    "blocked" is by rules alone then. "blocked" is `None` while Redis cannot be asked, of a digest, whose tier, and so
-    its limits, are not known, and of a user whom rules may reject only where the view checks a token itself:
-    "before_login" has their counters. "blocked_scopes" has the rules that reject code alone that asks for a scope
-    which no view names. Of a user whom the database does not have, only counters in use count.
+    reader: the user who reads it; `None` = may see everything. What is hidden from them does not affect the result:
+    then "blocked" is by rules alone. "blocked" is `None` while Redis is out of reach; for a digest, whose tier, and so
+    its limits, are not known; and for a user that rules may only reject if the view checks a token itself:
+    "before_login" has their counters. "blocked_scopes" has the rules that only reject code with a scope that no view
+    names. For a user that is not in the database, only counters in use count.
     """
     rules = latest_rules()
     grounds = grounds_of(caller, rules)
@@ -63,7 +63,7 @@ def _is_blocked(caller: Caller, grounds: Grounds, found: Counters) -> bool | Non
 
 
 def _blocked_scopes(caller: Caller, found: Counters) -> list[str]:
-    if caller.kind == "digest":  # whose tier, and so its limits, are not known
+    if caller.kind == "digest":  # its tier, and so its limits, are not known
         return []
     return list(dict.fromkeys(each.rule.slug for each in found.of(caller).blocked_scopes))
 
@@ -115,7 +115,7 @@ def _rejection(refusal: CallerRefusal) -> dict[str, Any]:
 
 def _denial(denial: DeniedCaller) -> dict[str, Any]:
     found = denial._asdict() | {"at": _time(denial.at), "since": _time(denial.since)}
-    del found["digest"]  # the caller's, which is told already
+    del found["digest"]  # the same as the caller's
     return found
 
 
@@ -128,7 +128,7 @@ def _time(moment: datetime | None) -> str | None:
 
 
 def in_words(summary: dict[str, Any], who: Caller) -> list[str]:
-    """Return the lines that the command writes. who: the caller of the summary."""
+    """Return the lines of the command. who: the caller of the summary."""
     tier, access = summary["tier"], summary["access"]
     if who.is_everybody or who.is_nobody:
         return [_title_of_nobody(who), *map(_line, summary["counters"])]
@@ -156,7 +156,7 @@ def in_words(summary: dict[str, Any], who: Caller) -> list[str]:
 
 
 def _title_of_nobody(who: Caller) -> str:
-    """Return what a reference stands for that names no caller."""
+    """Return the meaning of a reference that names no caller."""
     if who.is_everybody:
         text = _("all callers together (%(digest)s): they share one counter, so the caller cannot be known from it")
     else:
@@ -181,7 +181,7 @@ def _state(summary: dict[str, Any]) -> str:
 
 
 def own_counters(summary: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the counters of a summary that no other callers share."""
+    """Return the counters of a summary that other callers do not share."""
     return [each for each in summary["counters"] if not each["shared"]]
 
 

@@ -1,4 +1,4 @@
-"""Why the limiter would answer a request as it would: `explain(Question(...))`. Nothing is charged."""
+"""Why the limiter allows or rejects a request: `explain(Question(...))`. Nothing is charged."""
 
 from __future__ import annotations
 

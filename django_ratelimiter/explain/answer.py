@@ -1,4 +1,4 @@
-"""`explain`: why the limiter would answer a request as it would."""
+"""`explain`: why the limiter allows or rejects a request."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from .views import checks_credentials
 
 
 def explain(question: Question, *, heeds_access: bool = True) -> Explanation:
-    """Return what the limiter would answer now, and why, by the code that answers requests. Nothing is charged.
+    """Return what the limiter would decide now, and why, computed by the code that decides requests. Charges nothing.
 
-    heeds_access: else the answer is as if there were no access entries. Raises QuestionError for what cannot be asked.
+    heeds_access: False = as if there were no access entries. Raises QuestionError if the question cannot be answered.
     """
     entries = access_list() if heeds_access else NOBODY
     http, passage, response = _answered(question, entries)
@@ -82,7 +82,7 @@ def _answered(
 def _with_token(
     question: Question, http: BuiltRequest, entries: AccessList, response: ClientResponse
 ) -> ClientResponse | None:
-    """Return the response to the user's token, which the middleware cannot check, where it is another."""
+    """Return the response to a user with a token, which the middleware cannot check, if it differs."""
     if not question.user or "HTTP_AUTHORIZATION" in http.META or not checks_credentials(http):
         return None
     other = _answered(question, entries, has_token=True)[2]
@@ -91,7 +91,7 @@ def _with_token(
 
 
 def _bypass(passage: Passage) -> Bypass:
-    """Return why no entry point looks at any rule; "" = one does."""
+    """Return why no entry point tests any rule; "" = one does."""
     bypasses = [door.bypass for door in passage.doors] or [passage.bypass]
     return "" if "" in bypasses else bypasses[-1]
 
@@ -123,7 +123,7 @@ def _explain_rule(rule: RuleRecord, passage: Passage) -> RuleExplanation:
 
 
 def _reason(rule: RuleRecord, passage: Passage) -> Reason:
-    """Return the first condition that does not hold where the rule was asked for last."""
+    """Return the first condition that does not match, at the last entry point that tested the rule."""
     if not passage.doors:
         return passage.bypass
     door = _nearest(rule, passage)
@@ -182,7 +182,7 @@ def _moment(verdict: Verdict, seconds: float | None) -> datetime | None:
 
 
 def _explain_tier(passage: Passage) -> TierExplanation:
-    """Return the tier that the last entry point found, and the row or the setting that gives it."""
+    """Return the tier at the last entry point, and the row or the setting that it comes from."""
     door = passage.doors[-1] if passage.doors else None
     if door is None or door.bypass or not passage.rules.tiers:
         return TierExplanation("")
@@ -211,9 +211,9 @@ def _explain_tier(passage: Passage) -> TierExplanation:
 
 
 def _response(question: Question, http: BuiltRequest, passage: Passage) -> ClientResponse:
-    """Return the response that the entry points would give, written by the code that writes responses."""
+    """Return the response of the entry points, made by the code that makes responses."""
     decision, status = passage.decision, question.status
-    if http.gateway is not None and passage.response is not None:  # is the view's, and complete
+    if http.gateway is not None and passage.response is not None:  # from the gateway's view, and complete
         return _as_client_gets(passage, passage.response, passage.response.status_code, is_ours=True)
     is_ours, response = False, passage.response
     if response is not None and not passage.is_rejected:
@@ -255,14 +255,14 @@ def _as_client_gets(
 
 
 def _is_answered_by_us(passage: Passage) -> bool:
-    """Return whether our middleware answers: it has rejected the request, or takes what the view has raised."""
+    """Return whether our middleware responds: it has rejected the request, or handles the view's exception."""
     if passage.error is None:
         return True
     return has_limiter() and getattr(passage.error, "decision", None) is passage.decision
 
 
 def _concerned(passage: Passage) -> list[RuleRecord]:
-    """Return the rules whose conditions the request meets, whoever sends it."""
+    """Return the rules whose conditions match the request, whoever the caller is."""
     asked = [door.request.facts for door in passage.doors if not door.bypass]
     return [
         rule for rule in passage.rules.rules if not rule.is_off and any(not rule.mismatch(facts) for facts in asked)
@@ -276,7 +276,7 @@ def _identities(passage: Passage) -> dict[str, str | None]:
 
 
 def _unknown(question: Question, http: BuiltRequest, passage: Passage) -> tuple[str, ...]:
-    """Return the names of values that rules need here, and that only a real request has."""
+    """Return the names of values that rules need here and that only a real request has."""
     names: dict[str, None] = {}
     for rule in _concerned(passage):
         names |= dict.fromkeys(rule.partition_by)
@@ -294,7 +294,7 @@ def _is_unknown(name: str, question: Question, http: BuiltRequest) -> bool:
 
 
 def _reads_body(name: str, http: BuiltRequest) -> bool:
-    """Return whether the project's code asks for a body where the question has none."""
+    """Return whether the project's code reads a body, but the question has none."""
     http.forget_body()
     Identity(http).value(name)
     return http.body_missed

@@ -1,4 +1,4 @@
-"""An explanation for a shell: its arguments, its lines, and as JSON."""
+"""An explanation on the command line: arguments, lines, and JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .words import (
 
 
 def add_question(parser: ArgumentParser) -> None:
-    """Add the arguments that put a question."""
+    """Add the arguments of a question."""
     parser.add_argument("method", nargs="?", default="GET", metavar="METHOD", help="Such as GET.")
     parser.add_argument("path", nargs="?", default="", metavar="PATH", help="A path of this site, or a URL.")
     for name, text in (
@@ -60,7 +60,7 @@ def add_question(parser: ArgumentParser) -> None:
 
 
 def question_from(options: dict[str, Any]) -> Question:
-    """Return the question that these arguments put. Raises QuestionError."""
+    """Return the question in these arguments. Raises QuestionError."""
     question = Question(
         method=options["method"],
         path=options["path"],
@@ -75,7 +75,7 @@ def question_from(options: dict[str, Any]) -> Question:
 
 
 def lines_of(explanation: Explanation, logged: LoggedRefusal | None = None) -> Iterator[str]:
-    """Return the lines to print. logged: the rejection that it is about."""
+    """Yield the lines to print. logged: the rejection in question."""
     facts, response = explanation.facts, explanation.response
     named = _(", view %(view)s, route %(route)s") % {"view": facts.view_name, "route": facts.route}
     yield f"{facts.method} {facts.path}{named if facts.route or facts.view_name else ''}"
@@ -115,9 +115,9 @@ def _lines_of_rule(each: RuleExplanation, explanation: Explanation, logged: Logg
 
 
 def json_of(explanation: Explanation, logged: LoggedRefusal | None = None) -> dict[str, Any]:
-    """Return the explanation as JSON has it: each rule by its slug, with its reason as a code and in words.
+    """Return the explanation as JSON: each rule by its slug, with its reason as a code and as text.
 
-    logged: the rejection that it is about.
+    logged: the rejection in question.
     """
     return {
         "request": explanation.facts._asdict(),

@@ -1,4 +1,4 @@
-"""A `curl` command, as browsers copy it, as a question. No file is read, and nothing is sent."""
+"""A `curl` command, as browsers copy it, converted to a question. No file is read, and nothing is sent."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from django.utils.translation import gettext as _
 from .question import Question, QuestionError
 
 _FORM: Final = "application/x-www-form-urlencoded"
-#: `$'…'`, as browsers write what holds quotes or line ends.
+#: `$'…'`, which browsers use for texts with quotes or line breaks.
 _ANSI_C: Final = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{1,2}|.)", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
 
 _DATA: Final = ("--data", "--data-raw", "--data-binary", "--data-ascii", "--data-urlencode", "--json")
-#: What says nothing of the request to the site, and takes a value.
+#: Options with a value that do not matter for the request to the site.
 _IGNORED: Final = (
     *("-o", "--output", "-m", "--max-time", "--connect-timeout", "-x", "--proxy", "-c", "--cookie-jar", "-w"),
     *("--write-out", "--retry", "-E", "--cert", "--key", "--cacert", "--resolve", "--limit-rate", "--ciphers"),
 )
-#: What takes no value, and is ignored.
+#: Options without a value that are ignored.
 _FLAGS: Final = "fgikLnNOqRsSvZ0123456#"
 
 
@@ -36,7 +36,7 @@ class _Parser(ArgumentParser):
 
 
 def parse_curl(text: str, question: Question | None = None) -> Question:
-    """Return the question that a command puts, about the caller of `question`. Raises QuestionError."""
+    """Return the question in a command, about the caller of `question`. Raises QuestionError."""
     try:
         words = shlex.split(_characters(_ANSI_C.sub(_plain, re.sub(r"\\\r?\n", " ", text.strip()))))
     except ValueError as error:
@@ -51,7 +51,7 @@ def parse_curl(text: str, question: Question | None = None) -> Question:
 
 
 def with_curl(text: str, question: Question) -> Question:
-    """Return the question that a command puts, with the header fields of `question` added; that one if text is empty.
+    """Return the question in a command, with the header fields of `question` added; `question` itself if text is empty.
 
     Raises QuestionError.
     """
@@ -125,7 +125,7 @@ def _content_type(found: Namespace) -> str:
 
 
 def _datum(given: tuple[str, str]) -> str:
-    """Return what is sent for one option of data. Files are the caller's, and not here."""
+    """Return the body for one data option. Files cannot be read, because they are on the user's machine."""
     name, value = given
     if value.startswith("@") and name != "--data-raw":
         raise QuestionError("curl", _("This command sends a file. Replace the name of the file by its content."))
@@ -162,5 +162,5 @@ def _plain(match: re.Match[str]) -> str:
 
 
 def _characters(text: str) -> str:
-    """Return the text with pairs of surrogates, as browsers escape an emoji, as one character. Nothing sends others."""
+    """Return the text with surrogate pairs, in which browsers escape emoji, as single characters."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

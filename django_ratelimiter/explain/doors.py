@@ -1,4 +1,4 @@
-"""The entry points that a request reaches, and the decision at each: the path of enforcement, without charges."""
+"""The entry points of a request, and the decision at each: the code of the request path, without charges."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .views import Step, ViewCode, checks_credentials, code_of
 class Door:
     """One call of the limiter. peeked: the counters before it. assignment: the one that gives the caller's tier.
 
-    bypass: why it looked at no rule.
+    bypass: why it tested no rule.
     """
 
     name: str
@@ -53,11 +53,11 @@ class Door:
 class Passage:
     """All entry points in order, and the result for the request.
 
-    entries: the access entries that count. problem: why the engine could not be asked. door: the name of the entry
-    point that asks now. delay: seconds, of all entry points. unreached: scopes that the view would ask for if it were
-    called. error: the exception that ended it: from an entry point, to reject the request, or from the view's framework
-    before any entry point asked. response: what the framework makes of that. unexplained: what limits the view by code
-    of its own.
+    entries: the active access entries. problem: why the engine did not answer. door: the name of the current entry
+    point. delay: seconds, of all entry points. unreached: scopes that the view would name if it were
+    called. error: the exception that ended it: from an entry point that rejected the request, or from the view's
+    framework before any entry point. response: the framework's response to it. unexplained: code of the view's own
+    that limits it.
     """
 
     question: Question
@@ -78,19 +78,19 @@ class Passage:
 
     @property
     def decision(self) -> Decision:
-        """What has been decided so far."""
+        """The decision so far."""
         decision: Decision = getattr(self.http, "ratelimit", NOTHING_TO_DECIDE)
         return decision
 
     @property
     def coded(self) -> list[RuleRecord]:
-        """The rules in code that the entry points asked about."""
+        """The rules in code of these entry points."""
         found = {id(each.rule): each.rule for door in self.doors for each in door.charges}
         return [rule for rule in found.values() if not any(rule is other for other in self.rules.rules)]
 
 
 def pass_doors(question: Question, http: BuiltRequest, caller: KnownCaller, entries: AccessList) -> Passage:
-    """Let each entry point decide in turn, until one rejects the request. Its own code asks; nothing is charged."""
+    """Run the entry points in turn, until one rejects the request. Their own code runs; nothing is charged."""
     rules, problem = _rules_in_force()
     passage = Passage(question, http, caller, rules, entries, problem)
     trials[id(http)] = partial(_ask, passage)
@@ -102,14 +102,14 @@ def pass_doors(question: Question, http: BuiltRequest, caller: KnownCaller, entr
 
 
 def _pass_gateway(passage: Passage, options: gateway.GatewayOptions) -> None:
-    """Have the view decide that a gateway asks."""
+    """Run the view that gateways call."""
     http, passage.door = passage.http, "gateway"
     if http.gateway_error is not None:
         passage.bypass, passage.is_rejected = "undecided", True
         passage.response = gateway.error_response(http.gateway_error, options)
         return
     if options.user_header:
-        http.META.pop(field := meta_name(options.user_header), None)  # the gateway removes the client's own
+        http.META.pop(field := meta_name(options.user_header), None)  # the gateway removes the client's own field
         if passage.question.user:
             http.META[field] = pk = str(passage.caller.user.pk)
             http.user = SimpleNamespace(pk=pk, is_authenticated=True)  # type: ignore[assignment]
@@ -135,7 +135,7 @@ def _pass(passage: Passage) -> None:
         passage.is_rejected = not limiter.check(http, before_authentication=later).allowed
     try:
         code = code_of(http)
-    except Exception:  # the project's own view, which can be made for nothing but a real request
+    except Exception:  # the project's own view, which may need a real request
         code = ViewCode(unexplained=[getattr(view, "__qualname__", str(view))])
     passage.unexplained = tuple(code.unexplained)
     if code.respond is None:
@@ -151,15 +151,15 @@ def _pass(passage: Passage) -> None:
 
 
 def _respond(respond: Callable[[Exception], HttpResponseBase], error: Exception) -> HttpResponseBase | None:
-    """Return the framework's response; `None` if it makes none of this error."""
+    """Return the framework's response; `None` if it has none for this error."""
     try:
         return respond(error)
-    except Exception:  # it raises again what it does not know
+    except Exception:  # it raises unknown exceptions again
         return None
 
 
 def _pass_step(passage: Passage, step: Step) -> bool:
-    """Have a step of the view's code ask, and return whether it did: not if the request has been rejected before."""
+    """Run a step of the view's code; returns False if the request was rejected before."""
     if passage.is_rejected or passage.error is not None:
         if step.scope:
             passage.unreached.append(step.scope)
@@ -167,7 +167,7 @@ def _pass_step(passage: Passage, step: Step) -> bool:
     passage.door = step.name
     try:
         step.ask()
-    except Exception as error:  # the view's own code: what it raises, the request is answered with
+    except Exception as error:  # the view's own code: its exception determines the response
         passage.is_rejected, passage.error = step.is_door, error
     return True
 
@@ -185,7 +185,7 @@ def _bypass_of_middleware(http: BuiltRequest) -> Bypass:
 
 
 def _rules_in_force() -> tuple[RuleSet, str]:
-    """Return the rules that a request would be decided by now, older ones replaced as by any request, and a problem."""
+    """Return the rules that would decide a request now, reloaded if they are outdated, and a problem."""
     rules, problem = cache.current_rules(), ""
     for _ in range(ATTEMPTS if settings.ENABLED else 0):
         try:
@@ -204,7 +204,7 @@ def _rules_in_force() -> tuple[RuleSet, str]:
 
 
 def _ask(passage: Passage, request: LimitRequest) -> Decision:
-    """Ask for an entry point and keep the decision: as `limiter.path.decide` does, without a charge."""
+    """Decide for an entry point and store the decision: as in `limiter.path.decide`, without a charge."""
     earlier = request.earlier
     if not earlier.allowed:
         return earlier
@@ -242,14 +242,14 @@ def _ask(passage: Passage, request: LimitRequest) -> Decision:
 
 
 def _decided_so_far(passage: Passage, decision: Decision) -> Decision:
-    """Return what is decided so far, kept on the request. Nobody is held: the delay is told and not served."""
+    """Return the decision so far, stored on the request. The delay is recorded, but not waited for."""
     decision = replace(decision, delay=0.0) if decision.delay else decision
     passage.http.ratelimit = decision  # type: ignore[attr-defined]
     return decision
 
 
 def _decided(passage: Passage, door: Door) -> Decision:
-    """Return what the engine would decide; without it, what the rules' failure policies say."""
+    """Return what the engine would decide; without it, the rules' failure policies."""
     charges, now_us = [each.charge for each in door.charges], door.request.now_us
     if not passage.problem:
         try:
@@ -267,7 +267,7 @@ def _decided(passage: Passage, door: Door) -> Decision:
 
 
 def _give_back(earlier: Decision) -> None:
-    """Count what earlier calls would have charged as given back: a later one rejects the request."""
+    """Count the charges of earlier calls as refunded, because a later call rejects the request."""
     for result in earlier.results:
         if result.verdict is not None:
             result.verdict.mark_refunded()

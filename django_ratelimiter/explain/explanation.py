@@ -1,4 +1,4 @@
-"""The answer: what each rule says of a request, and what the caller would get."""
+"""The explanation: what each rule decides for a request, and the response."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..middleware import Exemption
 from ..rules.records import Facts, Mismatch, RejectedRule, RuleRecord
 from ..values.access import AccessRecord
 
-#: Why no rule is looked at: the limiter is off by its setting, enforcement is stopped, the request is exempt, an access
-#: entry decides, no entry point asks, an earlier call has rejected the request, or servers read the path differently.
+#: Why no rule is tested: the limiter is off by its setting, enforcement is stopped, the request is exempt, an access
+#: entry decides, there is no entry point, an earlier call has rejected the request, or the path is ambiguous.
 Bypass = Literal[
     Exemption, "disabled", "stopped", "allowed", "denied", "no middleware", "rejected earlier", "undecided"
 ]
 
-#: The first condition that does not hold; "" = the rule applies.
+#: The first condition that does not match; "" = the rule applies.
 Reason = Literal[Bypass, Mismatch, Uncharged, "off"]
 
 
@@ -28,8 +28,8 @@ class CounterState:
     """One limit of a rule that applies, and its counter now.
 
     words: the limit. key: its name in the store. digest: of the caller, as in logs and reports. used, left: units now.
-    allowed: whether this request would pass this limit. reset_at: the full quota is back; `None` = it is. retry_at:
-    this request would pass; `None` = it passes now, or never. The last five are `None` if nobody can be asked.
+    allowed: this limit would allow the request. reset_at: when the full quota is back; `None` = it is. retry_at: when
+    the request would be allowed; `None` = now, or never. The last five are `None` if the engine did not answer.
     """
 
     words: str
@@ -48,16 +48,16 @@ class CounterState:
 
     @property
     def blocked_until(self) -> datetime | None:
-        """The time at which a request like this one passes again; `None` = it passes now, or never."""
+        """The time at which a request like this one is allowed again; `None` = now, or never."""
         return self.retry_at if self.allowed is False else None
 
 
 @dataclass(frozen=True, slots=True)
 class RuleExplanation:
-    """What a rule says of the request.
+    """What a rule decides for the request.
 
-    applies: it is charged, by the call of `door`. reason: else the first condition that does not hold. missing: the
-    names that the caller lacks. rows: the tier whose limits count; "" = those of every other tier. value: what its
+    applies: it is charged, at the entry point `door`. reason: else the first condition that does not match. missing:
+    the names that the caller lacks. rows: the tier whose limits apply; "" = those of every other tier. value: what its
     counters are split by.
     """
 
@@ -72,7 +72,7 @@ class RuleExplanation:
 
     @property
     def rejects(self) -> bool:
-        """Whether it rejects the request, or would if it were enforced."""
+        """True if it rejects the request, or would if it were enforced."""
         return any(counter.allowed is False for counter in self.counters)
 
 
@@ -80,8 +80,8 @@ class RuleExplanation:
 class TierExplanation:
     """The caller's tier, and why.
 
-    kind: assignment, default, resolver; none = no tier is the caller's; unchecked = nobody has checked the credentials
-    yet; "" = there are no tiers, or nothing asks for one. subject: user, group, api_key_hash or partition. assignment:
+    kind: assignment, default, resolver; none = the caller has no tier; unchecked = the credentials are not checked
+    yet; "" = there are no tiers, or none is needed. subject: user, group, api_key_hash or partition. assignment:
     its primary key.
     """
 
@@ -100,10 +100,10 @@ class TierExplanation:
 class ClientResponse:
     """What the caller would get now.
 
-    allowed: then status and body are the view's, and only our fields are known; all is, where a gateway asks. is_ours:
+    allowed: then status and body come from the view, and only our fields are known; all are for a gateway. is_ours:
     the body is; else it is that of the framework around the view. binding: the slug of the rule that decides. delay:
-    seconds that the request is held. error: what the view's code raised, if nobody here knows how the project answers
-    that.
+    seconds before the response. error: raised by the view's code, if it is not known how the project responds
+    to it.
     """
 
     allowed: bool
@@ -121,12 +121,12 @@ class ClientResponse:
 class Explanation:
     """Everything about one request.
 
-    doors: the entry points that ask the limiter, in order. bypass: why no rule is looked at. unknown: names of values
-    that the question does not give and that matter. unexplained: names of what limits the view by code of its own.
+    doors: the entry points, in order. bypass: why no rule is tested. unknown: names of values
+    that matter, but are not in the question. unexplained: names of the view's own code that limits it.
     unchecked: the request has a field Authorization, which only the view could check, and the question names no user.
-    with_token: the response if the user comes with a token that the view checks itself, where that is another; `None` =
-    it is the same. left_out: rules that are not in force at all. identities: values of the caller by name, of what the
-    rules ask for. hidden: what has been taken out, for the reader may not view it.
+    with_token: the response if the user has a token that the view checks itself, if it differs; `None` =
+    it is the same. left_out: rules that cannot be used. identities: the caller's values by name, as far as the
+    rules need them. hidden: the parts that were removed, because the reader may not see them.
     """
 
     facts: Facts
@@ -148,11 +148,11 @@ class Explanation:
 
     @property
     def undecided(self) -> tuple[RuleExplanation, ...]:
-        """The enforced rules that count by a value which is not known here: they may reject the request after all."""
+        """The enforced rules that count by a value that is not known here: they may reject the request after all."""
         return tuple(each for each in self.rules if each.rule.mode == "enforce" and self.lacks(each))
 
     def lacks(self, each: RuleExplanation) -> tuple[str, ...]:
-        """Return what a rule would count by, were it known here; empty if that is known, or does not matter."""
+        """Return the names that a rule counts by and that are not known here; empty if they do not matter."""
         if not (each.applies or each.reason == "missing"):
             return ()
         instead = ("ip",) if each.missing and each.rule.missing_partition == "ip" else ()

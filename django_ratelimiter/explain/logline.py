@@ -1,4 +1,4 @@
-"""A line of the log about a rejected request, read back: what it says of the rules and the caller."""
+"""Parses a log line about a rejected request: which rules rejected which caller."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NONE: Final = ("None", "null", "")
 
 
 class LoggedRefusal(NamedTuple):
-    """What a line says. rules: those that rejected the request. digest: of the caller, in the names of keys.
+    """The content of a line. rules: those that rejected the request. digest: of the caller, in the names of keys.
 
-    Of a reference, `digest` is how that begins.
+    For a reference, `digest` is only its start.
     """
 
     rules: tuple[str, ...]
@@ -31,9 +31,9 @@ class LoggedRefusal(NamedTuple):
     version: str = ""
 
     def is_of(self, rule: str, digest: str) -> bool:
-        """Return whether it is about this rule's counter of the caller with this digest: rules share digests.
+        """Return whether it is about this rule's counter of the caller with this digest: rules can share digests.
 
-        A line that names no caller is about nobody's.
+        False if the line names no caller.
         """
         if rule not in self.rules or not self.digest:
             return False
@@ -41,7 +41,7 @@ class LoggedRefusal(NamedTuple):
 
 
 def about_rule(question: Question, rule: RuleRecord) -> Question:
-    """Return the question for a request that a rule is for, unless it says itself which request it is about."""
+    """Return the question about a request that a rule matches, unless the question names a request itself."""
     if question.path or question.view:
         return question
     path = rule.path if rule.path_kind in ("exact", "prefix") else ""
@@ -50,14 +50,14 @@ def about_rule(question: Question, rule: RuleRecord) -> Question:
 
 
 def parse_log_line(text: str, slugs: Iterable[str] = ()) -> LoggedRefusal | None:
-    """Return what the line says; `None` if it is not about a rejected request.
+    """Return the content of the line; `None` if it is not about a rejected request.
 
-    The body of a response to one will do, and so will its reference alone.
-    It names neither the path nor the caller, whom only the digest tells apart; see `limiter/events.py`. slugs: of
-    rules that its reference may name, should other words look like one.
+    The body of a response to one is accepted as well, and so is its reference alone.
+    It contains neither the path nor the caller, only the digest; see `limiter/events.py`. slugs: of
+    rules that its reference may name, if other words look like one.
     """
     first = text.split(None, 1)[:1]
-    if first and first[0].rpartition("/")[2] == "curl":  # whose data may look like a line
+    if first and first[0].rpartition("/")[2] == "curl":  # its data may look like a line
         return None
     found = _attributes(text)
     reference = parse_reference(found.get("reference", "")) or parse_reference(text, slugs)

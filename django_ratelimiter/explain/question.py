@@ -1,4 +1,4 @@
-"""What is asked: a request that nobody has sent, and who would send it."""
+"""The question: a request that was not sent, and its caller."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 
 class QuestionError(ValueError):
-    """The question cannot be answered as it is put; the text says what would be right. field: of `Question`."""
+    """The question cannot be answered; the text says what would be right. field: of `Question`."""
 
     def __init__(self, field: str, text: str) -> None:
         super().__init__(text)
@@ -21,12 +21,12 @@ class QuestionError(ValueError):
 class Question:
     """A request, and its caller.
 
-    path: within the site, with or without a query; a whole URL will do. view: its name, in the place of a path.
-    scope: one that code asks for beside what the view is known to ask for. user: a login name or a primary key.
-    api_key: as callers send it, or the hash of a known one. ip: the address that is connected to the site. session:
-    its key. identities: values for what rules are split by, whatever the request says, by name. status: of the
-    response, if the request is allowed: rules may charge for one kind only. gateway: the route of a view that gateways
-    ask, such as "/gateway/"; then the request is for another server, and the answer is that of this view.
+    path: within the site, with or without a query, or a whole URL. view: its name, instead of a path.
+    scope: one that code names, besides those that the view is known to name. user: a login name or a primary key.
+    api_key: as callers send it, or the hash of a known one. ip: the address that connects to the site. session:
+    its key. identities: values that rules are split by, whatever the request contains, by name. status: of the
+    response, if the request is allowed: some rules depend on it. gateway: the route of a view for gateways,
+    such as "/gateway/"; then the request is for another server, and the response is that of this view.
     """
 
     method: str = "GET"

@@ -1,4 +1,4 @@
-"""What of an explanation each reader may see: one permission each for counters, tiers and access entries."""
+"""The parts of an explanation that a reader may see: one permission each for counters, tiers and access entries."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ SEES_COUNTERS: Final = "django_ratelimiter.view_usage_report"
 SEES_TIERS: Final = "django_ratelimiter.view_tierassignment"
 SEES_ACCESS: Final = "django_ratelimiter.view_accessentry"
 
-#: Who asks: only for those who may see what is known of callers.
+#: The caller's values: only for readers that may see what is known about callers.
 CALLER_FIELDS: Final = ("user", "api_key", "session")
 
 
 class CallerHidden(Exception):
-    """The question names a caller, whom its reader may not name; the message says what that takes."""
+    """The question names a caller, which this reader must not do; the message names the permission."""
 
 
 def may_name_callers(reader: Any) -> bool:
-    """Return whether this user may ask what a certain user, API key or session would be answered."""
+    """Return whether this user may ask about a certain user, API key or session."""
     return bool(reader.has_perm(SEES_COUNTERS) or reader.has_perm(SEES_TIERS))
 
 
 def explain_to(reader: Any, question: Question) -> Explanation:
     """Return the explanation for this user. Raises CallerHidden, and QuestionError.
 
-    For who may not view access entries, it is as if there were none: each part of it would tell whether one hits.
+    Readers that may not view access entries get it as if there were none: each part would reveal a matching one.
     """
     named = any(getattr(question, name) or name in question.identities for name in CALLER_FIELDS)
     if named and not may_name_callers(reader):
@@ -41,7 +41,7 @@ def explain_to(reader: Any, question: Question) -> Explanation:
 
 
 def _as_seen_by(explanation: Explanation, reader: Any) -> Explanation:
-    """Return the explanation without what this user may not view, which `hidden` names."""
+    """Return the explanation without the parts that this user may not view; `hidden` names them."""
     hidden = []
     if not reader.has_perm(SEES_COUNTERS):
         hidden.append("counters")

@@ -1,4 +1,4 @@
-"""From a question to the request of Django's that it is about. Nothing is sent, stored or logged in."""
+"""From a question to a Django request. Nothing is sent, stored or logged in."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _LOCALES: Final = "django.middleware.locale.LocaleMiddleware"
 
 
 class BuiltRequest(WSGIRequest):
-    """A request that nobody has sent. body_missed: its body was asked for, and the question has none.
+    """A request that was not sent. body_missed: its body was read, but the question has none.
 
-    gateway: what the view was made with that a gateway asks about it; `None` = it is for this site. gateway_error: why
+    gateway: the options of the gateway's view; `None` = it is for this site. gateway_error: why
     that view decides nothing.
     """
 
@@ -62,7 +62,7 @@ class BuiltRequest(WSGIRequest):
         return super().read(*size)
 
     def forget_body(self) -> None:
-        """Let it look as if nobody had asked for the body."""
+        """Reset the request as if its body had not been read."""
         self.body_missed = False
         for name in ("_post", "_files"):
             self.__dict__.pop(name, None)
@@ -77,9 +77,9 @@ class BuiltRequest(WSGIRequest):
 
 @dataclass(slots=True)
 class KnownCaller:
-    """Who sends a request, as far as the question says.
+    """The caller of a request, as far as the question contains it.
 
-    user: `None` = whoever the session belongs to. has_token: the user comes with a token that only the view can check.
+    user: `None` = the user of the session. has_token: the user comes with a token that only the view can check.
     """
 
     user: Any
@@ -116,13 +116,13 @@ def build_request(question: Question) -> BuiltRequest:
 
 
 def gateway_views() -> dict[str, GatewayOptions]:
-    """Return the views of this site that gateways ask, by route, such as "/gateway/"."""
+    """Return the views of this site for gateways, by route, such as "/gateway/"."""
     found = {f"/{match.route}": getattr(match.func, ASKED_BY_GATEWAYS, None) for match in all_views(get_resolver())}
     return {route: options for route, options in found.items() if options is not None}
 
 
 def _build_forwarded(question: Question) -> BuiltRequest:
-    """Return the request as the view reads it that a gateway asks, by the code of that view."""
+    """Return the request that a gateway's view makes, by the code of that view."""
     options = gateway_views().get(f"/{question.gateway.strip('/ ')}{'/' * question.gateway.endswith('/')}")
     if options is None:
         raise QuestionError("gateway", _("No view that gateways ask has this route."))
@@ -144,7 +144,7 @@ def _build_forwarded(question: Question) -> BuiltRequest:
     meta["HTTP_X_FORWARDED_URI"] = quote(question.path.strip(), safe=punctuation)
     try:
         http = BuiltRequest(environ_of(meta, method, captured), has_body=True)
-        http.path = http.path_info  # as the view has it
+        http.path = http.path_info  # as in the view
     except GatewayError as error:
         http = BuiltRequest({**meta, "REQUEST_METHOD": method, "wsgi.input": BytesIO()}, has_body=True)
         http.gateway_error = error
@@ -153,7 +153,7 @@ def _build_forwarded(question: Question) -> BuiltRequest:
 
 
 def find_caller(question: Question, http: BuiltRequest) -> KnownCaller:
-    """Return who asks. Raises QuestionError for a user whom nobody knows."""
+    """Return the caller. Raises QuestionError for an unknown user."""
     user = None
     if question.user:
         try:
@@ -168,10 +168,10 @@ def find_caller(question: Question, http: BuiltRequest) -> KnownCaller:
 
 
 def log_in(http: BuiltRequest, caller: KnownCaller, *, before_view: bool = False) -> None:
-    """Put the caller's user on the request.
+    """Set the caller's user on the request.
 
-    before_view: nobody but the view can say whose credentials a token is, or a field Authorization. Until then the
-    request is that of its session's user.
+    before_view: only the view can check a token or a field Authorization. Until then the
+    request has the user of its session.
     """
     has_token = caller.has_token or "HTTP_AUTHORIZATION" in http.META
     if caller.user is not None and not (before_view and has_token):
@@ -183,7 +183,7 @@ def log_in(http: BuiltRequest, caller: KnownCaller, *, before_view: bool = False
 
 
 def assume_values(identity: Identity, question: Question, caller: KnownCaller) -> None:
-    """Let the request have the values that were typed in."""
+    """Set the values in the question on the request."""
     if caller.api_key_hash:
         identity.assume("api_key", caller.api_key_hash)
     for name, value in question.identities.items():
@@ -191,13 +191,13 @@ def assume_values(identity: Identity, question: Question, caller: KnownCaller) -
 
 
 def find_view(http: BuiltRequest) -> None:
-    """Have the path resolved, unless it is another server's, which has no view here."""
+    """Resolve the path, unless it belongs to another server, which has no view here."""
     if http.gateway is None:
         resolve_view(http)
 
 
 def resolve_view(http: HttpRequest) -> None:
-    """Have the path resolved, as Django does before it calls the view."""
+    """Resolve the path, as Django does before it calls the view."""
     try:
         http.resolver_match = get_resolver(getattr(http, "urlconf", None)).resolve(http.path_info)
     except Resolver404:
@@ -205,7 +205,7 @@ def resolve_view(http: HttpRequest) -> None:
 
 
 def language_of(http: BuiltRequest) -> str:
-    """Return the language that the request would be answered in."""
+    """Return the language of the response."""
     if _LOCALES in django_setting("MIDDLEWARE", ()):
         return get_language_from_request(http, check_path=True)
     return str(django_setting("LANGUAGE_CODE"))
@@ -217,7 +217,7 @@ def has_limiter() -> bool:
 
 
 def has_middleware(path: str) -> bool:
-    """Return whether the project has this middleware, or one that is made of it."""
+    """Return whether the project has this middleware, or a subclass."""
     wanted = import_string(path)
     for each in django_setting("MIDDLEWARE", ()):
         found = import_string(each)
@@ -238,7 +238,7 @@ def _address(question: Question) -> tuple[str, str, str]:
 
 
 def _path_of(question: Question) -> str:
-    """Return the path of the named view, with the typed values of what it captures."""
+    """Return the path of the named view, with the values for what it captures."""
     captured = {name[5:]: value for name, value in question.identities.items() if name.startswith("path:")}
     try:
         return reverse(question.view, kwargs=captured)
@@ -255,12 +255,12 @@ def _path_of(question: Question) -> str:
 
 
 def _fields(question: Question) -> dict[str, Any]:
-    """Return the header fields as a server hands them over: several of one name are joined."""
+    """Return the header fields as a server passes them on: several with one name are joined."""
     found: dict[str, Any] = {}
     for name, value in question.headers:
         if not _TOKEN.fullmatch(name) or "\n" in value or "\r" in value or "\0" in value:
             raise QuestionError("headers", _("%(name)r is not a header field.") % {"name": name})
-        if "_" in name:  # which servers drop
+        if "_" in name:  # servers drop these
             continue
         key, value = meta_name(name), _as_read(value)
         found[key] = f"{found[key]}{'; ' if key == 'HTTP_COOKIE' else ','}{value}" if key in found else value
@@ -270,28 +270,28 @@ def _fields(question: Question) -> dict[str, Any]:
 
 
 def _sent(text: str) -> bytes:
-    """Return the bytes that are sent; a shell's argument may hold some that are no text."""
+    """Return the bytes that are sent; a shell's argument may contain some that are not text."""
     return text.encode(errors="surrogateescape")
 
 
 def _as_read(text: str) -> str:
-    """Return what a server makes of them in a header field and in a query."""
+    """Return how a server decodes them in a header field and in a query."""
     return _sent(text).decode("latin-1")
 
 
 def meta_name(header: str) -> str:
-    """Return what a request header is called in META."""
+    """Return the name of a request header in META."""
     name = header.upper().replace("-", "_")
     return name if name in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{name}"
 
 
 def _add_session(http: BuiltRequest, question: Question) -> None:
-    """Give the request the session of its cookie, or the one that was asked about, for reading only."""
+    """Add the session of its cookie, or the one in the question, read-only."""
     if not question.session and _SESSIONS not in django_setting("MIDDLEWARE", ()):
         return
     key = question.session or http.COOKIES.get(django_setting("SESSION_COOKIE_NAME"))
     session: Any = import_module(django_setting("SESSION_ENGINE")).SessionStore(key)
-    session.flush = session.cycle_key = lambda: None  # a session that is not believed is left as it is
+    session.flush = session.cycle_key = lambda: None  # a session that is not accepted must not be changed
     http.session = session
 
 

@@ -1,4 +1,4 @@
-"""The user whom a text names: by primary key, by login name, or by what says which of the two it is."""
+"""Finding the user that a text names: by primary key, by login name, or with a prefix that says which."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class TwoUsers(ValueError):
 
 
 def find_user(text: str) -> Any:
-    """Return the user of this primary key or login name; `None` if there is none. Raises TwoUsers.
+    """Return the user with this primary key or login name; `None` if there is none. Raises TwoUsers.
 
-    "id:42" and "pk:42" are primary keys alone, and "name:42" is a login name alone.
+    "id:42" and "pk:42" are only primary keys, and "name:42" is only a login name.
     """
     if "\0" in text:
         return None
@@ -35,14 +35,14 @@ def find_user(text: str) -> Any:
 
 
 def by_key(pk: Any) -> str:
-    """Return what names the user of this primary key, and nobody else."""
+    """Return a text that names only the user with this primary key."""
     return f"id:{pk}"
 
 
 def _of_key(text: str) -> Any:
     try:
         return get_user_model()._default_manager.filter(pk=text).first()
-    except (ValueError, ValidationError, OverflowError):  # no primary key of this kind
+    except (ValueError, ValidationError, OverflowError):  # not a valid primary key
         return None
 
 
@@ -50,5 +50,5 @@ def _of_name(text: str) -> Any:
     users = get_user_model()
     try:
         return users._default_manager.get_by_natural_key(text)
-    except (ObjectDoesNotExist, AttributeError):  # a manager of the project's own need not have it
+    except (ObjectDoesNotExist, AttributeError):  # a project's own manager may lack it
         return None

@@ -1,7 +1,7 @@
-"""What the view of a request asks the limiter, asked by the view's own code: its decorators, and its throttles.
+"""The limits in a view's own code: its decorators and its throttles, which are run as for a real request.
 
-Of the view nothing else runs: nobody is authenticated or refused by it, and its answer is not made. Throttles that
-decide by code of their own would charge, so they are named and not asked.
+Nothing else of the view runs: it authenticates and rejects nothing, and makes no response. Throttles with
+code of their own would charge, so they are named and not run.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ..decorators import ViewLimit
 from ..headers import add_reference
 from .request import BuiltRequest, has_limiter
 
-#: Whose `allow_request` asks the limiter, and does nothing else.
+#: The module whose `allow_request` only asks the limiter.
 _OURS: Final = "django_ratelimiter.throttling"
-#: Takes the user whom the middleware knows.
+#: Uses the same user as the middleware.
 _BY_SESSION: Final = "rest_framework.authentication.SessionAuthentication"
-#: The module of the views that django-ninja makes.
+#: The module of django-ninja's views.
 _NINJAS: Final = "ninja.operation"
 
 
 @dataclass(slots=True)
 class Step:
-    """Something that the view's code does before its answer.
+    """Something that the view's code does before its response.
 
-    name: of the entry point. scope: the scope that it asks for, if any. is_door: what it raises rejects the request by
+    name: of the entry point. scope: that it names, if any. is_door: its exceptions reject the request by
     its limits.
     """
 
@@ -45,8 +45,8 @@ class Step:
 class ViewCode:
     """What a view does, in order.
 
-    first: before the user is known to a view of the REST framework. then: afterwards. respond: makes the framework's
-    response of what a step raised; `None` = Django does. unexplained: names of what limits it by code of its own.
+    first: before a DRF view knows the user. then: afterwards. respond: makes the framework's
+    response to an exception of a step; `None` = Django does. unexplained: names of the view's own code that limits it.
     """
 
     first: list[Step] = field(default_factory=list)
@@ -74,7 +74,7 @@ def code_of(http: BuiltRequest) -> ViewCode:
 
 
 def checks_credentials(http: BuiltRequest) -> bool:
-    """Return whether the view of this request is one of the REST framework's that takes more than sessions."""
+    """Return whether the view of this request is a DRF view that accepts other credentials than sessions."""
     view: Any = http.resolver_match.func if http.resolver_match else None
     chosen = getattr(view, "initkwargs", None) or {}
     by_default = getattr(getattr(view, "cls", None), "authentication_classes", ())
@@ -82,12 +82,12 @@ def checks_credentials(http: BuiltRequest) -> bool:
 
 
 def _is_by_session(authentication: Any) -> bool:
-    classes = getattr(authentication, "__mro__", ())  # the framework calls it, and it may be a function
+    classes = getattr(authentication, "__mro__", ())  # DRF calls it, so it may be a function
     return any(f"{each.__module__}.{each.__qualname__}" == _BY_SESSION for each in classes)
 
 
 def limits_of(view: Any) -> list[ViewLimit]:
-    """Return the limits of a view's decorators, the outermost first; within `@api_view`, those of the function."""
+    """Return the limits of a view's decorators, the outermost first; with `@api_view`, those of the function."""
     cells = [cell.cell_contents for cell in getattr(view, "__closure__", None) or () if _is_filled(cell)]
     for each in (view, *cells):
         if callable(each) and (limits := getattr(each, "ratelimit_limits", ())):
@@ -98,7 +98,7 @@ def limits_of(view: Any) -> list[ViewLimit]:
 def _is_filled(cell: Any) -> bool:
     try:
         return callable(cell.cell_contents)
-    except ValueError:  # not yet
+    except ValueError:  # the cell is still empty
         return False
 
 
@@ -112,13 +112,13 @@ def _steps(view: Any, request: Any, made: Any, method: str) -> list[Step]:
 
 
 def _handled(made: Any, request: Any) -> list[Step]:
-    """Return the decorators of the method that answers; none of a request whose method the view does not allow."""
+    """Return the decorators of the method that responds; empty if the view does not allow the request's method."""
     name = (request.method or "").lower()
     return _steps(getattr(made, name, None), request, made, name) if name in made.http_method_names else []
 
 
 def _made(view: Any, cls: Any, http: BuiltRequest) -> Any:
-    """Return an instance of a view's class, as `as_view` makes one for a request."""
+    """Return an instance of a view's class, as `as_view` makes it for a request."""
     match: Any = http.resolver_match
     made = cls(**(getattr(view, "initkwargs", None) or getattr(view, "view_initkwargs", None) or {}))
     actions = getattr(view, "actions", None) or {}
@@ -133,7 +133,7 @@ def _made(view: Any, cls: Any, http: BuiltRequest) -> Any:
 
 
 def _add_frameworks(found: ViewCode, made: Any, http: BuiltRequest) -> None:
-    """Add what a view of the REST framework does, in the order of its own `initial`."""
+    """Add what a DRF view does, in the order of its own `initial`."""
     request = made.initialize_request(http, *made.args, **made.kwargs)
     made.request, made.headers = request, made.default_response_headers
     throttles = made.get_throttles()
@@ -145,7 +145,7 @@ def _add_frameworks(found: ViewCode, made: Any, http: BuiltRequest) -> None:
         made.format_kwarg = made.get_format_suffix(**made.kwargs)
         request.accepted_renderer, request.accepted_media_type = made.perform_content_negotiation(request)
         request.version, request.versioning_scheme = made.determine_version(request, *made.args, **made.kwargs)
-        request.user, request.auth = http.user, None  # whoever it is, nobody checks the credentials
+        request.user, request.auth = http.user, None  # no credentials are checked here
 
     def respond(error: Exception) -> HttpResponseBase:
         with _transactions_as_they_are():
@@ -172,7 +172,7 @@ def _scope(made: Any) -> str:
 
 @contextmanager
 def _transactions_as_they_are() -> Iterator[None]:
-    """Undo what the framework does after an error where ATOMIC_REQUESTS is on: it has all rolled back."""
+    """Undo DRF's rollback after an error if ATOMIC_REQUESTS is on."""
     found = [each for each in connections.all(initialized_only=True) if each.in_atomic_block]
     before = [each.get_rollback() for each in found]
     try:

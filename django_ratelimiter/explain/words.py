@@ -1,4 +1,4 @@
-"""An explanation in plain words, for pages and the shell."""
+"""An explanation as text, for pages and the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..rules.records import Facts, RuleRecord
 from .explanation import ClientResponse, CounterState, Explanation, Reason, RuleExplanation, TierExplanation
 from .logline import LoggedRefusal
 
-#: Why no rule is looked at.
+#: Why no rule is tested.
 BYPASSES: Final[dict[str, Any]] = {
     "disabled": gettext_lazy("RATELIMITER['ENABLED'] is False: no rule is looked at."),
     "stopped": gettext_lazy("All enforcement is stopped: no rule is looked at."),
@@ -40,12 +40,12 @@ DOORS: Final[dict[str, Any]] = {
 
 
 def door_in_words(name: str) -> str:
-    """Return which call of the limiter decides a rule."""
+    """Return the call of the limiter that decides a rule."""
     return str(DOORS[name])
 
 
 def bypass_in_words(explanation: Explanation) -> str:
-    """Return why no rule is looked at, and which access entry decides; "" if rules are."""
+    """Return why no rule is tested, and which access entry decides; "" if rules are tested."""
     text = str(BYPASSES[explanation.bypass]) if explanation.bypass else ""
     entry = explanation.access
     if entry is None:
@@ -61,7 +61,7 @@ def is_among(explanation: Explanation, logged: LoggedRefusal) -> bool:
 
 
 def logged_in_words(explanation: Explanation, logged: LoggedRefusal | None) -> str:
-    """Return whether the counter of a logged rejection is shown; "" if none is asked about."""
+    """Return whether the counter of a logged rejection is shown; "" if there is no logged rejection."""
     if logged is None:
         return ""
     if is_among(explanation, logged):
@@ -70,7 +70,7 @@ def logged_in_words(explanation: Explanation, logged: LoggedRefusal | None) -> s
 
 
 def reason_in_words(each: RuleExplanation, explanation: Explanation) -> str:
-    """Return why a rule does not apply: the first condition that does not hold."""
+    """Return why a rule does not apply: the first condition that does not match."""
     rule, facts = each.rule, explanation.facts
     if each.reason in BYPASSES:
         return str(BYPASSES[each.reason])
@@ -121,7 +121,7 @@ def _authentication(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier:
 
 
 def _tier(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
-    if not tier.kind:  # not known, or not for everybody to see
+    if not tier.kind:  # not known, or hidden from this reader
         return _("It has no limits for this caller.")
     if tier.slug in rule.limits:
         return _("The tier %(tier)s is unlimited here.") % {"tier": tier.name}
@@ -155,7 +155,7 @@ _CONDITIONS: Final[dict[Reason, Any]] = {
 
 
 def rows_in_words(each: RuleExplanation, tier: TierExplanation) -> str:
-    """Return which limits of a rule count, and why."""
+    """Return which limits of a rule apply, and why."""
     if each.rows:
         text = _("the limits of the tier %(tier)s") % {"tier": tier.name}
     else:
@@ -167,7 +167,7 @@ def rows_in_words(each: RuleExplanation, tier: TierExplanation) -> str:
 
 
 def tier_in_words(tier: TierExplanation) -> str:
-    """Return the caller's tier and why; "" where nothing asks for it."""
+    """Return the caller's tier and why; "" if none is needed."""
     if tier.kind == "assignment":
         whom = {"user": _("user"), "group": _("group"), "api_key_hash": _("API key"), "partition": _("partition")}
         text = _("%(tier)s, assigned to the %(kind)s %(whom)s") % {
@@ -195,7 +195,7 @@ def tier_in_words(tier: TierExplanation) -> str:
 
 
 def counter_in_words(counter: CounterState, mode: str = "enforce") -> str:
-    """Return how a counter of a rule of this mode stands."""
+    """Return the state of a counter of a rule in this mode."""
     if counter.left is None or counter.used is None:
         return _("not known: Redis cannot be reached")
     values = {
@@ -215,9 +215,9 @@ def counter_in_words(counter: CounterState, mode: str = "enforce") -> str:
 
 
 def headline_of(explanation: Explanation) -> str:
-    """Return what the caller would get, in one line; both answers where it depends on how the user is logged in.
+    """Return what the caller would get, in one line; two results if it depends on how the user is logged in.
 
-    Nobody is told "allowed" where a rule cannot be decided here.
+    It never says "allowed" if a rule cannot be decided here.
     """
     answer = answer_in_words(explanation.response)
     if explanation.response.allowed and (undecided := explanation.undecided):
@@ -234,7 +234,7 @@ def headline_of(explanation: Explanation) -> str:
 
 
 def answer_in_words(response: ClientResponse) -> str:
-    """Return what a request would be answered, in one line."""
+    """Return the response to a request, in one line."""
     if not response.allowed:
         by = (
             _("Rejected with status %(status)s by %(rule)s.")
@@ -248,7 +248,7 @@ def answer_in_words(response: ClientResponse) -> str:
 
 
 def shadow_in_words(each: RuleExplanation) -> str:
-    """Return what a rule in shadow would say, were it enforced; "" for others."""
+    """Return what a rule in shadow would do if it were enforced; "" for others."""
     if each.rule.mode != "shadow" or not each.applies:
         return ""
     return _("Enforced, it would reject this request.") if each.rejects else _("Enforced, it would allow this request.")

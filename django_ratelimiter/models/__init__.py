@@ -1,9 +1,9 @@
-"""Rows that operators edit (tiers, rules, limits, access), versions of the rule set, and usage.
+"""Rows that operators edit (tiers, rules, limits, access entries), versions of the rule set, and usage.
 
-The database keeps rows whole: what is unique, what belongs together, what is never negative. Whether a row can be
-*enforced* (a known algorithm, a window the engine can reckon, a readable route) is judged by `clean()` at the form
-and by `rules.compiler` for rows that came another way: a row that this program cannot read, written by a later
-version of it, say, must cost one rule and not the site.
+The database guarantees that rows are consistent: uniqueness, relations, no negative numbers. Whether a row can be
+*enforced* (a known algorithm, a window that the engine supports, a valid route) is validated by `clean()` in forms,
+and by `rules.compiler` for other rows: a row that this release cannot read, for example one written by a later
+release, must only affect one rule and not the site.
 """
 
 from .access import AccessEntry

@@ -1,4 +1,4 @@
-"""The access list: callers who skip all rules, and callers who are rejected always."""
+"""The access list: callers that skip all rules, and callers that are always denied."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .validation import normal_network, validate_hash
 
 
 class AccessEntryQuerySet(models.QuerySet["AccessEntry"]):
-    """Entries, found in fixtures by whom they are about."""
+    """Entries, found in fixtures by their caller."""
 
     def get_by_natural_key(self, kind: str, value: str) -> AccessEntry:
         return self.get(kind=kind, value=value)
 
 
 class AccessEntry(models.Model):
-    """Denies one caller every request, or allows them past all rules. It is consulted before any rule."""
+    """Denies all requests of one caller, or exempts the caller from all rules. It is checked before any rule."""
 
     class Action(models.TextChoices):
         ALLOW = "allow", _("allow: skip all rules")
@@ -61,7 +61,7 @@ class AccessEntry(models.Model):
 
     @property
     def subject(self) -> str:
-        """Return the caller in words; of an API key only the start of its hash."""
+        """Return the caller as text; of an API key only the start of its hash."""
         if self.kind == self.Kind.API_KEY:
             return _("API key %s…") % self.value[:8]
         return _("user %s") % self.value if self.kind == self.Kind.USER else self.value
@@ -70,7 +70,7 @@ class AccessEntry(models.Model):
         return self.kind, self.value
 
     def clean(self) -> None:
-        """Refuse a value that no request could have. An address, network or user's key gets its usual form."""
+        """Reject a value that no request can have. An address, network or user's key is normalized."""
         try:
             if self.kind == self.Kind.IP:
                 self.value = normal_network(self.value)

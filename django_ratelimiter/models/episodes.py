@@ -1,4 +1,4 @@
-"""Conditions that last, for each of which one alert was sent."""
+"""Lasting conditions; one alert is sent for each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class UsageEpisode(models.Model):
-    """A condition that lasts since `began_at`. While its row exists, no further alert is sent for it.
+    """A condition that has lasted since `began_at`. While its row exists, no further alert is sent for it.
 
     name: "behind", or "refusing:" and the slug of a rule.
     """

@@ -31,10 +31,10 @@ from .options import (
 from .rules import Rule
 from .tiers import Tier
 
-#: The columns that tell a tier's limits under a rule apart: a change of one starts new counters.
+#: The columns that distinguish a tier's limits under a rule: changing one starts new counters.
 MEANING: Final = ("algorithm", "window_seconds", "calendar", "timezone", "anchor_day", "anchor", "refill", "slots")
 
-#: The same in an index, where null would be unlike null, and by what null stands for.
+#: The same for an index, in which nulls are never equal, with the meaning of null.
 _IN_INDEX: Final = {
     "window_seconds": Coalesce("window_seconds", Decimal(0)),
     "anchor_day": Coalesce("anchor_day", 1),
@@ -55,10 +55,10 @@ class RuleLimit(models.Model):
     """A limit of one tier under a rule. Several limits for one tier all apply.
 
     tier: `None` = every tier that has no limit of its own here, and callers without a tier.
-    quota: `None` only where `unlimited`. window_seconds: also where there is a calendar. timezone: empty = UTC.
-    Of the others, what is `None`, empty or 0 is not given; which of them an algorithm uses is in `options`.
-    generation: part of the counters' names; raised to forget what is spent.
-    The database has the defaults, too: rows that SQL writes may lack these columns.
+    quota: `None` only if `unlimited`. window_seconds: also with a calendar. timezone: empty = UTC.
+    Of the others, `None`, empty or 0 means not set; which of them an algorithm uses is in `options`.
+    generation: part of the counters' names; raising it resets the counters.
+    The database has the defaults, too: rows written by SQL may omit these columns.
     """
 
     rule = models.ForeignKey(Rule, models.CASCADE, related_name="limits", verbose_name=_("rule"))
@@ -205,7 +205,7 @@ class RuleLimit(models.Model):
 
     @property
     def in_short(self) -> str:
-        """The tier and its quota, whether they can be enforced or not: "free: 100/h", "free: 5/90 s"."""
+        """The tier and its quota, whether it can be enforced or not: "free: 100/h", "free: 5/90 s"."""
         tier = self.tier.slug if self.tier else gettext("every other tier")
         if self.unlimited:
             return f"{tier}: {gettext('unlimited')}"
@@ -223,7 +223,7 @@ class RuleLimit(models.Model):
     )
 
     def to_limit(self) -> Limit | None:
-        """This row as the engine's limit; `None` = unlimited. Raises ValueError, naming the field."""
+        """Return the engine's limit for this row; `None` = unlimited. Raises ValueError with the field's name."""
         if self.unlimited:
             return None
         return Limit(
@@ -241,16 +241,16 @@ class RuleLimit(models.Model):
         )
 
     def clean(self) -> None:
-        """Refuse what the engine could not enforce or would ignore, and a limit below the rule's cost."""
-        if self.timezone == "UTC":  # one meaning, one value: the database tells limits apart by it
+        """Reject values that the engine cannot enforce or would ignore, and a limit below the rule's cost."""
+        if self.timezone == "UTC":  # one value for one meaning: the database distinguishes limits by it
             self.timezone = ""
         if self.unlimited:
             self._refuse_given(NOT_GIVEN, lambda: gettext("Leave this empty, or turn off “unlimited”."))
-        elif all(getattr(self, column) in words for column, words in WORDS.items()):  # else the field says so itself
+        elif all(getattr(self, column) in words for column, words in WORDS.items()):  # else the field has its own error
             self._clean_limited()
 
     def _refuse_given(self, columns: Collection[str], text: Callable[[], str]) -> None:
-        """Refuse values in these columns, which would only be decorative. text: makes what is said of them."""
+        """Reject values in these columns, which would have no effect. text: returns the error message."""
         if given := [column for column in columns if getattr(self, column) != NOT_GIVEN[column]]:
             raise ValidationError(dict.fromkeys(given, text()))
 
@@ -275,16 +275,16 @@ class RuleLimit(models.Model):
             raise ValidationError({"burst" if self.burst else "quota": text})
 
     def _check_interval(self, limit: Limit) -> None:
-        """Refuse what no process can count by itself, if the rule wants that."""
+        """Reject a limit that a process cannot count itself, if the rule requires that."""
         try:
             interval = sync_interval.to_seconds(self.rule.sync_interval_ms)
-        except ValueError:  # the rule's own fault, and told there
+        except ValueError:  # an error of the rule, reported there
             return
         sync_interval.check_sync_interval(limit, interval)
 
 
 def _by_field(message: str) -> dict[str, str]:
-    """The engine's "field: text" as this form's error."""
+    """Return the engine's "field: text" as an error of this form."""
     name, colon, text = message.partition(": ")
     column = COLUMNS.get(name, name)
     if not colon or column not in {"algorithm", *NOT_GIVEN}:

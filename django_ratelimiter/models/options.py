@@ -1,4 +1,4 @@
-"""The columns of a limit that its algorithm uses, the labels that forms show for their values, and windows in short."""
+"""The columns of a limit that its algorithm uses, the labels of their values in forms, and short texts of windows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..engine.registry import ANCHORS, REFILLS, Algorithm
 
 Choices = tuple[tuple[str, Any], ...]
 
-#: The columns that the engine's options are kept in, and what each holds where the option is not given.
+#: The columns with the engine's options, and the value of each that means "not set".
 NOT_GIVEN: Final[Mapping[str, Any]] = {
     "quota": None,
     "window_seconds": None,
@@ -30,7 +30,7 @@ NOT_GIVEN: Final[Mapping[str, Any]] = {
     "max_delay_ms": 0,
 }
 
-#: Seconds, and how they are abbreviated.
+#: Seconds, and their abbreviation.
 _UNITS: Final = (
     (86_400, pgettext_lazy("days, abbreviated", "d")),
     (3_600, pgettext_lazy("hours, abbreviated", "h")),
@@ -38,10 +38,10 @@ _UNITS: Final = (
     (1, pgettext_lazy("seconds, abbreviated", "s")),
 )
 
-#: The columns whose names are not the engine's.
+#: Columns with another name than the engine's option.
 COLUMNS: Final = {"window": "window_seconds", "max_delay": "max_delay_ms"}
 
-#: What the columns hold that know a few words only.
+#: The possible values of columns with a choice of words.
 WORDS: Final[Mapping[str, Iterable[str]]] = {
     "algorithm": tuple(Algorithm),
     "anchor": ANCHORS,
@@ -65,7 +65,7 @@ _LABELS: Final[Mapping[str, Any]] = {
 
 @lru_cache(maxsize=256)
 def columns_used(algorithm: str, calendar: str = "") -> frozenset[str]:
-    """The columns out of NOT_GIVEN that mean something for an algorithm; all of them if it is unknown."""
+    """Return the columns out of NOT_GIVEN that an algorithm uses; all of them if it is unknown."""
     if algorithm not in set(Algorithm):
         return frozenset(NOT_GIVEN)
     options = {COLUMNS.get(option, option) for option in Algorithm(algorithm).options}
@@ -79,7 +79,7 @@ def columns_used(algorithm: str, calendar: str = "") -> frozenset[str]:
 
 
 def algorithm_choices() -> Choices:
-    """The algorithms that the engine has."""
+    """Return the engine's algorithms."""
     return _choices("algorithm")
 
 
@@ -94,7 +94,7 @@ def refill_choices() -> Choices:
 
 
 def calendar_choices() -> Choices:
-    """The calendar's units, and none."""
+    """Return the calendar's units, and none."""
     return _choices("calendar")
 
 
@@ -104,9 +104,9 @@ def _choices(column: str) -> Choices:
 
 
 def window_in_short(seconds: Any) -> str:
-    """Return a window in the longest unit that measures it, as the list of rules has it: "d", "12 h", "0.25 s".
+    """Return a window in the longest unit that divides it, for the list of rules: "d", "12 h", "0.25 s".
 
-    What is no number, in a row that nobody has saved, is returned as it is.
+    A value that is not a number, in an unsaved row, is returned unchanged.
     """
     try:
         value = Decimal(str(seconds))

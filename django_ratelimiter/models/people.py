@@ -1,4 +1,4 @@
-"""References to users and groups, which may be kept in another database than the app's own tables."""
+"""References to users and groups, which may be in another database than the app's own tables."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from django.db.models.signals import post_delete
 
 
 class _OfOtherDatabase(ForwardManyToOneDescriptor):  # type: ignore[type-arg]
-    """Reads the user or group from the database that holds them; `None` = there is none any more."""
+    """Reads the user or group from its own database; `None` = it does not exist any more."""
 
     def get_queryset(self, **hints: Any) -> QuerySet[Any]:
         people: QuerySet[Any] = self.field.remote_field.model._base_manager.all()
-        return people  # without the row as a hint: its own database would be asked
+        return people  # without the row as a hint, or its own database would be used
 
     def get_prefetch_querysets(self, instances: Any, querysets: Any = None) -> Any:
         people = querysets or [self.get_queryset()]
@@ -36,14 +36,14 @@ class _OfOtherDatabase(ForwardManyToOneDescriptor):  # type: ignore[type-arg]
         if not isinstance(value, self.field.remote_field.model):
             super().__set__(instance, value)
             return
-        # Routers are not asked whether the two may be related: nothing joins them.
+        # routers are not called: no query joins the two
         for own, theirs in self.field.related_fields:
             setattr(instance, own.attname, getattr(value, theirs.attname))
         self.field.set_cached_value(instance, value)
 
 
 class PersonKey(models.ForeignKey):  # type: ignore[type-arg]
-    """A foreign key to a user or group that the database does not check."""
+    """A foreign key to a user or group, without a database constraint."""
 
     forward_related_accessor_class = _OfOtherDatabase
 
@@ -51,7 +51,7 @@ class PersonKey(models.ForeignKey):  # type: ignore[type-arg]
         super().__init__(*args, **{"db_constraint": False, **options})
 
     def validate(self, value: Any, model_instance: models.Model | None) -> None:
-        """Refuse a user or group that does not exist in the database that holds them."""
+        """Reject a user or group that does not exist in its database."""
         models.Field.validate(self, value, model_instance)
         if value is None:
             return
@@ -62,30 +62,30 @@ class PersonKey(models.ForeignKey):  # type: ignore[type-arg]
 
 
 def cascade(collector: Any, field: Any, rows: Any, using: str) -> None:
-    """Delete what refers to a user or group that is being deleted; in another database, `forget` does."""
+    """Delete rows that refer to a deleted user or group; in another database, `forget` does it."""
     if _is_here(field, using) and rows:
         CASCADE(collector, field, rows, using)
 
 
 def set_null(collector: Any, field: Any, rows: Any, using: str) -> None:
-    """Let go of a user who is being deleted; in another database, `forget` does."""
+    """Remove references to a deleted user; in another database, `forget` does it."""
     if _is_here(field, using):
         SET_NULL(collector, field, rows, using)
 
 
-# Else the rows would be looked for where users are, and there may be no such table.
+# Otherwise Django would search the rows in the users' database, which may lack the table.
 cascade.lazy_sub_objs = set_null.lazy_sub_objs = True  # type: ignore[attr-defined]
 
 
 def connect() -> None:
-    """Have users and groups forgotten in the app's database, once they are deleted in theirs."""
+    """Connect `forget` to the deletion of users and groups."""
     for person in (get_user_model(), Group):
         post_delete.connect(forget, sender=person, dispatch_uid="django_ratelimiter.forget")
 
 
 def forget(sender: type[models.Model], instance: models.Model, using: str, **kwargs: Any) -> None:
-    """Delete or let go of what refers to this user or group, where their own database could not."""
-    # Hidden relations too: authors and creators have no name on the user's side (related_name="+").
+    """Delete rows that refer to this user or group, or remove the reference, if they are in another database."""
+    # Including hidden relations: authors and creators have no name on the user's side (related_name="+").
     for relation in sender._meta.get_fields(include_hidden=True):
         field: Any = getattr(relation, "field", None)
         if not isinstance(field, PersonKey) or _is_here(field, using):

@@ -16,7 +16,7 @@ from .validation import METHODS, validate_identities, validate_path, validate_wo
 
 
 class RuleQuerySet(models.QuerySet["Rule"]):
-    """Rules, found by slug in fixtures."""
+    """Rules, found in fixtures by slug."""
 
     def get_by_natural_key(self, slug: str) -> Rule:
         return self.get(slug=slug)
@@ -118,7 +118,7 @@ class Rule(models.Model):
         max_length=16,
         choices=ChargeWhen.choices,
         default=ChargeWhen.ANY,
-        db_default="any",  # rows that SQL writes may lack it
+        db_default="any",  # rows written by SQL may omit it
         help_text=_(
             "Each request is charged when it arrives. The charge is refunded if the response does not match this "
             "choice. A failure is a status of 400 or above, or a failed login."
@@ -127,7 +127,7 @@ class Rule(models.Model):
     count_refusals = models.BooleanField(
         _("count rejections"),
         default=False,
-        db_default=False,  # rows that SQL writes may lack it
+        db_default=False,  # rows written by SQL may omit it
         help_text=_("Rejected requests count too. Callers who keep trying may then be rejected for longer."),
     )
     sync_interval_ms = models.IntegerField(
@@ -155,7 +155,7 @@ class Rule(models.Model):
         max_length=16,
         choices=Owner.choices,
         default=Owner.ADMIN,
-        db_default="admin",  # rows that SQL writes may lack it
+        db_default="admin",  # rows written by SQL may omit it
         help_text=_("A rule of a file is changed in that file, and read-only in the admin until it is unlocked."),
     )
 
@@ -187,7 +187,7 @@ class Rule(models.Model):
         return every_view and not self.partition_by and (not self.methods or "GET" in self.methods)
 
     def clean(self) -> None:
-        """Refuse what could never match. A route loses its leading slash, which `resolver_match.route` lacks."""
+        """Reject conditions that can never match. A route loses its leading slash: `resolver_match.route` has none."""
         if self.path_kind == self.PathKind.ROUTE:
             self.path = self.path.removeprefix("/")
         checks: dict[str, Callable[[], None]] = {

@@ -1,4 +1,4 @@
-"""Tiers, and who is in them."""
+"""Tiers, and their assignments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ USER_MODEL: Final[str] = django_setting("AUTH_USER_MODEL")
 
 
 class TierQuerySet(models.QuerySet["Tier"]):
-    """Tiers, found by slug in fixtures."""
+    """Tiers, found in fixtures by slug."""
 
     def get_by_natural_key(self, slug: str) -> Tier:
         return self.get(slug=slug)
@@ -92,7 +92,7 @@ class TierAssignmentQuerySet(models.QuerySet["TierAssignment"]):
         return found.filter(starts_at=starts_at, ends_at=ends_at).earliest("pk")
 
 
-#: Who may be assigned, by column, and what stands there for nobody.
+#: The subjects of assignments, by column, with the value that means "not set".
 SUBJECTS: Final[dict[str, Any]] = {"user": None, "group": None, "api_key_hash": "", "partition": ""}
 
 _UNDATED: Final = Q(starts_at=None, ends_at=None)
@@ -104,7 +104,7 @@ def _only(subject: str) -> Q:
 
 
 class TierAssignment(models.Model):
-    """Puts a user, a group of users, an API key or a partition into a tier, for good or for a time."""
+    """Assigns a user, a group of users, an API key or a partition to a tier, permanently or for a time."""
 
     tier = models.ForeignKey(Tier, models.CASCADE, related_name="assignments", verbose_name=_("tier"))
     user = PersonKey(
@@ -136,7 +136,7 @@ class TierAssignment(models.Model):
         max_length=200,
         blank=True,
         default="",
-        db_default="",  # rows that SQL writes may lack it
+        db_default="",  # rows written by SQL may omit it
         help_text=_("A value that rules count by, stored as you enter it: “ip:192.0.2.7” or “ip:192.0.2.0/24”."),
     )
     multiplier = models.DecimalField(
@@ -221,7 +221,7 @@ class TierAssignment(models.Model):
 
     @property
     def subject(self) -> str:
-        """Return the subject in words; of an API key only the start of its hash, a partition as it was typed."""
+        """Return the subject as text; of an API key only the start of its hash, a partition as it was entered."""
         if self.user_id is not None:
             return _("user %s") % (self.user or self.user_id)
         if self.group_id is not None:
@@ -231,7 +231,7 @@ class TierAssignment(models.Model):
         return _("API key %s…") % self.api_key_hash[:8]
 
     def clean(self) -> None:
-        """Refuse a partition that no request could have; an address or network gets its usual form."""
+        """Reject a partition that no request can have; an address or network is normalized."""
         if self.partition:
             try:
                 self.partition = normal_partition(self.partition)

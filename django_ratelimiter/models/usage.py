@@ -1,4 +1,4 @@
-"""Usage, as collected from the engine."""
+"""Usage, collected from the engine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from django.utils.translation import gettext_lazy as _
 class UsageBucket(models.Model):
     """Requests that one rule decided for one tier in one minute, hour or day.
 
-    rule_slug, tier_slug: texts and no foreign keys, so that a report outlives its rule; tier_slug "" = no tier.
+    rule_slug, tier_slug: texts instead of foreign keys, so that reports outlive rules; tier_slug "" = no tier.
     granularity: the same requests are counted in a minute, an hour and a day, so add up buckets of one only.
-    start: hours and days begin by the clock of the project's time zone.
-    allowed, denied: by the rule itself, whatever other rules said. soft_exceeded is a part of allowed.
-    shadow_denied: would have been denied, were the rule enforced.
+    start: hours and days begin in the project's time zone.
+    allowed, denied: by the rule itself, whatever other rules decided. soft_exceeded is a part of allowed.
+    shadow_denied: would have been denied if the rule were enforced.
     degraded: a part of the three, decided by a process without Redis.
-    partitions: how many different ones were met, to about 1 %; `None` = not known, as for every minute.
+    partitions: the number of different ones, to about 1 %; `None` = not known, as for every minute.
     """
 
     class Granularity(models.TextChoices):
@@ -38,7 +38,7 @@ class UsageBucket(models.Model):
     degraded = models.PositiveBigIntegerField(
         _("decided without Redis"),
         default=0,
-        db_default=0,  # rows that SQL writes may lack it
+        db_default=0,  # rows written by SQL may omit it
     )
     partitions = models.PositiveBigIntegerField(_("partitions"), null=True, blank=True)
 
@@ -59,7 +59,7 @@ class UsageBucket(models.Model):
 
 
 class UsageBatch(models.Model):
-    """A batch of counts that is in the buckets already. Its name keeps it from being added twice."""
+    """A batch of counts that was added to the buckets. Its name prevents adding it twice."""
 
     batch_id = models.CharField(_("batch"), max_length=200, unique=True)
     collected_at = models.DateTimeField(_("collected at"), auto_now_add=True)
@@ -76,8 +76,8 @@ class UsageBatch(models.Model):
 class TopPartition(models.Model):
     """One of the top partitions of a rule in one hour or day: at most 100 for each rule and start.
 
-    partition: its digest, as in the names of keys. allowed, denied: requests, estimated from a sample where there were
-    many; a rule in shadow counts as denied what it would have denied.
+    partition: its digest, as in the names of keys. allowed, denied: requests, estimated from a sample if there are
+    many; for a rule in shadow, denied means would have been denied.
     """
 
     class Granularity(models.TextChoices):
@@ -107,7 +107,7 @@ class TopPartition(models.Model):
 
 
 class UsageSample(models.Model):
-    """Requests of one partition in one minute, for the partitions that a hash has picked: always the same ones.
+    """Requests of one partition in one minute, for partitions that a hash selects: always the same ones.
 
     tier_slug: "" = no tier. partition_hash: its digest, as in the names of keys. At most 100 for each rule and minute.
     """
@@ -125,7 +125,7 @@ class UsageSample(models.Model):
         indexes: ClassVar = [
             models.Index(fields=["minute"], name="ratelimiter_sample_minute"),
             models.Index(fields=["partition_hash", "minute"], name="ratelimiter_sample_hash"),
-            # All that a forecast reads of a rule, caller by caller: a million rows without a look at the table.
+            # All columns that a forecast reads, by caller: a million rows are read from the index alone.
             models.Index(
                 fields=["rule_slug", "partition_hash", "tier_slug", "minute", "count"], name="ratelimiter_sample_rule"
             ),

@@ -18,22 +18,22 @@ from ..conf import settings
 from ..values.access import network_of
 from ..values.partitions import IDENTITIES, NAMED, is_identity, partition_names
 
-#: What is stored of an API key.
+#: The stored form of an API key.
 validate_hash: Final = RegexValidator(
     r"\A[0-9a-f]{64}\Z", gettext_lazy("This is not a SHA-256 digest in lower-case hex.")
 )
 
-#: The methods that a rule may name, as RFC 9110 and RFC 5789 do.
+#: The methods that a rule can name, from RFC 9110 and RFC 5789.
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 
 
 def validate_identities(value: Any) -> None:
-    """Refuse what is not a list of different identities, as a rule may be split by."""
+    """Reject anything but a list of distinct identities that a rule can be split by."""
     validate_words(value, (*IDENTITIES, *NAMED), is_identity)
 
 
 def validate_words(value: Any, known: Sequence[str], is_known: Callable[[Any], bool] | None = None) -> None:
-    """Refuse what is not a list of different words out of `known`, or of which `is_known`."""
+    """Reject anything but a list of distinct words in `known`, or for which `is_known` is true."""
     if not isinstance(value, list):
         raise ValidationError(_("Must be a list of texts."), code="not_a_list")
     for word in value:
@@ -48,7 +48,7 @@ def validate_words(value: Any, known: Sequence[str], is_known: Callable[[Any], b
 
 
 def validate_path(path: str, kind: str) -> None:
-    """Refuse a path that its kind could never match. An unknown kind is the field's own error."""
+    """Reject a path that can never match with this kind. An unknown kind is the field's own error."""
     if kind == "any" and path:
         raise ValidationError(_("Choose how the path is matched, or leave it empty."), code="unused")
     if kind in ("exact", "prefix", "route") and not path:
@@ -60,7 +60,7 @@ def validate_path(path: str, kind: str) -> None:
 
 
 def validate_route(route: str) -> None:
-    """Refuse a text that cannot be the `route` of a resolver match: what `path()` or `re_path()` was given."""
+    """Reject a text that cannot be the `route` of a resolver match: the argument of `path()` or `re_path()`."""
     try:
         if _is_regex(route):
             re.compile(route)
@@ -84,7 +84,7 @@ def _is_regex(route: str) -> bool:
 
 def _parse(route: str) -> None:
     try:
-        RoutePattern(route).regex  # noqa: B018  compiled here, where a name given twice shows
+        RoutePattern(route).regex  # noqa: B018  compiled here, which raises if a name is used twice
     except ImproperlyConfigured:
         if not _load_urlconf():
             raise
@@ -92,16 +92,16 @@ def _parse(route: str) -> None:
 
 
 def _load_urlconf() -> bool:
-    """Import the URLconf, for it registers the project's own converters. False if it cannot be imported."""
+    """Import the URLconf, because it registers the project's own converters. False if the import fails."""
     try:
         get_resolver().url_patterns  # noqa: B018
-    except Exception:  # whatever ails the project's URLconf, it is not the rule's fault nor ours to report
+    except Exception:  # errors in the project's URLconf are not errors of the rule
         return False
     return True
 
 
 def normal_partition(text: str) -> str:
-    """A partition such as "tenant:acme" or "user:7|ip:192.0.2.7". An address or network alone gets its usual form."""
+    """Return a normalized partition such as "tenant:acme" or "user:7|ip:192.0.2.7"; an address gets its usual form."""
     names = partition_names(text)
     if not all(names):
         raise ValidationError(_("Enter a kind of value and the value, such as “ip:192.0.2.7”."), code="no_value")
@@ -120,7 +120,7 @@ def normal_partition(text: str) -> str:
 
 
 def normal_network(text: str) -> str:
-    """An address or network, such as "192.0.2.0/24", without bits beyond its prefix."""
+    """Return a normalized address or network, such as "192.0.2.0/24", without bits after its prefix."""
     return _network_text(_network(text))
 
 
@@ -136,7 +136,7 @@ def _network_text(network: IPv4Network | IPv6Network) -> str:
 
 
 def _refuse_narrow(network: IPv4Network | IPv6Network) -> None:
-    """Refuse one that is narrower than what clients are told apart by: none would ever be met."""
+    """Reject a network that is narrower than the prefix of clients: no request could match it."""
     prefix = settings.IPV4_PREFIX if network.version == 4 else settings.IPV6_PREFIX
     if network.prefixlen > prefix:
         raise ValidationError(

@@ -1,4 +1,4 @@
-"""The rule set in force, and all former versions."""
+"""The current rule set, and all earlier versions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ USER_MODEL: Final[str] = django_setting("AUTH_USER_MODEL")
 
 
 class RuleSetState(models.Model):
-    """The one row that says which version is in force. Who numbers a version holds its lock.
+    """The only row, with the current version. A transaction that makes a version holds its lock.
 
-    number: of the version in force; 0 = none was made yet.
-    epoch: Unix milliseconds at which this count of versions began; the later epoch wins over the higher number.
-    enforcement_enabled: False = nothing is decided, counted or sent. Each version's snapshot says it, too.
+    number: of the current version; 0 = there is none yet.
+    epoch: Unix milliseconds at which this numbering began; the later epoch wins over the higher number.
+    enforcement_enabled: False = nothing is decided, counted or sent. Each version's snapshot contains it, too.
     """
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
@@ -28,7 +28,7 @@ class RuleSetState(models.Model):
     enforcement_enabled = models.BooleanField(
         _("enforcement enabled"),
         default=True,
-        db_default=True,  # rows that SQL writes may lack it
+        db_default=True,  # rows written by SQL may omit it
     )
 
     class Meta:
@@ -50,12 +50,12 @@ class RuleSetState(models.Model):
 
 
 class RuleSetVersion(models.Model):
-    """One numbered rule set, whole: processes load its snapshot and nothing else.
+    """One version of the whole rule set: processes load only its snapshot.
 
-    author: `None` = not saved by a user of the admin, or by one who is gone.
-    summary: what was saved, in words. reason: why, as its author put it; empty = nothing was said.
+    author: `None` = not saved by a user of the admin, or by a deleted user.
+    summary: what was saved, as text. reason: why, in the author's words; empty = none was given.
     source: the rules file that was applied; empty = the rules were changed otherwise.
-    snapshot: as `rules.compiler.snapshot_of_rows` makes it, and whether rules are enforced at all.
+    snapshot: from `rules.compiler.snapshot_of_rows`, with the switch of all enforcement.
     """
 
     number = models.PositiveBigIntegerField(_("number"))
@@ -74,14 +74,14 @@ class RuleSetVersion(models.Model):
         _("reason"),
         max_length=255,
         blank=True,
-        db_default="",  # rows that SQL writes may lack it
+        db_default="",  # rows written by SQL may omit it
         help_text=_("Why the rules were changed. The history shows it."),
     )
     source = models.CharField(
         _("file"),
         max_length=255,
         blank=True,
-        db_default="",  # rows that SQL writes may lack it
+        db_default="",  # rows written by SQL may omit it
     )
     snapshot = models.JSONField(_("snapshot"))
 

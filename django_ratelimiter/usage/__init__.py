@@ -1,1 +1,1 @@
-"""From what the engine counted to what people read."""
+"""From the engine's counts to reports."""

@@ -1,7 +1,7 @@
-"""Recent denials by access entries: counted in each process, and sent to Redis beside the path.
+"""Recent denials by access entries: counted in each process, and sent to Redis outside of the request path.
 
-A denied request costs no call to Redis. The first one wakes a thread, which sends what is counted once a second for as
-long as there is something to send. What a process has not sent when it ends is lost, and without Redis nothing is kept.
+A denied request does not call Redis. The first one starts a thread, which sends the counts once a second as
+long as there are any. Counts that are not sent when a process ends are lost, and without Redis they are dropped.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from . import names
 
 logger = logging.getLogger("django_ratelimiter")
 
-#: Seconds between two calls to Redis of a process.
+#: Seconds between two calls of Redis in a process.
 SEND_SECONDS: Final = 1.0
 
-#: So many callers are counted apart between two calls; of further ones only how many requests an entry denied.
+#: Maximum number of callers that are counted separately between two calls; of others, only the entry is counted.
 MAX_WAITING: Final = 100
 
-#: Seconds after which a denied caller is shown no more.
+#: Seconds after which a denied caller is no longer shown.
 FORGOTTEN_SECONDS: Final = 86_400
 
 
 class DeniedCaller(NamedTuple):
-    """A caller whom an access entry denies. The same one has a row for each view.
+    """A caller that an access entry denies. Each view has its own row.
 
     entry: its primary key; `None` = it was never in the database. kind: ip, user or api_key. digest: of the caller, as
-    rules by the same identity have it; "" = callers who were too many to be counted apart. view: its name; "" = not
+    in rules by the same identity; "" = callers that were not counted separately. view: its name; "" = not
     known. at, since: the last time and the first. times: how often.
     """
 
@@ -53,22 +53,22 @@ class DeniedCaller(NamedTuple):
 
 
 class _Waiting:
-    """What this process has counted and not yet sent."""
+    """The counts of this process that are not sent yet."""
 
     def __init__(self) -> None:
         self._lock = freed_by_fork(Lock())
         self.begin()
 
     def begin(self) -> None:
-        """Begin as a new process, with nothing counted and nobody who sends it."""
+        """Start as a new process, without counts and without a thread."""
         self._pid, self._is_sending = getpid(), False
         self._denials: dict[str, Denial] = {}
         self._names: dict[str, str] = {}
 
     def add(self, what: str, others: str) -> bool:
-        """Count a denied request; return whether somebody must be started who sends it.
+        """Count a denied request. Return whether the thread must be started.
 
-        others: what to count it under if there are too many of `what`.
+        others: the name to count it under if there are too many different `what`.
         """
         now = int(time())
         with self._lock:
@@ -83,25 +83,25 @@ class _Waiting:
         return must_start
 
     def note_name(self, digest: str, partition: str) -> None:
-        """Note what a digest stands for."""
+        """Record the name of a digest."""
         if len(self._names) < MAX_WAITING:
             self._names[digest] = partition
 
     def drain(self) -> tuple[list[Denial], dict[str, str]]:
-        """Return what is counted, and names; from now on it is sent."""
+        """Return and remove the counts and names, to send them."""
         with self._lock:
             found, self._denials = list(self._denials.values()), {}
             named, self._names = self._names, {}
         return found, named
 
     def may_end(self) -> bool:
-        """Return whether nothing is left to be sent; then nobody sends from now on."""
+        """Return whether nothing is left to send; then the thread ends."""
         with self._lock:
             self._is_sending = bool(self._denials)
             return not self._is_sending
 
     def stop(self) -> None:
-        """Nobody sends: the next denied request tries to start somebody again."""
+        """Record that the thread has ended: the next denied request starts it again."""
         self._is_sending = False
 
 
@@ -111,7 +111,7 @@ waiting: Final = _Waiting()
 def note(record: AccessRecord, partition: str, digest: str, view: str) -> None:
     """Count a request that an access entry denies. Returns at once and never raises.
 
-    partition: of the caller, by the identity that the entry is about; digest: what stands for it.
+    partition: of the caller, by the identity of the entry; digest: of the partition.
     """
     start = f"{record.pk or 0} {record.kind}"
     if record.kind in settings.REVEAL:
@@ -121,10 +121,10 @@ def note(record: AccessRecord, partition: str, digest: str, view: str) -> None:
 
 
 def start_sending() -> None:
-    """Have a thread send what is counted, until there is no more."""
+    """Start a thread that sends the counts until there are no more."""
     try:
         Thread(target=_send_all, name="ratelimiter-denied", daemon=True).start()
-    except RuntimeError:  # no more threads to be had, or the process is about to end
+    except RuntimeError:  # no more threads available, or the process is ending
         waiting.stop()
 
 
@@ -132,7 +132,7 @@ def _send_all() -> None:
     while True:
         try:
             send()
-        except Exception:  # a thread's end is nobody's business
+        except Exception:  # an exception must not be printed when the thread ends
             logger.exception("Denied callers were not recorded in Redis.")
         sleep(SEND_SECONDS)
         if waiting.may_end():
@@ -140,7 +140,7 @@ def _send_all() -> None:
 
 
 def send() -> None:
-    """Send what this process has counted. Without Redis it is dropped, and nothing is raised."""
+    """Send the counts of this process. Without Redis they are dropped, and nothing is raised."""
     denials, named = waiting.drain()
     if not denials:
         return
@@ -153,18 +153,18 @@ def send() -> None:
 
 
 def recently_denied(limit: int | None = 100) -> list[DeniedCaller]:
-    """Return callers whom access entries have denied in the last day, the latest first. Raises EngineUnavailable.
+    """Return callers that access entries have denied in the last day, the latest first. Raises EngineUnavailable.
 
-    limit: so many at most; `None` = all that are kept.
+    limit: the maximum number; `None` = all that are stored.
     """
     send()
     return _latest(_store().read())[:limit]
 
 
 def denials_by(digests: Collection[str], limit: int = 100, known: Iterable[Denial] | None = None) -> list[DeniedCaller]:
-    """Return those of the callers with these digests, in the last day, the latest first. Raises EngineUnavailable.
+    """Return the denials of callers with these digests in the last day, the latest first. Raises EngineUnavailable.
 
-    known: the denials of all callers, where they have been read already.
+    known: the denials of all callers, if they have been read already.
     """
     found = recently_denied(limit=None) if known is None else _latest(known)
     return [each for each in found if each.digest in digests][:limit]
@@ -184,13 +184,13 @@ def _caller_of(denial: Denial) -> DeniedCaller:
 
 
 class _MemoryDenials:
-    """Denied callers where the engine is in this process's memory."""
+    """Denied callers if the engine is in this process's memory."""
 
     def __init__(self) -> None:
         self._known: dict[str, Denial] = {}
 
     def add(self, denials: list[Denial]) -> None:
-        """Add these to what is known; in the place of the oldest if there are many."""
+        """Add these; if there are too many, they replace the oldest."""
         for what, at, since, times in denials:
             known = self._known.pop(what, None)
             since, times = (known.since, known.times + times) if known else (since, times)
@@ -199,7 +199,7 @@ class _MemoryDenials:
             del self._known[what]
 
     def read(self) -> list[Denial]:
-        """Return what is known."""
+        """Return all stored ones."""
         return list(self._known.values())
 
 

@@ -1,9 +1,9 @@
-"""Names instead of digests: what REVEAL lets staff know of callers, and the views that rejected them.
+"""Names instead of digests: the names of callers that REVEAL lets staff see, and the views that rejected them.
 
-Both are kept in Redis only, for a week, in a fixed number of keys: two names of one key push each other out, and are
-told again. A process tells them beside a rejected request, and not again for a while; an allowed request tells nothing.
-Views are nobody's personal data, and told whatever REVEAL says.
-Whoever shows a name asks for the permission `reveal_caller` first.
+Both are stored only in Redis, for a week, in a fixed number of keys: two names with one key replace each other, and are
+sent again. A process sends them after a rejected request, and not again for a while; an allowed request sends nothing.
+Views are not personal data, so they are sent whatever REVEAL is.
+Before a name is shown, the permission `reveal_caller` must be checked.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from ..values.partitions import encode_partition, partition_names
 
 logger = logging.getLogger("django_ratelimiter")
 
-#: What staff need to see a name.
+#: The permission to see a name.
 PERMISSION: Final = "django_ratelimiter.reveal_caller"
 
-#: Seconds after which a process tells the same again; and how much it remembers to have told.
+#: Seconds after which a process sends the same name again, and how many it remembers.
 TELL_AGAIN_SECONDS: Final = 3_600.0
-#: The same where something is left to tell: a name that had to wait, or which of several views is the latest.
+#: The same if something is left to send: a name that had to wait, or which of several views is the latest.
 TELL_SOON_SECONDS: Final = 60.0
 MAX_NOTIFIED: Final = 10_000
 
-#: So often in a second a process tells; in between, so many views wait.
+#: Maximum number of calls per second with names; the maximum number of views that wait in between.
 MAX_PER_SECOND: Final = 5
 MAX_WAITING: Final = 500
 
-#: Finds the digest and the partition of a request by these names.
+#: Returns the digest and the partition of a request by these names.
 FindPartition = Callable[[tuple[str, ...]], tuple[str, str] | None]
 
 
 class Name(NamedTuple):
-    """Who a digest stands for. kind: `user`, `ip`, …; `partition` where several values tell callers apart."""
+    """The caller of a digest. kind: `user`, `ip`, …; `partition` if several values identify callers."""
 
     kind: str
     value: str
 
 
 class News(NamedTuple):
-    """What to tell of a rejected request.
+    """The names to send after a rejected request.
 
-    texts: the view by rule and digest, and by digest what the caller is to be named by. lasts: seconds for which there
-    is nothing new of the same request. replaced: views that were the latest of the same callers until now.
+    texts: the view by rule and digest, and the caller's name by digest. lasts: seconds for which the same request
+    has no new names. replaced: views that were the latest of the same callers until now.
     """
 
     texts: dict[str, str | tuple[str, ...]]
@@ -61,9 +61,7 @@ class News(NamedTuple):
 
 
 class _Notified:
-    """What this process has told lately, and views that wait. For all threads, without a lock: a race at worst tells
-    twice.
-    """
+    """The names that this process has sent recently, and waiting views. Not locked: a race at worst sends one twice."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
@@ -72,9 +70,9 @@ class _Notified:
         self._second, self._left = 0, MAX_PER_SECOND
 
     def meet(self, about: str, view: str) -> tuple[bool, str]:
-        """Let a view wait, unless it was told, or waits, as the latest about this rule and caller.
+        """Let a view wait, unless it is already sent or waiting as the latest of this rule and caller.
 
-        Returns whether it could, and the latest view before; "" = none, or the same.
+        Returns whether there was room, and the previous latest view; "" = none, or the same.
         """
         now = monotonic()
         known, until = self._views.get(about, ("", 0.0))
@@ -90,27 +88,27 @@ class _Notified:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether views wait."""
+        """True if views wait."""
         return bool(self._waiting)
 
     def waiting(self) -> dict[str, str]:
-        """Return the views that wait; now they are told."""
+        """Return the waiting views, and mark them as sent."""
         found, self._waiting = self._waiting, {}
         return found
 
     def is_due(self, digest: str) -> bool:
-        """Return whether the name of this caller was not told lately."""
+        """Return whether the name of this caller was not sent recently."""
         return self._until.get(digest, 0.0) <= monotonic()
 
     def note(self, digests: Iterable[str]) -> None:
-        """Note that these names are told."""
+        """Mark these names as sent."""
         until = monotonic() + TELL_AGAIN_SECONDS
         if len(self._until) >= MAX_NOTIFIED:
             self._until.clear()
         self._until.update(dict.fromkeys(digests, until))
 
     def may_tell(self) -> bool:
-        """Return whether this second has room for one more trip to Redis; it is taken."""
+        """Return whether one more call of Redis is allowed in this second, and count it."""
         second = int(monotonic())
         if self._second != second:
             self._second, self._left = second, MAX_PER_SECOND
@@ -118,7 +116,7 @@ class _Notified:
         return self._left >= 0
 
     def forget(self) -> None:
-        """Tell all again."""
+        """Send all names again."""
         for known in (self._until, self._views, self._waiting):
             known.clear()
         self._left = MAX_PER_SECOND
@@ -128,10 +126,10 @@ notified: Final = _Notified()
 
 
 def news_of(refusing: Iterable[tuple[RuleRecord, str]], view: str) -> News:
-    """Return what to tell of a rejected request that was not told lately, and what waits to be told.
+    """Return the names to send after a rejected request, and those that wait.
 
-    refusing: the rules that reject it, each with the digest of the caller, who is named only if REVEAL says so. In a
-    flood of callers views wait for a later call.
+    refusing: the rules that reject it, each with the digest of the caller, whose name is only sent if REVEAL allows it.
+    If there are many callers, views wait for a later call.
     """
     names: dict[str, tuple[str, ...]] = {}
     replaced: set[str] = set()
@@ -149,28 +147,28 @@ def news_of(refusing: Iterable[tuple[RuleRecord, str]], view: str) -> News:
     if not (names or notified.has_waiting):
         return News({}, lasts, replaced)
     if not notified.may_tell():
-        return News({}, TELL_SOON_SECONDS, replaced)  # so that what waits is told, too
+        return News({}, TELL_SOON_SECONDS, replaced)  # so that waiting names are sent soon
     notified.note(names)
     return News({**notified.waiting(), **names}, lasts, replaced)
 
 
 @async_unsafe("Redis is asked by the client of the cache; `limiter.acheck` does it in a thread.")
 def tell(news: Mapping[str, str | tuple[str, ...]], find: FindPartition) -> None:
-    """Keep what `news_of` has returned. Without Redis nothing is kept, and nothing is raised.
+    """Store the names from `news_of`. Without Redis nothing is stored, and nothing is raised.
 
-    find: the digest of a caller and its partition, by the names of its values; `None` if it lacks one of them.
+    find: returns the digest of a caller and its partition, by the names of its values; `None` if one is missing.
     """
     texts: dict[str, str] = {}
     for what, text in news.items():
         if isinstance(text, str):
             texts[what] = text
-        elif (found := find(text)) is not None and found[0] == what:  # else it is counted by something else
+        elif (found := find(text)) is not None and found[0] == what:  # else it is counted by another value
             texts[what] = found[1]
     _write(texts)
 
 
 def keep(partitions: Mapping[str, str]) -> None:
-    """Keep whom these digests stand for, unless that was done lately. The caller has asked REVEAL."""
+    """Store the names of these digests, unless that was done recently. The caller must check REVEAL."""
     news = {digest: partition for digest, partition in partitions.items() if notified.is_due(digest)}
     if news:
         notified.note(news)
@@ -185,21 +183,21 @@ def _write(texts: Mapping[str, str]) -> None:
 
 
 def remember(digest: str, kind: str, value: str) -> None:
-    """Keep who a digest stands for, if REVEAL says so: for a page where somebody has looked a caller up."""
+    """Store the name of a digest, if REVEAL allows it: for a page on which a caller was looked up."""
     if kind in settings.REVEAL:
         _write({digest: encode_partition([(kind, value)])})
 
 
 def revealed(digests: Iterable[str]) -> dict[str, Name]:
-    """Return who these digests stand for, as far as it is known and REVEAL says so; in one call to Redis."""
+    """Return the known names of these digests that REVEAL allows; in one call of Redis."""
     found = _read(list(digests))
     return {digest: _name(text) for digest, text in found.items() if set(partition_names(text)) <= set(settings.REVEAL)}
 
 
 def views(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """Return the view that was told last for each rule and digest, as far as one is known; in one call to Redis.
+    """Return the latest known view for each rule and digest; in one call of Redis.
 
-    Views of this process that wait are told before.
+    Waiting views of this process are sent first.
     """
     if notified.has_waiting:
         _write(notified.waiting())  # of this process
@@ -224,13 +222,13 @@ def _name(partition: str) -> Name:
 
 
 class _MemoryNames:
-    """Names where the engine is in this process's memory."""
+    """Names if the engine is in this process's memory."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
 
     def write(self, news: Mapping[str, str]) -> None:
-        """Keep these."""
+        """Store these."""
         if len(self._texts) >= MAX_NOTIFIED:
             self._texts.clear()
         self._texts.update(news)

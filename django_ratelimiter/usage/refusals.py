@@ -1,4 +1,4 @@
-"""Recent rejections by rules, as the engine remembers them."""
+"""Recent rejections by rules, from the engine's list."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from ..engine.usage.refusals import Refusal
 
 
 def recent(limit: int = 100, rule: str | None = None) -> list[Refusal]:
-    """Return the latest refusals, at most so many; those of one rule only if it is named.
+    """Return the latest rejections, at most `limit`. rule: of this rule only.
 
-    None where the project's own engine keeps no such list. Raises EngineUnavailable.
+    `None` if the project's own engine has no such list. Raises EngineUnavailable.
     """
     read = getattr(get_engine(), "recent_refusals", None)
     found: list[Refusal] = read(limit=limit, rule=rule) if read else []

@@ -1,4 +1,4 @@
-"""Moments as the database keeps them, and the buckets that a time series is cut into."""
+"""Times as stored in the database, and the buckets of a time series."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from django.utils import timezone
 
 from ..models import UsageBucket
 
-#: How wide a bucket is.
+#: The width of a bucket.
 Granularity = UsageBucket.Granularity
 
 
 def aware(moment: datetime) -> datetime:
-    """Return a moment of this project in UTC. With USE_TZ off its moments are naive, in the project's time zone."""
+    """Return a time of this project in UTC. With USE_TZ off its times are naive, in the project's time zone."""
     return (moment if timezone.is_aware(moment) else timezone.make_aware(moment, _project())).astimezone(UTC)
 
 
 def stored(moment: datetime) -> datetime:
-    """Return an aware moment as this project's models store it: naive where USE_TZ is off."""
+    """Return an aware time as this project's models store it: naive if USE_TZ is off."""
     return moment if timezone.is_aware(timezone.now()) else timezone.make_naive(moment, _project())
 
 
 def _project() -> tzinfo:
-    return timezone.get_default_timezone()  # a reader's zone changes no row
+    return timezone.get_default_timezone()  # rows do not depend on a reader's time zone
 
 
 def now() -> datetime:
-    """Return the current time in UTC, whatever USE_TZ says."""
+    """Return the current time in UTC, whatever USE_TZ is."""
     return aware(timezone.now())
 
 
 def start_of(minute: int) -> datetime:
-    """Return the start of a minute that is counted from the Unix epoch."""
+    """Return the start of a minute since the Unix epoch."""
     return datetime.fromtimestamp(minute * 60, UTC)
 
 
 def floor(moment: datetime, granularity: Granularity, zone: tzinfo) -> datetime:
-    """Return the start, in UTC, of the minute, hour or day by this time zone's clock that the moment lies in."""
+    """Return the start, in UTC, of the minute, hour or day in this time zone that contains this time."""
     local = moment.astimezone(zone)
     if granularity is Granularity.DAY:
         return datetime.combine(local.date(), time.min, zone).astimezone(UTC)
     if granularity is Granularity.MINUTE:
         return local.replace(second=0, microsecond=0).astimezone(UTC)
-    hour = local.replace(minute=0, second=0, microsecond=0)  # keeps `fold`: an hour that comes twice is two
+    hour = local.replace(minute=0, second=0, microsecond=0)  # keeps `fold`: an hour that comes twice is two hours
     start = hour.astimezone(UTC)
     if start <= moment and local.utcoffset() == start.astimezone(zone).utcoffset():
         return start
-    # Clocks have changed within this hour, of which the latest beginning counts: where they change at a quarter to
-    # three, the hour that they are set to has begun at another time of the clock, or would begin after the moment.
+    # The clocks have changed in this hour; the latest possible start is right: if they change at 2:45, the new hour did
+    # not begin at a full hour, or would begin after this time.
     passed = moment.astimezone(UTC) - timedelta(
         minutes=local.minute, seconds=local.second, microseconds=local.microsecond
     )
@@ -60,7 +60,7 @@ def floor(moment: datetime, granularity: Granularity, zone: tzinfo) -> datetime:
 
 
 def buckets(start: datetime, end: datetime, granularity: Granularity, zone: tzinfo) -> Iterator[datetime]:
-    """Yield the starts, in UTC, of all buckets that [start, end) touches. A day has 23 to 25 hours."""
+    """Yield the starts, in UTC, of all buckets that overlap [start, end). A day has 23 to 25 hours."""
     width = {
         Granularity.MINUTE: timedelta(minutes=1),
         Granularity.HOUR: timedelta(hours=1),
@@ -70,6 +70,6 @@ def buckets(start: datetime, end: datetime, granularity: Granularity, zone: tzin
     while at < end:
         yield at
         next_start = floor(at + width, granularity, zone)
-        if next_start == at:  # a clock that is put back by half an hour makes an hour of 90 minutes
+        if next_start == at:  # setting the clock back by half an hour makes an hour of 90 minutes
             next_start = floor(at + 2 * width, granularity, zone)
         at = next_start

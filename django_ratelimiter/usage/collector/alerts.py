@@ -49,7 +49,7 @@ class Thresholds:
 
 
 class RefusalRate(NamedTuple):
-    """Requests that a rule decided in some minutes, and how many of them it rejected."""
+    """The requests that a rule decided in some minutes, and how many of them it rejected."""
 
     rule: str
     denied: int
@@ -62,14 +62,14 @@ class RefusalRate(NamedTuple):
 
 
 def now() -> datetime:
-    """Return the current time by the engine's clock, which minutes are counted by."""
+    """Return the current time by the engine's clock, which defines the minutes."""
     return datetime.fromtimestamp(engine_time(), UTC)
 
 
 def send_alerts(lag: Lag, thresholds: Thresholds) -> None:
-    """Send an alert for each condition that begins, and forget those that end. lag: as it was before collecting."""
+    """Send an alert for each condition that begins, and delete those that end. lag: before collecting."""
     _alert_if_behind(lag, thresholds)
-    # Before its counts are read: what another collector finds begun meanwhile is for that one to end.
+    # Read before the counts: a condition that another collector stores meanwhile is that collector's to end.
     known = _episodes().filter(name__startswith=REFUSING)
     before = list(known.values_list("name", flat=True))
     rates = list(_refusal_rates(thresholds.minutes))
@@ -96,7 +96,7 @@ def _send_refusal_rate(rate: RefusalRate, minutes: int) -> None:
 
 
 def _refusal_rates(minutes: int) -> Iterator[RefusalRate]:
-    """Yield the rate of each rule in the last minutes that have ended."""
+    """Yield the rate of each rule in the last complete minutes."""
     end = floor(now(), Granularity.MINUTE, UTC)
     rows = UsageBucket.objects.using(_database()).filter(
         granularity=Granularity.MINUTE,
@@ -113,7 +113,7 @@ def _refusal_rates(minutes: int) -> Iterator[RefusalRate]:
 
 
 def _is_first(name: str) -> bool:
-    """Return whether this process is the first to store the condition; false for all others until it ends."""
+    """Return whether this process is the first to store the condition; False for all others until it ends."""
     return _episodes().get_or_create(name=name)[1]
 
 

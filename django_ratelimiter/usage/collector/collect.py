@@ -1,9 +1,9 @@
 """Moves usage from the engine to SQL, so that every count arrives exactly once.
 
-A closed minute is a batch with a name of its own. In one transaction the name is stored, under a unique constraint,
-and the counts are added; only then is the batch dropped. Killed before the commit, a collector has done nothing;
-killed after it, the next one finds the name and only drops the batch. Collectors that run at once wait for each
-other at that name.
+A closed minute is a batch with its own name. In one transaction the name is stored, under a unique constraint,
+and the counts are added; only then is the batch deleted. If a collector is killed before the commit, nothing was done;
+if it is killed after it, the next one finds the name and only deletes the batch. Collectors that run at the same time
+wait for each other at that name.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from .upsert import FIELDS, BucketKey, add, slug
 
 logger = logging.getLogger("django_ratelimiter")
 
-#: How long the name of a collected batch is kept: longer than the 8 days that the engine keeps the batch itself.
+#: How long the name of a collected batch is stored: longer than the 8 days that the engine keeps the batch itself.
 BATCH_NAME_LIFETIME: Final = timedelta(days=9)
 
-#: Told how many batches are done, and how many there are.
+#: Called with the number of collected batches, and the number of all.
 Progress = Callable[[int, int], None]
 
 
 class Collected(NamedTuple):
     """The result of one collection.
 
-    batches: how many were added. requests: what they held; a request counts once for each rule that it met.
-    failed: batches that could not be added; they wait, the reason is logged.
+    batches: how many were added. requests: in them; a request counts once for each rule that matched it.
+    failed: batches that could not be added; they stay in the engine, and the reason is logged.
     """
 
     batches: int = 0
@@ -50,14 +50,14 @@ class Collected(NamedTuple):
 def collect(progress: Progress = lambda done, waiting: None) -> Collected:
     """Add the counts of all closed minutes to the usage buckets, and publish the rules' version again.
 
-    What the engine knows of partitions is stored, too. progress: called before each batch, of which one at a time is
-    read, however many wait; and while partitions are stored.
-    Safe to be killed, repeated, and run by several at once. Raises EngineUnavailable, or OperationalError, with
-    whatever is not yet added left for the next time; RuntimeError inside a transaction of the caller's, whose
-    rollback would lose what has been dropped from the engine.
+    Statistics of partitions are stored, too. progress: called before each batch (one is read at a
+    time, so memory does not grow), and while partitions are stored.
+    It can safely be killed, repeated, and run several times at once. Raises EngineUnavailable or OperationalError; then
+    what is not yet added stays for the next time. Raises RuntimeError inside the caller's transaction, whose
+    rollback would lose what was deleted from the engine.
     """
     database = router.db_for_write(UsageBucket)
-    with transaction.atomic(using=database, durable=True):  # raises where it could not be done later on
+    with transaction.atomic(using=database, durable=True):  # raises inside another transaction
         pass
     _republish()
     engine = get_engine()
@@ -71,13 +71,13 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
             if any(min(count[2:]) < 0 for count in counts) and (failed or batch not in postponed):
                 if batch not in postponed:
                     postponed.add(batch)
-                    waiting.append(batch)  # what takes counts back comes after them
-                continue  # where one of these could not be added, another time
+                    waiting.append(batch)  # corrections are collected after what they correct
+                continue  # if one of these could not be added, they wait for the next time
             added = _add_once(database, batch, counts)
             engine.drop_usage(batch)
         except (EngineUnavailable, OperationalError, InterfaceError):
             raise
-        except Exception:  # whatever is wrong with this batch must not hold up the others
+        except Exception:  # an error in this batch must not stop the others
             logger.exception(
                 "Usage batch %s could not be added. It stays in Redis; the other batches are added.", batch
             )
@@ -89,11 +89,11 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
         collect_partitions(engine, database, lambda: progress(len(waiting), len(waiting)))
     except (OperationalError, InterfaceError):
         raise
-    except EngineUnavailable as error:  # some shards could be asked, or it would have been raised before
+    except EngineUnavailable as error:  # some shards were reached, or it would have been raised before
         logger.warning("The figures of partitions cannot be collected now: %s", error)
-    except Exception:  # the counts have come in; these figures are estimates, and wait
+    except Exception:  # the counts are stored; these figures are estimates, and can wait
         logger.exception("The figures of partitions could not be collected. They stay in Redis.")
-    # Last, when no batch waits whose name would be needed: a clock may be wrong by days.
+    # Last, when no batch waits that needs its name: a clock may be wrong by days.
     UsageBatch.objects.using(database).filter(collected_at__lt=timezone.now() - BATCH_NAME_LIFETIME).delete()
     return Collected(batches, requests, failed)
 
@@ -106,7 +106,7 @@ def _republish() -> None:
 
 
 def _add_once(database: str, batch: str, counts: Iterable[UsageCount]) -> bool:
-    """Add the counts and the batch's name in one transaction; False if the batch is in the buckets already."""
+    """Add the counts and the batch's name in one transaction; False if the batch was added before."""
     try:
         with transaction.atomic(using=database, durable=True):
             limit_wait(database)
@@ -120,7 +120,7 @@ def _add_once(database: str, batch: str, counts: Iterable[UsageCount]) -> bool:
 
 
 def _totals(counts: Iterable[UsageCount]) -> dict[BucketKey, list[int]]:
-    """Sums by row: labels that differ only in what cannot be stored share one."""
+    """Return sums by row: labels that are equal after removing what cannot be stored share one row."""
     totals: dict[BucketKey, list[int]] = {}
     for count in counts:
         rule, _, tier = count.label.partition("|")

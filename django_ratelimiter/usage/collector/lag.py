@@ -1,4 +1,4 @@
-"""The lag of collecting: batches that have been counted and are not in the buckets yet."""
+"""The lag of the collector: batches that are not in the buckets yet."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ...exceptions import EngineUnavailable
 class Lag(NamedTuple):
     """Batches that wait to be collected.
 
-    seconds: since the oldest minute that waits has ended; 0 = nothing waits. Normally no more than the time between
-    two collections. batches: the number that wait.
+    seconds: since the end of the oldest waiting minute; 0 = nothing waits. Normally not more than the time between
+    two collections. batches: their number.
     """
 
     seconds: float
@@ -22,7 +22,7 @@ class Lag(NamedTuple):
 
 
 def lag() -> Lag:
-    """Return the lag. Closes minutes that have ended, and collects nothing. Raises EngineUnavailable."""
+    """Return the lag. Closes past minutes, but collects nothing. Raises EngineUnavailable."""
     batches = get_engine().take_usage()
     if not batches:
         return Lag(0.0, 0)
@@ -31,7 +31,7 @@ def lag() -> Lag:
 
 
 def engine_time() -> float:
-    """Return the engine's time in seconds since the Unix epoch; this process's where the engine is unavailable."""
+    """Return the engine's time in seconds since the Unix epoch; this process's if the engine is unavailable."""
     seen: Any = getattr(get_engine(), "partitions", None)
     try:
         return time.time() if seen is None else seen.now_us() / 1_000_000

@@ -1,8 +1,8 @@
 """Moves partition statistics from the engine to SQL: how many different ones, the top ones, and samples.
 
-Nothing is added up here: each figure is as high as it has ever been seen, whoever writes it, and however often. So
-collectors may be killed, repeated, and run at once. The engine drops an hour's top partitions once the hour is over and
-stored, and its different partitions once the day is.
+Nothing is added up here: each figure is a maximum, whichever collector writes it, and however often. So
+collectors can be killed, repeated, and run at the same time. An hour's top partitions are deleted from the engine when
+the hour is over and stored, its number of partitions when the day is.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ..times import Granularity, start_of, stored
 from .rollup import starts_of
 from .upsert import slug
 
-#: Rows for each rule and start, and for each rule and minute.
+#: Maximum rows for each rule and start, and for each rule and minute.
 MAX_PARTITIONS: Final = 100
 
 #: Minutes by which the clocks of an engine's servers may differ; until then an hour may still be counted in.
 GRACE_MINUTES: Final = 2
 
-#: Weights that are read at once.
+#: Maximum number of counts that are read at once.
 MAX_AT_ONCE: Final = 50_000
 
 HOUR: Final[str] = Granularity.HOUR
@@ -40,11 +40,11 @@ Weights = Mapping[str, tuple[int, int]]
 
 
 def collect_partitions(engine: Engine, database: str, progress: Callable[[], None] = lambda: None) -> None:
-    """Store what the engine knows; an engine of the project's own need not know anything.
+    """Store the engine's statistics; a project's own engine may have none.
 
-    progress: called again and again, for what is behind takes its time.
-    What is over is over by the engine's clock: ours may be wrong. Raises EngineUnavailable and OperationalError;
-    nothing is lost then.
+    progress: called repeatedly, because a backlog takes time.
+    The engine's clock decides which hours are over, because ours may be wrong. Raises EngineUnavailable and
+    OperationalError; nothing is lost then.
     """
     stats = getattr(engine, "partitions", None)
     if stats is None:
@@ -61,10 +61,10 @@ def collect_partitions(engine: Engine, database: str, progress: Callable[[], Non
 
 
 def _store_hours(database: str, stats: Any, hours: Sequence[Hour], before: int, progress: Callable[[], None]) -> None:
-    """Store these, and have the engine forget what is complete. before: the minute before which nothing is added."""
+    """Store these, and delete complete hours from the engine. before: the minute before which nothing is added."""
     _store_unique(database, stats, hours)
     over, today = before // 60, starts_of(before)[DAY]
-    early: set[Hour] = set()  # whose counts have not come in
+    early: set[Hour] = set()  # their counts are not stored yet
     for some in _batches(stats, sorted({(hour, rule_of(label)) for hour, label in hours})):
         for (hour, rule), weights in zip(some, stats.top_partitions(some, MAX_PARTITIONS), strict=True):
             progress()
@@ -76,7 +76,7 @@ def _store_hours(database: str, stats: Any, hours: Sequence[Hour], before: int, 
 
 
 def _batches(stats: Any, rules: Sequence[Hour]) -> Iterator[list[Hour]]:
-    """Those of these hours and rules of which something is known, so many at once that memory is bounded."""
+    """Yield those of these hours and rules that have data, in batches of limited size."""
     some: list[Hour] = []
     size = 0
     for each, weights in zip(rules, stats.top_size(rules), strict=True):
@@ -107,14 +107,14 @@ def _store_unique(database: str, stats: Any, hours: Iterable[Hour]) -> None:
 
 
 def _stored_counts(database: str, starts: Iterable[datetime]) -> dict[tuple[str, str, str, datetime], int]:
-    """Return the counts that rows hold by now; 0 where a row holds none."""
+    """Return the current counts of rows; 0 for a row without one."""
     rows = UsageBucket.objects.using(database).filter(granularity__in=(HOUR, DAY), start__in=starts)
     fields = ("granularity", "rule_slug", "tier_slug", "start")
     return {tuple(key): partitions or 0 for *key, partitions in rows.values_list(*fields, "partitions")}
 
 
 def _store_top(database: str, rule: str, hour: int, weights: Weights) -> bool:
-    """Store these; False if nothing of this rule and day has been counted yet, so that others could not be kept out."""
+    """Store these; False if nothing of this rule and day is stored yet, so that there is no row to lock."""
     starts = starts_of(hour * 60)
     either = starts[DAY], starts_of(hour * 60 + 59)[DAY]  # days that begin at half past may share an hour of the engine
     days = UsageBucket.objects.using(database).filter(granularity=DAY, rule_slug=rule, start__in=either)
@@ -123,7 +123,7 @@ def _store_top(database: str, rule: str, hour: int, weights: Weights) -> bool:
         return False
     with transaction.atomic(using=database, durable=True):
         limit_wait(database)
-        # Until this transaction ends, no other collector writes the top partitions of this rule and day.
+        # Until the end of this transaction, no other collector writes the top partitions of this rule and day.
         if not days.filter(pk=first).update(allowed=F("allowed")):
             return False
         if _merge_top(database, rule, HOUR, starts[HOUR], weights):
@@ -132,7 +132,7 @@ def _store_top(database: str, rule: str, hour: int, weights: Weights) -> bool:
 
 
 def _day_sums(database: str, rule: str, hour: int, day: datetime) -> Weights:
-    """The sums of the hours of a day."""
+    """Return the sums of the hours of a day."""
     starts = {starts_of(each * 60)[HOUR] for each in range(hour - 26, hour + 27) if starts_of(each * 60)[DAY] == day}
     rows = TopPartition.objects.using(database).filter(rule_slug=rule, granularity=HOUR, start__in=starts)
     sums = rows.order_by().values_list("partition").annotate(Sum("allowed"), Sum("denied"))
@@ -140,7 +140,7 @@ def _day_sums(database: str, rule: str, hour: int, day: datetime) -> Weights:
 
 
 def _merge_top(database: str, rule: str, granularity: str, start: datetime, weights: Weights) -> bool:
-    """Keep the top partitions of these and of the stored ones; return whether any row changed."""
+    """Store the top partitions of these and the stored ones; return whether any row changed."""
     rows = TopPartition.objects.using(database).filter(rule_slug=rule, granularity=granularity, start=start)
     before = {partition: (allowed, denied) for partition, allowed, denied in rows.values_list(*_WEIGHTS)}
     both = dict(before)
@@ -166,7 +166,7 @@ _WEIGHTS: Final = ("partition", "allowed", "denied")
 
 
 def _store_samples(database: str, minute: int, counts: Mapping[tuple[str, str], int]) -> None:
-    """Store the partitions of each rule that come first by name, which are the same from minute to minute.
+    """Store the first partitions of each rule, sorted by name: they are the same in each minute.
 
     counts: by label and partition.
     """

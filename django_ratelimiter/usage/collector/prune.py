@@ -1,4 +1,4 @@
-"""Deletes what is older than RETENTION says, a little at a time, so that nobody waits for it."""
+"""Deletes rows that are older than RETENTION, in small transactions, so that nothing waits for it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ...databases import together, unlocked
 from ...models import RuleSetVersion, TopPartition, UsageBucket, UsageSample
 from ..times import Granularity, floor, now, stored
 
-#: Rows that one transaction deletes.
+#: Rows per transaction.
 BATCH: Final = 2_000
 
-#: So many of the latest versions of the rule set are kept, whatever their age; the first of them is in force.
+#: This many of the latest versions of the rule set are kept, whatever their age; the first of them is current.
 MIN_VERSIONS: Final = 50
-#: No more than these are kept, unless all are: each holds the whole rule set.
+#: Maximum number of versions that are kept unless RETENTION is None: each contains the whole rule set.
 MAX_VERSIONS: Final = 1_000
 
 
 def prune() -> int:
-    """Delete old usage, and old versions of the rule set; returns how many rows. Safe to be killed, and at once."""
+    """Delete old usage and old versions of the rule set. Return the number of rows. Safe to kill, and to run twice."""
     return sum(_delete(rows) for old in (_old_usage(), _old_versions()) for rows in old)
 
 
@@ -36,7 +36,7 @@ def _old_usage() -> Iterator[QuerySet[Any]]:
         days = settings.RETENTION[granularity]
         if days is None:
             continue
-        # What still runs stays: a day may have 25 hours.
+        # The current bucket stays: a day may have 25 hours.
         running = floor(moment, granularity, timezone.get_default_timezone())
         before = stored(min(moment - timedelta(days=days), running))
         for model in (UsageBucket, TopPartition):
@@ -63,7 +63,7 @@ def _delete(rows: QuerySet[Any]) -> int:
     total = 0
     while deleted == BATCH:
         with together(rows.db):
-            # What another one is deleting is left to it.
+            # rows that another process is deleting are skipped
             some = list(unlocked(rows).order_by().values_list("pk", flat=True)[:BATCH])
             deleted = len(some)
             rows.model._default_manager.using(rows.db).filter(pk__in=some).delete()

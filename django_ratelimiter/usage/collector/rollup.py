@@ -1,7 +1,7 @@
-"""The buckets that a minute's counts are added to: its own, its hour's and its day's.
+"""The buckets of a minute's counts: its own, its hour's and its day's.
 
-All three are added to in one transaction, so that they agree at every moment, whoever collects, and however late a
-count comes; and hours and days stay when the minutes are pruned.
+One transaction adds to all three, so that they always agree, even if counts arrive late.
+Hours and days stay when the minutes are pruned.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ..times import Granularity, floor, start_of, stored
 
 
 def starts_of(minute: int) -> dict[str, datetime]:
-    """Return the starts of the buckets of this minute, by granularity, as stored. minute: from the Unix epoch.
+    """Return the starts of the buckets of this minute, by granularity, as stored. minute: since the Unix epoch.
 
-    Hours and days are those of the project's time zone: a day has 23 to 25 hours where clocks change, and an hour that
-    comes twice is two.
+    Hours and days are in the project's time zone: a day has 23 to 25 hours if clocks change, and an hour that
+    comes twice is two hours.
     """
     return _starts(minute, timezone.get_default_timezone_name())
 

@@ -1,4 +1,4 @@
-"""Adds to usage buckets that may or may not be there yet, in one statement where the database can."""
+"""Adds to usage buckets that may or may not exist, in one statement if the database supports that."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from django.db.models import Case, F, When
 from ...databases import adding_suffix
 from ...models import UsageBucket
 
-#: What is counted, and so added up.
+#: The columns that are added up.
 FIELDS: Final = ("allowed", "denied", "shadow_denied", "soft_exceeded", "degraded")
 
 SLUG_LENGTH: Final = UsageBucket.rule_slug.field.max_length
 
-#: Rows of one statement: few enough for the parameters that any database takes.
+#: Rows per statement: few enough for the maximum number of parameters of any database.
 MAX_ROWS: Final = 80
 
 
@@ -30,19 +30,19 @@ class BucketKey(NamedTuple):
     start: datetime
 
 
-#: Amounts in the order of FIELDS.
+#: Numbers in the order of FIELDS.
 Amounts = Mapping[BucketKey, Sequence[int]]
 
 
 def slug(text: str, length: int | None = SLUG_LENGTH) -> str:
-    """Return the text as a column can hold it: the engine accepts labels of any kind."""
+    """Return the text as a column can store it: the engine accepts any labels."""
     return text.replace("\x00", "")[:length]
 
 
 def add(database: str, totals: Amounts) -> None:
-    """Add these amounts, inside a transaction of the caller's. Raises OperationalError if that cannot be done now."""
+    """Add these numbers, inside the caller's transaction. Raises OperationalError if that is not possible now."""
     keys = sorted(totals)
-    # A row that is to be added to is checked as if it were new, and a new one must not be below 0.
+    # Constraints also check the values of the INSERT, so a new row must not be below 0.
     takes_back = any(min(amounts) < 0 for amounts in totals.values())
     if takes_back or not connections[database].features.supports_update_conflicts:
         _add_one_by_one(database, keys, totals)
@@ -74,7 +74,7 @@ def _add_at_once(database: str, keys: Sequence[BucketKey], totals: Amounts) -> N
 
 
 def _add_one_by_one(database: str, keys: Sequence[BucketKey], totals: Amounts) -> None:
-    """Row after row in key order. Nothing falls below 0: what is taken back may have been lost before it came here."""
+    """Add row by row in key order. No result is below 0: corrected counts may have been lost before."""
     rows = UsageBucket.objects.using(database)
     for key in keys:
         row = rows.filter(**key._asdict())
@@ -88,5 +88,5 @@ def _add_one_by_one(database: str, keys: Sequence[BucketKey], totals: Amounts) -
 def _sum(field: str, amount: int) -> Any:
     if amount > 0:
         return F(field) + amount
-    # Not the greatest of the difference and 0: MySQL and MariaDB refuse to reckon below 0 at all.
+    # Not the maximum of the difference and 0: MySQL and MariaDB raise an error for unsigned results below 0.
     return Case(When(**{f"{field}__gt": -amount}, then=F(field) - -amount), default=0)

@@ -1,1 +1,1 @@
-"""Reporting: counts from the database to people."""
+"""Reports: from the counts in the database to figures for people."""

@@ -1,4 +1,4 @@
-"""The hours of most requests: by the hour of the day, and the busiest hours of all."""
+"""The hours with most requests: by the hour of the day, and the busiest hours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import totals
 from .coverage import DAY, HOUR, Coverage, Period, read_coverage
 from .totals import Figures, Point
 
-#: How much of a period is looked at, from its end: whole weeks, so that each weekday counts alike.
+#: The part of a period, from its end, that is used: whole weeks, so that each weekday counts alike.
 MAX_PERIOD: Final = 28 * DAY
 
 #: The number of busiest hours that are shown.
@@ -21,9 +21,9 @@ MAX_HOURS: Final = 10
 
 
 class HourOfDay(NamedTuple):
-    """Requests of one hour of the day, by the clock of the current time zone.
+    """Requests in one hour of the day, in the current time zone.
 
-    time: how long this hour lasted in all.
+    time: the total duration of this hour in the period.
     """
 
     hour: int
@@ -32,14 +32,14 @@ class HourOfDay(NamedTuple):
 
     @property
     def requests(self) -> float:
-        """On average, in one such hour; 0 if there was none."""
+        """The average of one such hour; 0 if there was none."""
         return self.figures.requests * (HOUR / self.time) if self.time else 0.0
 
 
 def by_hour(
     period: Period, rule: str | None = None, tier: str | None = None, coverage: Coverage | None = None
 ) -> list[Point]:
-    """The hours of the period's last four weeks, as far as hours are left; empty for less than two days."""
+    """Return the hours of the period's last four weeks that are left; empty for less than two days."""
     coverage = coverage or read_coverage()
     start = max(period.start, period.end - MAX_PERIOD)
     if coverage.finest(start) is Granularity.DAY:
@@ -50,7 +50,7 @@ def by_hour(
 
 
 def of_day(hours: Iterable[Point]) -> list[HourOfDay]:
-    """The hours of the day from 0 to 23."""
+    """Return the hours of the day from 0 to 23."""
     sums = [HourOfDay(hour, Figures(), timedelta()) for hour in range(24)]
     for point in hours:
         hour = timezone.localtime(point.start).hour
@@ -59,6 +59,6 @@ def of_day(hours: Iterable[Point]) -> list[HourOfDay]:
 
 
 def busiest(hours: Iterable[Point]) -> list[Point]:
-    """The hours with the most requests, the busiest first; none without requests."""
+    """Return the hours with the most requests, the busiest first; none without requests."""
     busy = [point for point in hours if point.figures.requests]
     return sorted(busy, key=lambda point: (-point.figures.requests, point.start))[:MAX_HOURS]

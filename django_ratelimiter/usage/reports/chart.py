@@ -1,4 +1,4 @@
-"""A series as the places of bars in an SVG. Places are texts in per cent, so that no locale writes a decimal comma."""
+"""A series as bars of an SVG. Positions are texts in per cent, so that no locale inserts a decimal comma."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LINES: Final = 4
 
 
 class Segment(NamedTuple):
-    """One part of a bar. kind: "allowed", "denied", "shadow" or "plain"."""
+    """A part of a bar. kind: "allowed", "denied", "shadow" or "plain"."""
 
     kind: str
     y: str
@@ -33,7 +33,7 @@ class Segment(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One bucket. slot: what answers to the pointer, the gap included. told: its figures in words."""
+    """One bucket. slot: the area for the pointer, including the gap. told: its figures as text."""
 
     slot_x: str
     slot_width: str
@@ -44,7 +44,7 @@ class Bar(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """A label on an axis. minor: it is left out where there is little room."""
+    """A label on an axis. minor: it is omitted if there is little room."""
 
     at: str
     label: str
@@ -52,7 +52,7 @@ class Tick(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """The figures that the template draws: y runs from the top, as in SVG. busiest: the highest bar in words."""
+    """The data for the template: y runs from the top, as in SVG. busiest: the highest bar as text."""
 
     bars: list[Bar]
     busiest: str
@@ -61,7 +61,7 @@ class Chart(NamedTuple):
 
 
 def draw(points: Sequence[Point]) -> Chart:
-    """Place one bar for each point: allowed below, rejected on it, and what would be rejected on top."""
+    """Return one bar for each point: allowed at the bottom, then rejected, then what would be rejected on top."""
     top = _top(max((point.figures.requests for point in points), default=0))
     slot = 100 / max(len(points), 1)
     gap = slot * 0.2 if len(points) <= 100 else 0
@@ -75,7 +75,7 @@ def draw(points: Sequence[Point]) -> Chart:
 
 
 def clients(counts: Sequence[PartitionCount]) -> Chart:
-    """Place one bar for each hour or day: how many different clients it met."""
+    """Return one bar for each hour or day: its number of different clients."""
     labels = [
         f"{span(each.period)}: {_('not known') if each.partitions is None else number(each.partitions)}"
         for each in counts
@@ -86,7 +86,7 @@ def clients(counts: Sequence[PartitionCount]) -> Chart:
 
 
 def hours(day: Sequence[HourOfDay]) -> Chart:
-    """Place one bar for each hour of the day: the requests of an average day."""
+    """Return one bar for each hour of the day: the requests of an average day."""
     labels = [f"{hour_of_day(each)}: {number(round(each.requests))}" for each in day]
     slot = 100 / max(len(day), 1)
     ticks = [Tick(_percent(each.hour * slot), f"{each.hour:02}:00", each.hour % 6 == 3) for each in day[::3]]
@@ -94,12 +94,12 @@ def hours(day: Sequence[HourOfDay]) -> Chart:
 
 
 def hour_of_day(each: HourOfDay) -> str:
-    """An hour of the day in words."""
+    """Return an hour of the day as text."""
     return f"{each.hour:02}:00\u2013{(each.hour + 1) % 24:02}:00"
 
 
 def _plain(values: Sequence[float], labels: Sequence[str], ticks: list[Tick]) -> Chart:
-    """Bars of one kind."""
+    """Return a chart with bars of one kind."""
     top = _top(ceil(max(values, default=0)))
     slot = 100 / max(len(values), 1)
     gap = slot * 0.2 if len(values) <= 100 else 0
@@ -118,17 +118,17 @@ def _lines(top: int) -> list[Tick]:
 
 
 def number(value: int) -> str:
-    """A number as the reader's language groups its digits."""
+    """Return a number with the separators of the reader's language."""
     return _grouped(value, get_language())
 
 
-@lru_cache(maxsize=4096)  # a report on many rules has thousands of numbers, and the same ones again and again
+@lru_cache(maxsize=4096)  # a report on many rules has thousands of numbers, many of them equal
 def _grouped(value: int, language: str | None) -> str:
     return number_format(value, use_l10n=True, force_grouping=True)
 
 
 def span(point: Point | Period) -> str:
-    """The time of a point or a period in words, by the clock of the current time zone."""
+    """Return the time of a point or a period as text, in the current time zone."""
     start, end = timezone.localtime(point.start), timezone.localtime(point.end)
     day = date_format(start, _day_format())
     if start.date() != end.date() and _is_midnight(start) and _is_midnight(end):
@@ -151,7 +151,7 @@ def _parts(point: Point, top: int) -> tuple[list[Segment], str]:
 
 
 def _top(highest: int) -> int:
-    """The end of the value axis: the next 4, 8, 12 or 20 times a power of ten, so that its quarters are round."""
+    """Return the end of the value axis: the next 4, 8, 12 or 20 times a power of ten, so that quarters are round."""
     power = 1
     while True:
         for quarter in (1, 2, 3, 5):
@@ -175,7 +175,7 @@ def _ticks(moments: Sequence[datetime], slot: float) -> list[Tick]:
 
 
 def _minutes(local: datetime) -> int:
-    """Minutes of the clock since some midnight."""
+    """Return the clock's minutes since some midnight."""
     return local.toordinal() * 1_440 + local.hour * 60 + local.minute
 
 

@@ -1,7 +1,7 @@
 """The buckets that a report reads: the widest that fit, so that a year is read from days, and nothing is read twice.
 
 The same requests are counted in a minute, an hour and a day, and minutes are deleted long before days. So a period is
-cut into ranges of one granularity each; and where only wide buckets are left, it is widened to whole ones.
+split into ranges of one granularity each. If only wide buckets are left, it is extended to whole ones.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ DAY: Final = timedelta(days=1)
 #: From the narrowest to the widest.
 GRANULARITIES: Final = (Granularity.MINUTE, Granularity.HOUR, Granularity.DAY)
 
-#: Stand for "always" and "never" where buckets begin; within what every time zone can reckon with.
+#: Mean "always" and "never" for the start of buckets; valid in every time zone.
 ALWAYS: Final = datetime(1, 1, 3, tzinfo=UTC)
 NEVER: Final = datetime(9998, 1, 1, tzinfo=UTC)
 
 
 class Period(NamedTuple):
-    """From `start` up to, and without, `end`; both in UTC."""
+    """From `start` to `end`, exclusive; both in UTC."""
 
     start: datetime
     end: datetime
 
     @property
     def granularity(self) -> Granularity:
-        """Return the granularity of a series over this period: some 370 buckets at most, up to a year."""
+        """Return the granularity of a series over this period: at most about 370 buckets, up to a year."""
         length = self.end - self.start
         return Granularity.MINUTE if length <= 3 * HOUR else Granularity.HOUR if length <= 8 * DAY else Granularity.DAY
 
@@ -49,7 +49,7 @@ class Period(NamedTuple):
 
 
 class BucketRange(NamedTuple):
-    """The buckets of one granularity that begin from `start` up to, and without, `end`; in UTC."""
+    """The buckets of one granularity that begin from `start` to `end`, exclusive; in UTC."""
 
     granularity: Granularity
     start: datetime
@@ -65,7 +65,7 @@ class BucketRange(NamedTuple):
 class Coverage:
     """The buckets that are left in the database.
 
-    complete_from: from then on, the buckets of each granularity hold everything; NEVER = there are none.
+    complete_from: the time from which the buckets of each granularity are complete; NEVER = there are none.
     since: the start of the first bucket, by the finest granularity that has it; `None` = there are none.
     """
 
@@ -73,26 +73,26 @@ class Coverage:
     since: datetime | None
 
     def widen(self, period: Period) -> Period:
-        """Return the period with its ends moved outward to whole hours or days where nothing finer is left."""
+        """Return the period extended to whole hours or days if no finer buckets are left."""
         start, end = self._floor(period.start), self._floor(period.end)
         return Period(start, period.end if end == period.end else next_start(end, self.finest(period.end)))
 
     def finest(self, moment: datetime) -> Granularity:
-        """Return the finest granularity that is complete at this moment; minutes where none is."""
+        """Return the finest granularity that is complete at this time; minutes if none is."""
         return next(
             (granularity for granularity in GRANULARITIES if self.complete_from[granularity] <= moment),
             Granularity.MINUTE,
         )
 
     def granularity(self, period: Period, wanted: Granularity | None = None) -> Granularity:
-        """Return the granularity of a series over this period: as wanted, or wider where nothing so fine is left.
+        """Return the granularity of a series over this period: as wanted, or wider if that is not left.
 
         wanted: `None` = the one that suits the length of the period.
         """
         return max(wanted or period.granularity, self.finest(period.start), key=GRANULARITIES.index)
 
     def bucket_ranges(self, period: Period, widest: Granularity = Granularity.DAY) -> list[BucketRange]:
-        """Cut the period into ranges, in order, without gap or overlap; none has wider buckets than `widest`."""
+        """Split the period into ranges, in order, without gap or overlap; none has wider buckets than `widest`."""
         return list(self._cut(period.start, period.end, GRANULARITIES.index(widest)))
 
     def _floor(self, moment: datetime) -> datetime:
@@ -118,15 +118,15 @@ class Coverage:
 
 
 def read_coverage() -> Coverage:
-    """Read which buckets are left. Three short queries."""
+    """Return which buckets are left. Three short queries."""
     first = {granularity: _first_start(granularity) for granularity in GRANULARITIES}
     return Coverage({granularity: _complete_from(granularity, first) for granularity in GRANULARITIES}, _since(first))
 
 
 def _since(first: Mapping[Granularity, datetime | None]) -> datetime | None:
-    """Return when counting began: its day has a bucket that begins at midnight, and a minute that is more precise."""
+    """Return when counting began. The first day's bucket begins at midnight, so its first minute is more precise."""
     since: datetime | None = None
-    end: datetime | None = None  # of the bucket that says so
+    end: datetime | None = None  # of the bucket that `since` is from
     for granularity in reversed(GRANULARITIES):
         began = first[granularity]
         if began and (end is None or began < end):
@@ -140,10 +140,10 @@ def _first_start(granularity: Granularity) -> datetime | None:
 
 
 def _complete_from(granularity: Granularity, first: Mapping[Granularity, datetime | None]) -> datetime:
-    """Return from when on buckets of this granularity hold everything; the start of one of the next wider.
+    """Return the time from which buckets of this granularity are complete; the start of one of the next wider.
 
-    Not before RETENTION, for what is older is deleted in no order. Nor in the first of them, if those of another
-    granularity begin earlier: others were deleted, or those ones were counted before there were any of these.
+    Not before RETENTION, because older ones are deleted in any order. If those of another granularity begin earlier,
+    the first ones of this granularity are not complete: some were deleted, or were not counted yet.
     """
     began, days = first[granularity], settings.RETENTION[granularity]
     if began is None and granularity is not Granularity.MINUTE:
@@ -168,6 +168,6 @@ def _ceil(moment: datetime, granularity: Granularity) -> datetime:
 
 
 def next_start(moment: datetime, granularity: Granularity) -> datetime:
-    """Return the start of the next bucket by the project's clock."""
+    """Return the start of the next bucket in the project's time zone."""
     starts = buckets(moment, moment + 3 * DAY, granularity, timezone.get_default_timezone())
     return next(islice(starts, 1, None))

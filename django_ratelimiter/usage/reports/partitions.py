@@ -22,7 +22,7 @@ MAX_PARTITIONS: Final = 25
 
 
 class TopPartitionRow(NamedTuple):
-    """One of the top partitions, with its requests; estimated from a sample where there were many."""
+    """One of the top partitions, with its requests; estimated from a sample if there are many."""
 
     partition: str
     allowed: int
@@ -40,7 +40,7 @@ class PartitionCount(NamedTuple):
 
 
 def counted_by(period: Period, coverage: Coverage) -> Granularity:
-    """Return hours or days: different partitions are counted by no other granularity."""
+    """Return hours or days: different partitions are only counted for these."""
     is_short = period.end - period.start <= 8 * DAY
     return Granularity.HOUR if is_short and coverage.finest(period.start) is not Granularity.DAY else Granularity.DAY
 
@@ -53,10 +53,10 @@ def most_partitions(
     tier: str | None = None,
     coverage: Coverage | None = None,
 ) -> dict[tuple[str, str], int]:
-    """Return the largest count of one hour or day that the period touches, by the slugs of rule and tier.
+    """Return the highest count of an hour or day that overlaps the period, by the slugs of rule and tier.
 
-    Only those that are known. totals: of this period, with these `partitions_by`: only hours or days that they have
-    not read are read here.
+    Only the known ones. totals: of this period, with these `partitions_by`: hours or days that they
+    include are not read again.
     """
     coverage = coverage or read_coverage()
     most = {total[:2]: total.most_partitions for total in totals if total.most_partitions is not None}
@@ -75,9 +75,9 @@ def most_partitions(
 def partition_counts(
     period: Period, granularity: Granularity, rule: str, tier: str | None = None
 ) -> list[PartitionCount]:
-    """Return the count of a rule for each hour or day that the period touches, by the project's clock.
+    """Return the count of a rule for each hour or day that overlaps the period, in the project's time zone.
 
-    A caller who changes the tier in between counts for both tiers.
+    A caller whose tier changes in between is counted for both tiers.
     """
     starts = [*buckets(*period, granularity, timezone.get_default_timezone())]
     rows = _counted(starts, granularity, rule, tier).values_list("start")
@@ -88,7 +88,7 @@ def partition_counts(
 def top_partitions(
     period: Period, rule: str, *, by_denied: bool = False, coverage: Coverage | None = None
 ) -> list[TopPartitionRow]:
-    """Return the top partitions of a rule in the hours that the period touches, the one with most requests first.
+    """Return the top partitions of a rule in the hours that overlap the period, the one with most requests first.
 
     by_denied: order by rejected requests, and leave out partitions without any.
     """
@@ -105,13 +105,13 @@ def top_partitions(
 def one_partition(
     period: Period, rule: str, partition: str, *, coverage: Coverage | None = None
 ) -> TopPartitionRow | None:
-    """Return one partition, of the hours in which it was a top partition; `None` = it was in none."""
+    """Return one partition, from the hours in which it was a top partition; `None` = it was in none."""
     sums = _sums(period, rule, coverage or read_coverage()).filter(partition=partition)
     return next((TopPartitionRow(*row) for row in sums.values_list("partition", "sum_allowed", "sum_denied")), None)
 
 
 def hours(period: Period, coverage: Coverage) -> Period:
-    """Return the period in whole hours, or days where no hours are left: minutes have no top partitions."""
+    """Return the period in whole hours, or days if no hours are left: minutes have no top partitions."""
     return replace(coverage, complete_from={**coverage.complete_from, Granularity.MINUTE: NEVER}).widen(period)
 
 
@@ -125,8 +125,8 @@ def _sums(period: Period, rule: str, coverage: Coverage) -> QuerySet[Any, Any]:
 def _counted(
     starts: Sequence[datetime], granularity: Granularity, rule: str | None, tier: str | None
 ) -> QuerySet[UsageBucket]:
-    """Return the buckets that begin at these moments and have a count."""
-    # By name: PostgreSQL expects as many hours as minutes in a span, and would rather read the whole table.
+    """Return the buckets that begin at these times and have a count."""
+    # With a list: for a range, PostgreSQL expects as many hours as minutes, and would read the whole table.
     named = {"start__in": [stored(start) for start in starts], "partitions__isnull": False}
     wanted = {"rule_slug": rule, "tier_slug": tier}
     rows = UsageBucket.objects.filter(granularity=granularity, **named)

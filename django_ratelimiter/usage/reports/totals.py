@@ -1,4 +1,4 @@
-"""Totals of usage, and their course over time. The number of queries does not depend on the number of rows."""
+"""Totals of usage, and time series. The number of queries does not depend on the number of rows."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def last(length: timedelta) -> Period:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Counts in requests. Of several rules together, a request counts once for each rule that it met.
+    """Counts of requests. In a sum of several rules, a request counts once for each rule that matched it.
 
-    shadow_denied: would have been refused, were the rule enforced. soft_exceeded is a part of allowed.
+    shadow_denied: would have been rejected if the rule were enforced. soft_exceeded is a part of allowed.
     degraded: a part of all, decided by a process without Redis.
     """
 
@@ -67,8 +67,8 @@ class Figures:
 class Total(NamedTuple):
     """The figures of one rule and tier. tier_slug "" = callers without a tier.
 
-    most_partitions: the largest count of different partitions in one of the buckets that were asked for; `None` = none
-    of these has a count.
+    most_partitions: the highest number of different partitions in one of the requested buckets; `None` = none
+    of these has a number.
     """
 
     rule_slug: str
@@ -78,7 +78,7 @@ class Total(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The figures of one bucket of a series, from `start` up to `end` in UTC; the outer ones may be cut short."""
+    """The figures of one bucket of a series, from `start` to `end` in UTC; the first and last may be shorter."""
 
     start: datetime
     end: datetime
@@ -88,7 +88,7 @@ class Point(NamedTuple):
 class Freshness(NamedTuple):
     """The age of the figures; `None` = there are none.
 
-    collected_at: when counts last came in, if within the last days. latest: the last minute with usage.
+    collected_at: when counts were last added, if within the last days. latest: the last minute with usage.
     """
 
     collected_at: datetime | None
@@ -104,13 +104,13 @@ def totals(
 ) -> list[Total]:
     """Return the sums of each rule and tier with usage in the period, by their slugs.
 
-    rule, tier: only this one; `None` = any. coverage: `None` = read it here. Where only hours or days are left, the
-    period is widened to whole ones. partitions_by: the buckets whose different partitions are looked at, of those that
-    are read; `None` = of none.
+    rule, tier: only this one; `None` = any. coverage: `None` = read it here. If only hours or days are left, the
+    period is extended to whole ones. partitions_by: the granularity whose numbers of partitions are included, if its
+    buckets are read; `None` = none.
     """
     coverage = coverage or read_coverage()
     ranges = coverage.bucket_ranges(coverage.widen(period))
-    # SQLite reads one range in the order of its index, but has to sort several; PostgreSQL reads them faster together.
+    # SQLite reads one range in the order of its index, but must sort several; PostgreSQL reads them faster together.
     is_sqlite = connections[UsageBucket.objects.db].vendor == "sqlite"
     most = Max("partitions", filter=Q(granularity=partitions_by)) if partitions_by else Value(None, IntegerField())
     sums: dict[tuple[str, str], tuple[Figures, list[int]]] = {}
@@ -129,20 +129,20 @@ def series(
     coverage: Coverage | None = None,
     granularity: Granularity | None = None,
 ) -> list[Point]:
-    """Return the sums in each bucket of the period, by the clock of the current time zone; see also `totals`.
+    """Return the sums in each bucket of the period, in the current time zone; see also `totals`.
 
-    granularity: `None` = the one that suits the period. Where nothing so fine is left, the buckets are wider, never
-    empty in its stead: `coverage.granularity(period, granularity)` tells which they are, and each point when it ends.
-    By the project's clock where no buckets are left that fit the current one: hours and days are kept by the
-    project's.
+    granularity: `None` = one that suits the period. If it is not left in the database, the buckets are wider, never
+    empty: `coverage.granularity(period, granularity)` returns which, and each point has its end.
+    If the buckets that are left do not fit the current time zone, the project's is used: hours and days are stored
+    in that.
     """
     coverage = coverage or read_coverage()
     period = coverage.widen(period)
     starts, widest = _starts(period, coverage, coverage.granularity(period, granularity))
-    # Cut here and not in SQL: a database takes an hour that comes twice, in autumn, for one, and SQLite would call
-    # back into Python for every row, not for every start.
+    # Not in SQL: a database would merge the hour that comes twice in autumn, and SQLite would call Python for every
+    # row, not only for every start.
     sums = [Figures()] * len(starts)
-    for each in coverage.bucket_ranges(period, widest):  # by itself SQLite reads each in the order of its index
+    for each in coverage.bucket_ranges(period, widest):  # one by one, SQLite reads each in the order of its index
         rows = _rows([each], rule, tier).values_list("start").annotate(**_SUMS).order_by("start")
         for start, *figures in rows:
             sums[bisect_right(starts, aware(start)) - 1] += Figures(*figures)
@@ -154,14 +154,14 @@ def series(
 
 
 def freshness() -> Freshness:
-    """Read when usage was last collected, and the last minute with usage. Two queries."""
+    """Return when usage was last collected, and the last minute with usage. Two queries."""
     collected_at = UsageBatch.objects.aggregate(at=Max("collected_at"))["at"]
     latest = UsageBucket.objects.filter(granularity=Granularity.MINUTE).aggregate(at=Max("start"))["at"]
     return Freshness(collected_at and aware(collected_at), latest and aware(latest))
 
 
 def _starts(period: Period, coverage: Coverage, granularity: Granularity) -> tuple[list[datetime], Granularity]:
-    """Return the starts of a series' buckets, and the widest granularity whose buckets each lie within one of them."""
+    """Return the starts of a series' buckets, and the widest granularity whose buckets each fit in one of them."""
     project = timezone.get_default_timezone()
     starts = list(buckets(*period, granularity, timezone.get_current_timezone()))
     fitting = [each for each in GRANULARITIES if all(floor(start, each, project) == start for start in starts)]
