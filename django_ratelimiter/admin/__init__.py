@@ -1,4 +1,4 @@
-"""The operators' pages."""
+"""The admin's pages for operators."""
 
 from .callers import access, tiers
 from .rules import admin as rule_pages

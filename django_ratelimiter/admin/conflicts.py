@@ -1,7 +1,7 @@
-"""Two editors at once: a save on top of somebody else's change is stopped, and the page shows both.
+"""Two editors at once: a save on top of another user's change is stopped, and the page shows both.
 
-A form carries the digest of the rows that it was filled from. If the rows are others by the time it is sent, nothing is
-saved, and the form comes back with what was typed. Sent once more, it is saved: it carries the new digest then.
+A form contains the digest of the rows that it was filled from. If the rows have changed when it is sent, nothing is
+saved, and the form is shown again with the input and the new digest. Sent once more, it is saved.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from ..rules.stored.history.changes import FieldChange, rule_fields, tier_fields
 from ..rules.stored.history.snapshots import Pair
 from ..rules.stored.storage import primary
 
-#: The names of the two fields that each form of a row of the rule set has beside its columns.
+#: The names of the two fields in each form of a row of the rule set that are not columns.
 REASON: Final = "change_reason"
 SEEN: Final = "seen_digest"
 
-#: Columns that no form shows, and that a save does not overwrite.
+#: Columns that are not in forms, and that a save does not overwrite.
 _NOT_EDITED: Final = ("generation",)
 
 
 class _Aside(forms.CharField):
-    """A field that is no column, so the row's history does not name it."""
+    """A field that is not a column, so it is not in the row's history."""
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         return False
 
 
 class EditedForm(forms.ModelForm):
-    """A row of the rule set as somebody edits it: with a reason, and with what the row was when the form was opened.
+    """A form for a row of the rule set, with a reason, and with the state of the row when the form was opened.
 
-    theirs: the row as somebody else has saved it meanwhile; `None` = nobody has. locked: a file was applied meanwhile,
-    to which the row belongs, so it cannot be saved at all.
+    theirs: the row as another user has saved it meanwhile; `None` = it did not change. locked: meanwhile a file was
+    applied that the row belongs to, so it cannot be saved.
     """
 
     change_reason = _Aside(
@@ -81,14 +81,14 @@ class EditedForm(forms.ModelForm):
 
 
 class Theirs(NamedTuple):
-    """What somebody else has saved: the row and its limits, read under the lock."""
+    """The row and its limits as another user has saved them, read under the lock."""
 
     row: Any
     limits: Sequence[RuleLimit]
 
 
 def digest_of(row: Model) -> str:
-    """Return a digest of a row and its limits as the database holds them."""
+    """Return a digest of a row and its limits in the database."""
     rows = [row, *limits_of(row)]
     values = [
         {
@@ -102,20 +102,20 @@ def digest_of(row: Model) -> str:
 
 
 def limits_of(row: Model) -> Sequence[RuleLimit]:
-    """Return a rule's limits, the oldest first; a tier has none of its own."""
+    """Return a rule's limits, the oldest first; empty for a tier."""
     return list(row.limits.select_related("tier").order_by("pk")) if isinstance(row, Rule) else []
 
 
 def conflict(request: HttpRequest, row: Model) -> Theirs | None:
-    """Return the row as it is now if the form that was sent was filled from another state of it.
+    """Return the current row if the form was filled from another state of it.
 
-    The form's data become such that it can be sent again: they carry the new digest, and name the limits that there
-    are. Sent again, they make the row and its limits exactly what was typed.
+    The form's data are changed so that it can be sent again: they get the new digest, and the current
+    limits. Sent again, the form makes the row and its limits exactly as entered.
     """
     seen = request.POST.get(SEEN)
-    if not seen:  # no browser leaves it out; a program that posts forms has not looked at the row
+    if not seen:  # browsers always send it; a program that posts forms has not read the row
         return None
-    current = type(row)._default_manager.using(primary()).get(pk=row.pk)  # the other one may be of a replica
+    current = type(row)._default_manager.using(primary()).get(pk=row.pk)  # the given row may be from a replica
     digest = digest_of(current)
     if digest == seen:
         return None
@@ -129,13 +129,13 @@ def conflict(request: HttpRequest, row: Model) -> Theirs | None:
 
 
 def rebase(sent: QueryDict, prefix: str, rows: Sequence[Model]) -> None:
-    """Let the forms of a form set name the rows that there are now.
+    """Update the forms of a form set to the current rows.
 
-    Of a row that is gone, its form adds a new one. A row that has come since is to be deleted, for nobody typed it.
+    The form of a deleted row adds a new one. A row that was added meanwhile is marked for deletion: nobody entered it.
     """
     total = sent.get(f"{prefix}-TOTAL_FORMS", "")
     if not total.isdecimal() or int(total) > forms.formsets.DEFAULT_MAX_NUM:
-        return  # the form set says what is wrong with it
+        return  # the form set reports the error
     typed = [_fields_of(sent, f"{prefix}-{number}-") for number in range(int(total))]
     by_key = {str(row.pk): row for row in rows}
     known = [fields for fields in typed if fields.get("id", [""])[-1] in by_key]
@@ -152,7 +152,7 @@ def rebase(sent: QueryDict, prefix: str, rows: Sequence[Model]) -> None:
 
 
 def both_sides(theirs: Theirs, form: forms.ModelForm, limit_forms: Sequence[forms.ModelForm]) -> list[FieldChange]:
-    """Return the fields in which the saved row and the typed one differ: "before" is saved, "after" is typed."""
+    """Return the fields in which the saved and the entered row differ: "before" is saved, "after" is entered."""
     if isinstance(theirs.row, Tier):
         return [*tier_fields(Pair(tier_data(theirs.row), tier_data(form.instance)))]
     typed = [

@@ -1,4 +1,4 @@
-"""The switch that stops all enforcement: a button above the list of rules, and a page that asks once more."""
+"""The switch that stops all enforcement: a button above the list of rules, and a confirmation page."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ HOME_TEMPLATE: Final = "admin/django_ratelimiter/index.html"
 
 
 class SwitchForm(forms.Form):
-    """Why."""
+    """The reason."""
 
     reason = ReasonField(help_text=gettext_lazy("Why you stop or resume enforcement. The history shows it."))
 
 
 class EnforcementSwitch(admin.ModelAdmin):
-    """An admin with the switch. Who may use it has a permission of its own, whatever else they may do.
+    """An admin with the switch. The switch has its own permission.
 
-    The home page of its site says so while enforcement is stopped. A template "admin/index.html" of ours would be found
-    only where the app stands above django.contrib.admin; the site's own choice of a template is not overruled.
+    While enforcement is stopped, the home page of the admin site shows it. A template "admin/index.html" of ours would
+    only be found if the app is listed before django.contrib.admin; the site's own choice of a template is kept.
     """
 
     def __init__(self, model: type[Model], admin_site: AdminSite) -> None:
@@ -51,7 +51,7 @@ class EnforcementSwitch(admin.ModelAdmin):
         return [switch, *super().get_urls()]
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
-        """Have the admin lead to the app's front page who may press the button and see no rules."""
+        """Show the app in the admin to users who can use the switch, but cannot view rules."""
         return {**super().get_model_perms(request), "switch": request.user.has_perm(PERMISSION)}
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
@@ -61,7 +61,7 @@ class EnforcementSwitch(admin.ModelAdmin):
         return super().changelist_view(request, context | (extra_context or {}))
 
     def enforcement_view(self, request: HttpRequest) -> HttpResponse:
-        """Ask, and do it once confirmed. The form says which way, so that two who press the button do not undo it."""
+        """Ask, and do it once confirmed. The form has the direction, so that two operators do not undo each other."""
         if not request.user.has_perm(PERMISSION):
             raise PermissionDenied
         request.current_app = self.admin_site.name
@@ -79,7 +79,7 @@ class EnforcementSwitch(admin.ModelAdmin):
         return TemplateResponse(request, "admin/django_ratelimiter/enforcement.html", context)
 
     def _after(self, request: HttpRequest) -> str:
-        """Return the page that comes next: the list of rules; for who may not see rules, the app's front page."""
+        """Return the next page: the list of rules, or the app's front page without the permission to view rules."""
         site = self.admin_site.name
         if self.has_view_permission(request):
             return reverse("admin:django_ratelimiter_rule_changelist", current_app=site)

@@ -1,4 +1,4 @@
-"""The page that says why a request is answered as it is: a form, or a pasted command, and what each rule says."""
+"""The page that explains the decision on a request: a form, or a pasted command, and the result of each rule."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from .identities import label_of
 from .logged import caller_url, logged_context, prefilled, rule_url
 
 ADDRESS: Final = "django_ratelimiter_explain"
-#: What a URL may say. Others are secrets, and URLs are logged. A "reference" stands for a pasted one.
+#: Fields that a URL may contain. Others are secrets, and URLs are logged. A "reference" replaces a pasted one.
 _IN_URLS: Final = ("method", "path", "view", "scope", "user", "ip", "status", "gateway", "api_key")
 
 
 class QuestionForm(forms.Form):
-    """The form of a question. pasted: a curl command, or a line of the log.
+    """The form of a question. pasted: a curl command, or a log line.
 
-    digest, logged_rules: the caller of the line that was pasted before, and the rules that rejected the request.
+    digest, logged_rules: from a line that was pasted before: its caller, and the rules that rejected the request.
     """
 
     use_required_attribute = False
@@ -109,7 +109,7 @@ class QuestionForm(forms.Form):
                 del self.fields[name]
 
     def question(self) -> Question:
-        """Return what is asked. Raises QuestionError."""
+        """Return the question. Raises QuestionError."""
         data = self.cleaned_data
         question = Question(
             headers=_pairs(data["headers"], ":", "headers"),
@@ -121,13 +121,13 @@ class QuestionForm(forms.Form):
         return with_curl(data["pasted"], question)
 
     def logged(self) -> LoggedRefusal | None:
-        """Return the rejection that was pasted before; `None` if there was none, or if its line named no caller."""
+        """Return the rejection that was pasted before; `None` if there was none, or if its line names no caller."""
         rules, digest = self.cleaned_data["logged_rules"].split(), self.cleaned_data["digest"]
         return LoggedRefusal(tuple(rules), digest=digest) if digest else None
 
 
 class ExplainPage(admin.ModelAdmin):
-    """An admin with the page. Whoever may view rules may see it; counters and tiers need a permission of their own."""
+    """An admin with the page. It needs the permission to view rules; counters and tiers need their own permissions."""
 
     def get_urls(self) -> list[URLPattern]:
         page = path("explain/", self.admin_site.admin_view(self.explain_view), name=ADDRESS)
@@ -135,7 +135,7 @@ class ExplainPage(admin.ModelAdmin):
 
     @method_decorator(sensitive_post_parameters())
     def explain_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the form, and answer it. Nothing is charged, and nothing changes."""
+        """Show the form and the result. Nothing is charged, and nothing changes."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         request.current_app = self.admin_site.name
@@ -176,7 +176,7 @@ class ExplainPage(admin.ModelAdmin):
 
 
 def answer_context(request: HttpRequest, explanation: Explanation, logged: LoggedRefusal | None) -> dict[str, Any]:
-    """Return what the page shows of an explanation to this user, for whom it was made."""
+    """Return the page's context for an explanation that was made for this user."""
     sees_counters = "counters" not in explanation.hidden
     keys = dict(Rule.objects.values_list("slug", "pk"))
     applying = [_applying(request, each, explanation, keys, logged) for each in explanation.applying]
@@ -215,7 +215,7 @@ def _applying(
     keys: dict[str, int],
     logged: LoggedRefusal | None,
 ) -> dict[str, Any]:
-    """Return what the page shows of a rule that applies."""
+    """Return the page's context for a rule that applies."""
     sees_counters, slug = "counters" not in explanation.hidden, each.rule.slug
     return {
         "name": each.rule.name or slug,
@@ -237,7 +237,7 @@ def _edge(each: RuleExplanation) -> str:
 
 
 def _counted_as(explanation: Explanation) -> list[tuple[str, str]]:
-    """Return the caller's values of what the rules here count by; a session's key is nobody's to read."""
+    """Return the caller's values that the rules here count by; without the key of a session."""
     return [
         (label_of(name), _("missing") if value is None else "…" if name == "session" else value)
         for name, value in explanation.identities.items()
@@ -261,9 +261,9 @@ def _counter(
 
 
 def _from_url(request: HttpRequest) -> dict[str, str]:
-    """Return what the form begins with: of a URL only what may stand in one."""
+    """Return the initial data of the form; from the URL only what it may contain."""
     given = {name: request.GET[name] for name in _IN_URLS if name in request.GET}
-    if len(given.get("api_key", "")) != 64:  # such a key, and not its hash, has been logged with the URL by now
+    if len(given.get("api_key", "")) != 64:  # a key, not its hash; it is in the logs now
         given.pop("api_key", None)
     if "reference" in request.GET:
         given["pasted"] = request.GET["reference"]
@@ -274,7 +274,7 @@ def _pairs(text: str, sign: str, field: str) -> tuple[tuple[str, str], ...]:
     pairs = []
     for line in filter(str.strip, text.splitlines()):
         name, found, value = line.partition(sign)
-        if sign == ":" and name.strip().startswith(":"):  # HTTP/2's own, as browsers show them
+        if sign == ":" and name.strip().startswith(":"):  # HTTP/2 pseudo-header fields, as browsers show them
             continue
         if sign == "=" and not found:
             raise QuestionError(field, _("%(text)r has no “%(sign)s”.") % {"text": line, "sign": sign})

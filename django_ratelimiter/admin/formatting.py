@@ -1,4 +1,4 @@
-"""Rules in plain words, for lists."""
+"""Rules as text, for lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .identities import label_of
 
 
 def place_in_words(rule: Rule) -> str:
-    """Return which requests a rule matches: "GET, POST · /api/…". Takes a row that cannot be enforced, too."""
+    """Return which requests a rule matches: "GET, POST · /api/…". Also for a row that cannot be enforced."""
     kinds = {
         "exact": "%(path)s",
         "prefix": "%(path)s…",
@@ -30,18 +30,18 @@ def place_in_words(rule: Rule) -> str:
 
 
 def breakable(text: str) -> SafeString:
-    """Return a text as HTML whose lines may end behind the slashes within a path."""
+    """Return a text as HTML with possible line breaks after the slashes in a path."""
     return mark_safe(re.sub(r"(?<=[^\s/])/(?=[^\s/])", "/<wbr>", escape(text)))
 
 
 def split_in_words(rule: Rule) -> str:
-    """Return what a rule is counted by: "user and IP address". Takes a row that cannot be enforced, too."""
+    """Return what a rule is counted by: "user and IP address". Also for a row that cannot be enforced."""
     parts = rule.partition_by if isinstance(rule.partition_by, list) else []
     return _(" and ").join(label_of(str(part)) for part in parts) or _("all callers together")
 
 
 def period_in_words(starts_at: datetime | None, ends_at: datetime | None) -> str:
-    """Return the time for which something holds: "until 1 Dec. 2026, noon", "over since …"; empty = always."""
+    """Return a period as text: "until 1 Dec. 2026, noon", "over since …"; empty = always."""
     now = timezone.now()
     start, end = (end_in_words(each) if each else "" for each in (starts_at, ends_at))
     if ends_at and ends_at <= now:

@@ -1,4 +1,4 @@
-"""The form field of a rule's partition: known identities to tick, and a line for those with a name."""
+"""The form field of a rule's partition: checkboxes for known identities, and a text field for those with a name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..conf import settings
 from ..models.validation import validate_identities
 from ..values.partitions import IDENTITIES
 
-#: Who may see a caller's page has one of these.
+#: Users with one of these permissions may see a caller's page.
 CALLER_PERMISSIONS: Final = tuple(
     f"django_ratelimiter.{name}" for name in ("view_tierassignment", "unblock_caller", "grant_caller")
 )
@@ -31,7 +31,7 @@ IDENTITY_LABELS: Final = {
 
 
 class IdentitiesWidget(forms.CheckboxSelectMultiple):
-    """Boxes, and a line of text for what has no box, separated by commas. Its name ends in "_others"."""
+    """Checkboxes, and a text field for other identities, separated by commas. Its name ends in "_others"."""
 
     def value_from_datadict(self, data: Any, files: Any, name: str) -> list[str]:
         ticked = data.getlist(name) if isinstance(data, MultiValueDict) else data.get(name) or []
@@ -51,7 +51,7 @@ class IdentitiesWidget(forms.CheckboxSelectMultiple):
 
 
 class IdentitiesField(forms.MultipleChoiceField):
-    """Identities that exist: those of every project, those of the setting IDENTITIES, and those with a name."""
+    """Existing identities: those of every project, those of the setting IDENTITIES, and those with a name."""
 
     widget = IdentitiesWidget(attrs={"class": "radiolist inline"})
 
@@ -78,14 +78,14 @@ class IdentitiesField(forms.MultipleChoiceField):
 
 
 def may_see_names(reader: Any) -> bool:
-    """Return whether this user may see the names of users: who may view users, or see who callers are."""
+    """Return whether this user may see the names of users: with permission to view users, or names of callers."""
     meta = get_user_model()._meta
     may_view = reader.has_perm(f"{meta.app_label}.view_{meta.model_name}")
     return bool(may_view or reader.has_perm("django_ratelimiter.reveal_caller"))
 
 
 def label_of(name: str) -> str:
-    """An identity in words: "IP address", "header X-Tenant"."""
+    """Return an identity as text: "IP address", "header X-Tenant"."""
     kind, colon, own = name.partition(":")
     if not colon:
         return str(IDENTITY_LABELS.get(name, name))

@@ -1,4 +1,4 @@
-"""The base of all our lists in the admin."""
+"""The base class of all our lists in the admin."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class NulSafeAdmin(admin.ModelAdmin):
     PostgreSQL rejects such a text, but only while the page is rendered.
     """
 
-    show_add_link = True  # django-unfold shows the link beside a list only where this says so
+    show_add_link = True  # django-unfold only shows the link beside a list with this
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         if any("\0" in f"{name}{value}" for name, values in request.GET.lists() for value in values):
             raise IncorrectLookupParameters
         try:
             return super().get_changelist_instance(request)
-        except OverflowError as error:  # a number that SQLite cannot take, as the key of a tier
+        except OverflowError as error:  # a number that is too large for SQLite, as the key of a tier
             raise IncorrectLookupParameters from error
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
-        """Return the field of a column. A date and a time get names of their own: Django labels neither."""
+        """Return the field of a column. A date and a time get their own labels: Django labels neither."""
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
         if field is not None and isinstance(field.widget, AdminSplitDateTime):
             for widget, name in zip(field.widget.widgets, (_("Date"), _("Time")), strict=True):
@@ -40,7 +40,7 @@ class NulSafeAdmin(admin.ModelAdmin):
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """The history of a row. Who may not see rows is not told whether this one exists, as Django does."""
+        """Show the history of a row. Without permission to view rows, the result does not reveal whether it exists."""
         if not self.has_view_or_change_permission(request):
             raise PermissionDenied
         return super().history_view(request, object_id, extra_context)

@@ -1,4 +1,4 @@
-"""What the page that explains says of a pasted line of the log, or of a reference, before anything is asked."""
+"""The page that explains, before the first question: what it shows for a pasted log line or reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..values.references import DIGITS, Reference
 
 
 def prefilled(logged: LoggedRefusal, data: dict[str, Any]) -> dict[str, Any]:
-    """Return what the form begins with after a line of the log: where the line's rule applies, and whose it is."""
+    """Return the initial data of the form for a log line: a request that its rule matches, and its caller."""
     found = {name: value for name, value in data.items() if value and name not in ("pasted", *CALLER_FIELDS)}
     asked = {name: data[name] for name in ("path", "view", "scope")}
     question = asked_of(logged, Question(method=data["method"] or "GET", **asked))
@@ -27,7 +27,7 @@ def prefilled(logged: LoggedRefusal, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def logged_context(request: HttpRequest, logged: LoggedRefusal) -> dict[str, Any]:
-    """Return what the page says of a line of the log, or of a reference: whose it may be, and of which rule."""
+    """Return the page's context for a log line or reference: the possible callers and the rule."""
     found, context = Reference(logged.rule, logged.digest), {"logged": logged}
     is_common = found.is_of(everybody()) or found.is_of(missing())
     keys = dict(Rule.objects.filter(slug=logged.rule).values_list("slug", "pk"))
@@ -49,7 +49,7 @@ def rule_url(request: HttpRequest, slug: str, keys: dict[str, int]) -> str:
 
 
 def caller_url(request: HttpRequest, **named: str) -> str:
-    """Return the address of a caller's page; "" for who may not see it, and where there is no such page."""
+    """Return the URL of a caller's page; "" without the permission, or if there is no such page."""
     if not request.user.has_perm(SEES_TIERS):
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Whom digests stand for, in words: for who may see it."""
+"""The callers of digests, as text, for readers with the permission."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .identities import label_of
 
 
 def revealed_to(reader: Any, digests: Iterable[str]) -> Mapping[str, Name]:
-    """Return whom these digests stand for, as far as it is known; nothing for readers who may not see it."""
+    """Return the callers of these digests, as far as they are known; empty without the permission."""
     digests = set(digests)
     if not digests or not reader.has_perm(caller_names.PERMISSION):
         return {}
@@ -23,12 +23,12 @@ def revealed_to(reader: Any, digests: Iterable[str]) -> Mapping[str, Name]:
 
 
 def names_in_words(reader: Any, digests: Iterable[str]) -> Mapping[str, str]:
-    """Return the same in words."""
+    """Return the callers as text."""
     return in_words(revealed_to(reader, digests))
 
 
 def in_words(known: Mapping[str, Name]) -> Mapping[str, str]:
-    """Return who each is: "user: paula (id 42)", "IP address: 192.0.2.7". One query, if users are among them."""
+    """Return each caller as text: "user: paula (id 42)", "IP address: 192.0.2.7". One query if users are among them."""
     logins = _login_names({name.value for name in known.values() if name.kind == "user"})
     return {digest: _in_words(name, logins) for digest, name in known.items()}
 
@@ -43,13 +43,13 @@ def _in_words(name: Name, logins: Mapping[str, str]) -> str:
 
 
 def _login_names(keys: Iterable[str]) -> Mapping[str, str]:
-    """Return the login names of the users with these primary keys, as texts; of users who are gone there is none."""
+    """Return the login names of users by primary key, as texts; deleted users are missing."""
     users = get_user_model()
     wanted = []
     for key in keys:
         try:
             users._meta.pk.run_validators(pk := users._meta.pk.to_python(key))
-        except ValidationError:  # no primary key of this kind
+        except ValidationError:  # not a valid primary key
             continue
         wanted.append(pk)
     if not wanted:

@@ -1,4 +1,4 @@
-"""The field in which an operator says why: required, and kept in the history."""
+"""The field for an operator's reason: required, and stored in the history."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..models import RuleSetVersion
 
 
 class ReasonField(forms.CharField):
-    """A line of text that a version can keep as its reason."""
+    """A line of text that a version can store as its reason."""
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("label", gettext_lazy("Reason"))

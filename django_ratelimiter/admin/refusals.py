@@ -1,4 +1,4 @@
-"""The page of recent refusals: whom rules and access entries have refused lately. It updates by itself."""
+"""The page of recent rejections by rules and access entries. It updates by itself."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from .names import in_words, revealed_to
 ADDRESS: Final = "django_ratelimiter_refusals"
 PERMISSION: Final = "django_ratelimiter.view_usage_report"
 
-#: Any of these opens a caller's page.
+#: Each of these permissions opens a caller's page.
 CALLER_PERMISSIONS: Final = ("view_tierassignment", "unblock_caller", "grant_caller")
 
-#: So many rows at most.
+#: Maximum number of rows.
 MAX_ROWS: Final = 100
 
-#: In the place of a rule: what access entries deny, and nothing else. No slug has such a character.
+#: The value instead of a rule that selects denials by access entries. No slug has such a character.
 BY_ACCESS: Final = "@access"
 
 #: Seconds between two updates.
@@ -49,11 +49,11 @@ UPDATE_SECONDS: Final = 5
 
 
 class RefusalRow(NamedTuple):
-    """A line of the page. limit: in words; reach: the view that rejected last, else what the rule applies to.
+    """A row of the page. limit: as text; reach: the view that rejected last, else what the rule applies to.
 
-    caller: the digest; empty = callers who were too many to be told apart. reference: that the responses bore. name:
-    whom the digest stands for, empty if that is not known or not to be seen. number: of the time, to tell new lines.
-    is_access: an access entry denies, and no rule; reason: that stands there; entry_url: of its form.
+    caller: the digest; empty = callers that were not counted separately. reference: in the responses. name: of the
+    digest's caller, empty if it is not known or the reader lacks the permission. number: of the time, to find new rows.
+    is_access: an access entry denies, not a rule; reason: of the entry; entry_url: of its form.
     """
 
     at: datetime
@@ -79,14 +79,14 @@ class RefusalRow(NamedTuple):
 
 
 class RefusalsPage(admin.ModelAdmin):
-    """An admin with the page. The same permission as for reports opens it."""
+    """An admin with the page, which needs the same permission as reports."""
 
     def refusals_urls(self) -> list[URLPattern]:
         """Return the URL of the page."""
         return [path("refusals/", self.admin_site.admin_view(self.refusals_view), name=ADDRESS)]
 
     def refusals_view(self, request: HttpRequest) -> HttpResponse:
-        """The page, or the rows alone where `part` is in the query. 403 without the permission to view reports."""
+        """Show the page, or only the rows if `part` is in the query. 403 without the permission to view reports."""
         if not request.user.has_perm(PERMISSION):
             raise PermissionDenied
         request.current_app = self.admin_site.name
@@ -116,7 +116,7 @@ class RefusalsPage(admin.ModelAdmin):
 
 
 def _access_url(request: HttpRequest) -> str:
-    """Return the URL of the list of access entries that deny; empty for who may not see it."""
+    """Return the URL of the list of access entries that deny; empty without the permission."""
     url = _url(request, "django_ratelimiter_accessentry_changelist", {"action__exact": "deny"})
     return url if _sees_entries(request) else ""
 
@@ -126,7 +126,7 @@ def _sees_entries(request: HttpRequest) -> bool:
 
 
 def _records() -> Mapping[str, RuleRecord]:
-    """Return the rules in force and those in code, by slug."""
+    """Return the current rules and those in code, by slug."""
     return {rule.slug: rule for rule in (*inline.registered(), *cache.current_rules().rules)}
 
 
@@ -170,7 +170,7 @@ def _rows(request: HttpRequest, refusals: Iterable[Refusal], records: Mapping[st
 
 
 def _denied_rows(request: HttpRequest, found: list[DeniedCaller]) -> Iterable[RefusalRow]:
-    """Yield a row for each caller whom an access entry denies. Only who may see entries learns whom they name."""
+    """Yield a row for each denied caller. Names need the permission to view access entries."""
     sees_entries = _sees_entries(request)
     entries = (
         AccessEntry.objects.in_bulk({each.entry for each in found if each.entry}) if sees_entries and found else {}
@@ -224,29 +224,29 @@ def _moment(at_us: int) -> datetime:
 
 
 def _clock(at_us: int) -> str:
-    """Return the time of day; before it the day of the week unless it is today."""
+    """Return the time of day, with the day of the week unless it is today."""
     moment = timezone.localtime(_moment(at_us))
-    today = timezone.localdate(datetime.now(UTC))  # without USE_TZ, what Django takes by itself has no zone
+    today = timezone.localdate(datetime.now(UTC))  # without USE_TZ, Django's default is naive
     return date_format(moment, "H:i:s" if moment.date() == today else "D H:i:s")
 
 
 def _limit_of(refusal: Refusal, record: RuleRecord) -> str:
-    """Return the limit that refuses, in words; empty if the rule has it no more."""
+    """Return the limit that rejects, as text; empty if the rule does not have it any more."""
     limits = record.limits[refusal.tier] if refusal.tier in record.limits else record.limits.get(None, ())
     found = [limit for limit in limits if refusal.counter.endswith(limit.limit.tag)]
     return limit_in_words(found[0]) if found else ""
 
 
 def _reach_of(record: RuleRecord) -> str:
-    """Return what a rule applies to, in short."""
+    """Return what a rule applies to, as a short text."""
     parts = [*sorted(record.methods), record.view_name, record.path, record.scope]
     return " ".join(filter(None, parts)) or _("all requests")
 
 
 def _asked(refusal: Refusal, record: RuleRecord, view: str | None, name: Name | None) -> dict[str, str]:
-    """Return what to ask the page that explains, as far as it is known.
+    """Return the data for a question to the page that explains, as far as it is known.
 
-    Where the caller is not known, that page asks for the caller first: its answer would be about somebody else.
+    If the caller is not known, that page asks for the caller first: the result would be for another one.
     """
     path = record.path if record.path_kind in ("exact", "prefix") and not view else ""
     asked = {"method": min(record.methods, default=""), "view": view or record.view_name, "path": path}
@@ -259,14 +259,14 @@ def _asked(refusal: Refusal, record: RuleRecord, view: str | None, name: Name | 
 
 
 def _asked_of(name: Name) -> dict[str, str]:
-    """Return how the page that explains is asked about somebody."""
+    """Return the data for a question about this caller."""
     if name.kind not in ("user", "ip", "api_key"):
         return {}
     return {name.kind: by_key(name.value) if name.kind == "user" else name.value}
 
 
 def refusals_url(request: HttpRequest, rule: str | None = None) -> str:
-    """Return the URL of the page, of one rule only if it is named; empty if this site has none."""
+    """Return the URL of the page; empty if this site has none. rule: of this rule only."""
     return _url(request, ADDRESS, {"rule": rule} if rule else {})
 
 

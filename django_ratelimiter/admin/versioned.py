@@ -1,4 +1,4 @@
-"""Saves in the admin: each makes one version of the rule set, with a warning if it could not be published."""
+"""Saving in the admin: each save makes one version of the rule set, with a warning if it could not be published."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class SaveAborted(Exception):
 
 @contextmanager
 def saved_as_version(request: HttpRequest, summary: str, reason: str = "") -> Iterator[None]:
-    """Save all changes within as one version, by this user, and warn if it could not be published."""
+    """Save all changes in this block as one version, by this user, and warn if it could not be published."""
     try:
         with cache.editing(author=request.user, summary=summary[:200], reason=reason):
             yield
     except SaveAborted:
         return
-    # Publishing waits for the commit, which with ATOMIC_REQUESTS is still to come; so this waits behind it.
+    # Publishing follows the commit, which comes later with ATOMIC_REQUESTS; so the warning is registered after it.
     transaction.on_commit(partial(warn_if_unpublished, request), using=primary())
 
 
 class VersionedAdmin(NulSafeAdmin):
     """An admin of rows that are part of the rule set.
 
-    The lock is taken before the form reads a row: two who save at once see each other's work, and none deadlocks.
-    A save on top of another's change is stopped, see `conflicts`. Each form has a field for the reason.
+    The lock is taken before the form reads a row: two users who save at once see each other's changes without a
+    deadlock. A save on top of another user's change is stopped, see `conflicts`. Each form has a field for the reason.
     """
 
     class Media:
@@ -87,7 +87,7 @@ class VersionedAdmin(NulSafeAdmin):
     def note_lock(self, request: HttpRequest, row: Model) -> None:
         """Set `request.ratelimiter_locked` to the row's key if it cannot be saved, but could when its form was opened.
 
-        The form then comes back with what was typed.
+        Then the form is shown again with the input.
         """
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
@@ -125,12 +125,12 @@ class VersionedAdmin(NulSafeAdmin):
 
 
 def _reason(request: HttpRequest) -> str:
-    """Return the reason that was typed. What the form refuses of it is never stored: then nothing is saved."""
+    """Return the entered reason. If the form rejects it, nothing is saved, so it is never stored."""
     return request.POST.get(REASON, "").strip()
 
 
 def _with_reason(request: HttpRequest, message: Any) -> Any:
-    """Return what the log says of a change: Django's list of fields, or with the reason in one text."""
+    """Return the message for the log: Django's list of fields, or with the reason in one text."""
     reason = _reason(request)
     if not reason:
         return message
@@ -140,7 +140,7 @@ def _with_reason(request: HttpRequest, message: Any) -> Any:
 
 
 def tell_whether_in_force(request: HttpRequest, version: Version) -> None:
-    """Say whether this version is in force: the engine is asked whether it holds it."""
+    """Show whether this version is used everywhere: the engine is asked whether it holds it."""
     try:
         get_engine().check([], version=version)
     except EngineUnavailable:

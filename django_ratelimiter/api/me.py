@@ -22,12 +22,12 @@ from ..limiter.path import peek_decision
 from ..rules import cache
 from ..rules.records import RuleRecord, TierRecord
 
-#: What only a request that meets the rule has.
+#: Options that only a real request can have.
 _OF_THE_REQUEST: Final = ("path:", "field:")
 
 
 class OwnLimit(NamedTuple):
-    """A limit of the caller. verdict: of a request that came now; `None` = not known."""
+    """A limit of the caller. verdict: of a request now; `None` = not known."""
 
     rule: RuleRecord
     tier: TierRecord | None
@@ -46,7 +46,7 @@ class OwnLimit(NamedTuple):
     def remaining(self) -> int | None:
         if self.verdict is None:
             return None
-        # Where the caller lacks what the rule is split by, nothing passes, whatever it costs.
+        # If the caller lacks the value that the rule is split by, everything is rejected, whatever it costs.
         return 0 if self.verdict.charge.cost == NEVER else self.verdict.remaining
 
     @property
@@ -67,7 +67,7 @@ class OwnLimit(NamedTuple):
 
 
 class OwnStatus(NamedTuple):
-    """A caller's tier and limits, and the digest by which each rule's counters know the caller."""
+    """A caller's tier and limits, and its digest in each rule's counters."""
 
     tier: TierRecord | None
     limits: list[OwnLimit]
@@ -75,10 +75,10 @@ class OwnStatus(NamedTuple):
 
 
 def own_status(request: HttpRequest) -> OwnStatus:
-    """Return the caller's limits under all enforced rules, wherever these apply. Uses no quota.
+    """Return the caller's limits under all enforced rules, whatever requests these match. Uses no quota.
 
-    Raises AccessDenied if an access entry denies the caller. A caller whom an entry allows has no limits, and nobody
-    has any while enforcement is stopped.
+    Raises AccessDenied if an access entry denies the caller. The result is empty for a caller that an entry allows, and
+    while enforcement is stopped.
     """
     rules, identity = cache.current_rules(), identify(request)
     granted = cache.entitlement_for(

@@ -12,12 +12,12 @@ from rest_framework.request import Request
 PAGE_SIZE: Final = 100
 MAX_PAGE_SIZE: Final = 1_000
 
-#: What a query may say of them; else the framework would take a wrong size for none.
+#: Query parameters for pages. Without this check DRF would ignore an invalid size.
 RANGES: Final = {"page": {"minimum": 1}, "page_size": {"minimum": 1, "maximum": MAX_PAGE_SIZE}}
 
 
 class Pages(PageNumberPagination):
-    """Numbered pages, of lists that are short."""
+    """Numbered pages, for short lists."""
 
     page_size = PAGE_SIZE
     page_size_query_param = "page_size"
@@ -29,7 +29,7 @@ class Pages(PageNumberPagination):
 
 
 class BucketPages(CursorPagination):
-    """Pages of usage buckets, each found by where the one before ended, however many there are."""
+    """Pages of usage buckets; each page begins at the end of the previous one, however many there are."""
 
     ordering = ("start", "rule_slug", "tier_slug")
     page_size = PAGE_SIZE
@@ -37,7 +37,7 @@ class BucketPages(CursorPagination):
     max_page_size = MAX_PAGE_SIZE
 
     def decode_cursor(self, request: Request) -> Any:
-        """The framework hands to the database whatever a cursor says; 404, as for other wrong cursors, if no moment."""
+        """DRF passes any cursor to the database; return 404, as for other invalid cursors, if it is not a time."""
         cursor = super().decode_cursor(request)
         if cursor is not None and cursor.position is not None:
             try:

@@ -25,7 +25,7 @@ class IsKnownCaller(BasePermission):
     """Authenticated users, and requests with a known API key."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        request.user  # noqa: B018  authenticates, which tells Django's request whose it is
+        request.user  # noqa: B018  authenticates, which sets the user on Django's request
         identity = identify(request._request)
         return identity.user_id is not None or identity.api_key is not None
 

@@ -1,4 +1,4 @@
-"""Query parameters of the views: periods, rules and tiers. Invalid values are answered with 400."""
+"""Query parameters of the views: periods, rules and tiers. Invalid values get a 400."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ DEFAULT: Final = "24h"
 #: Up to 999 minutes or hours, or 366 days.
 _LENGTH: Final = r"([1-9][0-9]{0,2}[mh]|([1-9][0-9]?|[12][0-9]{2}|3[0-5][0-9]|36[0-6])d)"
 _UNITS: Final = {"m": "minutes", "h": "hours"}
-#: What lies beyond is of no matter: nothing was counted there, and time zones cannot reckon with the ends of time.
+#: Nothing was counted after this, and time zones do not work at the end of time.
 _FIRST: Final = datetime(1972, 1, 1, tzinfo=UTC)
 _LAST: Final = datetime(9998, 1, 1, tzinfo=UTC)
-#: As the slugs of rules, those written in code included, and of tiers.
+#: Slugs of rules, including those written in code, and of tiers.
 _SLUG: Final = r"[A-Za-z0-9_.:-]"
 _NO_SLUG: Final = _("A slug has at most 50 letters, digits, or any of _ . : -")
 
 
 class Query(serializers.Serializer[Any]):
-    """The parameters of a view; those of its pages are told to schemas by their class."""
+    """The parameters of a view; those of pagination are in its own class."""
 
     page = serializers.IntegerField(required=False, min_value=1)
     page_size = serializers.IntegerField(required=False, min_value=1, max_value=MAX_PAGE_SIZE)
@@ -42,7 +42,7 @@ class RulesQuery(Query):
 
 
 class _TextField(serializers.RegexField):
-    """A text of which the whole has this pattern; `wrong` is said of others."""
+    """A text that matches the whole pattern; `wrong` is the error message for others."""
 
     def __init__(self, pattern: str, wrong: Any, **options: Any) -> None:
         self.pattern = f"^{pattern}$"
@@ -59,16 +59,16 @@ class _TextField(serializers.RegexField):
 
 
 class _MomentField(serializers.DateTimeField):
-    """A moment with its own offset, if it has one; the framework would have it in the project's time zone at once."""
+    """A time with its own offset, if it has one; DRF would convert it to the project's time zone."""
 
     def enforce_timezone(self, value: datetime) -> datetime:
         return value if timezone.is_aware(value) else timezone.make_aware(value)
 
 
 class PeriodQuery(Query):
-    """A period, by its length and its end. Once valid, `validated_data["span"]` is its Period.
+    """A period, by its length and its end. After validation, `validated_data["span"]` is its Period.
 
-    By length, so that every combination of right values has a meaning, as OpenAPI has it.
+    By length, so that every combination of valid values is valid, as OpenAPI requires.
     """
 
     period = _TextField(
@@ -79,14 +79,14 @@ class PeriodQuery(Query):
     until = _MomentField(required=False, help_text="End of the period, exclusive; now if not given.")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Work out the period. Days are those of the project's clock."""
+        """Compute the period. Days are in the project's time zone."""
         now = totals.last(timedelta(0)).end
         end = min(max(attrs.get("until", now), _FIRST), _LAST).astimezone(UTC)
         text = attrs.get("period", DEFAULT)
         number, unit = int(text[:-1]), text[-1]
         if unit == "d":
             local = end.astimezone(timezone.get_default_timezone())
-            start = (local - timedelta(days=number)).astimezone(UTC)  # the same time by the clock
+            start = (local - timedelta(days=number)).astimezone(UTC)  # the same time of day
         else:
             start = end - timedelta(**{_UNITS[unit]: number})
         attrs["span"] = Period(start, end)
@@ -120,7 +120,7 @@ class PartitionsQuery(PeriodQuery):
 
 
 class QueryFilter(BaseFilterBackend):
-    """Tells schemas of the parameters of a view's `query_class`, which the view itself obeys."""
+    """Adds the parameters of a view's `query_class` to schemas; the view itself applies them."""
 
     def filter_queryset(self, request: Request, queryset: Any, view: Any) -> Any:
         return queryset
@@ -140,7 +140,7 @@ class QueryFilter(BaseFilterBackend):
 
 
 def parse_query(query_class: type[Query], request: Request) -> dict[str, Any]:
-    """Return the valid parameters of a request. Raises ValidationError, which is answered with 400."""
+    """Return the valid parameters of a request. Raises ValidationError, for a response with 400."""
     query = query_class(data={name: request.query_params[name] for name in request.query_params})
     query.is_valid(raise_exception=True)
     return dict(query.validated_data)

@@ -1,4 +1,4 @@
-"""For drf-spectacular: what the views answer. Loaded with the addresses, where drf-spectacular is installed."""
+"""For drf-spectacular: the responses of the views. Imported by the URLs if drf-spectacular is installed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..schema import LimitedResponses
 from . import serializers
 from .permissions import IsKnownCaller
 
-#: What is wrong with each parameter that is.
+#: The error for each invalid parameter.
 _WRONG: Final = {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}}
 _PROBLEM: Final = "application/problem+json"
 _API_KEY: Final = "rateLimitApiKey"
 
-#: Problem documents of views that are asked by POST.
+#: Problem documents of POST views.
 _TEXT: Final = {"type": "string"}
 _MEMBERS: Final = {"type": _TEXT, "title": _TEXT, "status": {"type": "integer"}, "detail": _TEXT}
 _FAILED: Final = {"type": "object", "properties": _MEMBERS, "required": [*_MEMBERS]}
@@ -29,7 +29,7 @@ _INVALID: Final = {"type": "object", "properties": {**_MEMBERS, "errors": _ERROR
 
 
 class _Answers(LimitedResponses):
-    """Also tells that the middleware may answer before the view does, with a body of its own."""
+    """Adds that the middleware may respond before the view does, with another body."""
 
     def get_operation(self, *args: Any, **kwargs: Any) -> Any:
         operation = super().get_operation(*args, **kwargs)
@@ -40,7 +40,7 @@ class _Answers(LimitedResponses):
         return operation
 
     def get_auth(self) -> list[Any]:
-        """Return the view's authentication schemes, and the API key where its permission accepts one."""
+        """Return the view's authentication schemes, and the API key if its permission accepts one."""
         accepted: list[Any] = super().get_auth()  # type: ignore[misc]
         if IsKnownCaller not in self.view.permission_classes:
             return accepted
@@ -55,7 +55,7 @@ class _Answers(LimitedResponses):
 
 
 def _described(name: str, *, many: bool = False, wrong: bool = False, missing: bool = False) -> None:
-    """Have the view of this name described. many: a page of a list. wrong: may answer 400. missing: may answer 404."""
+    """Describe the view of this name. many: a page of a list. wrong: may return 400. missing: may return 404."""
 
     class Described(OpenApiViewExtension):  # type: ignore[no-untyped-call]
         target_class = f"django_ratelimiter.api.views.{name}"
@@ -82,7 +82,7 @@ _described("MeView")
 
 
 def _described_post(target: str) -> None:
-    """Have a view of this package that is asked by POST described: by what it answers, and by its problem documents."""
+    """Describe a POST view of this package: its responses and its problem documents."""
 
     class Described(OpenApiViewExtension):  # type: ignore[no-untyped-call]
         target_class = f"django_ratelimiter.api.support.{target}"

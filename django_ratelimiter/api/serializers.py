@@ -11,8 +11,8 @@ from ..models import UsageBucket
 from ..rules.formatting import limit_in_words, limits_in_words
 from ..rules.records import LimitRecord, RuleRecord
 
-# Answers are only ever written, so a serializer here is a description. Kinds and modes are plain texts in the schema:
-# enums would compete for names with those of the project.
+# Responses are only written, so a serializer here is only a description. Kinds and modes are plain texts in the schema:
+# enums could conflict with names of the project.
 
 
 class RateLimitLimitSerializer(serializers.Serializer[LimitRecord]):

@@ -1,4 +1,4 @@
-"""The limit of those who ask for their own limits."""
+"""The limit for requests about one's own limits."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:  # see `..throttling`
 
 
 class MeThrottle(RuleThrottle):
-    """Meets the rules of the view's `throttle_scope` only, and a rate for each caller; spends nothing of other rules.
+    """Applies only the rules of the view's `throttle_scope`, and a rate for each caller; other rules are not charged.
 
-    What the middleware's rules have charged before the caller was authenticated is given back.
+    Charges of the middleware's rules, from before authentication, are refunded.
     """
 
     #: Requests, and seconds.

@@ -1,4 +1,4 @@
-"""The addresses of the API: `path("limits/", include("django_ratelimiter.api.urls"))`."""
+"""The URLs of the API: `path("limits/", include("django_ratelimiter.api.urls"))`."""
 
 from __future__ import annotations
 

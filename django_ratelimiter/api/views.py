@@ -29,7 +29,7 @@ from .throttling import MeThrottle
 
 
 class _Report(GenericAPIView[Any]):
-    """A view for staff. query_class: what may be asked for."""
+    """A view for staff. query_class: its parameters."""
 
     permission_classes = (MayViewReports,)
     throttle_classes = (RuleThrottle,)
@@ -40,11 +40,11 @@ class _Report(GenericAPIView[Any]):
     query_class: type[Query] = Query
 
     def get_queryset(self) -> QuerySet[UsageBucket]:
-        """Nothing. The framework's HTML page of a list asks for it, to show filters of its own."""
+        """Return no rows. DRF's HTML page of a list calls it to show filters."""
         return UsageBucket.objects.none()
 
     def page(self, rows: Any) -> Response:
-        """The page of these rows that was asked for."""
+        """Return the requested page of these rows."""
         return self.get_paginated_response(self.get_serializer(self.paginate_queryset(rows), many=True).data)
 
 
@@ -85,7 +85,7 @@ class PartitionsView(_Report):
     def get(self, request: Request, slug: str) -> Response:
         query = parse_query(self.query_class, request)
         rows: QuerySet[TopPartition] = TopPartition.objects.filter(rule_slug=slug.replace("\x00", ""))
-        if _rule(slug) is None and not rows.exists():  # what was counted outlives its rule
+        if _rule(slug) is None and not rows.exists():  # usage outlives its rule
             raise NotFound(_no_rule(slug))
         span: Period = query["span"]
         granularity = Granularity(query.get("granularity") or partitions.counted_by(span, read_coverage()))

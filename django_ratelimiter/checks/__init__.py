@@ -1,6 +1,6 @@
-"""The system checks: what in this project would keep rules from being obeyed as their author expects.
+"""The system checks: problems in this project that keep rules from working as expected.
 
-Those that need the rules read them from the database, and say nothing where it is absent or not migrated.
+Checks that need the rules read them from the database. They report nothing if it is missing or not migrated.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .views import check_addresses, check_rates, check_views
 _MIDDLEWARE: Final = "django_ratelimiter.middleware.RateLimitMiddleware"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _TIMEOUTS: Final = ("SOCKET_TIMEOUT", "SOCKET_CONNECT_TIMEOUT")
-#: Django's own cache on Redis. Its OPTIONS are the arguments of connections, in small letters.
+#: Django's own cache on Redis. Its OPTIONS are the arguments of connections, in lower case.
 DJANGOS: Final = "django.core.cache.backends.redis.RedisCache"
 
 
 def register() -> None:
-    """Bind every check of this module to `manage.py check`."""
+    """Register every check of this module for `manage.py check`."""
     for check in CHECKS:
         checks.register(check, TAG)
     for check in DEPLOY_CHECKS:
@@ -44,7 +44,7 @@ def register() -> None:
 
 
 def check_settings(**_kwargs: object) -> list[CheckMessage]:
-    """E001: an entry of RATELIMITER is unknown or wrong."""
+    """E001: a setting in RATELIMITER is unknown or invalid."""
     known = {"RATELIMITER", *ENTRIES}
     return [
         checks.Error(_unknown(entry), hint=f"The settings are {', '.join(ENTRIES)}.", id=f"{TAG}.E001")
@@ -55,7 +55,7 @@ def check_settings(**_kwargs: object) -> list[CheckMessage]:
 
 
 def _unknown(name: str) -> str:
-    """Return what is wrong with an entry of this name, and the name that is most like it."""
+    """Return the error for an unknown setting, with the most similar name."""
     unknown = f"Unknown setting RATELIMITER[{name!r}]."
     if "REDIS" in name.upper():
         return f"{unknown} Name the Redis server in CACHES, and that entry of CACHES in CACHE_ALIAS."
@@ -64,7 +64,7 @@ def _unknown(name: str) -> str:
 
 
 def check_engine(**_kwargs: object) -> list[CheckMessage]:
-    """E002 to E004, W002, W003: the engine that RATELIMITER names cannot be had, or not as it should be."""
+    """E002 to E004, W002, W003: the engine that RATELIMITER names cannot be built, or its options are not advisable."""
     if are_invalid("ENGINE", "CACHE_ALIAS"):
         return []
     if settings.ENGINE is not None:
@@ -83,7 +83,7 @@ def check_engine(**_kwargs: object) -> list[CheckMessage]:
 
 
 def check_middleware(**_kwargs: object) -> list[CheckMessage]:
-    """W001: the middleware is missing. E005: it runs before the one that tells who the user is."""
+    """W001: the middleware is missing. E005: it runs before the authentication middleware."""
     middleware = [import_or_none(path) for path in django_setting("MIDDLEWARE", ())]
     own = _position(middleware, _MIDDLEWARE)
     if own is None:
@@ -108,7 +108,7 @@ def check_middleware(**_kwargs: object) -> list[CheckMessage]:
 
 
 def check_proxies(**_kwargs: object) -> list[CheckMessage]:
-    """W005: rules ask for the client's address, and behind a proxy that nobody trusts it is the proxy's."""
+    """W005: rules use the client's address, but behind a proxy that is not trusted it is the proxy's address."""
     signs = [name for name in ("SECURE_PROXY_SSL_HEADER", "USE_X_FORWARDED_HOST") if django_setting(name)]
     if not signs or are_invalid("TRUSTED_PROXIES"):
         return []
@@ -167,14 +167,14 @@ CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (
     check_gateways,
 )
 
-#: Those that ask Redis, which a check may do only where it was asked for: with `check --deploy`.
+#: Checks that call Redis, which is only done with `check --deploy`.
 DEPLOY_CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (check_eviction, check_scripts)
 
 
 def messages_about(rules: RuleSet) -> list[CheckMessage]:
-    """Return what the checks find about this project and these rules, which they do not read again.
+    """Return the messages of the checks for this project and these rules, which are not read again.
 
-    Without silenced ones, and without W006: the rule set itself names what it leaves out.
+    Without silenced messages, and without W006: the rule set itself lists the rules that it leaves out.
     """
     with by_rules(rules):
         found = [message for check in CHECKS if check is not check_rules for message in check()]
@@ -221,7 +221,7 @@ def _redis_alias(alias: str) -> Iterator[CheckMessage]:
 
 
 def _has_timeout(cache: dict[str, Any], name: str) -> bool:
-    """Return whether the cache finds this timeout: in OPTIONS, in the pool's arguments, or in every address."""
+    """Return whether the cache has this timeout: in OPTIONS, in the pool's arguments, or in every address."""
     options = cache.get("OPTIONS") or {}
     if options.get(name) or (options.get("CONNECTION_POOL_KWARGS") or {}).get(name.lower()):
         return True
@@ -235,7 +235,7 @@ def _position(classes: Sequence[Any], path: str) -> int | None:
 
 
 def _left_out() -> dict[str, str]:
-    """Reasons by slug: of the rows as they are now, and of the rules as they were numbered last."""
+    """Return reasons by slug: for the current rows, and for the rules of the last version."""
     rules = from_database(storage.load)
     reasons = {entry.rule: entry.reason for entry in rules.left_out} if rules else {}
     snapshot = from_database(snapshot_of_rows) or {}

@@ -1,4 +1,4 @@
-"""Checks of how callers are told apart: that what settings name exists, and that clients cannot choose who they are."""
+"""Checks of identities: that the callables in settings exist, and that clients cannot choose who they are."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..rules.records import RuleRecord
 from ..values.partitions import IDENTITIES
 from .common import TAG, are_invalid, import_or_none, rules_in_force
 
-#: What a client sends as it likes.
+#: Identities that clients can choose freely.
 _CHOSEN: Final = ("session", "header:", "field:")
-#: Shorter prefixes of addresses that anybody may have are not those of somebody's proxies.
+#: Networks with shorter prefixes are too large to contain only a site's proxies.
 _MIN_PREFIX: Final = {4: 8, 6: 16}
 
 
 def check_callables(**_kwargs: object) -> list[CheckMessage]:
-    """E006: an entry names a callable that cannot be imported, or that is none."""
+    """E006: a setting names a callable that cannot be imported or called."""
     return [
         checks.Error(
             f"RATELIMITER: {entry}: {path} cannot be imported, or cannot be called.",
@@ -36,7 +36,7 @@ def check_callables(**_kwargs: object) -> list[CheckMessage]:
 
 
 def check_template(**_kwargs: object) -> list[CheckMessage]:
-    """E007: RESPONSE names a template that no engine finds, or that is none."""
+    """E007: RESPONSE names a template that does not exist or is invalid."""
     own = None if are_invalid("RESPONSE") else settings.RESPONSE
     if own is None or not own.endswith(".html"):
         return []
@@ -54,7 +54,7 @@ def check_template(**_kwargs: object) -> list[CheckMessage]:
 
 
 def check_client_choices(**_kwargs: object) -> list[CheckMessage]:
-    """W007: a rule counts by what clients choose, and no rule by address bounds how often they choose another value."""
+    """W007: a rule counts by a value that clients choose, and no rule by address limits how often they change it."""
     rules = list(rules_in_force())
     chosen = [rule for rule in rules if any(name.startswith(_CHOSEN) for name in rule.partition_by)]
     slugs = [rule.slug for rule in chosen if not any(_bounds(each, rule) for each in rules)]
@@ -72,7 +72,7 @@ def check_client_choices(**_kwargs: object) -> list[CheckMessage]:
 
 
 def check_identities(**_kwargs: object) -> list[CheckMessage]:
-    """W008: a rule counts by an identity that nobody made; it is missing from every request."""
+    """W008: a rule counts by an unknown identity, which is missing in every request."""
     if are_invalid("IDENTITIES"):
         return []
     known = {*IDENTITIES, *settings.IDENTITIES}
@@ -89,7 +89,7 @@ def check_identities(**_kwargs: object) -> list[CheckMessage]:
 
 
 def check_trust(**_kwargs: object) -> list[CheckMessage]:
-    """W009: TRUSTED_PROXIES takes large parts of the internet for proxies, so that clients choose their address."""
+    """W009: TRUSTED_PROXIES contains large parts of the internet, so that clients can choose their address."""
     if are_invalid("TRUSTED_PROXIES"):
         return []
     networks = settings.TRUSTED_PROXIES.networks

@@ -1,4 +1,4 @@
-"""The check of the collector: that somebody runs it."""
+"""The check that the collector runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..models import RuleSetVersion, UsageBatch
 from ..usage.times import aware, now
 from .common import TAG, are_invalid, from_database, rules_in_force
 
-#: Without counts for so long, the collector is taken not to run. A site sleeps for a night, but not for a day.
+#: Time without counts after which the collector is assumed not to run. A site may be idle for a night.
 LONG: Final = timedelta(days=1)
 
 
 def check_collecting(**_kwargs: object) -> list[CheckMessage]:
-    """W013: rules are in force, and no usage has been collected for a day."""
+    """W013: there are rules, but no usage has been collected for a day."""
     if are_invalid("CACHE_ALIAS") or not settings.CACHE_ALIAS or not rules_in_force():
         return []
     since = from_database(_since)

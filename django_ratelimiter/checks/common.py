@@ -32,7 +32,7 @@ def import_or_none(path: str) -> Any:
     try:
         return import_string(path)
     except ImportError:
-        return None  # Django says so itself when it needs it
+        return None  # Django reports this itself when it needs it
 
 
 def is_subclass(cls: Any, path: str) -> bool:
@@ -42,7 +42,7 @@ def is_subclass(cls: Any, path: str) -> bool:
 
 @contextmanager
 def by_rules(rules: RuleSet) -> Iterator[None]:
-    """Have checks look at these rules, which were just read, instead of each reading them again."""
+    """Make checks use these rules, which were just read, instead of each reading them again."""
     token = _known_rules.set(rules)
     try:
         yield
@@ -58,12 +58,12 @@ def rules_in_force() -> Iterable[RuleRecord]:
 
 
 def from_database(read: Callable[[], T]) -> T | None:
-    """Return the result of `read`; `None` where there is no database, or it lacks our tables."""
+    """Return the result of `read`; `None` if there is no database, or it lacks our tables."""
     return _query(lambda: read() if _has_tables() else None)
 
 
 def tables_are_missing() -> bool:
-    """Return whether there is a database, and it lacks our tables."""
+    """Return whether there is a database that lacks our tables."""
     return _query(_has_tables) is False
 
 
@@ -72,10 +72,10 @@ def _has_tables() -> bool:
 
 
 def _query(query: Callable[[], T]) -> T | None:
-    """Return the result of the query; `None` where there is no database, or it is unavailable."""
+    """Return the result of the query; `None` if there is no database, or it is unavailable."""
     try:
         return query()
     except (DatabaseError, ImproperlyConfigured):
         return None
-    except (AssertionError, RuntimeError):  # how test cases of Django and pytest forbid the database
+    except (AssertionError, RuntimeError):  # raised by Django's and pytest's test cases if the database is not allowed
         return None

@@ -1,4 +1,4 @@
-"""The checks of views that gateways ask: that the gateway is believed, and nobody else."""
+"""The checks of views for gateways: that only the gateway can use them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .common import TAG, are_invalid
 
 
 def check_gateways(**_kwargs: object) -> list[CheckMessage]:
-    """E010: nobody may ask these views. W022: everybody who reaches this server may."""
+    """E010: no client can use these views. W022: every client that reaches this server can."""
     if are_invalid("TRUSTED_PROXIES") or not django_setting("ROOT_URLCONF"):
         return []
     trusted = settings.TRUSTED_PROXIES

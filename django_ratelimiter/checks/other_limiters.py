@@ -1,4 +1,4 @@
-"""Checks of what a project has brought along from other limiters, and what that means here."""
+"""Checks for remains of other limiters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.core.checks import CheckMessage
 from ..conf import django_setting
 from .common import TAG
 
-#: Settings of django-ratelimit that have no meaning here, and what to look at instead.
+#: Settings of django-ratelimit that have no effect here, with the ones to use instead.
 _WITHOUT_MEANING: Final = {
     "RATELIMIT_VIEW": "RATELIMITER['RESPONSE']",
     "RATELIMIT_USE_CACHE": "RATELIMITER['CACHE_ALIAS']",
@@ -21,7 +21,7 @@ _WITHOUT_MEANING: Final = {
 
 
 def check_settings_of_django_ratelimit(**_kwargs: object) -> list[CheckMessage]:
-    """W010: a setting of django-ratelimit is left, which is no longer installed, and it has no meaning here."""
+    """W010: a setting of django-ratelimit is left, but that is no longer installed, and it has no effect here."""
     if find_spec("django_ratelimit") is not None:
         return []
     return [

@@ -1,4 +1,4 @@
-"""The checks of the paths that rules name: that the middleware looks at them."""
+"""The checks of the paths in rules: that the middleware decides them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..rules.records import RuleRecord
 from ..rules.routes import is_translated, unknown_names, views
 from .common import TAG, are_invalid, rules_in_force
 
-#: How the name of the page ends that lists the rules, in any AdminSite.
+#: The end of the URL name of the list of rules, in any AdminSite.
 _LIST_OF_RULES: Final = ":django_ratelimiter_rule_changelist"
 
-#: What is wrong with a rule that names what no view has, by the field.
+#: The error for a name in a rule that no view has, by the field.
 _NOWHERE: Final = {
     "view_name": "matches no request: ROOT_URLCONF has no view named {!r}",
     "route": "matches no request: ROOT_URLCONF has no route {!r}",
@@ -26,7 +26,7 @@ _NOWHERE: Final = {
 
 
 def check_exempt(**_kwargs: object) -> list[CheckMessage]:
-    """W012: a rule is for paths that are exempt from all rules. One with a scope is met where code asks for it."""
+    """W012: a rule is for paths that are exempt from all rules. Not for rules with a scope, which code may use."""
     if are_invalid("EXEMPT_PATHS") or not django_setting("ROOT_URLCONF"):
         return []
     exempt = _exempt()
@@ -50,7 +50,7 @@ def check_admin(**_kwargs: object) -> list[CheckMessage]:
     exempt = _exempt()
     lists = [view for view in views() if view.name.endswith(_LIST_OF_RULES) and not view.start.startswith(exempt)]
     enforced = [rule for rule in rules_in_force() if rule.mode == "enforce"] if lists else []
-    found: dict[str, tuple[str, dict[str, None]]] = {}  # each admin once, in whatever languages its path is
+    found: dict[str, tuple[str, dict[str, None]]] = {}  # each admin once, in any language
     for view in lists:
         _, slugs = found.setdefault(view.name, (view.start, {}))
         slugs |= dict.fromkeys(rule.slug for rule in enforced if view.may_match(rule))
@@ -93,7 +93,7 @@ def check_prefix(**_kwargs: object) -> list[CheckMessage]:
 
 
 def check_targets(**_kwargs: object) -> list[CheckMessage]:
-    """W019: a rule is for a view name or a route that no view has, or for a scope that looks misspelt."""
+    """W019: a rule is for a view name or a route that does not exist, or for a scope that looks misspelt."""
     return [
         checks.Warning(
             f"Rule {rule.slug} {_NOWHERE[found.field].format(found.name)}."
@@ -104,12 +104,12 @@ def check_targets(**_kwargs: object) -> list[CheckMessage]:
         )
         for rule in rules_in_force()
         for found in unknown_names(rule)
-        if found.close or found.field != "scope"  # any code may ask for a scope, by a name that no view has
+        if found.close or found.field != "scope"  # any code may use a scope that no view has
     ]
 
 
 def _exempt() -> tuple[str, ...]:
-    """Return the prefixes of the paths that are exempt, in any language that the site's paths are in."""
+    """Return the prefixes of the exempt paths, in all languages of the site."""
     found = dict.fromkeys(exempt_paths(None))
     if is_translated(django_setting("ROOT_URLCONF")):
         for language, _ in django_setting("LANGUAGES"):
@@ -119,5 +119,5 @@ def _exempt() -> tuple[str, ...]:
 
 
 def _path(rule: RuleRecord) -> str:
-    """Return how every path begins that the rule is for; empty = in any way."""
+    """Return the start of every path that the rule matches; empty = any."""
     return "/" + rule.path.removeprefix("^") if rule.path_kind == "route" else rule.path

@@ -1,4 +1,4 @@
-"""Checks of the way to Redis: that no other cache decides about its connections, and that it drops no counters."""
+"""Checks of Redis: that no other cache affects its connections, and that it does not evict counters."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .common import TAG, are_invalid, import_or_none, is_subclass
 _POOLS: Final = "django_redis.pool"
 #: Options of django-redis that become arguments of connections.
 _ARGUMENTS: Final = ("USERNAME", "PASSWORD", "SOCKET_TIMEOUT", "SOCKET_CONNECT_TIMEOUT")
-#: Options that say what connections and pools are made by.
+#: Options with the classes or factories of connections and pools.
 _MAKERS: Final = ("CONNECTION_POOL_CLASS", "SENTINELS", "SENTINEL_KWARGS")
 _OF_SENTINEL: Final = "redis.sentinel.SentinelConnectionPool"
 
 
 def check_pools(**_kwargs: object) -> list[CheckMessage]:
-    """W014: another alias has the address of ours and other OPTIONS, and whichever is used first decides for both."""
+    """W014: another alias has the address of ours and other OPTIONS; the one used first determines both."""
     if are_invalid("ENGINE", "CACHE_ALIAS") or settings.ENGINE is not None:
         return []
     alias, caches = settings.CACHE_ALIAS, django_setting("CACHES", {})
@@ -54,7 +54,7 @@ def check_pools(**_kwargs: object) -> list[CheckMessage]:
 
 
 def check_eviction(**_kwargs: object) -> list[CheckMessage]:
-    """W015: a full Redis drops counters. W018: none answers. I001: it may not be asked. Only with `check --deploy`."""
+    """W015: a full Redis evicts counters. W018: none answers. I001: INFO is not allowed. Only with `check --deploy`."""
     try:
         engine = _redis_engine()
         policies = sorted(evicting(engine)) if engine is not None else []
@@ -77,14 +77,14 @@ def check_eviction(**_kwargs: object) -> list[CheckMessage]:
 
 
 def check_scripts(**_kwargs: object) -> list[CheckMessage]:
-    """E008: a server does not run our scripts as it must. W018: it runs none now. Only with `check --deploy`."""
+    """E008: a server does not run our scripts correctly. W018: it runs none now. Only with `check --deploy`."""
     try:
         engine = _redis_engine()
         if engine is not None:
             dry_run(engine)
     except EngineUnavailable as error:
         if not is_fault(error):
-            return [_undeciding(error)] if is_answer(error) else []  # out of reach: `check_eviction` says so
+            return [_undeciding(error)] if is_answer(error) else []  # out of reach: `check_eviction` reports that
         return [
             checks.Error(
                 f"The server cannot decide: {error}",
@@ -105,7 +105,7 @@ def _undeciding(error: EngineUnavailable) -> CheckMessage:
 
 
 def check_clock(**_kwargs: object) -> list[CheckMessage]:
-    """W020: each machine decides by its own clock."""
+    """W020: each machine uses its own clock for decisions."""
     if are_invalid("CLOCK", "ENGINE") or settings.CLOCK == "server" or settings.ENGINE is not None:
         return []
     return [
@@ -141,7 +141,7 @@ def _unreachable(error: EngineUnavailable) -> CheckMessage:
 
 
 def _addresses(cache: Mapping[str, Any]) -> list[str]:
-    """Return the addresses by which django-redis finds this cache's pools, the master's first; empty if none."""
+    """Return the addresses that identify this cache's pools in django-redis, the master's first; empty if none."""
     if not is_subclass(import_or_none(cache.get("BACKEND", "")), "django_redis.cache.RedisCache"):
         return []
     factory = import_or_none(_factory(cache.get("OPTIONS") or {}))
@@ -158,11 +158,11 @@ def _factory(options: Mapping[str, Any]) -> str:
 
 
 def _arguments(cache: Mapping[str, Any]) -> dict[str, Any]:
-    """All that a pool is made with, but for its address, by the names that connections have for it."""
+    """Return the arguments of a pool, without its address, by the names that connections use."""
     options = cache.get("OPTIONS") or {}
     given = {name.lower(): options[name] for name in _ARGUMENTS if options.get(name)}
     given |= options.get("CONNECTION_POOL_KWARGS") or {}
     makers = {name: options[name] for name in _MAKERS if options.get(name)}
     if makers.get("CONNECTION_POOL_CLASS") == _OF_SENTINEL:
-        del makers["CONNECTION_POOL_CLASS"]  # a factory for Sentinel writes it there when it is first used
+        del makers["CONNECTION_POOL_CLASS"]  # django-redis's factory for Sentinel sets it at the first use
     return given | makers | {"CONNECTION_FACTORY": _factory(options)}

@@ -1,4 +1,4 @@
-"""The check of whether the tables of this app exist."""
+"""The check that the tables of this app exist."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .common import TAG, tables_are_missing
 
 
 def check_tables(**_kwargs: object) -> list[CheckMessage]:
-    """W016: the app is installed, and its tables do not exist."""
-    if sys.argv[1:2] == ["migrate"] or not tables_are_missing():  # which is about to make them
+    """W016: the app is installed, but its tables do not exist."""
+    if sys.argv[1:2] == ["migrate"] or not tables_are_missing():  # migrate creates them
         return []
     return [
         checks.Warning(

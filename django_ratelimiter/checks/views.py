@@ -1,4 +1,4 @@
-"""Checks of the REST framework's views: rules by user apply there, addresses are the clients' own, rates are rates."""
+"""Checks of DRF views: that rules by user apply there, that addresses can be trusted, and that rates are valid."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _THROTTLES: Final = "django_ratelimiter.throttling"
 
 
 def check_views(**_kwargs: object) -> list[CheckMessage]:
-    """W004: views of the REST framework whose rules by user are never met."""
+    """W004: views of DRF to which rules by user never apply."""
     rules = [rule for rule in rules_in_force() if "user" in rule.partition_by]
     if not rules or not django_setting("ROOT_URLCONF"):
         return []
@@ -44,7 +44,7 @@ def check_views(**_kwargs: object) -> list[CheckMessage]:
 
 
 def check_addresses(**_kwargs: object) -> list[CheckMessage]:
-    """W011: throttles take each client's word for its address, as the REST framework does without NUM_PROXIES."""
+    """W011: throttles trust the address that a client sends, as DRF does without NUM_PROXIES."""
     if are_invalid("TRUSTED_PROXIES") or not django_setting("ROOT_URLCONF"):
         return []
     trusted, framework = settings.TRUSTED_PROXIES, django_setting("REST_FRAMEWORK") or {}
@@ -70,7 +70,7 @@ def check_addresses(**_kwargs: object) -> list[CheckMessage]:
 
 
 def check_rates(**_kwargs: object) -> list[CheckMessage]:
-    """E009: the rate of one of our throttles cannot be read, so that each request it is asked about would fail."""
+    """E009: the rate of one of our throttles is invalid, so that each request to its views would fail."""
     faults = {_fault_of(throttle, scope) for throttle, scope in _throttles_with_rates()}
     return [
         checks.Error(
@@ -83,7 +83,7 @@ def check_rates(**_kwargs: object) -> list[CheckMessage]:
 
 
 def _throttles_with_rates() -> Iterator[tuple[Any, Any]]:
-    """The throttle classes in use that read a rate as ours do, each with the scope of its view, if it asks for one."""
+    """Yield the throttle classes in use that read a rate as ours do, each with the scope of its view, if it has one."""
     named = (django_setting("REST_FRAMEWORK") or {}).get("DEFAULT_THROTTLE_CLASSES") or ()
     found = [(import_or_none(each) if isinstance(each, str) else each, None) for each in named]
     for match in all_views(get_resolver()) if django_setting("ROOT_URLCONF") else ():
@@ -93,16 +93,16 @@ def _throttles_with_rates() -> Iterator[tuple[Any, Any]]:
         ]
     for throttle, scope in found:
         if is_subclass(throttle, f"{_THROTTLES}.SimpleRateThrottle"):
-            # A subclass that gets its rate by itself may need a database for it.
+            # A subclass with its own way to get a rate may need a database for it.
             makers = {getattr(throttle, name).__module__ for name in ("__init__", "get_rate")}
             if makers <= {_THROTTLES, "rest_framework.throttling"}:
                 yield throttle, scope
 
 
 def _fault_of(throttle: Any, scope: Any) -> str:
-    """Return what is wrong with the rate of this throttle; "" = nothing."""
+    """Return the error in the rate of this throttle; "" = none."""
     try:
-        asked = throttle()  # which reads its rate, as for each request
+        asked = throttle()  # reads its rate, as for each request
         if scope:
             asked.scope = scope
             asked.parse_rate(asked.get_rate())
@@ -112,21 +112,21 @@ def _fault_of(throttle: Any, scope: Any) -> str:
 
 
 def _knows_user_too_late(view: Any) -> bool:
-    """Return whether a DRF view authenticates its user by itself, and has no throttle of ours."""
+    """Return whether a DRF view authenticates its user itself, and has no throttle of ours."""
     cls = getattr(view, "cls", None)
     if not hasattr(cls, "throttle_classes"):
         return False
-    for method in ("get_throttles", "get_authenticators"):  # a view that chooses by request: nobody can tell
+    for method in ("get_throttles", "get_authenticators"):  # it chooses by request, so the result is not known
         if getattr(getattr(cls, method, None), "__module__", "") != "rest_framework.views":
             return False
     if any(getattr(throttle, "decides_rules", False) for throttle in chosen_classes(view, "throttle_classes")):
         return False
-    by_session = "rest_framework.authentication.SessionAuthentication"  # the user whom the middleware knows
+    by_session = "rest_framework.authentication.SessionAuthentication"  # the same user as in the middleware
     return any(not is_subclass(each, by_session) for each in chosen_classes(view, "authentication_classes"))
 
 
 def _may_meet(rule: RuleRecord, match: ResolverMatch) -> bool:
-    """Return whether the rule surely matches requests for this view; a prefix inside a captured part is ignored."""
+    """Return whether the rule surely matches requests to this view; a prefix inside a captured part is ignored."""
     view: Any = match.func
     scopes = ("", *view_of(match).scopes)
     route = match.route or ""

@@ -1,1 +1,1 @@
-"""What a change of the rules would do, before it is saved: by replay of access logs, and from recorded usage."""
+"""The effect of a change of the rules before it is saved: from a replay of access logs, and from recorded usage."""

@@ -1,4 +1,4 @@
-"""The self-check: today's rules replayed over a log, beside the usage that was recorded for the same time."""
+"""The self-check: the current rules replayed over a log, compared with the usage recorded for the same time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..rules.stored import storage
 from .comparison import Comparison
 from .difference import HOUR_US
 
-#: The log and the records count as one from here on.
+#: The minimum share at which log and records are considered equal.
 ALIKE = 0.98
 
 
@@ -29,7 +29,7 @@ class Compared:
 
     @property
     def share(self) -> float | None:
-        """The share of recorded requests that the log holds; `None` = none are recorded."""
+        """The share of recorded requests that is in the log; `None` = none are recorded."""
         return self.replayed / self.recorded if self.recorded else None
 
 
@@ -37,7 +37,7 @@ class Compared:
 class Agreement:
     """How far a replay agrees with the records. by_rule: by rule and tier. since, until: the time compared.
 
-    versions: how many versions of the rules were in force meanwhile. why_not: in words, why nothing can be compared.
+    versions: number of versions of the rules in that time. why_not: why nothing can be compared, as text.
     """
 
     by_rule: dict[tuple[str, str], Compared] = field(default_factory=dict)
@@ -48,12 +48,12 @@ class Agreement:
 
     @property
     def recorded_rules(self) -> set[str]:
-        """The rules of which something is recorded."""
+        """The rules with recorded usage."""
         return {rule for (rule, _tier), each in self.by_rule.items() if each.recorded}
 
     @property
     def total(self) -> Compared:
-        """The sum over all rules of which something is recorded."""
+        """The sum over all rules with recorded usage."""
         total, known = Compared(), self.recorded_rules
         for each in [each for (rule, _tier), each in self.by_rule.items() if rule in known]:
             total.recorded += each.recorded
@@ -63,7 +63,7 @@ class Agreement:
         return total
 
     def sentences(self) -> list[str]:
-        """Return what it comes to, in words."""
+        """Return the result, as text."""
         if self.why_not:
             return [self.why_not]
         total, found = self.total, []
@@ -93,7 +93,7 @@ class Agreement:
 
 
 def agreement(comparison: Comparison) -> Agreement:
-    """Compare the first rule set of a replay, if it is the one in force, with the recorded usage."""
+    """Compare the first rule set of a replay, if it is the current one, with the recorded usage."""
     found = Agreement(versions=1 + _later_versions(comparison.first_us, comparison.last_us))
     if not comparison.decided:
         found.why_not = _("The log contains no request that rules can apply to.")
@@ -116,7 +116,7 @@ def agreement(comparison: Comparison) -> Agreement:
 
 
 def _recorded(comparison: Comparison) -> tuple[list[tuple[str, str, int, int]], datetime, datetime]:
-    """Return the recorded usage by rule and tier, and the time that it is of: minutes if they are kept, else hours."""
+    """Return the recorded usage by rule and tier, and its time range: minutes if they are kept, else hours."""
     first, last = (datetime.fromtimestamp(us // 60_000_000 * 60, UTC) for us in _ends(comparison))
     minutes = UsageBucket.objects.filter(granularity="minute", start__gte=first, start__lte=last)
     known = minutes.aggregate(first=Min("start"), last=Max("start"))
@@ -159,7 +159,7 @@ def _replayed(comparison: Comparison, since: datetime, until: datetime) -> dict[
 
 
 def _later_versions(first_us: int, last_us: int) -> int:
-    """Return how many versions were made in this time."""
+    """Return the number of versions in this time."""
     first, last = (datetime.fromtimestamp(us / 1_000_000, UTC) for us in (first_us, last_us))
     found: int = storage.snapshots().filter(created_at__gt=first, created_at__lte=last).count()
     return found

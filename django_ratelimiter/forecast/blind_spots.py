@@ -1,4 +1,4 @@
-"""What a log cannot tell, and which rules are left out of a replay for it."""
+"""What a log does not contain, and which rules cannot be replayed because of that."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .rule_sets import changed
 
 
 class LeftOut(NamedTuple):
-    """A rule that is not replayed. lacks: the identities that the log does not hold."""
+    """A rule that is not replayed. lacks: the identities that the log does not contain."""
 
     rule: str
     lacks: tuple[str, ...]
 
 
 def without_blind_spots(rules: RuleSet, known: Collection[str]) -> tuple[RuleSet, list[LeftOut]]:
-    """Return the rules that a log can be replayed by, and the others. known: the identities that it holds."""
+    """Return the rules that can be replayed, and the others. known: the identities in the log."""
     usable, left_out = [], []
     for rule in rules.rules:
         lacks = tuple(name for name in rule.partition_by if name not in known and not name.startswith("path:"))
@@ -34,7 +34,7 @@ def without_blind_spots(rules: RuleSet, known: Collection[str]) -> tuple[RuleSet
 
 
 def known_identities(held: Collection[str], mapped: Iterable[str], *, has_users: bool) -> set[str]:
-    """Return the identities that a log holds. held: see `LogFormat`. mapped: those that fields were mapped to."""
+    """Return the identities in a log. held: see `LogFormat`. mapped: those that fields were mapped to."""
     known = set(mapped)
     if "address" in held:
         known.add("ip")
@@ -45,7 +45,7 @@ def known_identities(held: Collection[str], mapped: Iterable[str], *, has_users:
 def doubts(
     rule_sets: Collection[RuleSet], left_out: Iterable[LeftOut], held: Collection[str], known: Collection[str]
 ) -> list[str]:
-    """Return in words what the log cannot tell, and what the project does not ask rules about."""
+    """Return, as text, what the log does not contain, and which entry points the project lacks."""
     found = [_left_out_in_words(lacks, rules) for lacks, rules in _by_lack(left_out).items()]
     rules = [rule for each in rule_sets for rule in each.rules if not rule.is_off]
     if not has_limiter():
@@ -66,7 +66,7 @@ def doubts(
 
 
 def rules_left_out(left_out: Iterable[LeftOut]) -> list[str]:
-    """Return a sentence for each rule that is not replayed: why."""
+    """Return a sentence with the reason for each rule that is not replayed."""
     text = _("%(rule)s: left out, because the log cannot tell %(lacks)s apart")
     return [text % {"rule": each.rule, "lacks": _in_words(each.lacks)} for each in dict.fromkeys(left_out)]
 

@@ -1,4 +1,4 @@
-"""Who sent the requests of a log: identities, tiers and access entries, as far as the log and the database tell."""
+"""The callers of a log's requests: identities, tiers and access entries, from the log and the database."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from ..values.access import NOBODY, AccessRecord
 from ..values.partitions import encode_partition
 from .logs.line import AccessLogLine
 
-#: So many callers are remembered with what is known of them: those of the latest lines. About 0.4 KB each.
+#: Maximum number of callers in memory: those of the latest lines. About 0.4 KB each.
 MAX_CALLERS: Final = 100_000
 
-#: So many names of users are remembered.
+#: Maximum number of cached user names.
 MAX_USERS: Final = 200_000
 
-#: Where "tier" is mapped to a field, the field holds the slug of the caller's tier.
+#: If "tier" is mapped to a field, the field contains the slug of the caller's tier.
 TIER: Final = "tier"
 
 
-#: The identities that every log may tell, in the order of their parts.
+#: The identities that any log may contain, in the order of their parts.
 _ALWAYS: Final = ("ip", "user", "api_key")
 
 
 class _Peer:
-    """What a log tells of a connection, as the finders of addresses read it of a request. A request takes longer."""
+    """The connection of a line, with what the code for addresses reads from a request. A request would be slower."""
 
     __slots__ = ("META",)
 
@@ -43,10 +43,10 @@ class _Peer:
 
 
 class CallerKind:
-    """What callers have in common. Compared by identity: equal ones are one object.
+    """The common part of callers. Compared by identity: equal kinds are one object.
 
     entitlements: for each rule set; the early ones are those before authentication. early_access, access: the access
-    entry that counts before authentication, and after it; `None` = there is none. places: of the identities in `parts`.
+    entry before authentication, and after it; `None` = there is none. places: of the identities in `parts`.
     """
 
     __slots__ = ("access", "early_access", "early_entitlements", "entitlements", "places")
@@ -64,11 +64,11 @@ class CallerKind:
 
 
 class LoggedCaller:
-    """A caller of some lines. There are many, and most are made more than once: it holds no more than it must.
+    """A caller of some lines. There are many, and most are made more than once, so it is small.
 
     name: for reports: "user:42", "api_key:HASH" or "ip:ADDRESS", the first that is known. parts: the partition that all
     callers share, then those by one identity each, see `CallerKind.places`; `None` = the caller lacks it. is_new:
-    nobody has counted this caller since it was made.
+    the caller was not counted since the object was made.
     """
 
     __slots__ = ("is_new", "kind", "name", "parts")
@@ -83,10 +83,10 @@ class LoggedCaller:
 
 
 class LoggedCallers:
-    """Finds the callers of lines, and remembers MAX_CALLERS of them.
+    """Finds the callers of lines, and caches MAX_CALLERS of them.
 
-    rule_sets: those that name the tiers. identities: the identity of each further field of the lines, in their order.
-    unknown_users: names of users that this database does not have.
+    rule_sets: whose tiers are used. identities: the identity of each additional field of the lines, in their order.
+    unknown_users: user names that this database does not have.
     """
 
     def __init__(self, rule_sets: Sequence[RuleSet], identities: Sequence[str]) -> None:
@@ -97,7 +97,7 @@ class LoggedCallers:
         self._none = (None,) * (len(self._places) - 1)
         self._of_all = digest("")
         self._callers: dict[Any, LoggedCaller] = {}
-        self._earlier = self._callers  # those of the lines before, who are moved once they come back
+        self._earlier = self._callers  # earlier callers, which are moved when they come back
         self._users: dict[str, str | None] = {}
         self._tiers: dict[tuple[int, str, Any], Entitlement] = {}
         self._kinds: dict[tuple[int, ...], CallerKind] = {}
@@ -108,7 +108,7 @@ class LoggedCallers:
         self.unknown_users = 0
 
     def read_users(self, lines: Iterable[AccessLogLine]) -> None:
-        """Read the users of these lines, in one query for those that are not known yet."""
+        """Read the users of these lines, with one query for unknown names."""
         place = self._identities.index("user") if "user" in self._identities else -1
         names = {line.user if place < 0 else line.more[place] for line in lines}
         if len(self._users) > MAX_USERS:
@@ -123,13 +123,13 @@ class LoggedCallers:
 
     def find(self, line: AccessLogLine) -> LoggedCaller:
         """Return the caller of a line."""
-        key: Any = line[3], line[4], line[7]  # address, user, more: by place in half the time
+        key: Any = line[3], line[4], line[7]  # address, user, more: access by place takes half the time
         if not (key[1] or key[2]):
             key = key[0]
         return self._callers.get(key) or self._remember(key, line)
 
     def _remember(self, key: Any, line: AccessLogLine) -> LoggedCaller:
-        """Return a caller who is not among the latest."""
+        """Return a caller that is not cached."""
         caller = self._earlier.get(key) or self._make(line[3], line[4], line[7])
         if len(self._callers) >= MAX_CALLERS // 2:
             self._earlier, self._callers = self._callers, {}
@@ -145,7 +145,7 @@ class LoggedCallers:
         kind = self._kind({} if network is None else {"ip": network}, None, http)
         if network is None:
             return LoggedCaller("(unknown)", (self._of_all, None, *self._none), kind)
-        part = f"ip:{network}"  # which has nothing to escape
+        part = f"ip:{network}"  # nothing to escape in an address
         return LoggedCaller(part, (self._of_all, part, *self._none), kind)
 
     def _make_of_fields(self, address: str, user: str, more: tuple[str, ...]) -> LoggedCaller:
@@ -167,7 +167,7 @@ class LoggedCallers:
         return LoggedCaller(name, (self._of_all, *parts), self._kind(values, tier, http))
 
     def _kind(self, values: Mapping[str, str], tier: str | None, http: Any) -> CallerKind:
-        """Return what this caller has in common with others. http: tells the whole address."""
+        """Return the kind of this caller. http: has the whole address."""
         user_id, api_key = values.get("user"), values.get("api_key")
         if self._only_kind is not None:
             return self._only_kind
@@ -187,7 +187,7 @@ class LoggedCallers:
         return kind
 
     def _early(self, values: Mapping[str, str]) -> tuple[Entitlement, ...]:
-        """Return what a caller has whose user is not known yet: that of the API key, else nothing is decided."""
+        """Return the entitlements while the user is not known yet: that of the API key, else empty."""
         if "api_key" not in values:
             return tuple([self._one(rules, Entitlement(None)) for rules in self._rule_sets])
         known = {name: value for name, value in values.items() if name != "user"}
@@ -219,7 +219,7 @@ def partition_of_values(values: Mapping[str, str], names: Iterable[str]) -> str 
 
 
 def _api_key(text: str) -> str | None:
-    """Return what a key of a log counts as: the key itself, or its SHA-256; `None` = unknown."""
+    """Return the identity of a key in a log: the key itself, or its SHA-256; `None` = unknown."""
     if not text:
         return None
     if settings.API_KEY_RESOLVER is not None:
@@ -228,12 +228,12 @@ def _api_key(text: str) -> str | None:
 
 
 def _users_of(names: set[str]) -> dict[str, str]:
-    """Return the primary keys of the users of these log-in names, or of these primary keys."""
+    """Return the primary keys of users by log-in name or primary key."""
     users: Any = get_user_model()
     found: dict[str, str] = {}
-    writable = [name for name in names if "\0" not in name]  # PostgreSQL takes no other text
+    writable = [name for name in names if "\0" not in name]  # PostgreSQL rejects other texts
     for field, given in ((users.USERNAME_FIELD, writable), ("pk", [*filter(_is_key, writable)])):
-        for start in range(0, len(given), 500):  # as many as every database takes in one query
+        for start in range(0, len(given), 500):  # as many as every database accepts in one query
             some = [each for each in given[start : start + 500] if each not in found]
             rows = users._default_manager.filter(**{f"{field}__in": some}).values_list(field, "pk")
             found |= {str(name): str(pk) for name, pk in rows}
@@ -241,7 +241,7 @@ def _users_of(names: set[str]) -> dict[str, str]:
 
 
 def _is_key(text: str) -> bool:
-    """Return whether a user could have this primary key; not a number that the database cannot compare with."""
+    """Return whether this may be a user's primary key; False for numbers that the database cannot compare with."""
     field = get_user_model()._meta.pk
     try:
         key = field.to_python(text)

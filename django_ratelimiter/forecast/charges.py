@@ -1,4 +1,4 @@
-"""What the requests of a replay are charged: kinds of requests, and the counters that they are charged to."""
+"""The charges of requests in a replay: kinds of requests, and their counters."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..values.partitions import encode_partition
 from .callers import CallerKind, LoggedCaller
 from .targets import LoggedTarget
 
-#: What an allowed call has stored, for each charge: name, time of the counter, and state, rest and reset.
+#: What an allowed call has stored for each charge: name, time of the counter, state, remaining units and reset.
 AllowedCall = list[tuple[str, int, tuple[State, int, int]]]
 
 
 class ReplayPlan:
-    """The rules that the entry points of some targets ask about. Compared by identity.
+    """The rules that some targets' entry points decide. Compared by identity.
 
-    kinds: of requests, by what their callers have in common, after authentication.
+    kinds: of requests, by the kind of their callers after authentication.
     """
 
     __slots__ = ("kinds", "rules")
@@ -36,8 +36,8 @@ class ReplayPlan:
 class RequestKind:
     """Requests that match the same rules at one entry point, by callers of one tier and multiplier.
 
-    template: of those who lack nothing. pick: takes the partitions of its charges out of the parts of a caller, `None`
-    among them if the caller lacks one; `None` = they have to be put together.
+    template: if no value is missing. pick: selects the partitions of its charges from a caller's parts; a part is
+    `None` if the caller lacks it; `None` = they must be composed.
     """
 
     def __init__(self, rules: Sequence[RuleRecord], entitlement: Entitlement, max_delay: MaxDelay, places: Any) -> None:
@@ -47,7 +47,7 @@ class RequestKind:
         self.pick = self._picker(places) if self.template.owners else None
 
     def fill(self, caller: LoggedCaller, target: LoggedTarget) -> tuple[RuleCallTemplate | None, tuple[str, ...]]:
-        """Return what a request is charged, and the partitions of it; `None` = nothing."""
+        """Return the charges of a request as a template, and its partitions; `None` = none."""
         charges: Any = self._templates.fill([source.partition(caller, target) for source in self._sources])
         return charges.template, charges.charges.partitions if charges.template is not None else ()
 
@@ -62,7 +62,7 @@ class RequestKind:
 
 
 class _Source:
-    """What tells the counters of some rules apart."""
+    """The values that distinguish the counters of some rules."""
 
     __slots__ = ("_by_path", "_falls_back", "is_single", "names")
 
@@ -75,7 +75,7 @@ class _Source:
         self.is_single = len(self.names) == 1 and not (self._falls_back or self._by_path)
 
     def partition(self, caller: LoggedCaller, target: LoggedTarget) -> str | None:
-        """Return the partition of a request; `None` = it lacks something."""
+        """Return the partition of a request; `None` = a value is missing."""
         parts = [
             _part_of_path(name, target) if self._by_path and name.startswith("path:") else caller.part(name)
             for name in self.names
@@ -94,12 +94,12 @@ class ReplayCounters(MemoryCounters):
     """Counters that decide calls by their template and the partitions, one for each charge of the template."""
 
     def decide_call(self, call: CallTemplate, partitions: Sequence[str], now: int) -> tuple[CounterStates, bool]:
-        """Decide and spend, all or nothing; return what was found, and whether the call is denied."""
+        """Decide and charge, all or nothing. Return the result for each charge, and whether the call is denied."""
         allowed = self.allow_call(call, partitions, now)
         return self.decide_closely(call, partitions, now) if allowed is None else (states_of(allowed, now), False)
 
     def allow_call(self, call: CallTemplate, partitions: Sequence[str], now: int) -> AllowedCall | None:
-        """Spend what all charges cost, if each passes; `None` = nothing is spent, and it takes `decide_closely`."""
+        """Charge all if each is allowed; `None` = nothing is charged, and `decide_closely` is needed."""
         counters, allowed = self._by_name, []
         parts = call.kept.get(ReplayCounters) or _prepare(call)
         for (before, after, charge, _, terms, admit), partition in zip(parts, partitions, strict=True):
@@ -110,7 +110,7 @@ class ReplayCounters(MemoryCounters):
             state, at = None, now
             if stored is not None:
                 state = stored[0]
-                if state[0] > now:  # time that runs backwards stands still
+                if state[0] > now:  # if time runs backwards, use the stored time
                     at = state[0]
             found = admit(state, at, charge[2], terms)
             if found is None:
@@ -137,7 +137,7 @@ class ReplayCounters(MemoryCounters):
 
 
 def _prepare(call: CallTemplate) -> list[Prepared]:
-    """Return what all calls of a template have in common, and keep it."""
+    """Return the common parts of all calls of a template, and cache them."""
     parts = prepared(call)
     if len({part[:2] for part in parts}) != len(parts):
         raise ValueError("charges: the same key and limit occur twice in one call; add up their costs instead.")
@@ -146,7 +146,7 @@ def _prepare(call: CallTemplate) -> list[Prepared]:
 
 
 def states_of(allowed: AllowedCall, now: int) -> CounterStates:
-    """Return what was found of an allowed call."""
+    """Return the states of an allowed call."""
     return CounterStates(
         now,
         [left for _, _, (_, left, _) in allowed],

@@ -1,4 +1,4 @@
-"""Traffic of a log under one or two rule sets, in one pass."""
+"""The traffic of a log under one or two rule sets, in one pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .outcomes import ReplayOutcome
 from .replay import Replay
 from .targets import target_finder
 
-#: So many lines are read at once, so that their users are read in one query.
+#: Number of lines that are read at once, so that one query reads their users.
 CHUNK: Final = 2_000
 
 #: Called with the number of lines decided so far.
@@ -32,11 +32,11 @@ Watch = Callable[[AccessLogLine, Sequence[Replay]], None]
 
 @dataclass(slots=True)
 class Comparison:
-    """What a replay found.
+    """The result of a replay.
 
-    decided: requests that some entry point asks about. exempt: those that no rule applies to. inline: requests of views
-    that have rates written in code, which are not replayed. first_us, last_us: of the traffic. seconds: that it took.
-    doubts: what the log cannot tell, in words. dropped: counters that were dropped for lack of memory; above 0 the
+    decided: requests that some entry point decides. exempt: those that no rule applies to. inline: requests of views
+    with rates written in code, which are not replayed. first_us, last_us: of the traffic. seconds: that it took.
+    doubts: what the log does not contain, as text. dropped: counters that were dropped for lack of memory; above 0 the
     numbers are too low.
     """
 
@@ -61,8 +61,8 @@ class Comparison:
 class Options:
     """How to replay.
 
-    identities: the identity that a field of the log holds, by the field. any_delay: requests may be held for as long
-    as a queue takes, as on an event loop. max_counters: see `MemoryCounters`. top: callers in the list.
+    identities: the identity in a field of the log, by the field. any_delay: requests may be delayed as long
+    as a queue requires, as on an event loop. max_counters: see `MemoryCounters`. top: callers in the list.
     """
 
     identities: Mapping[str, str] = field(default_factory=dict)
@@ -79,7 +79,7 @@ def compare(
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> Comparison:
-    """Replay a log by one rule set, or by two side by side. after: `None` = there is only one."""
+    """Replay a log with one rule set, or with two side by side. after: `None` = there is only one."""
     mapped = tuple(options.identities.values())
     callers = LoggedCallers([before, after or before], mapped)
     lines = iter(files)
@@ -160,7 +160,7 @@ class _Run:
         self.first_us, self.last_us = min(self.first_us, lines[0].time_us), latest
 
     def fill(self, found: Comparison) -> None:
-        """Put what was counted into the result."""
+        """Store the counts in the result."""
         found.decided, found.exempt = self.lines - self.exempt, self.exempt
         found.inline, found.out_of_order = self.inline, self.out_of_order
         found.unknown_users = self.callers.unknown_users
@@ -176,7 +176,7 @@ def _chunks(lines: Iterable[AccessLogLine]) -> Iterator[list[AccessLogLine]]:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Leave the collector of cycles out: a replay makes none, and it would look through millions of counters."""
+    """Disable garbage collection: a replay makes no cycles, and it would search millions of counters."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

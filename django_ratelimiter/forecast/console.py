@@ -1,4 +1,4 @@
-"""`manage.py ratelimit replay`: its arguments, its progress, and where its reports go."""
+"""`manage.py ratelimit replay`: its arguments, its progress, and the output of its reports."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .logs.reading import LogFiles
 from .memory.blocks import Between
 from .memory.expected import BYTES_AT_FIRST, BYTES_PER_COUNTER, Expected, expected_memory
 
-#: So much memory is taken without a word about it.
+#: Memory above which a warning is written.
 MAX_SILENT_BYTES: Final = 300_000_000
 
-#: What fields can be mapped to that is no identity: the caller's tier, and X-Forwarded-For.
+#: Targets of fields that are not identities: the caller's tier, and X-Forwarded-For.
 _ROLES: Final = (TIER, "forwarded")
 
 
 class WrongOption(ValueError):
-    """An option of the command that cannot be obeyed."""
+    """An option of the command that is not possible."""
 
 
 def add_replay(command: ArgumentParser) -> None:
@@ -63,14 +63,14 @@ def add_replay(command: ArgumentParser) -> None:
 
 
 def add_identity(command: ArgumentParser) -> None:
-    """Add the argument that lets fields of the log be identities."""
+    """Add the argument that maps fields of the log to identities."""
     text = "Use a field of the log as an identity: http_x_api_key=api_key. Also FIELD=tier, FIELD=forwarded."
     command.add_argument("--identity", action="append", default=[], metavar="FIELD=IDENTITY", help=text)
 
 
 @dataclass(slots=True)
 class ReplayReport:
-    """A replay and its self-check; `check` is `None` where the rules compared with are not those in force."""
+    """A replay and its self-check; `check` is `None` if the first rules are not the current ones."""
 
     found: Comparison
     check: Agreement | None
@@ -78,7 +78,7 @@ class ReplayReport:
 
 
 def replay(options: Mapping[str, Any], stderr: Any, watch: Any = None) -> ReplayReport:
-    """Replay as the arguments say. Raises WrongOption, WrongFormat, OSError."""
+    """Replay with these arguments. Raises WrongOption, WrongFormat, OSError."""
     identities = read_identities(options["identity"])
     before, after, is_today = _rule_sets(options)
     most = options["memory"] and max((options["memory"] * 1_000_000 - BYTES_AT_FIRST) // BYTES_PER_COUNTER, 1_000)
@@ -99,7 +99,7 @@ def replay(options: Mapping[str, Any], stderr: Any, watch: Any = None) -> Replay
 
 
 def read_identities(given: Sequence[str]) -> dict[str, str]:
-    """Return the identities by the fields of the log that hold them. Raises WrongOption."""
+    """Return the identities by the fields of the log that contain them. Raises WrongOption."""
     found = {}
     for each in given:
         field, _equals, identity = each.rpartition("=")
@@ -111,7 +111,7 @@ def read_identities(given: Sequence[str]) -> dict[str, str]:
 
 
 def _rule_sets(options: Mapping[str, Any]) -> tuple[RuleSet, RuleSet | None, bool]:
-    """Return what is compared, and whether the first of it is in force."""
+    """Return the rule sets to compare, and whether the first of them is the current one."""
     against = options["against"]
     before = _named(against) if against else rule_sets.in_force()
     after = None
@@ -164,7 +164,7 @@ def _expected_in_words(expected: Expected | None) -> str:
 
 
 def _between(found: Between) -> str:
-    """Return a number that is not known, to two digits: "160,000 to 210,000"."""
+    """Return an uncertain number with two digits: "160,000 to 210,000"."""
     low, high = (f"{_rounded(each):,}" for each in found)
     return low if low == high else _("%(low)s to %(high)s") % {"low": low, "high": high}
 
@@ -175,7 +175,7 @@ def _rounded(number: int) -> int:
 
 
 def peak_memory() -> int:
-    """Return the most bytes of memory that this process has taken so far; 0 = the system does not tell."""
+    """Return the peak memory of this process in bytes; 0 = the system does not report it."""
     try:
         from resource import RUSAGE_SELF, getrusage
     except ImportError:  # Windows
@@ -186,7 +186,7 @@ def peak_memory() -> int:
 class _Progress:
     """Shows lines, rate and time left, each second, on one line of a terminal.
 
-    warns: whether to say once that more than MAX_SILENT_BYTES of memory are taken.
+    warns: whether to warn once when more than MAX_SILENT_BYTES of memory are used.
     """
 
     def __init__(self, files: LogFiles, stderr: Any, *, warns: bool) -> None:
@@ -210,7 +210,7 @@ class _Progress:
         self._write(now - self._began)
 
     def end(self, found: Comparison) -> None:
-        """Write how fast it was."""
+        """Write the speed."""
         rate = self._lines / found.seconds if found.seconds else 0
         words = {"lines": f"{self._lines:,}", "seconds": f"{found.seconds:.1f}", "rate": f"{rate:,.0f}"}
         self._put(_("%(lines)s lines in %(seconds)s s, %(rate)s a second.") % words)

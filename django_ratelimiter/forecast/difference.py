@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from .distinct import Distinct
 from .outcomes import ReplayOutcome, RuleOutcome
 
-#: So many callers who are rejected are known one by one; further ones count in the sums only.
+#: Maximum number of rejected callers that are known individually; further ones are only in the sums.
 MAX_LISTED_CALLERS: Final = 100_000
 
 #: Hours of the clock, in microseconds.
@@ -20,8 +20,8 @@ HOUR_US: Final = 3_600_000_000
 class RequestChange(NamedTuple):
     """Requests that were decided twice.
 
-    requests: all of them. before, after: rejected by the first rule set, and by the second. newly: rejected by the
-    second alone. no_longer: rejected by the first alone. shadow: a rule of the second that is in shadow would reject.
+    requests: all of them. before, after: rejected by the first rule set, and by the second. newly: rejected only by the
+    second. no_longer: rejected only by the first. shadow: a rule in shadow of the second would reject.
     """
 
     requests: int = 0
@@ -33,7 +33,7 @@ class RequestChange(NamedTuple):
 
     @property
     def same(self) -> int:
-        """Requests that both rule sets answer alike."""
+        """Requests with the same decision in both rule sets."""
         return self.requests - self.newly - self.no_longer
 
     def plus(self, other: RequestChange) -> RequestChange:
@@ -43,7 +43,7 @@ class RequestChange(NamedTuple):
 
 @dataclass(slots=True)
 class ChangeRow:
-    """A line of a table: requests, and the different callers who are newly or no longer rejected."""
+    """A row of a table: requests, and the different callers that are newly or no longer rejected."""
 
     requests: RequestChange = field(default_factory=RequestChange)
     newly: int = 0
@@ -51,10 +51,10 @@ class ChangeRow:
 
 
 class CallerChange(NamedTuple):
-    """A caller whom the two rule sets treat differently.
+    """A caller with different decisions in the two rule sets.
 
-    newly, no_longer: requests. first_us: when a request was newly rejected first; `None` = never. rule: the rule that
-    rejected it then. tier: its slug; empty = none.
+    newly, no_longer: requests. first_us: time of the first newly rejected request; `None` = never. rule: the rule that
+    rejected it. tier: its slug; empty = none.
     """
 
     caller: str
@@ -67,10 +67,10 @@ class CallerChange(NamedTuple):
 
 @dataclass(slots=True)
 class Difference:
-    """Everything that differs. callers: all different ones. by_hour: keys are "2026-11-22 18:00", in UTC.
+    """All differences. callers: number of different ones. by_hour: keys are "2026-11-22 18:00", in UTC.
 
     newly_callers, no_longer_callers: different callers with a request that is newly, or no longer, rejected.
-    top: callers who are newly rejected, those with most such requests first. is_exact: callers are no estimate.
+    top: callers that are newly rejected, those with most such requests first. is_exact: callers is not an estimate.
     """
 
     total: RequestChange
@@ -96,7 +96,7 @@ class Difference:
 
 
 class _Rejected:
-    """What is known of one caller whom a rule set rejects."""
+    """The data of one caller that a rule set rejects."""
 
     __slots__ = ("first_us", "newly", "no_longer", "rule", "tier")
 
@@ -107,10 +107,10 @@ class _Rejected:
 
 
 class Tally:
-    """Counts what becomes of requests under two rule sets; under one, if both outcomes are the same object."""
+    """Counts outcomes of requests under two rule sets; under one, if both outcomes are the same object."""
 
     def __init__(self) -> None:
-        #: By view, hour from the Unix epoch, and both outcomes. Grows with kinds of requests, not with requests.
+        #: By view, hour since the Unix epoch, and both outcomes. Grows with kinds of requests, not with requests.
         self.counts: dict[tuple[str, int, ReplayOutcome, ReplayOutcome], int] = {}
         self.callers = Distinct()
         self.first_us = self.last_us = 0
@@ -158,7 +158,7 @@ class Tally:
         return found
 
     def difference(self, most: int = 20) -> Difference:
-        """Return the difference. most: callers in its list."""
+        """Return the difference. most: maximum number of callers in its list."""
         total, tables = _tables(self.counts)
         for (kind, name, newly), distinct in self._sets.items():
             row = ChangeRow() if kind == "all" else tables[kind].setdefault(name, ChangeRow())
@@ -187,12 +187,12 @@ class Tally:
 
 
 def hour_name(hour: int) -> str:
-    """Return an hour from the Unix epoch as "2026-11-22 18:00"."""
+    """Return an hour since the Unix epoch as "2026-11-22 18:00"."""
     return f"{datetime.fromtimestamp(hour * 3_600, UTC):%Y-%m-%d %H:%M}"
 
 
 def _changed_rules(before: ReplayOutcome, after: ReplayOutcome) -> list[str]:
-    """Return the rules of the rule set that rejects which do so."""
+    """Return the rejecting rules of the rule set that rejects."""
     which = after if after.rejected else before
     return [each.rule for each in which.rules if each.rejected and not each.shadow] or ["(access list)"]
 
@@ -237,14 +237,14 @@ def _rejects(outcome: RuleOutcome | None) -> bool:
 
 
 def _tiers(before: Iterable[RuleOutcome], after: Iterable[RuleOutcome]) -> list[str]:
-    """Return the tier of the caller; several if an entry point asked before authentication."""
+    """Return the tier of the caller; several if an entry point decided before authentication."""
     return list(dict.fromkeys([each.tier for each in after] or [each.tier for each in before]))[-1:]
 
 
 def _pairs(
     before: tuple[RuleOutcome, ...], after: tuple[RuleOutcome, ...]
 ) -> Iterable[tuple[str, RuleOutcome | None, RuleOutcome | None]]:
-    """Yield each rule with what it said in both."""
+    """Yield each rule with its outcomes in both."""
     first, second = ({each.rule: each for each in rules} for rules in (before, after))
     for name in {**first, **second}:
         yield name, first.get(name), second.get(name)

@@ -1,4 +1,4 @@
-"""How many different callers there are: exact as long as they are few, then counted in a fixed number of bits."""
+"""Counting different callers: exact while they are few, then with a table of fixed size."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from hashlib import blake2b
 from math import log
 from typing import Final
 
-#: As many are counted exactly.
+#: Maximum number that is counted exactly.
 MAX_EXACT: Final = 50_000
 
-#: Bits of the table beyond that: 1 MB. Of a million callers it misses some 300, of ten millions some 3,000.
+#: Bits of the table above that: 1 MB. Of a million callers it misses about 300, of ten million about 3,000.
 BITS: Final = 2**23
 
 
 class Distinct:
-    """Counts different texts. Bound: about 4 MB, then 1 MB."""
+    """Counts different texts. Memory: at most about 4 MB, then 1 MB."""
 
     def __init__(self) -> None:
         self._exact: set[int] | None = set()
@@ -36,7 +36,7 @@ class Distinct:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the number is no estimate."""
+        """True if the number is not an estimate."""
         return self._exact is not None
 
     def __len__(self) -> int:

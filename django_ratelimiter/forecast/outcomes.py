@@ -1,4 +1,4 @@
-"""What became of a request in a replay, as far as tallies tell requests apart."""
+"""The outcome of a request in a replay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..rules.records import RuleRecord, TierRecord
 
 
 class RuleOutcome(NamedTuple):
-    """What one rule said. rejected: by itself, whatever other rules said; in shadow it would have been."""
+    """The outcome of one rule. rejected: by itself, whatever other rules decided; in shadow it would have been."""
 
     rule: str
     tier: str
@@ -18,9 +18,9 @@ class RuleOutcome(NamedTuple):
 
 
 class ReplayOutcome:
-    """What rules said of a request; requests of the same outcome share one object.
+    """The outcomes of all rules for a request; requests with equal outcomes share one object.
 
-    rejected: the request is answered 429, or 403 by an access entry. rules: all that were asked, each once.
+    rejected: the response is 429, or 403 by an access entry. rules: all that were decided, each once.
     """
 
     __slots__ = ("by_access", "rejected", "rules", "would_reject")
@@ -30,7 +30,7 @@ class ReplayOutcome:
         self.would_reject = any(each.shadow and each.rejected for each in rules)
 
 
-#: No rule was asked.
+#: No rule was decided.
 NO_RULES: Final = ReplayOutcome(False)
 
 #: An access entry denies the caller.
@@ -38,7 +38,7 @@ DENIED: Final = ReplayOutcome(True, by_access=True)
 
 
 def outcome_of(asked: Iterable[tuple[tuple[RuleRecord, TierRecord | None], bool]]) -> ReplayOutcome:
-    """Return the outcome of charges. asked: rule and tier of each, and whether it did not pass."""
+    """Return the outcome of charges. asked: rule and tier of each, and whether it was rejected."""
     rules: dict[str, RuleOutcome] = {}
     rejected = False
     for (rule, tier), fails in asked:

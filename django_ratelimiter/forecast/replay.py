@@ -1,4 +1,4 @@
-"""Replay: the requests of a log, decided by a rule set as at the entry points, on the clock of the log."""
+"""Replay: the requests of a log, decided by a rule set as at the entry points, with the times of the log."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .logs.line import AccessLogLine
 from .outcomes import DENIED, NO_RULES, ReplayOutcome, outcome_of
 from .targets import LoggedTarget, PassedDoor
 
-#: The most kinds of requests whose charges are remembered; beyond that all are made again.
+#: Maximum number of kinds of requests with cached charges; then all are dropped.
 _MAX_KINDS: Final = 10_000
 
-#: What was decided last, of which no verdicts are made yet: template, partitions, time, and what was found.
+#: The last decision, without verdicts: template, partitions, time, and states.
 _Unread = tuple[RuleCallTemplate, tuple[str, ...], int, AllowedCall | CounterStates]
 
 
 class Replay:
-    """One rule set, and its counters as of the line that was decided last.
+    """One rule set, and its counters after the last decided line.
 
-    number: 0 or 1, its place in what is compared. max_delay: see `RuleTemplates`. max_counters: see `MemoryCounters`.
+    number: 0 or 1, its place in the comparison. max_delay: see `RuleTemplates`. max_counters: see `MemoryCounters`.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Replay:
         self._decision: Decision | None = None
 
     def decide(self, line: AccessLogLine, target: LoggedTarget, caller: LoggedCaller) -> ReplayOutcome:
-        """Decide a request, and charge it; then give back what its response, as the log has it, gives back."""
+        """Decide a request and charge it; then make the refunds for its response in the log."""
         if self._in_flight:
             self._release(line.time_us)
         self._denied = self._decision = None
@@ -66,7 +66,7 @@ class Replay:
         return self._decide_at_once(plan, line, target, caller)
 
     def decision(self) -> Decision:
-        """Return the decision on the request that was decided last, as its entry point would return it."""
+        """Return the last decision, as its entry point would return it."""
         if self._decision is not None:
             return self._decision
         found = NOTHING_TO_DECIDE
@@ -75,14 +75,14 @@ class Replay:
         return found if self._denied is None else replace(found, allowed=False, access=self._denied)
 
     def _deny(self, access: AccessRecord | None) -> ReplayOutcome:
-        """Return what an access entry says, if there is one."""
+        """Return the outcome of an access entry, if there is one."""
         if access is None or access.action != "deny":
             return NO_RULES
         self._denied = access
         return DENIED
 
     def _plan(self, target: LoggedTarget) -> ReplayPlan | bool:
-        """Return the rules that the only entry point of a target asks about; False = several, or not the usual one."""
+        """Return the rules that the only entry point of a target decides; False = several, or an unusual one."""
         if len(target.doors) > 1 or any(door.before_authentication for door in target.doors):
             return False
         return self._share([rule for door in target.doors for rule in self._match(target, door)])
@@ -92,7 +92,7 @@ class Replay:
         return tuple([rule for rule in rules if rule.scope == door.scope]) if isinstance(door.scope, Only) else rules
 
     def _share(self, rules: Sequence[RuleRecord]) -> ReplayPlan:
-        """Return the one plan of these rules."""
+        """Return the shared plan of these rules."""
         slugs = tuple([rule.slug for rule in rules])
         return self._plans.get(slugs) or self._plans.setdefault(slugs, ReplayPlan(tuple(rules)))
 
@@ -137,7 +137,7 @@ class Replay:
         return outcome or self._keep(template, waits or (0,) * len(partitions))
 
     def _decided(self) -> list[tuple[RuleCharges, Sequence[Verdict]]]:
-        """Return what was decided last. With one entry point, the verdicts are made when they are read."""
+        """Return the last decision. With one entry point, the verdicts are made when they are read."""
         if self._unread is not None:
             (template, partitions, now, found), self._unread = self._unread, None
             states = states_of(found, now) if isinstance(found, list) else found
@@ -179,7 +179,7 @@ class Replay:
         return self._shared_outcome(asked) if asked else NO_RULES
 
     def _check(self, charges: RuleCharges, now: int, receipts: Sequence[Verdict]) -> list[Verdict]:
-        """Decide and spend, all or nothing. receipts: given back if it is denied."""
+        """Decide and charge, all or nothing. receipts: refunded if it is denied."""
         filled = charges.charges
         assert isinstance(filled, FilledCharges)
         states, denied = self.counters.decide_call(filled.template, filled.partitions, now)
@@ -197,7 +197,7 @@ class Replay:
     def _fill(
         self, door: PassedDoor, target: LoggedTarget, caller: LoggedCaller, done: set[str]
     ) -> tuple[RuleCallTemplate | None, tuple[str, ...]]:
-        """Return what an entry point charges, and its partitions; `None` = nothing. done: rules asked already."""
+        """Return the charges of an entry point, and the partitions; `None` = none. done: rules decided before."""
         api_key, early = caller.part("api_key"), door.before_authentication
         due = [
             rule
@@ -207,7 +207,7 @@ class Replay:
         return self._kind(self._share(due), caller, early=early).fill(caller, target)
 
     def _end(self, decided: Sequence[tuple[RuleCharges, Sequence[Verdict]]], line: AccessLogLine) -> None:
-        """Give back what the response does not earn, and note when leases end."""
+        """Make the refunds for the response, and record when leases end."""
         unearned = "success" if line.status >= 400 and line.status != 429 else "failure"
         verdicts = [verdict for _, several in decided for verdict in several]
         owners = [rule for charges, _ in decided for rule, _ in charges.owners]
@@ -218,7 +218,7 @@ class Replay:
         ]
         if back:
             decision = self.decision()
-            decision.binding  # noqa: B018  found by what was left before, as entry points find it
+            decision.binding  # noqa: B018  computed before the refunds, as at entry points
             self._decision = decision
             self.counters.refund(back)
         if held := leases(verdicts):
@@ -232,5 +232,5 @@ class Replay:
 
 
 def waits_fail(waits: Sequence[int]) -> list[bool]:
-    """Return for each charge whether it did not pass, see `CounterStates`."""
+    """Return for each charge whether it was rejected, see `CounterStates`."""
     return [wait > 0 or wait == -1 for wait in waits]

@@ -1,4 +1,4 @@
-"""The rule sets that are replayed: those in force, an earlier version, or a file."""
+"""The rule sets to replay: the current one, an earlier version, or a file."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..rules.stored import storage
 
 
 class UnknownRules(ValueError):
-    """There is no such rule set; the message says which there are."""
+    """There is no such rule set; the message lists the existing ones."""
 
 
 def in_force() -> RuleSet:
-    """Return the rules that requests are decided by now."""
+    """Return the current rules."""
     return cache.current_rules()
 
 
@@ -46,7 +46,7 @@ def changed(rules: RuleSet, records: Iterable[RuleRecord]) -> RuleSet:
 
 
 def of_file(path: str) -> RuleSet:
-    """Return the rules of a file. Raises UnknownRules, with every fault of the file, and OSError."""
+    """Return the rules of a file. Raises UnknownRules, with every error of the file, and OSError."""
     try:
         return load(path).rule_set()
     except (WrongFile, YamlMissing) as error:

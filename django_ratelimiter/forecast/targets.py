@@ -1,4 +1,4 @@
-"""What the requests of a log asked for: path and method to route, view, and the entry points that they reached."""
+"""The targets of a log's requests: from path and method to route, view and entry points."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from ..middleware import Exemption, decides_later, exemption
 from ..rules.records import Facts
 from ..rules.routes import is_translated
 
-#: So many methods and paths are remembered with what they lead to. About 1 KB each.
+#: Maximum number of cached methods and paths with their targets. About 1 KB each.
 MAX_TARGETS: Final = 20_000
 
-#: How a request without a view is called in reports.
+#: The name of requests without a view in reports.
 NO_VIEW: Final = "(no view)"
 
 
 class PassedDoor(NamedTuple):
-    """One question that a request puts to the limiter. before_authentication: the user is not known yet."""
+    """One call of the limiter for a request. before_authentication: the user is not known yet."""
 
     scope: str
     before_authentication: bool
 
 
 class LoggedTarget:
-    """What a method and a path lead to.
+    """The target of a method and a path.
 
-    view: its name in reports. captured: the parts of the path. plans: what rule sets have for it, by their number.
+    view: its name in reports. captured: the parts of the path. plans: those of rule sets, by their number.
     """
 
     __slots__ = ("captured", "doors", "exempt", "facts", "has_inline", "plans", "view")
@@ -49,7 +49,7 @@ class LoggedTarget:
 
 
 def target_finder() -> Callable[[str, str], LoggedTarget]:
-    """Return what finds the target of a method and a path as they stand in a log, and remembers MAX_TARGETS."""
+    """Return a function that finds the target of a method and a path in a log. It caches MAX_TARGETS."""
     root = get_script_prefix().rstrip("/")
     in_middleware = has_limiter()
     translated = is_translated(django_setting("ROOT_URLCONF"))
@@ -66,14 +66,14 @@ def target_finder() -> Callable[[str, str], LoggedTarget]:
 
 
 def _request(method: str, path: str, root: str) -> HttpRequest:
-    if not path.startswith("/"):  # as proxies are asked: http://host/path
+    if not path.startswith("/"):  # the form for proxies: http://host/path
         path = "/" + path.partition("://")[2].partition("/")[2]
     if root and path.startswith(f"{root}/"):
         path = path[len(root) :]
     http = HttpRequest()
     http.method = method.upper()
     http.path = http.path_info = repercent_broken_unicode(unquote_to_bytes(path)).decode() if "%" in path else path
-    if method == "OPTIONS":  # nearly all are preflights of browsers, and a log does not tell the others
+    if method == "OPTIONS":  # nearly all are preflights of browsers, and a log does not distinguish others
         http.META |= {"HTTP_ORIGIN": "null", "HTTP_ACCESS_CONTROL_REQUEST_METHOD": "GET"}
     return http
 
@@ -95,7 +95,7 @@ def _target(http: HttpRequest, in_middleware: bool) -> LoggedTarget:
 
 
 def scopes_of(view: Any) -> list[str | None]:
-    """Return the scopes that the view asks for, each once; `None` = a throttle that names none."""
+    """Return the scopes of the view, each once; `None` = a throttle without one."""
     found: list[str | None] = list(getattr(view, "ratelimit_scopes", ()))
     if decides_later(view):
         scope = getattr(view, "initkwargs", {}).get("throttle_scope") or getattr(view.cls, "throttle_scope", None)

@@ -1,4 +1,4 @@
-"""Commands wait for a connection to Redis: a new process has none, and a request would not wait for it."""
+"""Waiting for a connection to Redis: a command starts without one, and should not fail because of that."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-#: Seconds, and those between two attempts.
+#: Maximum seconds to wait, and seconds between two attempts.
 WAIT_SECONDS: Final = 2.0
 PAUSE_SECONDS: Final = 0.05
 
@@ -16,9 +16,9 @@ _clock, _sleep = time.monotonic, time.sleep
 
 
 def once_connected(ask: Callable[[], T], is_answered: Callable[[T], bool]) -> T:
-    """Return what `ask` returns, which is called again for a while if Redis has not answered it.
+    """Return the result of `ask`, which is called again for a while if Redis has not answered.
 
-    Its first call begins to connect, and gives up after DEADLINE_MS. is_answered: whether Redis has answered.
+    The first call starts a connection, and gives up after DEADLINE_MS. is_answered: whether Redis has answered.
     """
     until = _clock() + WAIT_SECONDS
     while not is_answered(found := ask()) and _clock() < until:

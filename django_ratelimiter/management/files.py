@@ -57,7 +57,7 @@ def add_file_commands(commands: Any) -> None:
     adopt.add_argument("--format", choices=("yaml", "json"), default="yaml", help="Default: %(default)s.")
     adopt.add_argument("--to", metavar="FILE", help="Write to this new file.")
     check = commands.add_parser("check", help="Check a rules file, without a database or Redis.")
-    check.set_defaults(skip_checks=True)  # some of which ask both
+    check.set_defaults(skip_checks=True)  # some checks use both
     for command in (plan, apply, check):
         command.add_argument("file", metavar="FILE", help="A rules file, YAML or JSON; - = standard input.")
     for command in (plan, apply):
@@ -82,12 +82,12 @@ def _add_export(command: ArgumentParser) -> None:
 
 
 class FileCommands(BaseCommand):
-    """A command with the subcommands for rules files; each is a method with "run_" before its name."""
+    """A command with the subcommands for rules files; each is a method with the prefix "run_"."""
 
     _options: dict[str, Any]
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Let the exit code of `plan` tell changes from wrong arguments, which usually have the same."""
+        """Distinguish the exit code of `plan` for changes from that of invalid arguments, which is usually the same."""
         self._has_changes = False
         try:
             super().run_from_argv(argv)
@@ -119,7 +119,7 @@ class FileCommands(BaseCommand):
             raise CommandError(_("It cannot be reached now: %s") % error) from error
 
     def run_adopt(self) -> None:
-        """Write rules that do what other limiters do; what could not be translated goes into comments."""
+        """Write rules that replace other limiters; what could not be translated is written in comments."""
         found, options = adopt(), self._options
         try:
             text = text_of(found, options["format"])
@@ -134,7 +134,7 @@ class FileCommands(BaseCommand):
         self.stderr.write(missed)
 
     def run_check(self) -> None:
-        """Say whether a file is right. Asks neither the database nor Redis."""
+        """Report the errors of a file. Uses neither the database nor Redis."""
         file = self._load()
         try:
             file.check_names()
@@ -147,7 +147,7 @@ class FileCommands(BaseCommand):
         )
 
     def run_plan(self) -> None:
-        """Say what a file would change. Exits with CHANGES if that is something."""
+        """Show what a file would change. Exits with CHANGES if there are changes."""
         file, options = self._load(), self._options
         try:
             plan = plan_file(file, prune=options["prune"])
@@ -165,7 +165,7 @@ class FileCommands(BaseCommand):
             sys.exit(CHANGES)
 
     def _forecast(self, plan: FilePlan) -> None:
-        """Say what the plan would do to recorded traffic, and fail if that is too much."""
+        """Show the effect of the plan on recorded traffic, and fail if it exceeds a maximum."""
         options = self._options
         most = options["max_newly_refused"], options["max_newly_refused_requests"]
         if not options["traffic"]:
@@ -184,7 +184,7 @@ class FileCommands(BaseCommand):
             raise CommandError("\n".join([_("This would newly reject too many:"), *excess]))
 
     def run_apply(self) -> None:
-        """Make the database what a file says."""
+        """Make the database equal to a file."""
         file, options = self._load(), self._options
         expected = self._agreed(file) if options["plan"] else None
         author = self._author()
@@ -195,7 +195,7 @@ class FileCommands(BaseCommand):
                 reason=options["reason"],
                 prune=options["prune"],
                 expected=expected,
-                overwrite=options["overwrite"] or expected is not None,  # the plan has shown what it undoes
+                overwrite=options["overwrite"] or expected is not None,  # the plan has shown what is undone
             )
         except WrongFile as error:
             raise self._wrong(error) from error
@@ -237,10 +237,10 @@ class FileCommands(BaseCommand):
     def _wrong(self, error: WrongFile) -> CommandError:
         count = len(error.faults)
         text = ngettext("%d fault; nothing was changed:", "%d faults; nothing was changed:", count) % count
-        return CommandError(f"{text}\n{error}")  # each fault begins a line, as programs expect
+        return CommandError(f"{text}\n{error}")  # each error on its own line, for programs
 
     def _agreed(self, file: RulesFile) -> str:
-        """Return the state that a kept plan was made from."""
+        """Return the state that a stored plan was made from."""
         try:
             kept = json.loads(Path(self._options["plan"]).read_text("utf-8"))
             digest, state, prune = kept["digest"], kept["state"], kept["prune"]

@@ -22,7 +22,7 @@ from .writing import require_writable, whole_file, write_file
 
 
 class ForecastCommands(BaseCommand):
-    """Subcommands that say what rules would do; each is a method of its name."""
+    """Subcommands that forecast the effect of rules; each is a method of its name."""
 
     _options: dict[str, Any]
 
@@ -39,7 +39,7 @@ class ForecastCommands(BaseCommand):
         """Replay logs. Nothing is charged, and nothing is saved."""
         with ExitStack() as stack:
             try:
-                if self._options["html"]:  # whoever waits for an hour is not to learn afterwards that it has no place
+                if self._options["html"]:  # test before the replay, which may take an hour
                     require_writable(self._options["html"])
                 watch = self._decision_writer(stack)
                 report = replay(self._options, self.stderr, watch)
@@ -64,6 +64,6 @@ class ForecastCommands(BaseCommand):
             write_file(self._options["html"], html_of(found, check))
 
     def _decision_writer(self, stack: ExitStack) -> Any:
-        """Return what writes each decision to the file that was asked for, if one was."""
+        """Return a function that writes each decision to the requested file, if there is one."""
         name = self._options["decisions"]
         return decision_writer(stack.enter_context(whole_file(name)).write) if name else None

@@ -1,4 +1,4 @@
-"""Output into a pipe whose reader has gone, as `| head` has after ten lines."""
+"""Output into a pipe whose reader has ended, as with `| head`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-#: What shells say of a program that ends by the signal of a broken pipe: 128 + SIGPIPE.
+#: The exit code in shells of a program that SIGPIPE has ended: 128 + SIGPIPE.
 EXIT_CODE: Final = 141
 
 
 @contextmanager
 def quiet_pipes(*outputs: Any) -> Iterator[None]:
-    """End the command with EXIT_CODE, and without a traceback, once nobody reads what it writes to these."""
+    """End the command with EXIT_CODE, and without a traceback, if nothing reads these outputs any more."""
     try:
         yield
         for output in outputs:
@@ -26,11 +26,11 @@ def quiet_pipes(*outputs: Any) -> Iterator[None]:
 
 
 def _forget_what_is_unwritten(stream: Any) -> None:
-    """Let the interpreter's last flush find somebody who reads: else it complains when it ends."""
+    """Redirect the stream to /dev/null: else the interpreter's last flush would report an error."""
     try:
         stream.flush()
     except BrokenPipeError:
-        with suppress(OSError, ValueError):  # a stream of a test's, or one that is closed
+        with suppress(OSError, ValueError):  # a test's own stream, or a closed one
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, stream.fileno())
             os.close(nowhere)

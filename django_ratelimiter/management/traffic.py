@@ -1,4 +1,4 @@
-"""The effect of a plan on traffic: a forecast from access logs or samples, and how much of it is too much."""
+"""The effect of a plan on traffic: a forecast from access logs or samples, and whether it exceeds a maximum."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.stored.history.snapshots import pairs
 
-#: What stands for the recorded samples where a log could be named.
+#: The argument that selects the recorded samples instead of a log.
 SAMPLES: Final = "samples"
 
 _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
@@ -33,7 +33,7 @@ _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
 
 @dataclass(frozen=True)
 class TrafficForecast:
-    """What a plan would do to the traffic of a log.
+    """The effect of a plan on the traffic of a log.
 
     changed: the slugs of enforced rules that it adds or changes.
     """
@@ -46,7 +46,7 @@ class TrafficForecast:
         yield from lines_of(self.found, None)
 
     def excess(self, most_callers: float | None, most_requests: float | None) -> Sequence[str]:
-        """Return in words what goes beyond these shares, from 0 to 1, or cannot be told; `None` = any share will do."""
+        """Return, as text, what exceeds these shares, from 0 to 1, or is not known; `None` = no maximum."""
         if most_callers is None and most_requests is None:
             return []
         if not self.found.decided:
@@ -65,7 +65,7 @@ class TrafficForecast:
         ]
 
     def _untold(self) -> Iterator[str]:
-        """Yield which changed rules the replay leaves out, which then seem to reject nobody."""
+        """Yield the changed rules that the replay leaves out; they seem to reject no request."""
         for slug, lacks in dict(self.found.left_out).items():
             if slug in self.changed:
                 text = _("%(rule)s: it is left out, because the log does not contain what it needs: %(names)s.")
@@ -74,7 +74,7 @@ class TrafficForecast:
 
 @dataclass(frozen=True)
 class SamplesForecast:
-    """What a plan would have done in a recorded period, by each enforced rule that it adds or changes.
+    """What a plan would have rejected in a recorded period, by each enforced rule that it adds or changes.
 
     name: of the period. rules: their forecasts by slug.
     """
@@ -98,13 +98,13 @@ class SamplesForecast:
                 yield f"    {doubt}"
 
     def excess(self, most_callers: float | None, most_requests: float | None) -> Sequence[str]:
-        """Return in words what goes beyond these shares by the best guess, or cannot be told; see TrafficForecast."""
+        """Return, as text, what exceeds these shares by the best estimate, or is not known; see TrafficForecast."""
         if most_callers is None and most_requests is None:
             return []
         found = [text for slug, each in self.rules.items() if (text := _untold(slug, each))]
         for slug, each in self.rules.items():
             callers, requests = most_callers, most_requests
-            if each.is_shared:  # all callers are one, who is either rejected or not: what counts is the requests
+            if each.is_shared:  # callers are all or none rejected, so only requests are compared
                 callers, requests = None, most_callers if most_requests is None else most_requests
             for most, share, text in (
                 (callers, each.share_of_callers, _("%(rule)s: %(found)s of the callers, more than %(most)s.")),
@@ -129,7 +129,7 @@ def add_traffic(command: ArgumentParser) -> None:
 
 
 def forecast(plan: FilePlan, options: Mapping[str, Any]) -> TrafficForecast | SamplesForecast:
-    """Forecast what a plan does, as the arguments say. Raises WrongOption, WrongFormat, OSError."""
+    """Forecast the effect of a plan, with these arguments. Raises WrongOption, WrongFormat, OSError."""
     logs = options["traffic"]
     before, after = (RuleSet.from_snapshot(each) for each in (plan.now, plan.planned))
     identities = read_identities(options["identity"])
@@ -150,7 +150,7 @@ def forecast(plan: FilePlan, options: Mapping[str, Any]) -> TrafficForecast | Sa
 def _changed_rules(
     before: RuleSet, after: RuleSet, old_slugs: Mapping[str, str]
 ) -> Sequence[tuple[RuleRecord | None, RuleRecord]]:
-    """Return the enforced rules that a plan adds or changes, each after what it is now; `None` = it is new."""
+    """Return the enforced rules that a plan adds or changes, each with its current state; `None` = it is new."""
     today = {rule.slug: _as_rejecting(rule) for rule in before.rules}
     both = [(today.get(old_slugs.get(rule.slug, rule.slug)), rule) for rule in after.rules if rule.mode == "enforce"]
     return [
@@ -168,7 +168,7 @@ def _from_samples(changed: Sequence[tuple[RuleRecord | None, RuleRecord]], perio
 
 
 def _as_rejecting(rule: RuleRecord) -> RuleRecord:
-    """Return what a rule is for those whom it rejects: as good as off, unless it is enforced."""
+    """Return a rule with its mode's effect: a rule that is not enforced rejects nothing, so it counts as off."""
     return rule if rule.mode == "enforce" else replace(rule, mode="off")
 
 
@@ -177,7 +177,7 @@ def _unknown(slug: str) -> str:
 
 
 def _untold(slug: str, found: Forecast) -> str | None:
-    """Return why nobody can say whom a rule would reject; `None` = the samples say it."""
+    """Return why the effect of a rule is not known; `None` = the samples show it."""
     if not found.sampled:
         return _unknown(slug)
     if is_of_others(found):

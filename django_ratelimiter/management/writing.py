@@ -13,15 +13,15 @@ from typing import Final, TextIO
 from django.core.management.base import CommandError
 from django.utils.translation import gettext as _
 
-#: What a folder answers that lets no file be replaced, such as one into which the file alone is mounted.
+#: Errors of a folder in which files cannot be replaced, for example if only the file is mounted.
 CANNOT_REPLACE: Final = {errno.EACCES, errno.EBUSY, errno.EPERM, errno.EROFS}
 
 
 def write_file(name: str, text: str, *, is_new: bool = False) -> None:
-    """Write a text into a file. Raises CommandError if it cannot be written. is_new: or if there is such a file.
+    """Write a text into a file. Raises CommandError if it cannot be written. is_new: or if the file exists.
 
-    If the process is killed meanwhile, the file holds the old text or the new one, unless its folder lets no file be
-    replaced.
+    If the process is killed meanwhile, the file has the old text or the new one, unless its folder does not allow
+    files to be replaced.
     """
     if is_new and os.path.lexists(name) and not _is_device(name):
         raise CommandError(_("%s exists already. Choose another name, or delete it first.") % name)
@@ -31,11 +31,11 @@ def write_file(name: str, text: str, *, is_new: bool = False) -> None:
 
 @contextmanager
 def whole_file(name: str) -> Iterator[TextIO]:
-    """Open a file for writing. Until the block has ended, and if it fails, it holds what it held.
+    """Open a file for writing. Its content only changes at the end of the block, and not if the block fails.
 
-    Raises CommandError if it cannot be written. A device is written at once, and so is what cannot be replaced.
+    Raises CommandError if it cannot be written. Devices, and files that cannot be replaced, are written directly.
     """
-    require_writable(name)  # what may not be written is not replaced either
+    require_writable(name)  # replacing must not circumvent a missing permission to write
     target = Path(os.path.realpath(name))  # a link stays a link
     beside = None if _is_device(name) else target.with_name(f".{target.name}.{os.getpid()}")
     try:
@@ -54,7 +54,7 @@ def whole_file(name: str) -> Iterator[TextIO]:
 
 
 def require_writable(name: str) -> None:
-    """Raise CommandError if a file of this name cannot be written. Leaves everything as it is."""
+    """Raise CommandError if a file of this name cannot be written. Changes nothing."""
     target = Path(os.path.realpath(name))
     try:
         if _is_device(name):
@@ -69,7 +69,7 @@ def require_writable(name: str) -> None:
 
 
 def _is_device(name: str) -> bool:
-    """Whether it is no file and no folder, such as a pipe, or /dev/stdout, wherever that leads."""
+    """Return whether it is neither file nor folder, such as a pipe, or /dev/stdout, wherever that leads."""
     path = Path(name)
     return path.exists() and (name.startswith("/dev/") or not (path.is_file() or path.is_dir()))
 

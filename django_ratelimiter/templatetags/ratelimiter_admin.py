@@ -1,4 +1,4 @@
-"""What the templates of the admin's pages ask for."""
+"""Template tags of the admin's pages."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..rules import cache
 
 register = template.Library()
 
-#: Set on a request whose page says already how the limiter stands.
+#: Set on a request whose page already shows the state of the limiter.
 SHOWN = "ratelimiter_notice_shown"
 
 
 @register.inclusion_tag("admin/django_ratelimiter/stopped.html", takes_context=True)
 def enforcement_banner(context: Context) -> dict[str, Any]:
-    """A notice where rules are not enforced: an operator has stopped it, or the settings have."""
+    """Show a notice if rules are not enforced: stopped by an operator, or by the settings."""
     request = context.get("request")
     if request is not None:
         setattr(request, SHOWN, True)
@@ -28,14 +28,14 @@ def enforcement_banner(context: Context) -> dict[str, Any]:
 
 @register.inclusion_tag("admin/django_ratelimiter/stopped.html", takes_context=True)
 def limiter_notice(context: Context) -> dict[str, Any]:
-    """The same for pages that are not of this app, such as the admin's home page, and where Redis does not answer.
+    """Show such a notice on pages of other apps, such as the admin's home page, and if Redis is out of reach.
 
-    For staff who may do anything in this app; once on a page.
+    For staff with any permission in this app; once per page.
     """
     request = context.get("request")
     if request is None or getattr(request, SHOWN, False) or not request.user.has_module_perms("django_ratelimiter"):
         return {}
-    from ..admin.overview.health import read_health  # the admin may be absent, and this module is imported anyway
+    from ..admin.overview.health import read_health  # the admin may be missing, but this module is imported anyway
     from ..admin.overview.viewer import Viewer
 
     banner = enforcement_banner(context)
@@ -46,13 +46,13 @@ def limiter_notice(context: Context) -> dict[str, Any]:
 
 @register.inclusion_tag("admin/django_ratelimiter/title.html", takes_context=True)
 def title_without_theme(context: Context) -> dict[str, Any]:
-    """The title of a page, where the theme of the admin shows none: django-unfold names the model instead."""
+    """Show the title of a page if the admin's theme does not: django-unfold shows the model's name instead."""
     return {"title": context.get("title")} if apps.is_installed("unfold") else {}
 
 
 @register.inclusion_tag("admin/django_ratelimiter/overview.html", takes_context=True)
 def overview(context: Context) -> dict[str, Any]:
-    """How the limiter stands, what it rejects, and what needs attention."""
+    """Show the state of the limiter, what it rejects, and what needs attention."""
     from ..admin.overview.page import overview_context
 
     request = context.get("request")

@@ -1,4 +1,4 @@
-"""For tests of projects that use the limiter: rules, a clock and counts of a test's own, without Redis or database."""
+"""For tests of projects that use the limiter: a test's own rules, clock and counts, without Redis or database."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def _is_refused(answer: Any) -> bool:
 
 
 def _refusing(answer: Any) -> list[str]:
-    """Return the slugs of the rules that refuse."""
+    """Return the slugs of the rules that reject."""
     decision = answer
     if not isinstance(answer, Decision):
         request = getattr(answer, "wsgi_request", None) or getattr(answer, "asgi_request", None)

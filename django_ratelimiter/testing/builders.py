@@ -1,4 +1,4 @@
-"""Rules as tests write them: briefly."""
+"""Rules in a short notation for tests."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ..rules.records import OPTIONS, RuleRecord
 from ..rules.ruleset import rule_from
 from ..rules.stored.tables import models
 
-#: A record, or the fields of a rule as `override_rules` describes them.
+#: A record, or the fields of a rule, see `override_rules`.
 RuleSpec = RuleRecord | Mapping[str, Any]
 
 
 def build_record(rule: RuleSpec) -> RuleRecord:
-    """Return the record of a rule written briefly. Raises ValueError if it could not be enforced."""
+    """Return the record of a rule in short notation. Raises ValueError if it cannot be enforced."""
     return rule if isinstance(rule, RuleRecord) else _record(**rule)
 
 
 def _record(**fields: Any) -> RuleRecord:
-    """Return a rule written briefly, read as one of a snapshot: enforced, and otherwise as in a new row."""
-    data = _defaults(models.Rule) | {"mode": "enforce"}  # a test of a limit wants to see it reject
+    """Return a rule in short notation, read like one of a snapshot: enforced, and otherwise as in a new row."""
+    data = _defaults(models.Rule) | {"mode": "enforce"}  # tests usually check that a limit rejects
     if unknown := fields.keys() - data.keys() - {"slug", "limits"}:
         raise ValueError(f"A rule has no {', '.join(sorted(unknown))}; it has limits, {', '.join(sorted(data))}.")
     if missing := {"slug", "limits"} - fields.keys():
@@ -45,7 +45,7 @@ def _entries(tier: str | None, several: Any) -> Iterable[dict[str, Any]]:
 
 
 def _entry(one: Any) -> dict[str, Any]:
-    """Return one limit as in a snapshot."""
+    """Return one limit in the format of a snapshot."""
     defaults = _defaults(models.RuleLimit)
     if isinstance(one, Limit):
         options = {name: getattr(one, name) for name in OPTIONS}

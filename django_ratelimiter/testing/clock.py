@@ -7,7 +7,7 @@ from decimal import Decimal
 from math import ceil
 from typing import Final
 
-#: When a clock starts that was given no time: a Thursday, and the first day of a month and a year.
+#: The default start time: a Thursday, and the first day of a month and a year.
 START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -23,7 +23,7 @@ class FrozenClock:
         self.move_to(at)
 
     def __call__(self) -> int:
-        """Return the time in microseconds since the Unix epoch, as engines take it."""
+        """Return the time in microseconds since the Unix epoch, for engines."""
         return self._now_us
 
     @property
@@ -45,7 +45,7 @@ class FrozenClock:
         self._now_us = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
     def sleep(self, seconds: float) -> None:
-        """Advance the clock instead of sleeping, and note how long."""
+        """Advance the clock instead of sleeping, and record the seconds."""
         self.slept.append(seconds)
         self.advance(seconds)
 

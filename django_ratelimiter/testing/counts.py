@@ -1,4 +1,4 @@
-"""Fresh counts for a test, as `cache.clear()` gives them to limiters that count in Django's cache."""
+"""Deleting counts for a test, like `cache.clear()` with limiters that count in Django's cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..engine.memory import MemoryEngine
 from ..engine.redis import RedisEngine
 from ..limiter import fallback
 
-#: What stays: it says which rules are in force, and counts nothing.
+#: The key that stays: it contains the version of the rules, and no counts.
 _PRESERVED: Final = (b"version", b"shards")
 
 
@@ -28,7 +28,7 @@ def clear_counts() -> None:
     elif isinstance(exact, RedisEngine):
         for shard in range(exact.shards):
             exact._run(shard, partial(_delete, exact._prefix(shard)))
-        reset_engine()  # with what this process has counted and remembered by itself
+        reset_engine()  # with the local counters of this process
     fallback._local.clear()
     usage_buffer._forget()
 

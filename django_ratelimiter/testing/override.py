@@ -1,4 +1,4 @@
-"""Rules in force for the length of a test, counted in memory."""
+"""Rules for the duration of a test, counted in memory."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from ..values.access import NOBODY
 from .builders import RuleSpec, build_record
 from .clock import FrozenClock
 
-#: Where no tier is made, nobody is asked which one a caller has.
+#: If there is no tier, the tiers of callers are not looked up.
 _SOME_TIER: Final = TierRecord("some", "some", 0, "none")
 
 
 class RulesInForce:
-    """The rules that are in force in a test. Calling it replaces them; usage so far is kept.
+    """The rules of a test. Calling it replaces them; usage so far is kept.
 
     clock: the clock of all limits. engine: the engine that counts. tier: the slug of the tier of every caller;
     `None` = no tier. It can be set at any time.
@@ -39,16 +39,16 @@ class RulesInForce:
         self.clock = clock
         self.engine = _EngineWithoutVersions(clock)
         self.tier = tier
-        self._rules = RuleSet(NO_VERSION)  # so that nobody is told of another version
+        self._rules = RuleSet(NO_VERSION)  # without a version, so that no signal is sent
 
     def __call__(self, *rules: RuleSpec) -> None:
-        """Put these rules in force, and no others. Raises ValueError for one that could not be enforced."""
+        """Replace the rules by these. Raises ValueError for one that cannot be enforced."""
         records = [build_record(rule) for rule in rules]
         self._rules = RuleSet(NO_VERSION, (_SOME_TIER,), records)
-        cache._state = cache._State()  # loaded again when next asked for
+        cache._state = cache._State()  # loaded again at the next use
 
     def rule_set(self) -> RuleSet:
-        """Return the rules in force."""
+        """Return the current rules."""
         return self._rules
 
     def entitlement(self, *_caller: object, **_more: object) -> Entitlement:
@@ -57,7 +57,7 @@ class RulesInForce:
 
 
 class override_rules(TestContextDecorator):
-    """Put these rules in force, and no others, in a `with` block, a test function, or a whole TestCase.
+    """Apply these rules, and no others, in a `with` block, a test function, or a whole TestCase.
 
     rules: records, or dicts of the fields of `Rule`. Only `slug` and `limits` are required; a path is a prefix
     unless `path_kind` is set. `limits` is a list of rates such as "10/minute", of `Limit`s, and of dicts of
@@ -92,7 +92,7 @@ class override_rules(TestContextDecorator):
         with ExitStack() as stack:
             stack.enter_context(_reloading_saved_rules())
             written = {**django_setting("RATELIMITER", {}), "ENABLED": True, "API_KEY_RESOLVER": None}
-            stack.enter_context(override_settings(RATELIMITER=written))  # the engine is forgotten with the settings
+            stack.enter_context(override_settings(RATELIMITER=written))  # a change of the settings resets the engine
             for owner, name, stand_in in (
                 (backend, "_build", lambda: in_force.engine),
                 (cache, "_state", cache._State()),
@@ -119,7 +119,7 @@ class override_rules(TestContextDecorator):
 
 @contextmanager
 def _reloading_saved_rules() -> Iterator[None]:
-    """Have the rules of the database read again at the end, if they were changed meanwhile: the engine was not told."""
+    """Reload the rules of the database at the end if they were changed meanwhile: they were not published."""
     saved: list[Any] = []
 
     def note(version: Any, **_signal: Any) -> None:
@@ -135,7 +135,7 @@ def _reloading_saved_rules() -> Iterator[None]:
 
 
 class _EngineWithoutVersions(MemoryEngine):
-    """Believes any version: a rule that the test saves is not in force, and makes nothing stale."""
+    """Accepts any version: rules that the test saves are not used, and make nothing stale."""
 
     def check(
         self, charges: Iterable[Charge], *, version: int | Version | None = None, **options: Any

@@ -57,7 +57,7 @@ class AccessEntryAdmin(NulSafeAdmin):
 
     @admin.display(description=_("whom"), ordering="value")
     def subject(self, entry: AccessEntry) -> str:
-        """Return the caller in words."""
+        """Return the caller as text."""
         return entry.subject
 
     @admin.display(description=_("action"), ordering="action")

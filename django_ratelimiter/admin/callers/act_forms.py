@@ -1,4 +1,4 @@
-"""From what the form on a caller's page sends to the act that it means."""
+"""From the data of the form on a caller's page to the act."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from django.utils.translation import gettext as _
 from ...callers.acts import Act, ActRefused, EndLease, GiveBack, ResetCounters
 from ...callers.grants import EndAccess, GrantMore, MoveTier, SetAccess
 
-#: The day on which most grants end, unless another is chosen; Monday is 0.
+#: The default end day of grants; Monday is 0.
 FRIDAY = 4
 
 
 class EndDay(NamedTuple):
-    """A day until the end of which something may be granted."""
+    """A day until the end of which something can be granted."""
 
     value: str
     label: str
@@ -26,8 +26,8 @@ class EndDay(NamedTuple):
 
 
 def days(today: date | None = None) -> list[EndDay]:
-    """Return the days to choose from; the coming Friday is chosen."""
-    today = today or timezone.localdate(datetime.now(UTC))  # without USE_TZ, what Django takes by itself has no zone
+    """Return the days to choose from; the next Friday is preselected."""
+    today = today or timezone.localdate(datetime.now(UTC))  # without USE_TZ, Django's default is naive
     friday = today + timedelta(days=(FRIDAY - today.weekday() - 1) % 7 + 1)
     month = today + timedelta(days=30)
     choices = {
@@ -44,7 +44,7 @@ def days(today: date | None = None) -> list[EndDay]:
 
 
 def act_from(sent: Any) -> Act:
-    """Return the act whose button was pressed. Raises ActRefused for what cannot be read."""
+    """Return the act of the pressed button. Raises ActRefused for invalid data."""
     verb, _colon, name = str(sent.get("act", "")).partition(":")
     if verb == "reset":
         return ResetCounters([name] if name else ())
@@ -81,7 +81,7 @@ def _multiplier(text: Any) -> Decimal:
 
 
 def _until(sent: Any) -> datetime:
-    """Return the end of the day that was chosen: the next midnight, in the operator's time zone."""
+    """Return the end of the selected day: the next midnight, in the operator's time zone."""
     try:
         day = date.fromisoformat(str(sent.get("date") or sent.get("until") or ""))
         end = datetime.combine(day + timedelta(days=1), time())

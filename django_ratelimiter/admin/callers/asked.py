@@ -1,4 +1,4 @@
-"""What a request to a caller's page asks about, what of it may stand in addresses, and whom the operator looked up."""
+"""The caller in a request to a caller's page, which of its values may be in URLs, and the operator's last callers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ...usage import names
 from ...values.partitions import encode_partition, partition_names
 from ...values.references import parse_reference
 
-#: What the operator's session keeps: the callers who were looked up, but for those known by a secret.
+#: The key in the operator's session for callers that were looked up, without those identified by a secret.
 LOOKED_UP: Final = "ratelimiter_callers"
 MAX_LOOKED_UP: Final = 50
 
 
 def caller_typed(kind: str, text: str) -> Caller:
-    """Return the caller whom the form of the search means. Raises UnknownCaller.
+    """Return the caller from the search form. Raises UnknownCaller.
 
-    Whatever kind was chosen, a reference or a whole response with one leads to its caller, unless that kind has this.
+    With any selected kind, a reference, or a whole response with one, finds its caller, unless that kind has this text.
     """
     if kind == "reference" or parse_reference(text) is None:
         return caller_of(kind, text)
@@ -33,7 +33,7 @@ def caller_typed(kind: str, text: str) -> Caller:
 
 
 def known_in(request: HttpRequest) -> list[str]:
-    """Return what else is known of the caller, as partitions: from the address, and from the form that asks for it."""
+    """Return more known values of the caller, as partitions: from the URL, and from the form that asks for them."""
     known = request.GET.getlist("is")
     sent = [request.GET, request.POST] if "know" in request.POST else [request.GET]
     for data in sent:
@@ -42,7 +42,7 @@ def known_in(request: HttpRequest) -> list[str]:
 
 
 def open_query(request: HttpRequest) -> tuple[QueryDict, bool]:
-    """Return the address's query with all that is known and is no secret, and whether that is all that is known."""
+    """Return the URL's query with all known values that are not secret, and whether these are all known values."""
     parts, is_all = open_parts(known_in(request))
     query = request.GET.copy()
     for key in [key for key in query if key == "is" or key.startswith("is:")]:
@@ -53,9 +53,9 @@ def open_query(request: HttpRequest) -> tuple[QueryDict, bool]:
 
 
 def looked_up(request: HttpRequest, digest: str) -> tuple[str, str]:
-    """Return kind and value of the caller whom a digest stands for, or those of the digest.
+    """Return kind and value of the caller of a digest, or of the digest itself.
 
-    That is whom this operator has looked up, or whom REVEAL lets this operator know.
+    The caller is known if this operator has looked it up, or if REVEAL allows its name to this operator.
     """
     found = request.session.get(LOOKED_UP, {}).get(digest)
     if found is None and request.user.has_perm(names.PERMISSION):
@@ -66,7 +66,7 @@ def looked_up(request: HttpRequest, digest: str) -> tuple[str, str]:
 
 
 def _openly(name: names.Name) -> tuple[str, str] | None:
-    """Return kind and value of a revealed name; `None` for a key that may stand in no address."""
+    """Return kind and value of a revealed name; `None` for a key that must not be in a URL."""
     if name.kind == "user":
         return "user", by_key(name.value)
     if name.kind == "ip":
@@ -76,7 +76,7 @@ def _openly(name: names.Name) -> tuple[str, str] | None:
 
 
 def remember(request: HttpRequest, caller: Caller) -> None:
-    """Keep who was looked up in the operator's session, so that their digest in a report leads here."""
+    """Store the caller in the operator's session, so that its digest in a report leads to its page."""
     if caller.kind == "digest" or caller.is_secret:
         return
     known, found = dict(request.session.get(LOOKED_UP, {})), [caller.kind, caller.open_value]

@@ -1,4 +1,4 @@
-"""The forms behind the admin's pages of callers: who is in which tier, who is denied, who is allowed past all rules."""
+"""The forms of the admin's pages of callers: assignments to tiers, and access entries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..rules.forms import PlainDecimalField
 
 
 def _multiplier_field() -> forms.DecimalField:
-    """A multiplier without the zeros that the database pads it with."""
+    """Return a multiplier field without the trailing zeros of the database."""
     field = TierAssignment._meta.get_field("multiplier")
     return PlainDecimalField(
         label=capfirst(field.verbose_name),
@@ -35,7 +35,7 @@ def _multiplier_field() -> forms.DecimalField:
 
 
 def _api_key_field() -> forms.CharField:
-    """A key as callers send it, typed once: only its hash is kept, and nothing shows the key again."""
+    """Return a field for a key as callers send it, which is entered once: only its hash is stored and shown."""
     return forms.CharField(
         label=capfirst(gettext_lazy("API key")),
         max_length=MAX_API_KEY,
@@ -47,7 +47,7 @@ def _api_key_field() -> forms.CharField:
 
 
 class UserSelect(AutocompleteSelect):
-    """Django's field that completes users. What no key could be is nobody: Django would ask the database for it."""
+    """Django's field for searching users. An invalid key finds no user: Django would query the database for it."""
 
     def optgroups(self, name: str, value: Any, attr: Any = None) -> Any:
         return super().optgroups(name, [each for each in value if self._may_be_key(each)], attr)
@@ -76,7 +76,7 @@ class AssignmentForm(forms.ModelForm):
 
 
 class NewAssignmentForm(AssignmentForm):
-    """A new assignment. An API key is typed once; only its hash is kept, and nothing shows the key again."""
+    """A new assignment. An API key is entered once; only its hash is stored and shown."""
 
     api_key = _api_key_field()
 
@@ -90,7 +90,7 @@ class NewAssignmentForm(AssignmentForm):
         return super().clean()
 
     def _get_validation_exclusions(self) -> set[str]:
-        """The hash is no field of this form, but the constraints on it are to be checked."""
+        """Include the hash, which is not a field of this form, so that its constraints are checked."""
         exclude: set[str] = super()._get_validation_exclusions()  # type: ignore[misc]
         return exclude - {"api_key_hash"}
 
@@ -104,7 +104,7 @@ class AccessEntryForm(forms.ModelForm):
 
 
 class NewAccessEntryForm(AccessEntryForm):
-    """A new access entry. Which of its three fields is filled in says what kind of value it is."""
+    """A new access entry. The kind of value depends on which of its three fields is filled in."""
 
     ip = forms.CharField(
         label=gettext_lazy("Address or network"),
@@ -124,7 +124,7 @@ class NewAccessEntryForm(AccessEntryForm):
     api_key = _api_key_field()
 
     def clean_user(self) -> str:
-        """The primary key of the user of that name."""
+        """Return the primary key of the user with that name."""
         name: str = self.cleaned_data["user"]
         if not name:
             return ""
@@ -135,7 +135,7 @@ class NewAccessEntryForm(AccessEntryForm):
             raise ValidationError(_("There is no user with this name."), code="unknown") from None
 
     def clean(self) -> dict[str, Any] | None:
-        """Make a kind and a value of the one field that is filled in."""
+        """Set kind and value from the field that is filled in."""
         typed = {kind: self.cleaned_data.get(kind) for kind in AccessEntry.Kind.values}
         filled = [kind for kind, value in typed.items() if value]
         if not any(kind in self.errors for kind in typed):
@@ -147,7 +147,7 @@ class NewAccessEntryForm(AccessEntryForm):
         return super().clean()
 
     def _get_validation_exclusions(self) -> set[str]:
-        """Kind and value are no fields of this form, but what is unique is to be checked."""
+        """Include kind and value, which are not fields of this form, so that uniqueness is checked."""
         exclude: set[str] = super()._get_validation_exclusions()  # type: ignore[misc]
         return exclude - ({"kind", "value"} if self.instance.kind else set())
 

@@ -1,4 +1,4 @@
-"""A caller's page: who it is, why they may do what they may, all of their counters, and what to do for them."""
+"""A caller's page: who it is, what it may do and why, all of its counters, and acts for it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ADDRESS: Final = "django_ratelimiter_caller"
 
 REPORTS: Final = "django_ratelimiter.view_usage_report"
 
-#: The operator's session keeps the reason that was typed last.
+#: The key in the operator's session for the last reason.
 REASON: Final = "ratelimiter_reason"
 
 KIND_LABELS: Final = {
@@ -61,13 +61,13 @@ class CallerPage(admin.ModelAdmin):
         return [page, *super().get_urls()]
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
-        """Have the admin lead to the app's front page who may act on callers and see no assignments."""
+        """Show the app in the admin to users who can act on callers, but cannot view assignments."""
         return {**super().get_model_perms(request), "act": _may_see(request)}
 
     @method_decorator(in_own_transactions)
     @method_decorator(sensitive_post_parameters())
     def caller_view(self, request: HttpRequest) -> HttpResponse:
-        """Show a caller, look one up, or act on one. 403 without a permission to."""
+        """Show a caller, look one up, or act on one. 403 without the permission."""
         if not _may_see(request):
             raise PermissionDenied
         request.current_app = self.admin_site.name
@@ -90,7 +90,7 @@ class CallerPage(admin.ModelAdmin):
         return self._show(request, caller, may_act=is_open)
 
     def _caller(self, request: HttpRequest) -> Caller | None:
-        """Return the caller that the address names; of a digest the caller whom this operator has looked up."""
+        """Return the caller in the URL; for a digest, the caller that this operator has looked up."""
         known = known_in(request)
         if digest := request.GET.get("digest", ""):
             kind, value = looked_up(request, digest)
@@ -100,7 +100,7 @@ class CallerPage(admin.ModelAdmin):
         return caller_of(request.GET.get("kind", "user"), request.GET.get("value", ""), known)
 
     def _look_up(self, request: HttpRequest) -> HttpResponse:
-        """On to the page of who was typed. What may stand in no log is not in its address."""
+        """Redirect to the page of the entered caller. Values that must not be in a log are not in its URL."""
         try:
             caller = caller_typed(request.POST.get("kind", ""), request.POST.get("value", ""))
         except UnknownCaller as error:
@@ -108,7 +108,7 @@ class CallerPage(admin.ModelAdmin):
         return self._to(request, caller)
 
     def _to(self, request: HttpRequest, caller: Caller) -> HttpResponse:
-        """On to the page of a caller, whose address holds no key of an API or a session."""
+        """Redirect to the page of a caller. Its URL contains no key of an API or a session."""
         remember(request, caller)
         if caller.is_secret or caller.kind == "digest":
             named = {"rule": caller.rule} if caller.is_everybody or caller.is_nobody else {}
@@ -126,7 +126,7 @@ class CallerPage(admin.ModelAdmin):
         return TemplateResponse(request, "admin/django_ratelimiter/caller_search.html", context)
 
     def _act(self, request: HttpRequest, caller: Caller) -> HttpResponse:
-        """Do it, and tell what was found afterwards."""
+        """Perform the act, and show the result of the check."""
         reason = request.POST.get("reason", "")
         request.session[REASON] = [caller.digest, reason[:MAX_REASON]]
         try:
@@ -144,7 +144,7 @@ class CallerPage(admin.ModelAdmin):
         return HttpResponseRedirect(self._url(request.GET))
 
     def _show(self, request: HttpRequest, caller: Caller, *, may_act: bool) -> HttpResponse:
-        """Show the caller. may_act: not while keys are known that cannot come with an act."""
+        """Show the caller. may_act: False if keys are known that an act cannot include."""
         remember(request, caller)
         rules = latest_rules()
         grounds = grounds_of(caller, rules)
@@ -216,14 +216,14 @@ def _may_see(request: HttpRequest) -> bool:
 
 
 def _named_rules(request: HttpRequest, rules: Any, links: rows.Links) -> list[rows.RuleLink]:
-    """Return the rule that the address names, whose reference led here; empty = none, or none in force."""
+    """Return the rule in the URL, whose reference led here; empty = none, or no current one."""
     slug = request.GET.get("rule", "")
     found = [rule.name for rule in (*rules.rules, *inline.registered()) if rule.slug == slug]
     return [rows.RuleLink(name, links.rule(slug)) for name in found[:1]]
 
 
 def _acts(request: HttpRequest, caller: Caller, rules: Any, access: Any) -> dict[str, Any]:
-    """Return what the form of acts shows."""
+    """Return the context of the form of acts."""
     may_grant = request.user.has_perm(GRANT)
     return {
         "may_unblock": request.user.has_perm(UNBLOCK) and not (caller.is_everybody or caller.is_nobody),
@@ -239,7 +239,7 @@ def _acts(request: HttpRequest, caller: Caller, rules: Any, access: Any) -> dict
 
 
 def _last_reason(request: HttpRequest, caller: Caller) -> str:
-    """Return the reason that was typed for this caller last, so that it is typed once for several acts."""
+    """Return the last reason for this caller, so that it is entered once for several acts."""
     digest, reason = request.session.get(REASON) or ("", "")
     return str(reason) if digest == caller.digest else ""
 

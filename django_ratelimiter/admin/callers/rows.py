@@ -1,4 +1,4 @@
-"""A caller as the page shows them: counters as lines of a table, figures in words, links for those who may."""
+"""The rows of a caller's page: counters as rows of a table, figures as text, links if the operator may open them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from ...values.references import reference_of
 from ..formatting import period_in_words
 from ..identities import label_of, may_see_names
 
-#: Lines of usage that are shown.
+#: Maximum number of rows of usage.
 MAX_DAYS: Final = 200
 
-#: A counter that is used up to this share is nearly full.
+#: The share of use from which a counter is nearly full.
 NEARLY: Final = 0.8
 
 
 class CounterRow(NamedTuple):
-    """A counter in words. used: "" = not known. width: of its bar. level: the class of the bar's colour.
+    """A counter as text. used: "" = not known. width: of its bar. level: the CSS class of the bar's colour.
 
-    is_assumed: the limit is that of a tier which is not known to be the caller's. before_login: by which limits the
-    rule decides where the user is not known yet; "" = by the same.
+    is_assumed: the limit belongs to a tier that may not be the caller's. before_login: the rule's limits while
+    the user is not known; "" = the same.
     """
 
     counter: Counter
@@ -51,7 +51,7 @@ class CounterRow(NamedTuple):
 
 
 class RuleLink(NamedTuple):
-    """A rule's name, and the address of its page; "" = none for this operator. until: when it passes; "" = not said."""
+    """A rule's name and the URL of its page; "" = no access. until: when it allows requests again; "" = not shown."""
 
     name: str
     url: str
@@ -67,7 +67,7 @@ class LeaseRow(NamedTuple):
 
 
 class Links:
-    """Addresses of other pages of this admin, for those who may see them; "" = none."""
+    """URLs of other pages of this admin, if the operator may open them; "" = none."""
 
     def __init__(self, site: Any, request: HttpRequest) -> None:
         self._site, self._request = site, request
@@ -76,7 +76,7 @@ class Links:
         self._rules = dict(Rule.objects.values_list("slug", "pk")) if may_see else {}
 
     def url(self, name: str, *args: Any) -> str:
-        """Return the address of a page; "" where the site has none of this name."""
+        """Return the URL of a page; "" if the site has no page of this name."""
         try:
             return reverse(f"admin:{name}", args=args, current_app=self._site.name)
         except NoReverseMatch:
@@ -86,7 +86,7 @@ class Links:
         return self.url("django_ratelimiter_rule_change", self._rules[slug]) if slug in self._rules else ""
 
     def row(self, row: Any) -> str:
-        """Return the address of a row's page."""
+        """Return the URL of a row's page."""
         model = type(row)
         if not self._site.is_registered(model) or not self._site.get_model_admin(model).has_view_permission(
             self._request
@@ -95,7 +95,7 @@ class Links:
         return self.url(f"{model._meta.app_label}_{model._meta.model_name}_change", row.pk)
 
     def explain(self, caller: Caller, rule: str = "") -> str:
-        """Return the page that explains a request of this caller's. rule: of the reference that led here."""
+        """Return the URL of the page that explains a request of this caller. rule: of the reference that led here."""
         known = {
             "user": by_key(caller.user_id) if caller.user_id else "",
             "ip": caller.address,
@@ -109,7 +109,7 @@ class Links:
 
 
 def counter_rows(found: Counters, caller: Caller, links: Links) -> list[CounterRow]:
-    """Return the lines, those that block the caller first, then the fullest."""
+    """Return the rows: first the counters that block the caller, then the fullest."""
     rows = [
         _row(counter, links, _is_assumed(counter, caller), found.before_login_of(counter.rule))
         for counter in found.counters
@@ -122,7 +122,7 @@ def _share(counter: Counter) -> float:
 
 
 def _is_assumed(counter: Counter, caller: Caller) -> bool:
-    """Return whether nobody knows if this is the caller's limit, for the tier is not known."""
+    """Return whether this may not be the caller's limit, because the tier is not known."""
     return caller.kind == "digest" and (counter.rule.depends_on_tier or not caller.is_everybody)
 
 
@@ -163,7 +163,7 @@ def _used(counter: Counter, figures: Mapping[str, str], is_assumed: bool) -> str
 
 
 def _rough(microseconds: int) -> str:
-    """Return a length of time in words, as exact as an operator needs it."""
+    """Return a duration as text, as precise as operators need it."""
     seconds = -(-microseconds // 1_000_000)
     for size in (86_400, 3_600, 60):
         if seconds >= 2 * size:
@@ -172,12 +172,12 @@ def _rough(microseconds: int) -> str:
 
 
 class State(NamedTuple):
-    """Which rules reject the caller now, for the first line of the page.
+    """The rules that reject the caller now, for the first line of the page.
 
-    own, shared: those of the caller alone, and those whose counter all callers share, with the addresses of their
-    pages; "" = none. until: when all of them pass; "" = never, or not known. is_latest: some of them pass earlier, and
-    each says when. elsewhere: those for a scope that no view names. before_login: those that reject only where a view
-    checks a token itself. unknown: those of which that cannot be said. until_before_login: at the latest.
+    own, shared: those with the caller's own counter, and those with a shared one, with the URLs of their pages; "" =
+    none. until: when all of them allow requests again; "" = never, or not known. is_latest: some do so earlier, and
+    each has its own time. elsewhere: those for a scope that no view names. before_login: those that only reject if a
+    view checks a token itself. unknown: those for which that is not known. until_before_login: the latest time.
     """
 
     own: Sequence[RuleLink]
@@ -191,7 +191,7 @@ class State(NamedTuple):
 
 
 def state_of(found: Counters, links: Links) -> State:
-    """Return how the caller stands."""
+    """Return the state of the caller."""
     elsewhere, blocked = found.blocked_scopes, found.blocked_views
     ends = _ends(blocked)
     is_latest = len(set(ends.values())) > 1
@@ -209,7 +209,7 @@ def state_of(found: Counters, links: Links) -> State:
 
 
 def _ends(blocked: Iterable[Counter]) -> dict[str, str]:
-    """Return when each rule passes, by slug."""
+    """Return when each rule allows requests again, by slug."""
     by_rule: dict[str, list[Counter]] = {}
     for each in blocked:
         by_rule.setdefault(each.rule.slug, []).append(each)
@@ -217,13 +217,13 @@ def _ends(blocked: Iterable[Counter]) -> dict[str, str]:
 
 
 def _named(counters: Iterable[Counter], links: Links, ends: Mapping[str, str] | None = None) -> list[RuleLink]:
-    """Return the rules of these counters, each once. ends: when they pass, by slug, where that is to be said."""
+    """Return the rules of these counters, each once. ends: when they allow requests again, by slug, if shown."""
     rules = {each.rule.slug: each.rule for each in counters}
     return [RuleLink(rule.name, links.rule(slug), (ends or {}).get(slug, "")) for slug, rule in rules.items()]
 
 
 def _until(blocked: Sequence[Counter]) -> str:
-    """Return until when the caller is rejected by some of these; "" = not at all, or for good."""
+    """Return until when the caller is rejected by some of these; "" = not at all, or for ever."""
     ends: list[datetime] = [each.blocked_until for each in blocked if each.blocked_until]
     return until_in_words(max(ends)) if len(ends) == len(blocked) and ends else ""
 
@@ -257,7 +257,7 @@ def entry_rows(entries: Iterable[Any], links: Links, counting: Any) -> list[dict
 
 
 def denial_rows(denials: Sequence[DeniedCaller], links: Links) -> list[dict[str, Any]]:
-    """Return the lines of requests that access entries denied; an entry that is deleted is named by its kind."""
+    """Return the rows of requests that access entries denied; a deleted entry is shown by its kind."""
     rows = AccessEntry.objects.in_bulk({each.entry for each in denials if each.entry}) if denials else {}
     found = [(each, rows.get(each.entry or 0)) for each in denials]
     return [
@@ -267,14 +267,14 @@ def denial_rows(denials: Sequence[DeniedCaller], links: Links) -> list[dict[str,
 
 
 def usage_rows(caller: Caller, counters: Counters) -> tuple[Any, Any, list[history.Day]]:
-    """Return the first and the last day, and the known usage, the latest first, with the names of the rules."""
+    """Return the first and last day, and the known usage, the latest first, with the names of the rules."""
     since, until, days = history.days({each.rule.slug: each.digest for each in counters.own})
     names = {each.rule.slug: each.rule.name for each in counters.own}
     return since, until, [day._replace(rule=names[day.rule]) for day in days[: -MAX_DAYS - 1 : -1]]
 
 
 def name_of(caller: Caller, request: HttpRequest) -> str:
-    """Return the name of the user, for those who may see users, or who callers are."""
+    """Return the name of the user, if this reader may view users or the names of callers."""
     if caller.user is None or not may_see_names(request.user):
         return ""
     return str(caller.user.get_username())

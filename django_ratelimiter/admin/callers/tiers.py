@@ -1,4 +1,4 @@
-"""The admin's pages of tiers and of who is in them."""
+"""The admin's pages of tiers and assignments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..versioned import VersionedAdmin
 from .forms import AssignmentForm, NewAssignmentForm, UserSelect
 from .page import CallerPage
 
-#: As many users, and groups, of a name that is searched for in another database.
+#: Maximum number of users, and of groups, found by name in another database.
 MAX_FOUND = 500
 
 GRANT = {
@@ -32,7 +32,7 @@ GRANT = {
 
 
 class PeriodFilter(admin.SimpleListFilter):
-    """Assignments by whether their time is to come, now, or over."""
+    """Filters assignments that have not started, are active, or have ended."""
 
     title = _("when")
     parameter_name = "when"
@@ -85,11 +85,11 @@ class TierAssignmentAdmin(CallerPage, NulSafeAdmin):
         css = {"all": ["django_ratelimiter/rules.css"]}  # noqa: RUF012
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TierAssignment]:
-        # Not joined: they may be in another database.
+        # Not joined, because they may be in another database.
         return super().get_queryset(request).prefetch_related("user", "group")
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """Leave out of the address what is no key of a row: the widgets would look for it, and fail."""
+        """Ignore values in the URL that are not valid primary keys: the widgets would raise an error."""
         initial: dict[str, Any] = super().get_changeform_initial_data(request)
         return {name: value for name, value in initial.items() if _may_be(self.opts, name, value)}
 
@@ -112,7 +112,7 @@ class TierAssignmentAdmin(CallerPage, NulSafeAdmin):
         return ("subject", "created_by", "created_at") if obj else ()
 
     def get_autocomplete_fields(self, request: HttpRequest) -> Any:
-        """A user is searched for where the project's own admin of users can be searched, else given by key."""
+        """Use a search for users if the project's own admin of users supports it, else the primary key."""
         users = get_user_model()
         if not self.admin_site.is_registered(users):
             return ()
@@ -131,7 +131,7 @@ class TierAssignmentAdmin(CallerPage, NulSafeAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Also those whose user or group has this name, where these are in another database."""
+        """Also find assignments by the name of their user or group, if these are in another database."""
         found, may_have_duplicates = super().get_search_results(request, queryset, search_term)
         if search_term and not is_joinable(TierAssignment, Group):
             users, groups = (
@@ -158,12 +158,12 @@ class TierAssignmentAdmin(CallerPage, NulSafeAdmin):
 
     @admin.display(description=_("who"))
     def subject(self, assignment: TierAssignment) -> str:
-        """Return the subject in words."""
+        """Return the subject as text."""
         return assignment.subject
 
 
 def _may_be(opts: Any, name: str, value: Any) -> bool:
-    """Return whether a field may begin with this value: where it points to rows, whether it is the key of one."""
+    """Return whether this can be a field's initial value: for a relation, a valid primary key."""
     field = next((each for each in opts.fields if each.name == name), None)
     if field is None or not field.is_relation:
         return True

@@ -1,4 +1,4 @@
-"""Rules that belong to a file: read-only in the admin, until somebody unlocks one on purpose."""
+"""Rules that belong to a file: read-only in the admin, until an operator unlocks one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOCKED: Final = Rule.Owner.FILE
 
 
 class ReasonForm(forms.Form):
-    """Why."""
+    """The reason."""
 
     reason = ReasonField(help_text=gettext_lazy("The history shows it."))
 
@@ -40,12 +40,12 @@ class OwnedRules(admin.ModelAdmin):
     """An admin of rules in which those of a file cannot be changed or deleted before they are unlocked."""
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        typed = getattr(request, "ratelimiter_locked", None)  # the form comes back with an error, so nothing is saved
+        typed = getattr(request, "ratelimiter_locked", None)  # shown again with an error, so nothing is saved
         is_free = not _is_locked(obj) or obj.pk == typed
         return super().has_change_permission(request, obj) and is_free
 
     def note_lock(self, request: HttpRequest, row: Model) -> None:
-        if _is_locked(row) and request.POST.get(SEEN):  # which no form holds that was opened while it was locked
+        if _is_locked(row) and request.POST.get(SEEN):  # missing in a form that was opened while it was locked
             request.ratelimiter_locked = row.pk  # type: ignore[attr-defined]
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
@@ -57,7 +57,7 @@ class OwnedRules(admin.ModelAdmin):
         return super().has_delete_permission(request, obj) and not _is_locked(obj)
 
     def may_unlock(self, request: HttpRequest) -> bool:
-        """Return whether the user may unlock rules: who could then have them enforced as they like."""
+        """Return whether the user may unlock rules, which includes enforcing them."""
         return super().has_change_permission(request) and request.user.has_perm(PUBLISH)
 
     def get_urls(self) -> list[URLPattern]:
@@ -71,7 +71,7 @@ class OwnedRules(admin.ModelAdmin):
         return super().render_change_form(request, context, *args, **kwargs)
 
     def unlock_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask why, and unlock the rule."""
+        """Ask for the reason, and unlock the rule."""
         if not self.may_unlock(request):
             raise PermissionDenied
         rule = self.get_object(request, unquote(object_id))
@@ -97,12 +97,12 @@ class OwnedRules(admin.ModelAdmin):
 
     @admin.display(description=gettext_lazy("owner"))
     def owner_shown(self, rule: Rule) -> str:
-        """Return to whom a rule belongs."""
+        """Return the owner of a rule."""
         return str(rule.get_owner_display())
 
 
 def owner_note(rule: Rule) -> SafeString:
-    """Return the owner of a rule for the list; nothing where that is the admin, as it is for most."""
+    """Return the owner of a rule for the list; empty for the admin, the usual owner."""
     if rule.owner == Rule.Owner.ADMIN:
         return SafeString("")
     return format_html('<br><span class="ratelimiter-owner">{}</span>', rule.get_owner_display())
@@ -114,7 +114,7 @@ def locked_among(rules: Any) -> list[str]:
 
 
 def name_locked(request: HttpRequest, slugs: Sequence[str]) -> None:
-    """Say of which rules an action changes nothing, because they belong to a file and are locked."""
+    """Show a message with the rules that an action does not change, because they belong to a file and are locked."""
     if slugs:
         text = _("Rules of a file stay as they are: %(names)s. Change them there, or unlock them first.")
         messages.warning(request, text % {"names": ", ".join(slugs)})

@@ -33,7 +33,7 @@ from .ownership import ReasonForm
 PAGE: Final = "django_ratelimiter_rules_file"
 DOWNLOAD: Final = "django_ratelimiter_rules_download"
 
-#: The largest file that is read: of many thousand rules.
+#: Maximum size of a file: enough for many thousand rules.
 MAX_BYTES: Final = 1_000_000
 
 _TYPES: Final = {"yaml": "application/yaml", "json": "application/json"}
@@ -45,7 +45,7 @@ class UploadForm(forms.Form):
     file = forms.FileField(label=gettext_lazy("Rules file"), help_text=gettext_lazy("YAML or JSON, at most 1 MB."))
 
     def clean_file(self) -> RulesFile:
-        """Return what the file says. Its faults are the field's."""
+        """Return the content of the file. Its errors become errors of the field."""
         uploaded = self.cleaned_data["file"]
         if uploaded.size > MAX_BYTES:
             raise ValidationError(_("The file is larger than 1 MB."))
@@ -57,7 +57,7 @@ class UploadForm(forms.Form):
 
 
 class ApplyForm(ReasonForm):
-    """What was uploaded and shown, with the state that its plan was made from; and why it is applied."""
+    """What was uploaded and shown, with the state of its plan; and the reason for applying it."""
 
     text = forms.CharField(widget=forms.HiddenInput, max_length=MAX_BYTES, strip=False)
     name = forms.CharField(widget=forms.HiddenInput, max_length=255)
@@ -90,7 +90,7 @@ class RulesFilePage(admin.ModelAdmin):
         return response
 
     def file_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the downloads and the form; once a file is uploaded, its plan; and apply it once that is confirmed."""
+        """Show the downloads and the form; after an upload, its plan; and apply it after confirmation."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         may_upload = self.has_change_permission(request) and request.user.has_perm(PUBLISH)
@@ -108,7 +108,7 @@ class RulesFilePage(admin.ModelAdmin):
         return TemplateResponse(request, "admin/django_ratelimiter/rules_file.html", {**common, **context})
 
     def _applied(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse | None:
-        """Apply what was shown. `None` = the page is to be shown again, with the plan as it is now."""
+        """Apply what was shown. `None` = show the page again, with the current plan."""
         form = ApplyForm(request.POST)
         if not {"text", "name", "expected"} <= form.data.keys():
             raise PermissionDenied
@@ -125,7 +125,7 @@ class RulesFilePage(admin.ModelAdmin):
         if form.is_valid() and self._apply(request, file, **_only(form.cleaned_data, "reason", "expected")):
             return HttpResponseRedirect(self._address())
         form.data = request.POST.copy()
-        form.data["expected"] = plan.state  # of the plan that is shown from now on
+        form.data["expected"] = plan.state  # of the plan that is shown now
         context |= shown | {"form": form}
         return None
 
@@ -153,7 +153,7 @@ class RulesFilePage(admin.ModelAdmin):
 
 
 def _uploaded(request: HttpRequest) -> dict[str, Any]:
-    """Return what the page shows of an uploaded file: its plan, or its faults."""
+    """Return the page's context for an uploaded file: its plan, or its errors."""
     form = UploadForm(request.POST, request.FILES)
     if form.is_valid():
         file = form.cleaned_data["file"]
@@ -177,7 +177,7 @@ def _plan_for(request: HttpRequest, file: RulesFile) -> FilePlan:
 
 
 def _read(text: str, name: str) -> RulesFile:
-    """Return the rules of an uploaded text. Raises ValidationError with its faults."""
+    """Return the rules of an uploaded text. Raises ValidationError with its errors."""
     try:
         return read(text, name)
     except YamlMissing as error:
@@ -191,7 +191,7 @@ def _errors(error: WrongFile) -> ValidationError:
 
 
 def _plan_context(request: HttpRequest, plan: FilePlan) -> dict[str, Any]:
-    """Return what the page shows of a plan. missing: the permissions that the user lacks for it."""
+    """Return the page's context for a plan. missing: the permissions that the user lacks for it."""
     actions = {"added": "add", "changed": "change"}
     needed = {get_permission_codename(actions[change.kind], AccessEntry._meta) for change in plan.access.changes}
     return {

@@ -1,4 +1,4 @@
-"""What the operator chooses for a forecast: the periods, the limit whose quota is the line, and a share of callers."""
+"""The operator's choices for a forecast: the periods, the limit whose quota is the line, and a share of callers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ...forecast.samples.periods import (
     yesterday,
 )
 
-#: What the names of the fields begin with, for they stand in the form of the rule.
+#: The prefix of the fields, which are in the rule's form.
 PREFIX: Final = "forecast"
 
 #: The share of callers that a proposal of the advisor may reject, in percent.
@@ -34,7 +34,7 @@ _BOUNDS: Final = (MinValueValidator(FIRST_DAY), MaxValueValidator(LAST_DAY))
 
 
 class ChoicesForm(forms.Form):
-    """The choices. Once valid, `periods` has one or two of them."""
+    """The choices. After validation, `periods` has one or two of them."""
 
     use_required_attribute = False
 
@@ -74,21 +74,21 @@ class ChoicesForm(forms.Form):
     quota_of = forms.CharField(required=False, max_length=100)
 
     def __init__(self, data: Any = None, *, limits: Sequence[tuple[str, str]] = ()) -> None:
-        if data is not None and not data.get(f"{PREFIX}-share"):  # the first question comes from a form without it
+        if data is not None and not data.get(f"{PREFIX}-share"):  # missing if the request comes from another form
             data = {**dict(data.items()), f"{PREFIX}-share": DEFAULT_SHARE}
         super().__init__(data, prefix=PREFIX, label_suffix="")
         limit: Any = self.fields["limit"]
         limit.choices = limits
 
     def clean_day(self) -> date | None:
-        """The day, if it is the one that is asked for."""
+        """Return the day, if that is the selected period."""
         day: date | None = self.cleaned_data["day"]
         if self.cleaned_data.get("period") == ONE_DAY and day is None:
             raise forms.ValidationError(_("Choose the day."))
         return day
 
     def quota_for(self, limit: str) -> int | None:
-        """Return the quota that was typed for this limit; `None` = none was, or the number was another limit's."""
+        """Return the quota that was entered for this limit; `None` = none, or it was entered for another limit."""
         data = self.cleaned_data if self.is_bound else {}
         return data.get("quota") if data.get("quota_of") in ("", limit) else None
 
@@ -99,7 +99,7 @@ class ChoicesForm(forms.Form):
 
     @property
     def periods(self) -> list[NamedPeriod]:
-        """Return the periods that are chosen, the one beside last."""
+        """Return the selected periods, the one for comparison last."""
         data = self.cleaned_data if self.is_bound else {}
         chosen = data.get("period") or YESTERDAY
         first = one_day(data["day"]) if chosen == ONE_DAY else last_week() if chosen == WEEK else yesterday()

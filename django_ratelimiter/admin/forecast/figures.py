@@ -1,4 +1,4 @@
-"""A forecast as the panel shows it: in words, with names for slugs and digests."""
+"""A forecast for the panel: as text, with names for slugs and digests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .proposals import value_of
 def panel_context(
     request: HttpRequest, before: RuleRecord | None, after: RuleRecord, choices: ChoicesForm, rows: Sequence[LimitRow]
 ) -> dict[str, Any]:
-    """Return the context of the panel. before: the saved rule, `None` = it is not in force; after: the form's."""
+    """Return the context of the panel. before: the saved rule, `None` = it is not in use; after: the form's."""
     coverage, tiers = read_coverage(), dict(Tier.objects.values_list("slug", "name"))
     forecasts = [(each.name, Forecast(before, after, each.period, coverage=coverage)) for each in choices.periods]
     row, limit = _chosen(choices, rows, before)
@@ -47,7 +47,7 @@ def panel_context(
 
 
 def advice_context(after: RuleRecord, choices: ChoicesForm, rows: Sequence[LimitRow]) -> dict[str, Any]:
-    """Return the proposals of the advisor for the periods that are chosen."""
+    """Return the proposals of the advisor for the selected periods."""
     tiers = dict(Tier.objects.values_list("slug", "name"))
     first, *others = choices.periods
     attack = others[0] if others else None
@@ -77,7 +77,7 @@ def advice_context(after: RuleRecord, choices: ChoicesForm, rows: Sequence[Limit
 def _chosen(
     choices: ChoicesForm, rows: Sequence[LimitRow], before: RuleRecord | None
 ) -> tuple[LimitRow | None, Limit | None]:
-    """Return the limit that the line is for: the one that was chosen, else the first that changes or can have one."""
+    """Return the limit of the line: the selected one, else the first that changes or can have one."""
     wanted = choices.cleaned_data.get("limit") if choices.is_bound else ""
     found = [(row, limit) for row in rows if (limit := line.engine_limit(row)) is not None]
     saved = {(tier, each.limit) for tier, limits in (before.limits if before else {}).items() for each in limits}
@@ -144,7 +144,7 @@ def _period(request: HttpRequest, name: str, forecast: Forecast, tiers: Mapping[
 
 
 def _recorded(forecast: Forecast) -> dict[str, str]:
-    """Return what today's rule has rejected by this forecast, and what was counted."""
+    """Return what the current rule has rejected by this forecast, and what was counted."""
     sums = [sum(tier.before.requests[level] for tier in forecast.by_tier) for level in range(3)]
     counted = sum(figures.denied + figures.shadow_denied for figures in forecast.recorded.values())
     return {"counted": units(counted), "forecast": _range(Range(*sums))}

@@ -1,4 +1,4 @@
-"""Rejected requests by the hour: by the rule as it is, and beside it by the rule as it would be."""
+"""Rejected requests by the hour: by the old rule, and beside it by the new one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...rules.formatting import units
 
 
 class HourBars(NamedTuple):
-    """Two bars of one hour. Places in per cent. words: the hour and its figures."""
+    """Two bars of one hour. Positions in per cent. words: the hour and its figures."""
 
     slot_x: str
     slot_width: str
@@ -20,7 +20,7 @@ class HourBars(NamedTuple):
 
 
 def draw(hours: Sequence[HourForecast], words: Sequence[str]) -> dict[str, Any]:
-    """Place the bars; `top` is the number at the upper end, as text."""
+    """Return the bars; `top` is the number at the upper end, as text."""
     top = max((side.about for hour in hours for side in (hour.before, hour.after)), default=0) or 1
     slot = 100 / max(len(hours), 1)
     pairs = [

@@ -16,27 +16,27 @@ from ...forecast.samples.forecast import Forecast
 from ...models import RuleLimit
 from ...rules.formatting import CALENDAR_UNITS, limit_in_short, per
 
-#: Bars of the picture, and steps that the script knows of the callers' rates.
+#: Bars of the picture, and steps of the callers' rates for the script.
 MAX_BARS: Final = 48
 MAX_STEPS: Final = 500
 
 
 class LimitRow(NamedTuple):
-    """A limit of the form. name: what the names of its fields begin with, without the hyphen."""
+    """A limit of the form. name: the prefix of its fields, without the hyphen."""
 
     name: str
     limit: RuleLimit
 
     @property
     def choice(self) -> tuple[str, str]:
-        """Return its name and what it is called."""
+        """Return its name and its label."""
         limit = engine_limit(self)
         tier = self.limit.tier.name if self.limit.tier else _("every other tier")
         return self.name, f"{tier}: {limit_in_short(limit)}" if limit else self.limit.in_short
 
 
 class CallerBar(NamedTuple):
-    """A caller: the one of this rank among the sampled ones, the busiest first. Places in per cent."""
+    """The caller of this rank among the sampled ones, the busiest first. Positions in per cent."""
 
     x: str
     width: str
@@ -47,9 +47,9 @@ class CallerBar(NamedTuple):
 
 
 class Line(NamedTuple):
-    """The picture of one period. steps: pairs of a rate and how many sampled callers reach it, the highest rate first.
+    """The picture of one period. steps: pairs of a rate and the number of sampled callers that reach it, highest first.
 
-    top: the rate at the upper end. y: where the quota is. above: sampled callers above it, of `sampled`.
+    top: the rate at the upper end. y: position of the quota. above: sampled callers above it, of `sampled`.
     """
 
     bars: list[CallerBar]
@@ -62,7 +62,7 @@ class Line(NamedTuple):
 
 
 def limit_rows(formsets: Iterable[Any]) -> list[LimitRow]:
-    """Return the limits of the form as they are typed, without those that are to be deleted."""
+    """Return the limits of the form as entered, without those that are to be deleted."""
     rows = []
     for formset in (each.formset for each in formsets if issubclass(each.formset.model, RuleLimit)):
         forms = [*formset.initial_forms, *(each for each in formset.extra_forms if each.has_changed())]
@@ -75,7 +75,7 @@ def limit_rows(formsets: Iterable[Any]) -> list[LimitRow]:
 
 
 def engine_limit(row: LimitRow) -> Limit | None:
-    """Return the limit of a row; `None` = it is unlimited, cannot be enforced, or samples say nothing of it."""
+    """Return the limit of a row; `None` = it is unlimited, cannot be enforced, or has no samples."""
     try:
         limit = row.limit.to_limit()
     except (ValueError, TypeError):
@@ -84,9 +84,9 @@ def engine_limit(row: LimitRow) -> Limit | None:
 
 
 def rates(forecast: Forecast, row: LimitRow, limit: Limit) -> list[int]:
-    """Return the rates of the sampled callers of this limit, the lowest first: the quota that each would have needed.
+    """Return the rates of the limit's sampled callers, sorted: the quota that each would have needed.
 
-    In units per window, at an even pace. What a bucket holds is taken off first.
+    In units per window, at an even pace. The capacity of a bucket is subtracted first.
     """
     found = cells_of(limit, 1)
     assert found is not None
@@ -108,7 +108,7 @@ def _needed(units: int, limit: Limit, width: Width) -> int:
 
 
 def draw(ordered: Sequence[int], quota: int) -> Line:
-    """Place the callers of these rates, the lowest first, and the line. Heights grow with the logarithm."""
+    """Return the picture for callers with these sorted rates, and the line. The scale is logarithmic."""
     busiest = list(reversed(ordered))
     top = max(busiest[0] if busiest else 1, quota, 1) * 5 // 4 + 1
     ranks = _ranks(len(busiest))
@@ -132,7 +132,7 @@ def draw(ordered: Sequence[int], quota: int) -> Line:
 
 
 def _ranks(count: int) -> list[int]:
-    """Return ranks from 1 to the count: each of the first ones, and ever fewer of the others."""
+    """Return ranks from 1 to the count: all of the first ones, and ever fewer of the others."""
     if count <= MAX_BARS:
         return list(range(1, count + 1))
     return sorted({round(count ** (place / (2 * MAX_BARS))) for place in range(2 * MAX_BARS + 1)})
@@ -157,11 +157,11 @@ def _percent(value: float) -> str:
 
 
 def quota_label(limit: Limit) -> str:
-    """Return what the field of the quota is called: "Quota per day"."""
+    """Return the label of the quota field: "Quota per day"."""
     name = capfirst(_("quota"))
     return f"{name} / {CALENDAR_UNITS[limit.calendar]}" if limit.calendar else per(name, limit.window_us)
 
 
 def label_of(limit: Limit) -> str:
-    """Return what a rate is counted by: "/min"."""
+    """Return the unit of a rate: "/min"."""
     return limit_in_short(limit).partition("/")[2]

@@ -1,7 +1,7 @@
 """The forecast below the form of a rule: the form's unsaved values, on recorded traffic. Nothing is saved.
 
-The button posts the form as it is. It comes back as it was sent, as after an error, with the forecast below it. So
-whoever takes a number from the forecast takes it into the form that is saved next.
+The button posts the form. The page shows the same form again, as after an error, with the forecast below it. So
+a number that is copied from the forecast is in the form that is saved next.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from .figures import advice_context, panel_context
 from .line import LimitRow, limit_rows
 from .proposals import with_proposal
 
-#: What staff need to see a forecast, which tells of callers.
+#: The permissions to see a forecast, which contains data of callers.
 PERMISSION: Final = "django_ratelimiter.view_usage_report"
 
-#: The names of the two buttons; the first one, in a URL, shows the forecast of the rule as it is saved.
+#: The names of the two buttons; the first one, in a URL, shows the forecast of the saved rule.
 ASK: Final = "_forecast"
 TAKE: Final = "_forecast_take"
 
-#: The name of the buttons that put a proposal into the form.
+#: The name of the buttons that copy a proposal to the form.
 PROPOSAL: Final = "_forecast_proposal"
 
-#: The value of the first one that asks for proposals, too.
+#: The value of the button that also requests proposals.
 ADVISE: Final = "advise"
 
 
 class UnsavedForm(forms.ModelForm):
-    """A form that can be sent to be looked at. is_only_read: it is never valid then, though it has no errors."""
+    """A form that can be sent without saving. is_only_read: then it is never valid, even without errors."""
 
     is_only_read = False
 
@@ -66,7 +66,7 @@ class ForecastPanel(VersionedAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> Any:
-        """Show the form once more if a forecast is asked for, without the locks and the version of a save."""
+        """Show the form again if a forecast is requested, without the locks and the version of a save."""
         if not _is_asked(request):
             return super().changeform_view(request, object_id, form_url, extra_context)
         if not request.user.has_perm(PERMISSION):
@@ -79,7 +79,7 @@ class ForecastPanel(VersionedAdmin):
 
     @csrf_protect_m  # type: ignore[untyped-decorator]
     def _looked_at(self, request: HttpRequest, object_id: str | None, form_url: str, extra_context: Any) -> Any:
-        """Return the page of a form that was not sent to be saved, without the transaction that Django opens."""
+        """Return the page of a form that was not sent to be saved, without Django's transaction."""
         row = None if object_id is None else self.get_object(request, unquote(object_id))
         if row is not None:
             request.ratelimiter_outdated = _follow(request, row)  # type: ignore[attr-defined]
@@ -87,7 +87,7 @@ class ForecastPanel(VersionedAdmin):
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         rule = kwargs.get("obj")
-        # A conflict is shown once, and answered by the next save: nothing may come between.
+        # A conflict is shown once, and the next save resolves it: nothing may happen in between.
         in_conflict = getattr(request, "ratelimiter_theirs", None) is not None
         if request.user.has_perm(PERMISSION) and not in_conflict:
             context["forecast_button"] = ASK
@@ -116,7 +116,7 @@ class ForecastPanel(VersionedAdmin):
     def _forecast(
         self, request: HttpRequest, context: dict[str, Any], choices: ChoicesForm, rows: list[LimitRow], pk: str | None
     ) -> dict[str, Any]:
-        """Return the forecast, and the proposals if they are asked for; or why there is none."""
+        """Return the forecast, and the proposals if requested; or the reason why there is none."""
         form, own = context["adminform"].form, dict[str, Any]()
         if pk is None:
             return self._forecast_of_new(request, form.instance, choices, rows)
@@ -134,7 +134,7 @@ class ForecastPanel(VersionedAdmin):
     def _forecast_of_new(
         self, request: HttpRequest, rule: Rule, choices: ChoicesForm, rows: list[LimitRow]
     ) -> dict[str, Any]:
-        """Return the forecast of a rule that is not saved, from the samples of one that matches the same requests."""
+        """Return the forecast of an unsaved rule, from the samples of one that matches the same requests."""
         after, reason = _record(rule, [row.limit for row in rows])
         if after is None:
             return {"problem": reason}
@@ -162,9 +162,9 @@ def _wants_advice(request: HttpRequest) -> bool:
 
 
 def _follow(request: HttpRequest, rule: Rule) -> bool:
-    """Let the form name the limits that there are, and return whether somebody else has changed the rule.
+    """Update the form to the current limits, and return whether another user has changed the rule.
 
-    The form keeps the digest that it came with: the next save finds the conflict, and shows both sides.
+    The form keeps its digest: the next save finds the conflict, and shows both sides.
     """
     seen = request.POST.get(SEEN, "")
     if conflict(request, rule) is None:
@@ -176,7 +176,7 @@ def _follow(request: HttpRequest, rule: Rule) -> bool:
 
 
 def _with_number(typed: Any) -> Any:
-    """Return the form with the line's number as the quota of its limit; as it is if another limit was chosen since."""
+    """Return the form with the line's number as its limit's quota; unchanged if another limit was selected since."""
     number, limit = typed.get("forecast-quota", ""), typed.get("forecast-limit", "")
     name = f"{limit}-quota"
     if not number.isdecimal() or name not in typed or typed.get("forecast-quota_of", limit) != limit:
@@ -191,7 +191,7 @@ def _limits_of(rule: Rule) -> Any:
 
 
 def _record(rule: Rule, limits: list[RuleLimit], slug: str = "") -> tuple[RuleRecord | None, str]:
-    """Return a rule as it would be enforced, or `None` and why it cannot be. slug: what it is counted under."""
+    """Return the enforceable rule, or `None` and the reason why not. slug: that its usage is counted under."""
     try:
         return rule_from(rule_data(rule, limits) | ({"slug": slug} if slug else {})), ""
     except (ValueError, TypeError, KeyError) as error:

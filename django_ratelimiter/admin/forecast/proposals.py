@@ -1,4 +1,4 @@
-"""Puts a proposal of the advisor into the form of a rule: quota, window and burst of one limit."""
+"""Copies a proposal of the advisor to the form of a rule: quota, window and burst of one limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .line import LimitRow
 
 
 def value_of(proposal: Proposal, rows: Sequence[LimitRow]) -> str:
-    """Return what the button sends: the row's name, quota, window and burst; "" if no limit of the form is its tier's.
+    """Return the value of the button: the row's name, quota, window and burst; "" if no limit of the form fits.
 
     The row is that of the tier, else that of every other tier.
     """
@@ -21,7 +21,7 @@ def value_of(proposal: Proposal, rows: Sequence[LimitRow]) -> str:
 
 
 def with_proposal(typed: Any, value: str) -> Any:
-    """Return the form with the proposal in it; as it is if the value is none that `value_of` returns."""
+    """Return the form with the proposal; unchanged if the value is not one from `value_of`."""
     name, _, rest = value.partition(":")
     parts = rest.split(":")
     if f"{name}-quota" not in typed or len(parts) != 3 or not all(part.isdecimal() for part in parts[:2]):

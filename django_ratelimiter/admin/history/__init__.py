@@ -1,1 +1,1 @@
-"""The history of the rules: versions, what changed, and the way back."""
+"""The history of the rules: versions, their changes, and restoring one."""

@@ -1,4 +1,4 @@
-"""How addresses name versions, and the names of the addresses themselves."""
+"""Versions in URLs, and the names of the URL patterns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST: Final = 2**63 - 1
 
 
 def keys_of(versions: Sequence[Any]) -> list[str]:
-    """Return what names each version in an address: its number; with its epoch where a later one has that number."""
+    """Return each version's key in URLs: its number; with its epoch if a later version has the same number."""
     numbers = {version.number for version in versions}
     latest = dict(snapshots().filter(number__in=numbers).order_by("epoch").values_list("number", "epoch"))
     return [
@@ -31,12 +31,12 @@ def keys_of(versions: Sequence[Any]) -> list[str]:
 
 
 def exact_key_of(version: Any) -> str:
-    """Return what names a version for good."""
+    """Return a version's key that is always unique."""
     return f"{version.number}-{version.epoch}"
 
 
 def version_named(key: str) -> Version:
-    """Return the version that a key with an epoch names. Http404 if it names none."""
+    """Return the version of a key with an epoch. Raises Http404 if there is none."""
     found = _KEY.fullmatch(key)
     if not found or not found[2] or max(map(int, found.groups())) > _MOST:
         raise Http404
@@ -44,7 +44,7 @@ def version_named(key: str) -> Version:
 
 
 def row_named(key: str) -> Any:
-    """Return the stored version of this key, the latest of its number. Http404 if there is none."""
+    """Return the stored version with this key, the latest of its number. Raises Http404 if there is none."""
     found = _KEY.fullmatch(key)
     if not found or max(int(part or 0) for part in found.groups()) > _MOST:
         raise Http404

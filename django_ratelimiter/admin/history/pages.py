@@ -1,6 +1,6 @@
-"""The pages of the history: all versions, one of them, any two compared, and the way back to one.
+"""The pages of the history: all versions, one of them, a comparison of two, and restoring one.
 
-Also a rule's own history, in the place of Django's, which names fields but not from what to what.
+Also a rule's own history, instead of Django's, which lists fields without their old and new values.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from .permissions import PUBLISH, missing_permissions
 from .undo import offered_lately, reason_to_bring_back
 
 PER_PAGE: Final = 20
-#: The parameter of a rule's own history that says from which version back.
+#: The query parameter of a rule's own history for the version to start from, backwards.
 OLDER: Final = "until"
 
 
 class BringBackForm(forms.Form):
-    """Why, and what the operator has seen: the version that was the latest when the changes were shown."""
+    """The reason, and the latest version when the changes were shown."""
 
     reason = ReasonField(help_text=gettext_lazy("Why you bring this version back. The history shows it."))
     seen = forms.CharField(widget=forms.HiddenInput, max_length=40)
@@ -59,7 +59,7 @@ class HistoryPages(admin.ModelAdmin):
         return [*pages, *super().get_urls()]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """The list of rules, above it the way back from a change of the last day."""
+        """Show the list of rules, with a link to undo a change of the last day."""
         undo = offered_lately(request, self.admin_site.name) if request.method == "GET" else None
         return super().changelist_view(request, {"undo": undo} | (extra_context or {}))
 
@@ -70,7 +70,7 @@ class HistoryPages(admin.ModelAdmin):
         return super().render_change_form(request, context, *args, **kwargs)
 
     def versions_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the stored versions, the latest first, with what each has changed."""
+        """Show the stored versions, the latest first, with the changes of each."""
         self._may_view(request)
         page = Paginator(log.rows(), PER_PAGE).get_page(request.GET.get("p"))
         entries = log.entries_of(list(page.object_list))
@@ -85,7 +85,7 @@ class HistoryPages(admin.ModelAdmin):
         return self._page(request, "history.html", context)
 
     def version_view(self, request: HttpRequest, key: str) -> HttpResponse:
-        """Show one version, and what it has changed of the one before it."""
+        """Show one version, and its changes from the previous one."""
         self._may_view(request)
         row = row_named(key)
         before = log.row_before(log.version_of(row))
@@ -96,7 +96,7 @@ class HistoryPages(admin.ModelAdmin):
         return self._page(request, "history_version.html", context)
 
     def compare_view(self, request: HttpRequest) -> HttpResponse:
-        """Show what differs between two versions: `?from=7&to=12`."""
+        """Show the differences between two versions: `?from=7&to=12`."""
         self._may_view(request)
         before, after = (row_named(request.GET.get(name, "")) for name in ("from", "to"))
         context = {
@@ -110,7 +110,7 @@ class HistoryPages(admin.ModelAdmin):
         return self._page(request, "history_compare.html", context)
 
     def bring_back_view(self, request: HttpRequest, key: str) -> HttpResponse:
-        """Show what bringing back a version would change, and do it once a reason is given."""
+        """Show what restoring a version would change, and do it after a reason is given."""
         if not request.user.has_perm(PUBLISH):
             raise PermissionDenied
         self._may_view(request)
@@ -130,8 +130,8 @@ class HistoryPages(admin.ModelAdmin):
             if form.is_valid() and form.data["reason"] == reason_to_bring_back(
                 row, version_named(form.cleaned_data["seen"])
             ):
-                form.data["reason"] = reason_to_bring_back(row)  # there may be more versions by now
-            form.data["seen"] = exact_key_of(way.seen)  # of the changes that are shown from now on
+                form.data["reason"] = reason_to_bring_back(row)  # there may be more versions now
+            form.data["seen"] = exact_key_of(way.seen)  # of the changes that are shown now
         context = {
             "title": _("Bring back version %(number)s?") % {"number": row.number},
             "row": row,
@@ -144,7 +144,7 @@ class HistoryPages(admin.ModelAdmin):
         return self._page(request, "history_bring_back.html", context)
 
     def _bring_back(self, request: HttpRequest, row: Any, reason: str, seen: str) -> bool:
-        """Bring it back, log it and say so. False = the page is to be shown again: the rules have changed."""
+        """Restore it, log it and show a message. False = show the page again, because the rules have changed."""
         try:
             made = bring_back(log.version_of(row), version_named(seen), request.user, reason)
         except NothingToBringBack as error:
@@ -164,10 +164,10 @@ class HistoryPages(admin.ModelAdmin):
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show what was changed of one rule, from what to what, and by whom."""
+        """Show the changes of one rule, with old and new values, and their authors."""
         rule = self.get_object(request, unquote(object_id))
         if rule is None:
-            return super().history_view(request, object_id)  # which says so
+            return super().history_view(request, object_id)  # it shows a message
         if not self.has_view_or_change_permission(request, rule):
             raise PermissionDenied
         start = request.GET.get(OLDER)

@@ -1,4 +1,4 @@
-"""The permissions that bringing back a version takes: that to publish, and those for each change that it makes."""
+"""The permissions for restoring a version: to enforce rules, and those for each change that it makes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _ACTIONS: Final = {"added": "add", "changed": "change", "removed": "delete"}
 
 
 def missing_permissions(request: HttpRequest, changes: Iterable[Change], others: Iterable[str] = ()) -> list[str]:
-    """Return the names of the permissions that this user lacks for these changes, as Django lists them.
+    """Return the names of the permissions that this user lacks for these changes, as in Django's lists.
 
-    others: codenames of permissions that are needed beside.
+    others: codenames of additional permissions.
     """
     needed = {codename for change in changes for codename in _needed(change)} | {*others}
     lacking = sorted(name for name in needed if not request.user.has_perm(f"{Rule._meta.app_label}.{name}"))
@@ -32,11 +32,11 @@ def missing_permissions(request: HttpRequest, changes: Iterable[Change], others:
 
 
 def _needed(change: Change) -> set[str]:
-    if change.subject == "enforcement":  # it is never changed
+    if change.subject == "enforcement":  # it is never restored
         return set()
     action = _ACTIONS[change.kind]
     needed = {get_permission_codename(action, _MODELS[change.subject]._meta)}
     limits = [field for field in change.fields if field.name == "limits"]
-    if change.subject == "rule" and change.kind != "removed" and limits:  # a deleted rule takes its limits along
+    if change.subject == "rule" and change.kind != "removed" and limits:  # a deleted rule's limits are deleted with it
         needed.add(get_permission_codename("add" if change.kind == "added" else "change", RuleLimit._meta))
     return needed

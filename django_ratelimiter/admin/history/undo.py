@@ -1,4 +1,4 @@
-"""The way back from the last change in one click: who has changed the rules, or one of them, and the version before."""
+"""Undoing the last change with one click: who has changed the rules, or one of them, and the version before."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from ...usage.times import aware, now
 from .keys import BRING_BACK, exact_key_of
 from .permissions import PUBLISH
 
-#: For so long the list of rules, and a rule's form, offer the way back.
+#: Time for which the list of rules, and a rule's form, offer to undo a change.
 LATELY: Final = timedelta(days=1)
-#: Among so many of the latest versions the one is looked for that changed something last.
+#: Number of latest versions that are searched for the last change.
 RECENT: Final = 10
-#: So many versions before that one are looked at for what it may have undone.
+#: Number of earlier versions that the last change is compared with: it may have undone them.
 LOOKED_BACK: Final = 2
-#: Characters of what a version has changed.
+#: Maximum characters of a version's changes.
 MAX_WORDS: Final = 200
 
 _REASON_LENGTH: Final = RuleSetVersion._meta.get_field("reason").max_length or 255
 
 
 class LastChange(NamedTuple):
-    """The latest version that has changed something, and the one before it. later: how many have changed more since."""
+    """The latest version with a change, and the one before it. later: number of later changes to other rules."""
 
     row: Any
     before: Any
@@ -44,7 +44,7 @@ class LastChange(NamedTuple):
 
 
 class Undo(NamedTuple):
-    """What a page offers. when_and_who: of the change. what: it has changed. later: what would be undone beside it."""
+    """The offer on a page. when_and_who: of the change. what: its changes. later: what else would be undone."""
 
     url: str
     number: int
@@ -54,10 +54,10 @@ class Undo(NamedTuple):
 
 
 def last_change(slug: str | None = None, since: datetime | None = None) -> LastChange | None:
-    """Return the last change that bringing back the version before it undoes; `None` = none of the latest was one.
+    """Return the last change, which restoring the version before it undoes; `None` = there is none among the latest.
 
-    Nor is one that has itself undone the change before: its way back would repeat the mistake.
-    slug: of a rule; `None` = any rule or tier. since: an aware moment; no version from before it is looked at.
+    A change that has itself undone the change before is skipped: undoing it would repeat the mistake.
+    slug: of a rule; `None` = any rule or tier. since: an aware time; older versions are ignored.
     At most two queries.
     """
     rows = [*storage.snapshots().defer("snapshot")[: RECENT + 1]]
@@ -79,7 +79,7 @@ def last_change(slug: str | None = None, since: datetime | None = None) -> LastC
 def offered_undo(
     request: HttpRequest, site: str, slug: str | None = None, since: datetime | None = None
 ) -> Undo | None:
-    """Return the way back from the last change; `None` if there is none, or this user may not go it.
+    """Return the offer to undo the last change; `None` if there is none, or this user lacks the permissions.
 
     site: the name of the admin site. slug, since: as in `last_change`.
     """
@@ -97,15 +97,15 @@ def offered_undo(
 
 
 def offered_lately(request: HttpRequest, site: str, slug: str | None = None) -> Undo | None:
-    """Return the way back as `offered_undo` does, from a change of the last day."""
+    """Return the same as `offered_undo`, for changes of the last day."""
     return offered_undo(request, site, slug, now() - LATELY)
 
 
 def reason_to_bring_back(version: Any, until: Version | None = None) -> str:
-    """Return what stands in the field for the reason at first: which versions are undone. version: the stored row.
+    """Return the initial reason: which versions are undone. version: the stored row to restore.
 
-    until: the last of these; `None` = the latest. Of many versions, those that only stopped enforcement or reset
-    counters count as well.
+    until: the last of the undone versions; `None` = the latest. If there are many, those that only stopped enforcement
+    or reset counters are included as well.
     """
     rows = [*storage.snapshots_after(log.version_of(version)).defer("snapshot")]
     rows, number = [row for row in rows if until is None or log.version_of(row).order <= until.order], version.number
@@ -136,14 +136,14 @@ def when_and_who(row: Any) -> str:
 
 
 def ago(moment: datetime) -> str:
-    """Return how long ago a moment is, in words."""
+    """Return how long ago a time is, as text."""
     if (now() - moment).total_seconds() < 60:
         return _("less than a minute ago")
     return _("%s ago") % timesince(moment, depth=1)
 
 
 def _are_opposite(changes: list[Change], later: list[Change]) -> bool:
-    """Return whether the later changes have undone the others, and nothing else."""
+    """Return whether the later changes have undone the others, and changed nothing else."""
     back = {"added": "removed", "removed": "added", "changed": "changed"}
     first = {
         (each.subject, each.slug, each.kind, *sorted((field.name, field.before, field.after) for field in each.fields))
@@ -157,7 +157,7 @@ def _are_opposite(changes: list[Change], later: list[Change]) -> bool:
 
 
 def _is_undone(change: Change) -> bool:
-    """Return whether this is brought back: not the switch of all enforcement, nor counters that were reset."""
+    """Return whether this is restored: not the switch of all enforcement, nor counters that were reset."""
     if change.subject == "enforcement":
         return False
     return change.kind != "changed" or any(field.name != "generation" for field in change.fields)

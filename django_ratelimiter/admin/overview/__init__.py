@@ -1,1 +1,1 @@
-"""The app's front page in the admin: how the limiter stands, what it rejects, and what needs attention."""
+"""The app's front page in the admin: the state of the limiter, what it rejects, and what needs attention."""

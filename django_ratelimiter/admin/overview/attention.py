@@ -1,4 +1,4 @@
-"""What needs attention, as data: the page puts it in words. A fixed number of queries, nothing per rule."""
+"""What needs attention, as data; the page makes texts of it. A fixed number of queries, none per rule."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from ...usage.collector.lag import Lag, lag
 from ...usage.reports.totals import Freshness
 from ...usage.times import Granularity, aware, floor, now, stored
 
-#: Rules that no request has matched for so long are named.
+#: Rules that matched no request for this time are listed.
 IDLE: Final = timedelta(days=30)
-#: While counts have come in within this time, somebody collects, and Redis is not asked what waits there.
+#: If counts were added within this time, the collector runs, and Redis is not asked for waiting batches.
 FRESH: Final = timedelta(minutes=3)
-#: What waits for longer than this, in seconds, is late.
+#: Seconds after which waiting batches are late.
 LATE: Final = 300.0
 
-#: Checks whose subject stands on the page in words of its own: rules left out, usage not collected, unknown views.
+#: Checks with their own text on the page: rules that are left out, usage not collected, unknown views.
 OWN_CHECKS: Final = {"django_ratelimiter.W006", "django_ratelimiter.W013", "django_ratelimiter.W019"}
 
 
 class DeadRule(NamedTuple):
-    """A rule that matches no request, for it names what no view has."""
+    """A rule that matches no request, because no view has the name in it."""
 
     slug: str
     unknown: UnknownName
 
 
 class RuleDoubts(NamedTuple):
-    """What is wrong with rules. idle: slugs of rules that no request has matched for IDLE."""
+    """Problems of rules. idle: slugs of rules that matched no request for IDLE."""
 
     left_out: list[RejectedRule]
     dead: list[DeadRule]
@@ -52,11 +52,11 @@ class RuleDoubts(NamedTuple):
 
 
 class UsageDoubts(NamedTuple):
-    """What is wrong with usage.
+    """Problems of usage.
 
-    late_seconds: for how long counts wait to be collected; `None` = they come in. rejecting: slugs of rules that
-    reject an unusual share of their requests, and since when. is_idle: no count has come in for a while, and none
-    waits. exhausted: slugs of rules whose counter all callers share and have used up, and until when they reject;
+    late_seconds: how long counts have waited to be collected; `None` = not late. rejecting: slugs of rules that
+    reject an unusual share of their requests, and since when. is_idle: no counts were added for a while, and none
+    wait. exhausted: slugs of rules with a used-up counter that all callers share, and until when they reject;
     `None` = for ever.
     """
 
@@ -67,8 +67,8 @@ class UsageDoubts(NamedTuple):
 
 
 def read_rule_doubts() -> RuleDoubts:
-    """Look at the rules in force for what keeps them from working."""
-    rules = cache.current_rules()  # compiled already, if this process knows the latest
+    """Return problems of the current rules."""
+    rules = cache.current_rules()  # compiled already, if this process has the latest
     if rules.version != storage.committed_version():
         rules = storage.load()
     active = [rule for rule in rules.rules if rule.mode != "off"]
@@ -78,9 +78,9 @@ def read_rule_doubts() -> RuleDoubts:
 
 
 def read_usage_doubts(fresh: Freshness, rejecting_lately: Iterable[str], *, engine_answers: bool) -> UsageDoubts:
-    """Read the alerts that last; ask the engine what waits only where nothing has come in for a while.
+    """Return the lasting alerts; ask the engine for waiting batches only if no counts were added for a while.
 
-    rejecting_lately: slugs of rules; it is asked about those of them that all callers share a counter of.
+    rejecting_lately: slugs of rules; those with a counter that all callers share are read.
     """
     began = dict(_episodes().values_list("name", "began_at"))
     rejecting = [
@@ -113,14 +113,14 @@ def _episodes() -> QuerySet[UsageEpisode]:
 
 
 def _is_dead(found: UnknownName) -> bool:
-    """Return whether such a rule matches nothing: any code may ask for a scope, by a name that no view has."""
+    """Return whether such a rule matches nothing: but any code may name a scope that no view has."""
     return bool(found.close) or found.field != "scope"
 
 
 def _idle(rules: Collection[RuleRecord]) -> list[str]:
-    """Return the rules that were in force IDLE ago, are still, and have matched nothing since. Three queries.
+    """Return the rules that were in use IDLE ago, still are, and have matched nothing since. Three queries.
 
-    None where usage was not yet counted then.
+    Empty if usage was not yet counted then.
     """
     since = now() - IDLE
     start = floor(since, Granularity.DAY, timezone.get_default_timezone())

@@ -1,6 +1,6 @@
-"""How the engine stands as this process sees it: one call that compares nothing and spends nothing.
+"""The state of the engine, as this process sees it: one call that compares and charges nothing.
 
-And which processes decide by it, and which versions its shards hold: one pipeline for each node.
+Also the processes that use it, and the versions in its shards: one pipeline for each node.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from ...heartbeats import Heartbeat, pulse, read_fleet
 from ...rules import cache
 from ...rules.ruleset import NO_VERSION
 
-#: How often the engine is asked: the first call of a process may find no connection yet, and that is no fault.
+#: How often the engine is called: the first call of a process may have no connection yet, which is no error.
 ATTEMPTS: Final = 2
 #: Seconds between two attempts.
 PAUSE: Final = 0.1
 
-#: For so many seconds a process that did not reach Redis is pointed out.
+#: Seconds for which a process is highlighted after it did not reach Redis.
 OUTAGE_SECONDS: Final = 300.0
 
 
 class Health(NamedTuple):
-    """The answer of the engine, or why there was none.
+    """The reply of the engine, or why there was none.
 
-    milliseconds: of the round trip; `None` = no answer. problem: why there was no answer. open_breakers: servers that
-    this process does not ask at present. versions: those that its shards hold, one where it has none; `None` = a shard
-    holds none; empty = no answer. unanswered: shards that gave no answer. processes: those heard of lately, this one
-    first.
+    milliseconds: of the round trip; `None` = no reply. problem: why there was no reply. open_breakers: servers that
+    this process does not call at present. versions: those in its shards, or its only one; `None` = a shard
+    holds none; empty = no reply. unanswered: shards that did not answer. processes: those with recent heartbeats, this
+    one first.
     """
 
     milliseconds: float | None
@@ -49,14 +49,14 @@ class Health(NamedTuple):
 
     @property
     def is_degraded(self) -> bool:
-        """Return whether this process decides by the failure policies: the engine does not answer it."""
+        """Return whether this process decides by the failure policies, because it cannot reach the engine."""
         return self.milliseconds is None or self.open_breakers > 0
 
 
 def read_health(*, with_processes: bool = False) -> Health:
-    """Ask the engine once, and once more where it had no connection yet. Never raises for an engine that is away.
+    """Call the engine, and once more if there was no connection yet. Does not raise if the engine is out of reach.
 
-    with_processes: ask for the versions of all shards and for the processes, too.
+    with_processes: also read the versions of all shards and the processes.
     """
     problem = ""
     for attempt in range(ATTEMPTS):
@@ -77,7 +77,7 @@ def read_health(*, with_processes: bool = False) -> Health:
 
 
 def _with_processes(health: Health) -> Health:
-    """Add what all shards say. Where that cannot be read, this process is the only one that is known."""
+    """Add the data of all shards. If it cannot be read, only this process is known."""
     own = cache.current_rules().version
     try:
         fleet = read_fleet(own)
@@ -90,8 +90,8 @@ def _with_processes(health: Health) -> Health:
 def version_in_force(engine: Engine) -> Version | None:
     """Return the version that the engine compares calls with; `None` = it holds none. Raises EngineUnavailable.
 
-    A call by rules of before the first version is stale by any other, so that the engine names its own and changes
-    nothing. On several shards it is that of one of them.
+    A call with a version before the first one is always stale, so the engine returns its own and changes
+    nothing. If there are several shards, it is the version in one of them.
     """
     exact: Engine = engine.engine if isinstance(engine, LocalFirstEngine) else engine
     try:
@@ -102,7 +102,7 @@ def version_in_force(engine: Engine) -> Version | None:
 
 
 def outage_began(health: Health) -> datetime | None:
-    """Return since when this process does not ask a server; the latest of several. `None` = it asks all of them."""
+    """Return since when this process does not call a server; the latest of several. `None` = it calls all of them."""
     if not health.open_breakers or pulse.outage_at is None:
         return None
     return datetime.fromtimestamp(pulse.outage_at, UTC)
@@ -114,5 +114,5 @@ def had_outage_lately(process: Heartbeat) -> bool:
 
 
 def engine_in_words() -> str:
-    """Return what the engine asks, without passwords; "" = nothing, each process counts in its own memory."""
+    """Return the server of the engine, without passwords; "" = none, each process counts in its own memory."""
     return server_in_words() if settings.ENGINE is not None or settings.CACHE_ALIAS is not None else ""

@@ -1,4 +1,4 @@
-"""What needs attention, in words, each with a link to where it is mended."""
+"""What needs attention, as text, each with a link to where it can be fixed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .last_hour import LastHour
 from .status import Status
 from .viewer import Viewer
 
-#: How many rules of one kind are named.
+#: Maximum number of listed rules of one kind.
 MAX_NAMED: Final = 5
 
 
 class Item(NamedTuple):
-    """One line. level: "bad" or "warning". links: names and addresses; a name without a page has the address ""."""
+    """One line. level: "bad" or "warning". links: names and URLs; "" = no page."""
 
     level: str
     text: str
@@ -34,7 +34,7 @@ class Item(NamedTuple):
 
 
 class RuleLinks:
-    """Names and pages of rules by slug; read in one query, when first needed."""
+    """Names and pages of rules by slug; read with one query, at the first use."""
 
     def __init__(self, viewer: Viewer) -> None:
         self._viewer = viewer
@@ -44,26 +44,26 @@ class RuleLinks:
         return {slug: (name, pk) for slug, name, pk in Rule.objects.order_by().values_list("slug", "name", "pk")}
 
     def name(self, slug: str) -> str:
-        """Return the name of a rule; of a former one, or one in code, its slug."""
+        """Return the name of a rule; for a deleted one, or one in code, its slug."""
         return self._rows.get(slug, (slug, 0))[0] or slug
 
     def url(self, slug: str) -> str:
-        """Return the address of a rule's form; "" for who may not see rules, and where there is no form."""
+        """Return the URL of a rule's form; "" without the permission to view rules, or if there is no form."""
         if not self._viewer.sees_rules or slug not in self._rows:
             return ""
         return self._viewer.url("rule_change", self._rows[slug][1])
 
     def report_url(self, slug: str, **query: str) -> str:
-        """Return the address of the report on a rule's last hour."""
+        """Return the URL of the report on a rule's last hour."""
         return self._viewer.url("usagebucket_rule", period="1h", rule=slug, **query)
 
     def link(self, slug: str) -> tuple[str, str]:
-        """Return name and address."""
+        """Return name and URL."""
         return self.name(slug), self.url(slug)
 
 
 def status_items(status: Status, health: Health, viewer: Viewer) -> Iterator[Item]:
-    """Yield what is wrong with the version in force."""
+    """Yield problems of the current version."""
     if not status.older:
         return
     text = _(
@@ -84,7 +84,7 @@ def status_items(status: Status, health: Health, viewer: Viewer) -> Iterator[Ite
 
 
 def health_items(health: Health) -> Iterator[Item]:
-    """Yield what is wrong with Redis."""
+    """Yield problems of Redis."""
     if health.is_degraded:
         yield Item("bad", _("Redis does not answer this process: requests are decided by each rule's failure policy."))
     if health.unanswered:
@@ -110,7 +110,7 @@ def health_items(health: Health) -> Iterator[Item]:
 
 
 def usage_items(doubts: UsageDoubts, hour: LastHour, links: RuleLinks, viewer: Viewer) -> Iterator[Item]:
-    """Yield what is wrong with usage."""
+    """Yield problems of usage."""
     if hour.degraded:
         text = ngettext(
             "%(count)s request was decided without Redis in the last hour.",
@@ -138,7 +138,7 @@ def usage_items(doubts: UsageDoubts, hour: LastHour, links: RuleLinks, viewer: V
 
 
 def rule_items(doubts: RuleDoubts, links: RuleLinks, viewer: Viewer) -> Iterator[Item]:
-    """Yield what is wrong with rules and settings."""
+    """Yield problems of rules and settings."""
     for slug, reason in doubts.left_out[:MAX_NAMED]:
         yield Item("bad", _("Not in force:"), [links.link(slug)], str(reason))
     if len(doubts.left_out) > MAX_NAMED:

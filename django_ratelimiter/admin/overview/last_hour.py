@@ -1,4 +1,4 @@
-"""What was rejected in the last hour: by rule and minute, and of which clients. The number of queries is fixed."""
+"""Rejections in the last hour: by rule and minute, and by client. The number of queries is fixed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RejectingRule(NamedTuple):
 
 
 class LastHour(NamedTuple):
-    """The hour up to the start of the running minute.
+    """The hour before the start of the current minute.
 
     by_minute: requests rejected by all rules together; one that two rules reject counts twice. degraded: decided
     without the engine. rules: those with most rejected requests.
@@ -100,12 +100,12 @@ def _rules(rows: QuerySet[UsageBucket], period: Period) -> list[RejectingRule]:
 
 
 def _minute(start: datetime, period: Period) -> int:
-    """Return which minute of the period this is, from 0."""
+    """Return the index of this minute in the period."""
     return min(max((aware(start) - period.start) // timedelta(minutes=1), 0), MINUTES - 1)
 
 
 class SparkBar(NamedTuple):
-    """One minute of a small chart; places are texts in per cent, so that no locale writes a decimal comma."""
+    """One minute of a small chart; positions are texts in per cent, so that no locale inserts a decimal comma."""
 
     x: str
     width: str
@@ -115,7 +115,7 @@ class SparkBar(NamedTuple):
 
 
 def bars(values: Sequence[int], labels: Sequence[str]) -> list[SparkBar]:
-    """Place one bar for each minute; the highest is as high as the chart."""
+    """Return one bar for each minute; the highest is as high as the chart."""
     top, slot = max([*values, 1]), 100 / max(len(values), 1)
     return [
         SparkBar(

@@ -1,4 +1,4 @@
-"""The overview as its template shows it: in words, with links, and only what its viewer may see."""
+"""The overview for its template: as text, with links, and only what its viewer may see."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .views import search_context
 
 
 class Link(NamedTuple):
-    """A page that can be reached from here. is_danger: what it does affects every request."""
+    """A linked page. is_danger: its action affects every request."""
 
     text: str
     url: str
@@ -37,7 +37,7 @@ class Link(NamedTuple):
 
 
 class RuleRow(NamedTuple):
-    """A line of the table of the last hour. url: of the rule's form; report_url: of its report."""
+    """A row of the table of the last hour. url: of the rule's form; report_url: of its report."""
 
     name: str
     url: str
@@ -50,7 +50,7 @@ class RuleRow(NamedTuple):
 
 
 class ClientRow(NamedTuple):
-    """A line of the table of clients. name: who it is; "" = not known. url: of the caller's page."""
+    """A row of the table of clients. name: of the caller; "" = not known. url: of the caller's page."""
 
     digest: str
     name: str
@@ -62,7 +62,7 @@ class ClientRow(NamedTuple):
 
 
 def overview_context(request: HttpRequest) -> dict[str, Any]:
-    """Return the template's context; empty for staff whom it could lead nowhere."""
+    """Return the template's context; empty for staff who could open none of its pages."""
     viewer = Viewer(request)
     if not viewer.sees_overview:
         return {}
@@ -140,7 +140,7 @@ def _health(health: Health, viewer: Viewer) -> Mapping[str, Any]:
 
 
 def _collected(fresh: Freshness, doubts: UsageDoubts) -> str:
-    """Return when counts last came in; also that none waits, where that was long ago."""
+    """Return when counts were last added; and that none wait, if that was long ago."""
     if fresh.collected_at is None:
         return _("more than a week ago") if fresh.latest else _("never")
     when = ago(fresh.collected_at)
@@ -148,7 +148,7 @@ def _collected(fresh: Freshness, doubts: UsageDoubts) -> str:
 
 
 def _is_known(fresh: Freshness) -> bool:
-    """Return whether usage was ever collected. Without it, the figures would be 0 whatever was rejected."""
+    """Return whether usage was ever collected. Without it, the figures would be 0, whatever was rejected."""
     return fresh.collected_at is not None or fresh.latest is not None
 
 
@@ -203,7 +203,7 @@ def _labels(times: list[str], values: list[int]) -> list[str]:
 
 
 def _actions(viewer: Viewer, status: Status) -> list[Link]:
-    """Return the pages that are reached from here; those that this site lacks are left out."""
+    """Return the linked pages; those that this site lacks are left out."""
     links = [Link(_("Find a caller"), viewer.url("caller"))] if viewer.sees_callers else []
     if viewer.sees_rules:
         links += [

@@ -1,4 +1,4 @@
-"""The processes that have decided requests lately, in words."""
+"""The processes that have decided requests recently, as text."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ...usage.reports.chart import number
 from .health import Health
 from .status import Status
 
-#: So many are listed.
+#: Maximum number in the list.
 MAX_LISTED: Final = 50
 
 
 class ProcessRow(NamedTuple):
-    """A line of the list. is_older: it has not loaded the latest version yet. is_cut_off: a breaker of it is open."""
+    """A row of the list. is_older: it has not loaded the latest version yet. is_cut_off: a breaker of it is open."""
 
     name: str
     version: int
@@ -28,7 +28,7 @@ class ProcessRow(NamedTuple):
 
 
 def processes_context(health: Health, status: Status, *, in_detail: bool) -> dict[str, Any]:
-    """Return how many processes there are; in detail, which of them are behind, and each of them."""
+    """Return the number of processes; in detail, which of them are behind, and a list."""
     found = health.processes
     if not found:
         return {}
@@ -48,7 +48,7 @@ def processes_context(health: Health, status: Status, *, in_detail: bool) -> dic
 
 
 def _behind(status: Status, processes: int) -> Sequence[str]:
-    """Return a sentence for each older version that processes have."""
+    """Return a sentence for each older version in a process."""
     text = _("%(some)s of %(all)s still have version %(number)d.")
     return [
         text % {"some": number(count), "all": number(processes), "number": older}

@@ -1,4 +1,4 @@
-"""One field that leads to a page: of a user, an API key, an address, a rule, or a path."""
+"""One search field for users, API keys, addresses, rules and paths."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from ...values.references import parse_reference
 from ..identities import may_see_names
 from .viewer import Viewer
 
-#: How many of one kind are listed.
+#: Maximum number of results of one kind.
 MAX_MATCHES: Final = 10
 MAX_LENGTH: Final = 500
 
-#: What may stand before a ":" to say what follows. No session: its key opens it, and the address of a page is logged.
+#: Possible prefixes before a ":" that select the kind. No session: its key opens it, and URLs are logged.
 KINDS: Final = ("user", "api_key", "ip", "rule", "partition")
 
 _METHOD: Final = re.compile(r"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) +(?=/|https?://)", re.IGNORECASE)
@@ -37,7 +37,7 @@ _DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
 class Match(NamedTuple):
-    """What a text may stand for. kind: in words. url: its page."""
+    """A possible meaning of a text. kind: as text. url: its page."""
 
     kind: str
     name: str
@@ -45,10 +45,10 @@ class Match(NamedTuple):
 
 
 def find(text: str, viewer: Viewer) -> list[Match]:
-    """Return the pages that this text may lead to, the likeliest first; empty = nothing is known by it.
+    """Return the pages for this text, the likeliest first; empty = nothing was found.
 
-    A page that the site does not have is left out. "user:…", "rule:…" and the like look for that kind alone. A whole
-    response to a rejected request, which bears a reference, is as good as that.
+    Pages that the site lacks are left out. "user:…", "rule:…" and so on search only that kind. A whole
+    response to a rejected request, which contains a reference, is accepted as well.
     """
     text = text.strip()
     if not text or "\0" in text:
@@ -75,16 +75,16 @@ def _of_kind(kind: str, text: str, viewer: Viewer) -> Iterator[Match]:
 
 
 def _partition_url(text: str, viewer: Viewer) -> str:
-    """Return the page of a partition. Keys of sessions and APIs in it stand in no address."""
+    """Return the URL of a partition's page. It contains no keys of sessions and APIs."""
     try:
         caller = caller_of("partition", text)
-    except UnknownCaller:  # which the page says
+    except UnknownCaller:  # the page shows the error
         return viewer.caller_url("partition", text)
     return viewer.digest_url(caller.digest) if caller.is_secret else viewer.caller_url("partition", text)
 
 
 def _paths(text: str, viewer: Viewer) -> Iterator[Match]:
-    """A path, a whole address, or either after a method."""
+    """Yield a path, a whole URL, or either after a method."""
     found = _METHOD.match(text)
     method, text = (found[1].upper(), text[found.end() :]) if found else ("GET", text)
     if text.startswith(("http://", "https://")):
@@ -105,7 +105,7 @@ def _addresses(text: str, viewer: Viewer) -> Iterator[Match]:
 
 
 def _rules(text: str, viewer: Viewer) -> Iterator[Match]:
-    """The rule of this slug or name; else those that have the text in them, or name this view or path."""
+    """Yield the rule with this slug or name; else those that contain the text, or name this view or path."""
     if not viewer.sees_rules:
         return
     exact = Rule.objects.filter(Q(slug=text) | Q(name__iexact=text))
@@ -116,7 +116,7 @@ def _rules(text: str, viewer: Viewer) -> Iterator[Match]:
 
 
 def _users(text: str, viewer: Viewer) -> Iterator[Match]:
-    """The users of this login name, e-mail address or primary key; "id:42" is a primary key alone."""
+    """Yield the users with this login name, e-mail address or primary key; "id:42" is only a primary key."""
     sees_names = may_see_names(viewer.request.user)
     for user in _users_of(text):
         name = user.get_username() if sees_names else str(user.pk)
@@ -135,13 +135,13 @@ def _users_of(text: str) -> list[Any]:
     found = [] if is_key else list(users.filter(known_by)[:MAX_MATCHES])
     try:
         keyed = list(users.filter(pk=rest if is_key else text)[:1])
-    except (ValueError, ValidationError, OverflowError):  # no primary key of this kind
+    except (ValueError, ValidationError, OverflowError):  # not a valid primary key
         keyed = []
     return list(dict.fromkeys([*found, *keyed]))
 
 
 def _api_keys(text: str, viewer: Viewer) -> Iterator[Match]:
-    """The API key, if it is known. Its value is what rules count by, never the key itself."""
+    """Yield the API key, if it is known. Its value is the identity that rules count by, never the key itself."""
     request = HttpRequest()
     request.META[f"HTTP_{settings.API_KEY_HEADER.upper().replace('-', '_')}"] = text
     value = identify(request).value("api_key")
@@ -157,7 +157,7 @@ def _digests(text: str, viewer: Viewer) -> Iterator[Match]:
 
 
 def _references(text: str, viewer: Viewer) -> Iterator[Match]:
-    """The caller whom the reference of a rejection means; the page that explains, if nobody knows any more."""
+    """Yield the caller of a rejection's reference; the page that explains, if the caller is not known any more."""
     reference = find_reference(text) if viewer.sees_callers else parse_reference(text, known_rules())
     if reference is None:
         return

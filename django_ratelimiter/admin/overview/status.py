@@ -15,12 +15,12 @@ from ...rules.stored import storage
 from ...usage.times import aware
 from .health import Health
 
-#: What `switch_enforcement` writes into the version that it makes.
+#: The summary that `switch_enforcement` writes into its version.
 STOPPED, RESUMED = "enforcement stopped", "enforcement resumed"
 
 
 class VersionNote(NamedTuple):
-    """Who made a version, when, and why. author: a login name; "" = nobody who is known."""
+    """The author, time and reason of a version. author: a login name; "" = not known."""
 
     number: int
     created_at: datetime
@@ -30,14 +30,14 @@ class VersionNote(NamedTuple):
 
 
 class Status(NamedTuple):
-    """How the limiter stands.
+    """The state of the limiter.
 
     state: "on", "stopped" by an operator, "disabled" by the settings, or "degraded": the failure policies decide.
-    stopped: when and by whom; `None` = it is not, or nobody knows. resumed: the same of what was stopped before;
-    `None` = it was never, or is stopped again. oldest: when the oldest version was saved that is stored, where none
-    of those has stopped or resumed enforcement. number: of the latest version in the database; 0 = there is none.
-    version: who made it; `None` = that is not stored. older: the versions that shards of the engine still have,
-    with how many have each; likewise of processes.
+    stopped: when and by whom; `None` = not stopped, or not known. resumed: the same for the end of the last stop;
+    `None` = there was none, or enforcement is stopped. oldest: when the oldest stored version was saved, if no stored
+    version has stopped or resumed enforcement. number: of the latest version in the database; 0 = there is none.
+    version: its author; `None` = not stored. older: the older versions in shards of the engine,
+    with the number of shards; the same for processes.
     """
 
     state: str
@@ -51,12 +51,12 @@ class Status(NamedTuple):
 
     @property
     def is_everywhere(self) -> bool:
-        """Return whether all shards that answer have this version: then no request is decided by an older one."""
+        """Return whether all reachable shards have this version: then no request is decided by an older one."""
         return not self.older
 
 
 def read_status(health: Health) -> Status:
-    """Read it from the primary database, in up to six short queries."""
+    """Return the status from the primary database, with up to six short queries."""
     enforced = cache.enforcement_enabled()
     committed = storage.committed_version()
     latest = _note(storage.snapshots(committed))
@@ -70,7 +70,7 @@ def read_status(health: Health) -> Status:
 
 
 def _older(versions: Iterable[Version | None], than: Version) -> Mapping[int, int]:
-    """Count the versions that are older, the oldest first. A shard that has none takes the next that it hears of."""
+    """Count the older versions, the oldest first. A shard without a version gets it with the next call."""
     found = Counter(each for each in versions if each is not None and each.order < than.order)
     return {version.number: times for version, times in sorted(found.items(), key=lambda item: item[0].order)}
 

@@ -20,7 +20,7 @@ ADDRESS: Final = "django_ratelimiter_search"
 
 
 def search_context(viewer: Viewer) -> dict[str, str]:
-    """Return what the search field needs; nothing for who would find nothing."""
+    """Return the context of the search field; empty for users who could find nothing."""
     if not viewer.searches:
         return {}
     if viewer.sees_rules:
@@ -31,14 +31,14 @@ def search_context(viewer: Viewer) -> dict[str, str]:
 
 
 class OverviewSearch(admin.ModelAdmin):
-    """An admin with the search. What is typed comes in the body: it may be an API key, and addresses are logged."""
+    """An admin with the search. The text is sent in the body: it may be an API key, and URLs are logged."""
 
     def get_urls(self) -> list[URLPattern]:
         return [path("search/", self.admin_site.admin_view(self.search_view), name=ADDRESS), *super().get_urls()]
 
     @method_decorator(sensitive_post_parameters("q"))
     def search_view(self, request: HttpRequest) -> HttpResponse:
-        """Lead to the one page that the text stands for, or list those that it may stand for."""
+        """Redirect to the only result, or list several."""
         request.current_app = self.admin_site.name
         viewer = Viewer(request)
         if not viewer.searches:

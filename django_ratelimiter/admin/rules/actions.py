@@ -21,27 +21,27 @@ from .confirmation import may_enforce, question_page
 
 
 class RuleActions(admin.ModelAdmin):
-    """An admin with the actions. To enforce takes a permission of its own, beside the one to change rules."""
+    """An admin with the actions. To enforce needs its own permission, besides the one to change rules."""
 
     actions = ("switch_off", "shadow", "enforce", "forget")
 
     def has_publish_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may have rules enforced, for the list's action."""
+        """Return whether the user may enforce rules, for the list's action."""
         return self.has_change_permission(request) and may_enforce(request)
 
     @admin.action(description=gettext_lazy("Switch off selected rules"), permissions=["change"])
     def switch_off(self, request: HttpRequest, queryset: QuerySet[Rule]) -> None:
-        """Switch off."""
+        """Switch the rules off."""
         self._switch(request, queryset, Rule.Mode.OFF)
 
     @admin.action(description=gettext_lazy("Put selected rules in shadow"), permissions=["change"])
     def shadow(self, request: HttpRequest, queryset: QuerySet[Rule]) -> None:
-        """Count which requests they would reject, and reject none."""
+        """Set the rules to shadow: count which requests they would reject, and reject none."""
         self._switch(request, queryset, Rule.Mode.SHADOW)
 
     @admin.action(description=gettext_lazy("Enforce selected rules"), permissions=["publish"])
     def enforce(self, request: HttpRequest, queryset: QuerySet[Rule]) -> HttpResponse | None:
-        """Enforce, once confirmed where a rule would be enforced for everybody."""
+        """Enforce the rules, after a confirmation if one would be enforced for all callers."""
         question = question_page(self, request, queryset)
         if question is None:
             self._switch(request, queryset, Rule.Mode.ENFORCE)
@@ -49,11 +49,11 @@ class RuleActions(admin.ModelAdmin):
 
     @admin.action(description=gettext_lazy("Reset the counters of selected rules"), permissions=["change"])
     def forget(self, request: HttpRequest, queryset: QuerySet[Rule]) -> None:
-        """Start all counters from zero: the generation is part of their names, the old ones expire by themselves."""
+        """Reset all counters: the generation is a part of their names, and the old ones expire."""
         chosen = [
             rule
             for rule in queryset
-            if locked_among([rule]) or self.has_change_permission(request, rule)  # no file says what was spent
+            if locked_among([rule]) or self.has_change_permission(request, rule)  # a file does not contain usage
         ]
         limits = RuleLimit.objects.using(primary()).filter(rule__in=chosen)
         limited = {*limits.values_list("rule", flat=True)}
@@ -73,7 +73,7 @@ class RuleActions(admin.ModelAdmin):
             self.message_user(request, _("Nothing changed: the selected rules have no limits."), messages.WARNING)
 
     def _switch(self, request: HttpRequest, queryset: QuerySet[Rule], mode: Rule.Mode) -> None:
-        """Set the mode by one query, as one version; with the signals of each rule, and a line in its history."""
+        """Set the mode with one query, as one version; with the signals of each rule, and a line in its history."""
         locked, switched = list[str](), list[Rule]()
         with saved_as_version(request, _("Rules set to %(mode)s") % {"mode": mode.label}):
             rules = [*queryset.all()]  # read under the lock
@@ -105,9 +105,9 @@ def _raise_generations(limits: Sequence[RuleLimit]) -> None:
 
 
 def _save(rows: Sequence[Rule] | Sequence[RuleLimit], column: str) -> None:
-    """Save one column of rows of a model by one query, with the signals that `save` sends.
+    """Save one column of rows of a model with one query, and send the signals of `save`.
 
-    SQLite takes a query for each few hundred rows.
+    On SQLite there is a query for every few hundred rows.
     """
     model: Any = type(rows[0])
     named: Any = {"sender": model, "raw": False, "using": primary(), "update_fields": frozenset({column})}
@@ -119,5 +119,5 @@ def _save(rows: Sequence[Rule] | Sequence[RuleLimit], column: str) -> None:
 
 
 def _log_changes(request: HttpRequest, rules: Sequence[Rule], message: Any) -> None:
-    """Write a line into the history of each rule, all by one query."""
+    """Write a line into the history of each rule, all with one query."""
     LogEntry.objects.log_actions(request.user.pk, rules, CHANGE, message)  # type: ignore[arg-type]

@@ -36,10 +36,10 @@ from .listing import VIEW_USAGE, CodeRule, RuleChangeList, ViewFilter
 from .presets import PrefilledAdmin
 from .targets import doubts, place_with_doubts, suggestions, typed_views_in_words, views_in_words
 
-#: The name of the address at which the views are asked for that a rule would match.
+#: The name of the URL that returns the views that a rule would match.
 VIEWS: Final = "django_ratelimiter_rule_views"
 
-#: In the order in which a person thinks. The limits stand below the fieldset of this class; see the page's template.
+#: In the order of an operator's thoughts. The limits follow the fieldset with this class; see the page's template.
 FIELDSETS: Final[Any] = (
     (None, {"fields": ("name", "slug", "description")}),
     (
@@ -66,7 +66,7 @@ FIELDSETS: Final[Any] = (
     ),
 )
 
-#: Fields that hold lists, and what shows them in words.
+#: Fields with lists, and the methods that show them as text.
 _IN_WORDS: Final = {"partition_by": "counted_by", "methods": "methods_shown"}
 
 
@@ -102,22 +102,22 @@ class RuleAdmin(
         return RuleChangeList
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """The rules, and below them those that are written in code, for reading only."""
+        """Show the rules, and below them those written in code, which are read-only."""
         context = {"rules_in_code": [CodeRule.of(rule) for rule in code.registered()]}
         return super().changelist_view(request, context | (extra_context or {}))
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        """Show today's usage only to those who may view reports."""
+        """Show today's usage only with the permission to view reports."""
         shown = super().get_list_display(request)
         return shown if request.user.has_perm(VIEW_USAGE) else [name for name in shown if name != "today"]
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         rules = list(objs)
-        name_locked(request, locked_among(rules))  # Django's page says only that a permission is missing
+        name_locked(request, locked_among(rules))  # Django's page only says that a permission is missing
         return deleted_with(rules, request, self.admin_site)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Return those of the form; where it is for reading only, with lists in words, which Django shows as JSON."""
+        """Return the fieldsets; on a read-only page with lists as text, which Django would show as JSON."""
         fieldsets = super().get_fieldsets(request, obj)
         if obj is None or self.has_change_permission(request, obj):
             return fieldsets
@@ -127,7 +127,7 @@ class RuleAdmin(
         ]
 
     def get_inlines(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Return the limits: as a form, and in words for whoever may neither change them nor add some."""
+        """Return the limits: as a form, or as text for users who may neither change nor add them."""
         may_edit = self.has_change_permission(request, obj) if obj else self.has_add_permission(request)
         limits = RuleLimitInline(self.model, self.admin_site)
         may_edit = may_edit and (limits.has_change_permission(request, obj) or limits.has_add_permission(request, obj))
@@ -145,12 +145,12 @@ class RuleAdmin(
         return [*own, *super().get_urls()]
 
     def sentences_view(self, request: HttpRequest) -> JsonResponse:
-        """Return what the limit that is being typed would do, and its errors by field. Saves nothing."""
+        """Return sentences about the entered limit, and its errors by field. Saves nothing."""
         self._admit_editor(request)
         return JsonResponse(live_preview(request.GET))
 
     def views_view(self, request: HttpRequest) -> JsonResponse:
-        """Return which views the rule that is being typed would match, in words. Saves nothing."""
+        """Return the views that the entered rule would match, as text. Saves nothing."""
         self._admit_editor(request)
         return JsonResponse({"views": typed_views_in_words(request.GET)})
 
@@ -178,7 +178,7 @@ class RuleAdmin(
         context["limits_locked"] = not hidden and may_change and not may_edit_limits(request, inlines, rule)
         if hidden:
             context["limits_in_words"] = _limits_of(rule)
-        if rule and request.method == "GET":  # after a POST with errors it bears what was not saved
+        if rule and request.method == "GET":  # after a POST with errors it contains unsaved values
             context["reasons_against"] = reasons_against(rule)
         return super().render_change_form(request, context, *args, **kwargs)
 
@@ -194,12 +194,12 @@ class RuleAdmin(
 
     @admin.display(description=gettext_lazy("Views that match"))
     def matching_views(self, rule: Rule) -> str:
-        """Return the views that the saved rule matches. The page's script asks again while it is being changed."""
+        """Return the views that the saved rule matches. The page's script updates them while the rule is edited."""
         return format_html('<span class="ratelimiter-views" aria-live="polite">{}</span>', views_in_words(rule))
 
     @admin.display(description=gettext_lazy("mode"), ordering="mode")
     def mode_shown(self, rule: Rule) -> str:
-        """Return its mode, with a class by which the list marks it, and its owner if that is not the admin."""
+        """Return its mode, with a CSS class for the list, and its owner if that is not the admin."""
         mode = format_html('<span class="ratelimiter-{}">{}</span>', rule.mode, rule.get_mode_display())
         return mode + owner_note(rule)
 
@@ -210,27 +210,27 @@ class RuleAdmin(
 
     @admin.display(description=gettext_lazy("applies to"))
     def place(self, rule: Rule) -> str:
-        """Return which requests it matches, in words."""
+        """Return which requests it matches, as text."""
         return place_with_doubts(rule)
 
     @admin.display(description=gettext_lazy("counted by"))
     def counted_by(self, rule: Rule) -> str:
-        """Return what it is counted by, in words."""
+        """Return what it is counted by, as text."""
         return split_in_words(rule)
 
     @admin.display(description=gettext_lazy("methods"))
     def methods_shown(self, rule: Rule) -> str:
-        """Return the methods that it is for; empty = all, as the form says above."""
+        """Return its methods; empty = all, as the form says above."""
         return ", ".join(map(str, rule.methods)) or str(self.get_empty_value_display())
 
     @admin.display(description=gettext_lazy("limits"))
     def limits(self, rule: Any) -> Any:
-        """Return its limits in short, or why it is not in force."""
+        """Return its limits as a short text, or why it cannot be used."""
         return rule.in_words
 
 
 def _message_effect(request: HttpRequest, rule: Rule) -> None:
-    """Say what a saved rule does from now on, below Django's own message."""
+    """Show what a saved rule does from now on, below Django's own message."""
     if not rule.limits.exists():
         messages.warning(request, _("This rule has no limits, so it applies to nobody yet."))
         return
@@ -248,7 +248,7 @@ def _message_effect(request: HttpRequest, rule: Rule) -> None:
 
 
 def _limits_of(rule: Rule | None) -> str:
-    """Return its limits in words, as in the list of rules; "" for a new rule, and for one that is not in force."""
+    """Return its limits as text, as in the list of rules; "" for a new rule, and for one that cannot be used."""
     if rule is None:
         return ""
     compiled = RuleSet.from_snapshot(snapshot_of_rows())

@@ -1,6 +1,6 @@
-"""What comes before a rule is enforced: the permission, and the question if it would be enforced for everybody.
+"""Before a rule is enforced: the permission, and a confirmation if it would be enforced for all callers.
 
-Both in the rule's form and in the list's action. Who lacks the permission may edit a rule, but not set its mode so.
+Both in the rule's form and in the list's action. Users without the permission may edit a rule, but not enforce it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ...models import Rule
 
 PERMISSION: Final = "django_ratelimiter.publish_rule"
 
-#: The name of the box that has to be ticked.
+#: The name of the checkbox that must be ticked.
 CONFIRM: Final = "confirm_everybody"
 
-#: The fields of a rule that decide whether it needs confirmation.
+#: The fields of a rule that determine whether it needs confirmation.
 _FIELDS: Final = ("mode", "methods", "path_kind", "path", "view_name", "scope", "partition_by")
 
 _WARNING: Final = gettext_lazy(
@@ -42,7 +42,7 @@ _NEEDED: Final = gettext_lazy(
 
 
 class ModeWidget(AdminRadioSelect):
-    """The modes, of which some cannot be chosen. locked: their values."""
+    """The modes, some of which are disabled. locked: their values."""
 
     locked: Collection[str] = ()
 
@@ -54,7 +54,7 @@ class ModeWidget(AdminRadioSelect):
 
 
 class PublishingForm(forms.ModelForm):
-    """Lets nobody without the permission set the mode to "enforce". A rule that is enforced already may stay so.
+    """Requires the permission to set the mode to "enforce". A rule that is enforced already may stay so.
 
     may_enforce: whether the user has the permission; the admin sets it in each request.
     """
@@ -69,11 +69,11 @@ class PublishingForm(forms.ModelForm):
         mode.help_text = f"{mode.help_text} {_NEEDED}"
         if isinstance(mode.widget, ModeWidget):
             mode.widget.locked = {Rule.Mode.ENFORCE.value}
-        if self.initial.get("mode") == Rule.Mode.ENFORCE:  # as a link may have asked for
+        if self.initial.get("mode") == Rule.Mode.ENFORCE:  # a link may have set it
             self.initial["mode"] = Rule.Mode.SHADOW.value
 
     def clean_mode(self) -> str:
-        """Refuse a forged choice: a browser does not send what is disabled."""
+        """Reject a forged choice: browsers do not send disabled ones."""
         mode: str = self.cleaned_data["mode"]
         if mode == Rule.Mode.ENFORCE and self._is_locked():
             raise ValidationError(_NEEDED, code="forbidden")
@@ -90,14 +90,14 @@ def may_enforce(request: HttpRequest) -> bool:
 
 
 class Confirmation(forms.BooleanField):
-    """A box to tick. It is no part of the row, so the row's history does not name it."""
+    """A checkbox. It is not a column of the row, so it is not in the row's history."""
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         return False
 
 
 class ConfirmationForm(forms.ModelForm):
-    """Lets a rule be enforced for everybody only once a box is ticked, which the page shows if `needs_confirmation`."""
+    """Requires a ticked box to enforce a rule for all callers; the page shows it if `needs_confirmation`."""
 
     confirm_everybody = Confirmation(label=gettext_lazy("Yes, enforce it for every request"), required=False)
 
@@ -120,7 +120,7 @@ class ConfirmationForm(forms.ModelForm):
 
 
 def show_question(adminform: AdminForm) -> None:
-    """Put the box on top of the form's page, if the form asks."""
+    """Add the checkbox at the top of the form's page, if it is required."""
     if getattr(adminform.form, "needs_confirmation", False):
         affected: Any = {"fields": (CONFIRM,), "description": _WARNING}
         adminform.fieldsets = [(_("Enforce this rule for everybody?"), affected), *adminform.fieldsets]
@@ -129,7 +129,7 @@ def show_question(adminform: AdminForm) -> None:
 def question_page(
     model_admin: admin.ModelAdmin, request: HttpRequest, queryset: QuerySet[Rule]
 ) -> TemplateResponse | None:
-    """The page that asks before the action enforces these rules; `None` = nothing to ask, or it is confirmed."""
+    """Return the confirmation page before the action enforces these rules; `None` = not needed, or confirmed."""
     rules = list(queryset)
     affected = [rule for rule in rules if rule.mode != Rule.Mode.ENFORCE and rule.is_for_everybody]
     if not affected or CONFIRM in request.POST:

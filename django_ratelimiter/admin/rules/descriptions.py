@@ -1,4 +1,4 @@
-"""Whole sentences about what a limit will do, for the operator who is about to save it."""
+"""Sentences about the effect of a limit, for an operator before saving it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..identities import label_of
 
 
 def sentences(row: RuleLimit) -> str:
-    """Return what this limit will do, for whom, and when rejected callers may retry; "" if it cannot be enforced."""
+    """Return the effect of this limit, for whom, and when rejected callers may retry; "" if it cannot be enforced."""
     try:
         limit = row.to_limit()
     except (ValueError, TypeError):
@@ -73,7 +73,7 @@ def _who(rule: Rule, row: RuleLimit) -> str:
 
 
 def _of_algorithm(limit: Limit, rule: Rule, row: RuleLimit) -> Iterator[str]:
-    """Return the sentences of the algorithm itself. An algorithm of leases says as well how much a caller may have."""
+    """Return the sentences of the algorithm itself. For leases also the maximum for a caller."""
     who, cost = _who(rule, row), rule.cost if isinstance(rule.cost, int) else 1
     quota = ngettext("%(quota)s unit", "%(quota)s units", limit.quota) % {"quota": units(limit.quota)}
     if not limit.holds_leases:
@@ -98,7 +98,7 @@ def _shown(value: object) -> object:
 
 
 def _delay(max_delay_ms: object) -> str:
-    if not isinstance(max_delay_ms, int) or not max_delay_ms:  # SQLite may hold a text there
+    if not isinstance(max_delay_ms, int) or not max_delay_ms:  # SQLite may contain a text
         return _("Synchronous workers delay no requests: they reject those that would have to wait.")
     text = _(
         "Synchronous workers sleep during the delay, and reject requests that would have to wait longer than %(delay)s."

@@ -1,4 +1,4 @@
-"""The forms behind the admin's pages of rules."""
+"""The forms of the admin's pages of rules."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .confirmation import ConfirmationForm, PublishingForm
 from .targets import path_suggestions
 from .windows import WindowField
 
-#: The fields of a limit that hold a number of units.
+#: The fields of a limit with a number of units.
 _UNITS: Final = frozenset(("quota", "burst", "soft_quota"))
 
 
 class ChoiceListField(forms.MultipleChoiceField):
-    """Several of a few known words, kept as a JSON list. What is no list in the row shows as none chosen."""
+    """Several of a few known words, stored as a JSON list. If the row has no list, none is selected."""
 
     widget = forms.CheckboxSelectMultiple(attrs={"class": "radiolist inline"})
 
@@ -41,10 +41,10 @@ class ChoiceListField(forms.MultipleChoiceField):
 
 
 class PlainDecimalField(forms.DecimalField):
-    """A number without the zeros that the database pads it with."""
+    """A number without the trailing zeros of the database."""
 
     def to_python(self, value: Any) -> Any:
-        """Refuse what is no number before it is compared with what was there: a signalling NaN cannot be."""
+        """Reject an invalid number before it is compared with the initial value: a signalling NaN raises an error."""
         number = super().to_python(value)
         if number is not None and not number.is_finite():
             raise ValidationError(self.error_messages["invalid"], code="invalid")
@@ -55,7 +55,7 @@ class PlainDecimalField(forms.DecimalField):
 
 
 class KeepStoredChoicesForm(forms.ModelForm):
-    """Offers a row's own value beside the known ones, for the browser would silently choose the first instead."""
+    """Adds a row's own value to the choices; otherwise the browser would silently select the first one."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -67,7 +67,7 @@ class KeepStoredChoicesForm(forms.ModelForm):
 
 
 class RuleForm(UnsavedForm, ConfirmationForm, PublishingForm, KeepStoredChoicesForm):
-    """A rule, whose lists are ticked and not written, and whose names of views are completed."""
+    """A rule with checkboxes for lists, and suggestions for names of views."""
 
     methods = ChoiceListField(
         label=gettext_lazy("Methods"),
@@ -92,14 +92,14 @@ class RuleForm(UnsavedForm, ConfirmationForm, PublishingForm, KeepStoredChoicesF
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if "path" in self.fields:  # which the page of somebody who may only look lacks
+        if "path" in self.fields:  # missing on a read-only page
             self.fields["path"].widget.attrs["list"] = path_suggestions(self["path_kind"].value())
 
 
 class RuleLimitForm(KeepStoredChoicesForm):
-    """A limit. A field that cannot be read is reported once, not again as missing.
+    """A limit. An invalid field is reported once, not again as missing.
 
-    What stands in a field that the chosen algorithm does not use is dropped: the page hides such fields.
+    Values of fields that the selected algorithm does not use are dropped: the page hides such fields.
     """
 
     window_seconds = WindowField(label=gettext_lazy("Window"), max_digits=16, decimal_places=6, required=False)
@@ -116,16 +116,16 @@ class RuleLimitForm(KeepStoredChoicesForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        for name in NOT_GIVEN.keys() & self.fields.keys():  # what is needed depends on the algorithm
+        for name in NOT_GIVEN.keys() & self.fields.keys():  # which fields are required depends on the algorithm
             self.fields[name].required = False
-        for name in _UNITS & self.fields.keys():  # the column's own bound is 0, which no limit can have
+        for name in _UNITS & self.fields.keys():  # the column's own minimum is 0, which no limit can have
             field = self.fields[name]
             field.validators = [each for each in field.validators if not isinstance(each, MinValueValidator)]
             field.validators.append(MinValueValidator(1))
             field.widget.attrs["min"] = 1
 
     def clean(self) -> dict[str, Any] | None:
-        """Drop what is not used, and read what is left empty as not given."""
+        """Drop unused values, and treat empty ones as not set."""
         super().clean()
         data = self.cleaned_data
         used = columns_used(data.get("algorithm", ""), data.get("calendar", ""))
@@ -136,7 +136,7 @@ class RuleLimitForm(KeepStoredChoicesForm):
                 self.errors.pop(name, None)
             if name not in used or (name in data and data[name] in (None, "")):
                 data[name] = NOT_GIVEN[name]
-                setattr(self.instance, name, NOT_GIVEN[name])  # which keeps its value for a field that was not sent
+                setattr(self.instance, name, NOT_GIVEN[name])  # the instance keeps its value if the field was not sent
         return data
 
     def add_error(self, field: str | None, error: Any) -> None:
@@ -148,11 +148,11 @@ class RuleLimitForm(KeepStoredChoicesForm):
         super().add_error(field, error)
 
     def validate_constraints(self) -> None:
-        """Leave what is unique to the form set, which knows all rows as they will be; Django 6.1 asks here."""
+        """Leave uniqueness to the form set, which has all new rows; Django 6.1 calls this."""
 
 
 class SingleLimitForm(RuleLimitForm):
-    """A limit while it is being typed. The instance brings the rule."""
+    """A limit while it is being entered. The instance has the rule."""
 
     class Meta(RuleLimitForm.Meta):
         fields = None  # type: ignore[assignment]
@@ -160,7 +160,7 @@ class SingleLimitForm(RuleLimitForm):
 
 
 class RuleLimitFormSet(forms.BaseInlineFormSet):
-    """The limits of one rule, judged together. Their tiers are read once for all of them."""
+    """The limits of one rule, validated together. Their tiers are read once for all of them."""
 
     @cached_property
     def _tiers(self) -> list[tuple[Any, Any]]:
@@ -173,7 +173,7 @@ class RuleLimitFormSet(forms.BaseInlineFormSet):
             form.fields["tier"].choices = self._tiers
 
     def clean(self) -> None:
-        """Refuse two limits that are one, and a limit beside "unlimited", at the later row."""
+        """Reject two equal limits, and a limit beside "unlimited", at the later row."""
         seen: dict[tuple[Any, str | None], bool] = {}
         for form in self.forms:
             data = getattr(form, "cleaned_data", {})
@@ -191,13 +191,13 @@ class RuleLimitFormSet(forms.BaseInlineFormSet):
             seen[key] = limit is None
 
     def save_new(self, form: Any, commit: bool = True) -> Any:
-        """Let a new limit share the counters of those that are there: their names hold the generation."""
+        """Make a new limit share the counters of existing ones: their names contain the generation."""
         form.instance.generation = self._generation
         return super().save_new(form, commit)
 
     @cached_property
     def _generation(self) -> int:
-        """The generation of new limits: a new rule does not find the counters of a former one of its name."""
+        """The generation of new limits: a new rule must not use the counters of a deleted one with its name."""
         if self.initial_forms:
             return int(max(other.instance.generation for other in self.initial_forms))
         return first_generation(self.instance.slug)
@@ -205,7 +205,7 @@ class RuleLimitFormSet(forms.BaseInlineFormSet):
     def save_existing_objects(self, commit: bool = True) -> list[RuleLimit]:
         """Save changed rows under their old keys, but insert them as new: two may have swapped their windows.
 
-        Saved one by one, the first would meet the second's old window, which the database refuses.
+        Saved one by one, the first would have the same window as the second, which the database rejects.
         """
         if commit:
             rows = [form.instance.pk for form in self.initial_forms if form.has_changed()]

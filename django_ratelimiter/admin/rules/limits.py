@@ -1,4 +1,4 @@
-"""The limits of a rule on its page: their fields, and a preview while they are being typed."""
+"""The limits of a rule on its page: their fields, and a preview while they are being entered."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .descriptions import sentences
 from .forms import RuleLimitForm, RuleLimitFormSet, SingleLimitForm
 from .selects import PlainSelect
 
-#: The name of the address at which a limit's sentences are asked for.
+#: The name of the URL that returns a limit's sentences.
 SENTENCES: Final = "django_ratelimiter_rule_sentences"
 
 
@@ -61,7 +61,7 @@ class RuleLimitInline(admin.StackedInline):
         return super().get_queryset(request).select_related("rule", "tier")
 
     def get_extra(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> int:
-        start = getattr(request, "ratelimiter_start", None)  # what a new rule is filled in with
+        start = getattr(request, "ratelimiter_start", None)  # the initial values of a new rule
         return 0 if obj else len(start.limits) if start else 1
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
@@ -77,19 +77,19 @@ class RuleLimitInline(admin.StackedInline):
 
     @admin.display(description=gettext_lazy("In words"))
     def in_words(self, row: RuleLimit) -> str:
-        """Return what the limit does. The page's script asks again while it is being changed."""
+        """Return the effect of the limit. The page's script updates it while the limit is edited."""
         return format_html('<span class="ratelimiter-sentences" aria-live="polite">{}</span>', sentences(row))
 
 
 class LimitsInWords(RuleLimitInline):
-    """The limits of a rule for reading only. The script that hides unused fields goes by what is chosen in a form."""
+    """The limits of a rule, read-only. The script that hides unused fields needs a form."""
 
     formset = BaseInlineFormSet  # type: ignore[assignment]
     fields = readonly_fields = ("whose", "in_words")  # type: ignore[assignment]
 
     @admin.display(description=gettext_lazy("Tier"))
     def whose(self, row: RuleLimit) -> str:
-        """Return the tier whose limit it is."""
+        """Return the tier of the limit."""
         return row.tier.name if row.tier else _("every other tier")
 
 
@@ -112,7 +112,7 @@ class RuleFacts(forms.Form):
 
 
 def live_preview(typed: QueryDict) -> dict[str, Any]:
-    """Return sentences about the limit that is being typed, and `errors` by field."""
+    """Return sentences about the entered limit, and `errors` by field."""
     facts = RuleFacts(typed)
     facts.is_valid()
     form = SingleLimitForm(typed, instance=RuleLimit(rule=Rule(**facts.cleaned_data)))

@@ -1,4 +1,4 @@
-"""The list of rules: what is read for a whole page of it at once, and its filter by view."""
+"""The list of rules: data that is read once for a whole page, and its filter by view."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from ...usage.reports.totals import Figures
 from ...usage.times import Granularity, aware, floor, now, stored
 from .targets import limited, names_of
 
-#: What staff need to see how often rules are met.
+#: The permission to see how often rules match.
 VIEW_USAGE: Final = "django_ratelimiter.view_usage_report"
 
-#: A space at which no line ends.
+#: A non-breaking space.
 NO_BREAK: Final = "\u00a0"
 
 #: The small chart: pixels from one hour to the next, and its height.
@@ -43,7 +43,7 @@ _HEIGHT: Final = 16
 
 
 class CodeRule(NamedTuple):
-    """A rule written in code, in words."""
+    """A rule written in code, as text."""
 
     slug: str
     mode: str
@@ -52,7 +52,7 @@ class CodeRule(NamedTuple):
 
     @classmethod
     def of(cls, rule: RuleRecord) -> CodeRule:
-        """Describe this record."""
+        """Return the text of this record."""
         limits = [record.limit for records in rule.limits.values() for record in records]
         refuses_all = bool(limits) and all(limit.capacity < rule.cost for limit in limits)
         words = _("rejects every request") if refuses_all else limits_in_words(rule)
@@ -71,28 +71,28 @@ class RuleChangeList(ChangeList):
             words[slug] = format_html('<span class="ratelimiter-left-out">{}</span>', _("Not in force. %s") % reason)
         usage = usage_today(rule.slug for rule in rows) if "today" in self.list_display else {}
         for rule in rows:
-            rule.in_words = words.get(rule.slug, "")  # a replica may still list a rule that is deleted
+            rule.in_words = words.get(rule.slug, "")  # a replica may still list a deleted rule
             if "today" in self.list_display:
                 rule.usage_today = _today(rule, usage.get(rule.slug, {}), self.model_admin.admin_site.name)
         self.result_list = rows
 
 
 def _of_rules(slugs: list[str], rows: QuerySet[Any]) -> QuerySet[Any]:
-    """Return those of the rows that the rules of a page are compiled from: to compile 500 rules takes a second."""
+    """Return the rows that are needed to compile a page's rules: compiling 500 rules takes a second."""
     columns: dict[type[Model], str] = {Rule: "slug", RuleLimit: "rule__slug"}
     column = columns.get(rows.model)
     return rows.filter(**{f"{column}__in": slugs}) if column else rows
 
 
 def _limits(rule: RuleRecord, tiers: list[str]) -> SafeString:
-    """Return its limits in short, none of them broken in two, and in words for whoever points at them."""
+    """Return its limits as a short text without breaks inside a limit, and in full in the title attribute."""
     short = limits_in_short(rule, tiers).replace(" ", NO_BREAK)
     short = short.replace(f",{NO_BREAK}", ", ").replace(f"{NO_BREAK}+{NO_BREAK}", " + ")
     return format_html('<span title="{}">{}</span>', limits_in_words(rule), short)
 
 
 def usage_today(slugs: Iterable[str]) -> Mapping[str, Mapping[int, Figures]]:
-    """Return the figures of each rule since midnight by the project's clock: by slug, then by hour. One query."""
+    """Return the figures of each rule since midnight in the project's time zone: by slug, then by hour. One query."""
     zone = timezone.get_default_timezone()
     midnight = floor(now(), Granularity.DAY, zone)
     rows = UsageBucket.objects.filter(
@@ -116,11 +116,11 @@ class _Part(NamedTuple):
 
 
 def _today(rule: Rule, hours: Mapping[int, Figures], site: str) -> SafeString:
-    """Return today's requests and refusals of a rule, with a small chart and a link to its report."""
+    """Return today's requests and rejections of a rule, with a small chart and a link to its report."""
     together = sum(hours.values(), Figures())
     try:
         report = reverse("admin:django_ratelimiter_usagebucket_rule", current_app=site)
-    except NoReverseMatch:  # a site of the project's own may have no reports
+    except NoReverseMatch:  # a project's own site may have no reports
         report = ""
     context = {
         "count": together.requests,
@@ -155,7 +155,7 @@ def _parts(hours: Mapping[int, Figures]) -> list[_Part]:
 class ViewFilter(admin.SimpleListFilter):
     """Shows the rules that may match a view: by its name, its route, its path or its scope, or because they match all.
 
-    Offers the views that some rule is for, and takes any other by its name.
+    Offers the views that some rule is for, and accepts any other by its name.
     """
 
     title = gettext_lazy("view")
@@ -183,7 +183,7 @@ class ViewFilter(admin.SimpleListFilter):
 
 
 def _named(rules: Collection[Rule]) -> set[str]:
-    """Return the names of the views that these rules are for, each by a name, a route, a path or a scope of its own."""
+    """Return the names of the views that these rules are for, by a name, a route, a path or a scope."""
     names = {rule.view_name for rule in rules}
     routes = {rule.path for rule in rules if rule.path_kind == "route"}
     paths = {rule.path for rule in rules if rule.path_kind == "exact"}

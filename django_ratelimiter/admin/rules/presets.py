@@ -1,4 +1,4 @@
-"""What the form of a new rule begins with: a preset, or a copy of another rule. Nothing is saved by opening it."""
+"""The initial values in the form of a new rule: a preset, or a copy of another rule. Opening it saves nothing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ...rules.routes import views
 
 Row = dict[str, Any]
 
-#: What a public API may be asked by the tier of lowest rank in an hour; each higher tier has ten times as much.
+#: The hourly quota of a public API for the tier of lowest rank; each higher tier has ten times as much.
 _FIRST_TIER: Final = 100
 _MOST_TIERS: Final = 5
 
 
 class Preset(NamedTuple):
-    """A new rule that is filled in. fields: of the rule. limits: makes its rows, when the form is opened."""
+    """Initial values of a new rule. fields: of the rule. limits: makes its rows, when the form is opened."""
 
     name: Any
     explanation: Any
@@ -34,7 +34,7 @@ class Preset(NamedTuple):
 
 
 def _per_tier() -> list[Row]:
-    """A row for each tier, from the lowest rank up, and one for everybody else."""
+    """Return a row for each tier, from the lowest rank up, and one for all other callers."""
     tiers = Tier.objects.order_by("rank", "pk")[:_MOST_TIERS]
     rows: list[Row] = [
         {"tier": tier.pk, "quota": _FIRST_TIER * 10**place, "window_seconds": Decimal(3_600)}
@@ -95,15 +95,15 @@ PRESETS: Final[Mapping[str, Preset]] = {
     ),
 }
 
-#: The view that a login rule is for, where a project has one of these names.
+#: Names of a view for log-ins, for the preset, if the project has one of them.
 _LOGINS: Final = ("login", "account_login", "accounts:login", "users:login", "auth:login")
 
-#: What no copy shares with its rule.
+#: Fields that are not copied.
 _OWN: Final = ("id", "slug", "name", "mode", "owner")
 
 
 class Start(NamedTuple):
-    """What the form of a new rule begins with. source: a sentence about where it comes from."""
+    """The initial values in the form of a new rule. source: a sentence about their origin."""
 
     fields: Mapping[str, Any]
     limits: Sequence[Row]
@@ -111,7 +111,7 @@ class Start(NamedTuple):
 
 
 class PrefilledAdmin(admin.ModelAdmin):
-    """An admin whose page for a new rule can be filled in: by `?preset=login`, or by `?copy=7`."""
+    """An admin whose form for a new rule can have initial values: by `?preset=login`, or by `?copy=7`."""
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         start = self._start(request)
@@ -130,7 +130,7 @@ class PrefilledAdmin(admin.ModelAdmin):
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _start(self, request: HttpRequest) -> Start | None:
-        """Return what the form of a new rule begins with; `None` = with nothing. Read once for each request."""
+        """Return the initial values of a new rule; `None` = none. Read once for each request."""
         if request.method != "GET":
             return None
         if not hasattr(request, "ratelimiter_start"):
@@ -153,7 +153,7 @@ class PrefilledAdmin(admin.ModelAdmin):
 
 
 def from_preset(key: str) -> Start | None:
-    """Return what a preset fills in; `None` = there is no such preset."""
+    """Return the initial values of a preset; `None` = there is no such preset."""
     preset = PRESETS.get(key)
     if preset is None:
         return None
@@ -182,7 +182,7 @@ def _row(limit: RuleLimit) -> Row:
 
 
 def _free_slug(wanted: str) -> str:
-    """Return this slug, or the same with a number, whichever no rule has."""
+    """Return this slug, or the same with a number, that no rule has."""
     stem = slugify(wanted, allow_unicode=False)
     used = set(Rule.objects.filter(slug__startswith=stem).values_list("slug", flat=True))
     return next(slug for slug in (stem, *(f"{stem}-{count}" for count in range(2, len(used) + 3))) if slug not in used)

@@ -1,4 +1,4 @@
-"""Lists of choices for pages that show hundreds of them: Django renders a template for each single option."""
+"""Selects for pages with hundreds of them: Django renders a template for each single option."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 
 
 class PlainSelect(forms.Select):
-    """A list without groups, rendered in one piece. Its HTML is that of Django's."""
+    """A select without groups, rendered as one string. Its HTML is the same as Django's."""
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
         chosen = {str(each) for each in self.format_value(value)} or {""}

@@ -1,4 +1,4 @@
-"""The views that a rule matches, by name, and doubts whether it matches any request."""
+"""The views that a rule matches, by name, and warnings if it may match no request."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ...models import Rule
 from ...rules.routes import NO_SUCH_SCOPE, UnknownName, View, unknown_names, views, views_of
 from ..formatting import breakable, place_in_words
 
-#: So many views are named; the others are only counted.
+#: Maximum number of views that are listed; the others are only counted.
 MAX_NAMED: Final = 12
 
 
 class TargetForm(forms.Form):
-    """The fields of a rule that name views, while they are being typed."""
+    """The fields of a rule that name views, while they are being entered."""
 
     path_kind = forms.ChoiceField(choices=Rule.PathKind.choices)
     path = forms.CharField(required=False)
@@ -31,7 +31,7 @@ class TargetForm(forms.Form):
 
 
 def typed_views_in_words(typed: QueryDict) -> str:
-    """Return which views a rule of these fields would match, in words; "" while they make no sense."""
+    """Return which views a rule with these fields would match, as text; "" while they are invalid."""
     form = TargetForm(typed)
     if not form.is_valid():
         return ""
@@ -55,13 +55,13 @@ def views_in_words(rule: Rule) -> str:
 
 
 def _or_else(rule: Rule) -> str:
-    """Return what a rule by path matches where there is no view."""
+    """Return what a rule by path matches if there is no view."""
     by_path = rule.path_kind in ("exact", "prefix") and not rule.view_name and not rule.scope
     return _("It still limits requests for this path that end in a 404.") if by_path else ""
 
 
 def limited(found: Iterable[View], rule: Rule | None = None) -> list[View]:
-    """Return those of the views whose paths are not exempt; a scope is asked for by the view itself."""
+    """Return those of the views whose paths are not exempt; or which name the rule's scope themselves."""
     exempt = exempt_paths(None) if not (rule and rule.scope) else ()
     return [view for view in found if not view.start.startswith(exempt)]
 
@@ -72,7 +72,7 @@ def names_of(found: Iterable[View]) -> list[str]:
 
 
 def suggestions() -> dict[str, list[str]]:
-    """Return what this project has for the fields of a rule: view names, routes, paths that do not vary, and scopes."""
+    """Return this project's values for the fields of a rule: view names, routes, fixed paths, and scopes."""
     found = limited(views())
     return {
         "views": sorted(set(names_of(found))),
@@ -83,12 +83,12 @@ def suggestions() -> dict[str, list[str]]:
 
 
 def path_suggestions(path_kind: Any) -> str:
-    """Return the id of the list that completes the path of a rule of this kind."""
+    """Return the id of the list of suggestions for the path of a rule of this kind."""
     return "ratelimiter-routes" if path_kind == Rule.PathKind.ROUTE else "ratelimiter-paths"
 
 
 def doubts(rule: Rule) -> list[str]:
-    """Return sentences about why this rule may match no request; empty = nothing is known against it."""
+    """Return sentences with reasons why this rule may match no request; empty = none are known."""
     sentences = [_in_words(each) for each in unknown_names(rule)]
     prefix = script_name()
     if prefix and rule.path_kind in ("exact", "prefix") and f"{rule.path}/".startswith(f"{prefix}/"):
@@ -101,7 +101,7 @@ def doubts(rule: Rule) -> list[str]:
 
 
 def place_with_doubts(rule: Rule) -> str:
-    """Return which requests a rule is for, in words, and what no view has of it."""
+    """Return which requests a rule is for, as text, and which of its names no view has."""
     texts = {"view_name": _("no such view"), "route": _("no such route")}
     notes = [texts[each.field] for each in unknown_names(rule) if each.field in texts]
     place = breakable(place_in_words(rule))

@@ -1,4 +1,4 @@
-"""The form field of a window: a number, and the unit that it counts. Its value is seconds, exactly."""
+"""The form field of a window: a number and its unit. Its value is in seconds, exactly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy
 
 from .selects import PlainSelect
 
-#: The seconds of each unit, and its name. What is sent without a unit is seconds, as programs send it.
+#: The seconds of each unit, and its name. Without a unit, as programs send it, the number is in seconds.
 UNITS: Final = (
     (1, gettext_lazy("seconds")),
     (60, gettext_lazy("minutes")),
@@ -22,14 +22,14 @@ UNITS: Final = (
     (86_400, gettext_lazy("days")),
 )
 
-#: A number with more digits than this before its point is too large in any unit.
+#: A number with more digits than this before the point is too large in any unit.
 _MAX_EXPONENT: Final = 20
 
 
 class WindowWidget(forms.MultiWidget):
-    """A number under the field's own name, and beside it the unit, whose name ends in "_unit"."""
+    """A number with the field's own name, and the unit, whose name ends in "_unit"."""
 
-    use_fieldset = False  # its label is that of the number; Django 6.1 gives others a legend instead
+    use_fieldset = False  # the label is for the number; Django 6.1 uses a legend for others
 
     def __init__(self) -> None:
         number = forms.NumberInput({"class": "vIntegerField", "step": "any"})
@@ -40,7 +40,7 @@ class WindowWidget(forms.MultiWidget):
         return id_
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
-        """Return both as they are; Django would render a template for each of them, and for each unit."""
+        """Return both as HTML; Django would render a template for each of them, and for each unit."""
         amount, unit = value if isinstance(value, list) else self.decompress(value)
         number, select = self.widgets
         own = {"id": f"{(attrs or {}).get('id', f'id_{name}')}_unit", "aria-label": _("Unit of the window")}
@@ -51,7 +51,7 @@ class WindowWidget(forms.MultiWidget):
         )
 
     def decompress(self, value: Any) -> list[Any]:
-        """Return seconds as the number of the longest unit that divides them, and that unit."""
+        """Return seconds as a number of the longest unit that divides them, and that unit."""
         if not isinstance(value, Decimal) or not value.is_finite():
             return [value, 1]
         seconds = next((each for each, _name in reversed(UNITS) if value and not value % each), 1)
@@ -59,12 +59,12 @@ class WindowWidget(forms.MultiWidget):
 
 
 class WindowField(forms.DecimalField):
-    """A length of time in seconds, without the zeros that the database pads it with."""
+    """A duration in seconds, without the trailing zeros of the database."""
 
     widget = WindowWidget
 
     def to_python(self, value: Any) -> Any:
-        """Refuse what is no number before it is compared with what was there: a signalling NaN cannot be."""
+        """Reject an invalid number before it is compared with the initial value: a signalling NaN raises an error."""
         amount, unit = value if isinstance(value, list) else (value, None)
         number = super().to_python(amount)
         if number is None:
@@ -76,7 +76,7 @@ class WindowField(forms.DecimalField):
         seconds = int(unit or 1)
         if seconds == 1 or number.adjusted() >= _MAX_EXPONENT:
             return number
-        return (number * seconds).normalize()  # its zeros at the end would be counted as decimal places
+        return (number * seconds).normalize()  # trailing zeros would count as decimal places
 
     def prepare_value(self, value: Any) -> Any:
         return value

@@ -1,4 +1,4 @@
-"""The usage reports: what takes the place of a list of usage buckets in the admin."""
+"""The usage reports, which replace the list of usage buckets in the admin."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .page import Names, page_context, report_url
 from .period import PeriodForm, form_for, picker_context
 from .report import Report
 
-#: What staff need to see a report.
+#: The permission to see a report.
 PERMISSION: Final = "django_ratelimiter.view_usage_report"
 
 _FORMATS: Final[Mapping[str, Callable[[Report, str], HttpResponse]]] = {
@@ -35,7 +35,7 @@ _FORMATS: Final[Mapping[str, Callable[[Report, str], HttpResponse]]] = {
 
 @admin.register(UsageBucket)
 class UsageBucketAdmin(RefusalsPage):
-    """Shows reports and nothing else: counts are facts, so nobody adds, changes or deletes them here."""
+    """Shows only reports: counts cannot be added, changed or deleted here."""
 
     def has_view_permission(self, request: HttpRequest, obj: UsageBucket | None = None) -> bool:
         return request.user.has_perm(PERMISSION)
@@ -65,11 +65,11 @@ class UsageBucketAdmin(RefusalsPage):
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
-        """The report on all rules. 403 without the permission to view usage reports."""
+        """Show the report on all rules. 403 without the permission to view usage reports."""
         return self._page(request, None, extra_context)
 
     def rule_view(self, request: HttpRequest) -> TemplateResponse:
-        """The report on the rule that the query names; 404 if it names none."""
+        """Show the report on the rule in the query; 404 if there is none."""
         self._admit(request)
         rule = request.GET.get("rule")
         if not rule:
@@ -78,7 +78,7 @@ class UsageBucketAdmin(RefusalsPage):
 
     @method_decorator(sensitive_post_parameters())
     def client_view(self, request: HttpRequest) -> HttpResponse:
-        """Find a client among those of a rule: on to the report with its digest, or back with what is wrong."""
+        """Find a client of a rule: redirect to the report with its digest, or show the errors."""
         self._admit(request)
         request.current_app = self.admin_site.name
         rule = request.GET.get("rule")
@@ -92,7 +92,7 @@ class UsageBucketAdmin(RefusalsPage):
         return HttpResponseRedirect(f"{report_url(request, 'rule', client=search.digest)}#ratelimiter-client")
 
     def data_view(self, request: HttpRequest, table: str, kind: str) -> HttpResponse:
-        """One table of a report as a file. 400 for a period that cannot be."""
+        """Return one table of a report as a file. 400 for an invalid period."""
         self._admit(request)
         form = PeriodForm(request.GET)
         if not form.is_valid():
@@ -123,7 +123,7 @@ class UsageBucketAdmin(RefusalsPage):
         return TemplateResponse(request, "admin/django_ratelimiter/usage.html", context)
 
     def _change_url(self, request: HttpRequest) -> Callable[[int], str] | None:
-        """Makes the address of a rule's form, for those who may see it."""
+        """Return a function for the URL of a rule's form; `None` without the permission."""
         site = self.admin_site
         if not site.is_registered(Rule) or not site.get_model_admin(Rule).has_view_permission(request):
             return None
@@ -139,7 +139,7 @@ def _report(request: HttpRequest, form: PeriodForm, rule: str | None) -> Report:
 
 
 def _is_known(slug: str) -> bool:
-    """Return whether there is such a rule, in the database or in code, or usage of a former one."""
+    """Return whether there is such a rule, in the database or in code, or usage of a deleted one."""
     return (
         Rule.objects.filter(slug=slug).exists()
         or any(rule.slug == slug for rule in inline.registered())

@@ -1,4 +1,4 @@
-"""Reports as CSV and JSON, for programs: names are those of the models, moments in UTC, numbers plain."""
+"""Reports as CSV and JSON, for programs: names are those of the models, times in UTC, numbers unformatted."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from django.http import HttpResponse, JsonResponse
 from ...usage.reports.totals import Figures, Point
 from .report import Report
 
-#: How a text begins that a spreadsheet takes for a formula.
+#: The first characters of a text that spreadsheets read as a formula.
 _FORMULA: Final = re.compile(r"[=+\-@\t\r]")
 
 Row = dict[str, Any]
 
 
 def as_csv(report: Report, table: str) -> HttpResponse:
-    """One table of the report as a file."""
+    """Return one table of the report as a file."""
     columns, read = TABLES[table]
     response = HttpResponse(content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="usage-{table}.csv"'
@@ -31,7 +31,7 @@ def as_csv(report: Report, table: str) -> HttpResponse:
 
 
 def as_json(report: Report, table: str) -> JsonResponse:
-    """One table of the report with what it is about."""
+    """Return one table of the report, with its rule and period."""
     _columns, read = TABLES[table]
     about = {
         "start": _moment(report.period.start),
@@ -93,7 +93,7 @@ def _top_partitions(report: Report) -> list[Row]:
 
 _COUNTS: Final = tuple(_figures(Figures()))
 
-#: The tables of a report by name: their columns, and how their rows are read. Columns are named by what they hold.
+#: The tables of a report by name: their columns, and how their rows are read. Columns have the names of their values.
 TABLES: Final[dict[str, tuple[tuple[str, ...], Callable[[Report], list[Row]]]]] = {
     "totals": (("rule_slug", "tier_slug", *_COUNTS, "requests_before", "most_partitions"), _totals),
     "series": (("start", "end", *_COUNTS), lambda report: _points(report.points)),

@@ -1,4 +1,4 @@
-"""A report as its page shows it: names for slugs, figures in the reader's language, and links that keep the period."""
+"""A report for its page: names for slugs, figures in the reader's language, and links that keep the period."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LINK_PARAMETERS: Final = ("period", "since", "until", "rule", "tier", "by", "cli
 
 
 class FigureRow(NamedTuple):
-    """Figures as the page shows them. rate_width: the refusal rate as the width of its bar.
+    """Figures as text. rate_width: the share of rejections as the width of its bar.
 
     change: of requests since the period before. clients: the most in one hour or day. "" = not known.
     """
@@ -47,7 +47,7 @@ class FigureRow(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A line of the table of totals. tier_url: the report on this tier alone."""
+    """A row of the table of totals. tier_url: the report on this tier alone."""
 
     rule: str
     rule_url: str
@@ -71,16 +71,16 @@ class Names:
         return dict(Tier.objects.values_list("slug", "name"))
 
     def rule(self, slug: str) -> str:
-        """Return the name of a rule; of a former one its slug."""
+        """Return the name of a rule; for a deleted one its slug."""
         name, _pk = self._rules.get(slug, (slug, 0))
         return name or _("unknown rule")
 
     def tier(self, slug: str) -> str:
-        """Return the name of a tier, likewise."""
+        """Return the name of a tier; for a deleted one its slug."""
         return self._tiers.get(slug, slug) if slug else _("no tier")
 
     def change_url(self, slug: str | None) -> str:
-        """Return the URL of a rule's form; "" for a former rule, and without access."""
+        """Return the URL of a rule's form; "" for a deleted rule, and without access."""
         if self._change_url is None or slug is None or slug not in self._rules:
             return ""
         return self._change_url(self._rules[slug][1])
@@ -127,7 +127,7 @@ def page_context(request: HttpRequest, report: Report, names: Names) -> dict[str
 
 
 def _rows(request: HttpRequest, report: Report, names: Names) -> list[Row]:
-    """Return a row for each rule and tier. Their addresses differ in one parameter each, the last."""
+    """Return a row for each rule and tier. Their URLs differ only in the last parameter."""
     of_rule = report_url(request, "rule", rule="", by=None, client=None)
     of_tier = report_url(request, "changelist" if report.rule is None else "rule", tier="")
     return [_row(report, total, names, of_rule, of_tier) for total in report.totals]
@@ -150,7 +150,7 @@ def _together_before(report: Report) -> Figures | None:
 
 
 def _clients(request: HttpRequest, report: Report) -> dict[str, Any]:
-    """Return different clients over time, and the top ones: of one rule only."""
+    """Return different clients over time, and the top ones; only for a single rule."""
     if report.rule is None:
         return {}
     counts = [moment for moment in report.clients if moment.partitions is not None]

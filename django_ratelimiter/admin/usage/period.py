@@ -1,4 +1,4 @@
-"""The period of a report: what may be chosen, and the form of one's own."""
+"""The period of a report: the choices, and the form of a custom one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LENGTHS: Final = {
 
 
 class PeriodForm(forms.Form):
-    """The period of a report. Once valid, `cleaned_data["span"]` is its Period."""
+    """The period of a report. After validation, `cleaned_data["span"]` is its Period."""
 
     period = forms.ChoiceField(
         choices=[*((name, label) for name, (_length, label) in LENGTHS.items()), (CUSTOM, gettext_lazy("Custom"))],
@@ -51,7 +51,7 @@ class PeriodForm(forms.Form):
         return [self["since"], self["until"]]
 
     def clean(self) -> dict[str, Any]:
-        """Work out the period; the ends of a custom one are both needed, in order, and at most a year apart."""
+        """Compute the period; a custom one needs both ends, in order, and at most a year apart."""
         data = self.cleaned_data
         if data.get("period") == CUSTOM:
             if not self.errors:
@@ -62,11 +62,11 @@ class PeriodForm(forms.Form):
         return data
 
     def clean_since(self) -> datetime | None:
-        """The start, in a year that every time zone can reckon with."""
+        """Return the start, in a year that every time zone supports."""
         return _within_calendar(self.cleaned_data["since"])
 
     def clean_until(self) -> datetime | None:
-        """The end, likewise."""
+        """Return the end, in a year that every time zone supports."""
         return _within_calendar(self.cleaned_data["until"])
 
     def _custom(self, since: datetime | None, until: datetime | None) -> Period | None:
@@ -98,7 +98,7 @@ def form_for(request: HttpRequest) -> PeriodForm:
 
 
 def picker_context(form: PeriodForm, request: HttpRequest) -> dict[str, Any]:
-    """Return the periods to choose from as (URL, label, whether it is chosen), and the parameters that stay."""
+    """Return the periods to choose from as (URL, label, is_selected), and the parameters to keep."""
     chosen = form["period"].value() or DEFAULT
     parameters = {name: request.GET[name] for name in ("rule", "tier", "by", "client") if name in request.GET}
     labels = [(name, label) for name, (_length, label) in LENGTHS.items()]

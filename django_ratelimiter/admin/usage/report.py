@@ -22,8 +22,8 @@ BY_DENIED: Final = "denied"
 class Report:
     """The usage of all rules, or of one, in a period; of all tiers, or of one.
 
-    period: as asked for, widened to what is left in the database. rule, tier: slugs; `None` = all. client: the digest
-    of one that is looked for; "" = of none.
+    period: as requested, extended to what is left in the database. rule, tier: slugs; `None` = all. client: the digest
+    of a client to search for; "" = none.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Report:
 
     @cached_property
     def before(self) -> Mapping[tuple[str, str], Figures] | None:
-        """The figures of the period before, by rule and tier; `None` = it was not counted from its start."""
+        """The figures of the period before, by rule and tier; `None` = it was not counted completely."""
         before = self.period.before
         if self._coverage.since is None or self._coverage.since > before.start:
             return None
@@ -66,7 +66,7 @@ class Report:
 
     @cached_property
     def most_clients(self) -> Mapping[tuple[str, str], int]:
-        """The most different clients that one hour or day met, by rule and tier."""
+        """The highest number of different clients in one hour or day, by rule and tier."""
         where = self.rule, self.tier, self._coverage
         return clients.most_partitions(self.totals, self.period, self.clients_by, *where)
 
@@ -77,7 +77,7 @@ class Report:
 
     @cached_property
     def hours(self) -> list[Point]:
-        """The hours of the last weeks; empty for a short period, and where no hours are left."""
+        """The hours of the last weeks; empty for a short period, or if no hours are left."""
         return busiest.by_hour(self.period, self.rule, self.tier, self._coverage)
 
     @cached_property
@@ -97,14 +97,14 @@ class Report:
 
     @cached_property
     def search_result(self) -> TopPartitionRow | None:
-        """The client that is looked for; `None` if it was no top partition."""
+        """The client that was searched for; `None` if it was no top partition."""
         if self.rule is None or not self.client:
             return None
         return clients.one_partition(self.period, self.rule, self.client, coverage=self._coverage)
 
     @property
     def top_partitions_in(self) -> Period:
-        """Return the hours that the top partitions are of."""
+        """Return the hours that the top partitions are from."""
         return clients.hours(self.period, self._coverage)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""From a client to its digest: what staff type stands for it in no address, no log and no table of ours."""
+"""From a client to its digest: the input is not in any URL, log or table of ours."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _FALLBACK: Final = "ip"
 
 
 class ClientForm(forms.Form):
-    """A field for each of the names that a rule is split by, and one for the address that may stand for them.
+    """A field for each name that a rule is split by, and one for the address that may replace them.
 
-    Once valid, `digest` is what the rule's counters know the client by.
+    After validation, `digest` is the client's digest in the rule's counters.
     """
 
     use_required_attribute = False
@@ -44,7 +44,7 @@ class ClientForm(forms.Form):
         return str(self.cleaned_data["digest"])
 
     def clean(self) -> dict[str, Any]:
-        """Work out the digest, as a request of this client would have it worked out."""
+        """Compute the digest in the same way as for a request of this client."""
         typed = {name: value for name, value in self.cleaned_data.items() if value}
         names = (_FALLBACK,) if self._falls_back and typed.keys() == {_FALLBACK} else self._names
         missing = [name for name in names if name not in typed]
@@ -71,13 +71,13 @@ class ClientForm(forms.Form):
 
 
 def form_for(rule: str | None, data: Any = None) -> ClientForm | None:
-    """The form of a rule that is in force; `None` for others, and where all share one counter."""
+    """Return the form of a current rule; `None` for others, and if all callers share one counter."""
     record = next((each for each in cache.current_rules().rules if each.slug == rule), None)
     return ClientForm(record, data) if record is not None and record.partition_by else None
 
 
 def _request_of(typed: dict[str, str]) -> HttpRequest:
-    """A request as this client would send it, so that the same code tells who that is."""
+    """Return a request of this client, so that the same code finds its values."""
     request = HttpRequest()
     request.META["REMOTE_ADDR"] = typed.get("ip", "").strip()
     if "api_key" in typed:

@@ -1,1 +1,1 @@
-"""For staff and their tools: one caller, what can be done for them, and why a request is answered as it is."""
+"""For staff and their tools: one caller, acts for the caller, and explanations of decisions."""

@@ -1,4 +1,4 @@
-"""Serializers of the answers about callers and requests. Field names are contract; schemas describe them by these."""
+"""Serializers of the responses about callers and requests. Field names are contract; schemas are made from these."""
 
 from __future__ import annotations
 

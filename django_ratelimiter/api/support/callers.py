@@ -1,4 +1,4 @@
-"""For staff: one caller, and the acts of the caller's page. All are asked by POST, so that no key is in an address."""
+"""For staff: one caller, and the acts of the caller's page. All are POST, so that no key is in a URL."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ..permissions import MayGrant, MaySeeCallers, MayUnblock
 from . import answers
 from .problems import ProblemView, StrictSerializer, problem_of
 
-#: Answers about one caller, which no cache may keep.
+#: Responses about one caller, which no cache may store.
 PRIVATE = {"Cache-Control": "private, no-store"}
 
 
@@ -109,14 +109,14 @@ class RateLimitGrantSerializer(RateLimitActSerializer):
 
 @method_decorator(in_own_transactions, name="dispatch")
 class CallerQueryView(ProblemView):
-    """A view about one caller. answers: the serializer of the answer, for schemas."""
+    """A view about one caller. answers: the serializer of the response, for schemas."""
 
     throttle_classes = (RuleThrottle,)
     throttle_scope = "ratelimit-callers"
     answers: type[serializers.BaseSerializer[Any]]
 
     def read(self, request: Request) -> tuple[Caller, dict[str, Any]]:
-        """Return the caller and what was sent. Raises ValidationError."""
+        """Return the caller and the data that was sent. Raises ValidationError."""
         sent = self.get_serializer(data=request.data)
         sent.is_valid(raise_exception=True)
         fields = dict(sent.validated_data)
@@ -164,7 +164,7 @@ class ActView(CallerQueryView):
     answers = answers.RateLimitOutcomeSerializer
 
     def act_of(self, fields: dict[str, Any]) -> Act:
-        """Return the act that is asked for."""
+        """Return the requested act."""
         raise NotImplementedError
 
     def post(self, request: Request) -> Response:
@@ -227,6 +227,6 @@ class EndAccessView(ActView):
 
 
 def _unavailable(error: EngineUnavailable) -> Response:
-    """Return a 503. An exception would roll back what ATOMIC_REQUESTS opened, and with it the entry in the log."""
+    """Return a 503. An exception would roll back the transaction of ATOMIC_REQUESTS, including the log entry."""
     code = status.HTTP_503_SERVICE_UNAVAILABLE
     return Response(problem_of(code, {"detail": str(error)}), status=code)

@@ -1,4 +1,4 @@
-"""For staff: why a request would be answered as it would. Asked by POST, so that no key is in an address."""
+"""For staff: why a request is allowed or rejected. It is POST, so that no key is in a URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of the views that are asked by POST, as problem documents (RFC 9457): what was wrong, where, what is right."""
+"""Errors of the POST views, as problem documents (RFC 9457): what was wrong, where, and what would be right."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rest_framework.settings import api_settings
 
 from ...headers import PROBLEM_JSON
 
-#: The framework's name for what is wrong with several fields together.
+#: DRF's name for errors that concern several fields.
 _WHOLE: Final = (api_settings.NON_FIELD_ERRORS_KEY, "detail")
 
 
 class StrictSerializer(serializers.Serializer[Any]):
-    """A body in which a field that nobody reads is an error, for its name may be misspelt."""
+    """A body in which an unknown field is an error, because its name may be misspelt."""
 
     def to_internal_value(self, data: Any) -> Any:
         if type(data) is dict:  # a form may send more, such as its token
@@ -38,7 +38,7 @@ class StrictSerializer(serializers.Serializer[Any]):
 
 
 class ProblemView(GenericAPIView[Any]):
-    """A view that is asked by POST, and whose errors are problem documents; browsers get them on a page."""
+    """A POST view whose errors are problem documents; browsers get them on a page."""
 
     versioning_class = None
     filter_backends = ()
@@ -58,7 +58,7 @@ class ProblemView(GenericAPIView[Any]):
 
 
 def problem_of(status: int, data: Any) -> dict[str, Any]:
-    """Return the problem document of what the framework says of an error."""
+    """Return the problem document for DRF's data of an error."""
     title = HTTPStatus(status).phrase
     problem: dict[str, Any] = {"type": "about:blank", "title": title, "status": status}
     if isinstance(data, dict) and isinstance(data.get("detail"), str):
@@ -70,7 +70,7 @@ def problem_of(status: int, data: Any) -> dict[str, Any]:
 
 
 def _flattened(data: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each error and where it is, such as "known/0"."""
+    """Yield each error with its place, such as "known/0"."""
     if isinstance(data, dict):
         for name, rest in data.items():
             inner = place if name in _WHOLE else f"{place}/{name}" if place else str(name)

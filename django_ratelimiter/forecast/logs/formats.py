@@ -1,4 +1,4 @@
-"""Formats of access logs: from the text of a line to the request in it."""
+"""Formats of access logs: from the text of a line to its request."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, Final
 from .line import AccessLogLine, WrongFormat
 from .times import time_reader
 
-#: Reads a line: its text, its number and the number of its file. ValueError, KeyError: it holds no request.
+#: Reads a line: its text, its number and the number of its file. ValueError, KeyError: it is not a request.
 Parse = Callable[[str, int, int], AccessLogLine]
 
-#: Fields that logs have under several names: nginx's variables, gunicorn's atoms, and names that people give them.
+#: Fields with several names in logs: nginx's variables, gunicorn's atoms, and other common names.
 ROLES: Final[Mapping[str, tuple[str, ...]]] = {
     "time": ("time", "msec", "time_iso8601", "time_local", "timestamp", "@timestamp", "ts", "t", "date"),
     "request": ("request", "request_line", "r"),
@@ -28,15 +28,15 @@ ROLES: Final[Mapping[str, tuple[str, ...]]] = {
     "duration_us": ("duration_us", "request_time_us", "D"),
 }
 
-#: How many of its units a second has, for each of the fields that hold a duration.
+#: Units per second for each field with a duration.
 _DURATIONS: Final = {"duration": 1, "duration_ms": 1_000, "duration_us": 1_000_000}
 
-#: Common, and combined with whatever follows: only the beginning is read.
+#: Common, and combined with more fields: only the beginning is read.
 _COMMON: Final = re.compile(
     r'(\S+) \S+ (.+?) \[([^\]\[]{1,40})\] "([A-Za-z][A-Za-z_-]*) (\S+?)(?: [^"]*)?" ([0-9]{3})\b'
 )
 
-#: The same for most lines, which have nothing odd, in less time: what it matches, the other one reads alike.
+#: A faster pattern for ordinary lines: on all lines that it matches, it gives the same result.
 _USUAL: Final = re.compile(
     r'(\S+) \S+ (\S+) \[([^\]\[]{1,40})\] "([A-Z]+) ([^\s"?]++)[^\s"]*+(?: [^"]*+)?" ([0-9]{3})\b'
 )
@@ -46,10 +46,10 @@ _new = tuple.__new__  # what a named tuple calls in the end
 
 
 class LogFormat:
-    """A format: what reads its lines, and what these hold beside time, method and path.
+    """A format: a parser for lines, and what these contain besides time, method and path.
 
-    name: for people. holds: those of address, user, status, duration that lines have. fields: all fields by the names
-    that the log gives them; `None` = the format is fixed.
+    name: for people. holds: which of address, user, status, duration are in lines. fields: all fields with their
+    names in the log; `None` = the format is fixed.
     """
 
     def __init__(self, name: str, parse: Parse, holds: frozenset[str], fields: tuple[str, ...] | None = None) -> None:
@@ -59,8 +59,8 @@ class LogFormat:
 def find_format(name: str, first: str, more: Sequence[str], zone: tzinfo) -> LogFormat:
     """Return the format of a log. Raises WrongFormat.
 
-    name: auto, common, combined, json, or a regular expression with named groups. first: the first line that is not
-    empty. more: names of further fields to read. zone: of times that name none.
+    name: auto, common, combined, json, or a regular expression with named groups. first: the first non-empty
+    line. more: names of additional fields to read. zone: of times without one.
     """
     if name == "json" or (name == "auto" and first.lstrip().startswith("{")):
         return _json_format(first, more, zone)
@@ -107,10 +107,10 @@ def _json_format(first: str, more: Sequence[str], zone: tzinfo) -> LogFormat:
     def parse(text: str, number: int, file: int) -> AccessLogLine:
         try:
             data = loads(text)
-        except json.JSONDecodeError as error:  # which would name a line of its own count
+        except json.JSONDecodeError as error:  # its text would contain another line number
             raise ValueError(f"is not JSON at character {error.pos + 1}") from None
         if "\\ud" in text or "\\uD" in text or "\\Ud" in text:
-            json.dumps(data, ensure_ascii=False).encode()  # half a character is no text: UnicodeEncodeError
+            json.dumps(data, ensure_ascii=False).encode()  # half a surrogate pair raises UnicodeEncodeError
         if type(data) is not dict:
             raise ValueError("is not a JSON object")
         return build(data, number, file)
@@ -142,7 +142,7 @@ def _pattern_format(text: str, more: Sequence[str], zone: tzinfo) -> LogFormat:
 
 
 def _roles(names: tuple[str, ...]) -> dict[str, str]:
-    """Return the field for each role that some field has. Raises WrongFormat where a needed one is missing."""
+    """Return the field for each role. Raises WrongFormat if a required one is missing."""
     roles = {role: found for role, known in ROLES.items() for found in [_first(known, names)] if found is not None}
     if "time" not in roles:
         raise WrongFormat(f"No field contains the time. Name the field one of {', '.join(ROLES['time'])}.")
@@ -163,7 +163,7 @@ def _holds(roles: Mapping[str, str]) -> frozenset[str]:
 def _builder(
     roles: Mapping[str, str], more: Sequence[str], zone: tzinfo
 ) -> Callable[[Mapping[str, Any], int, int], AccessLogLine]:
-    """Return what makes a line of the fields by name."""
+    """Return a function that makes a line from fields by name."""
     time_of, more = time_reader(zone), tuple(more)
     time_name, request_name = roles["time"], roles.get("request", "")
     method_name, path_name = roles.get("method"), roles.get("path")
@@ -203,7 +203,7 @@ def _text(value: Any) -> str:
 
 
 def _microseconds(value: Any, units: int) -> int:
-    """Return a duration; -1 where there is none, as of a request that reached no server."""
+    """Return a duration; -1 if there is none, as for a request that reached no server."""
     try:
         return round(float(value) * 1_000_000 / units)
     except (TypeError, ValueError, OverflowError):

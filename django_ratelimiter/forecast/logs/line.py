@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 
 class AccessLogLine(NamedTuple):
-    """A request as a log tells of it.
+    """A request in a log.
 
-    time_us: microseconds since the Unix epoch. path: as it was sent, without the query. address, user: empty = the log
-    has none. status: 0 = unknown. duration_us: microseconds until the response had ended; -1 = unknown. more: values
-    of the fields that the reader was asked for, in their order; empty = the line has none. number: of the line in its
+    time_us: microseconds since the Unix epoch. path: as it was sent, without the query. address, user: empty = not in
+    the log. status: 0 = unknown. duration_us: microseconds until the end of the response; -1 = unknown. more: values
+    of the requested additional fields, in their order; empty = not in the line. number: of the line in its
     file, from 1. file: number of the file, from 0.
     """
 
@@ -27,4 +27,4 @@ class AccessLogLine(NamedTuple):
 
 
 class WrongFormat(ValueError):
-    """A log, or the description of its format, that cannot be used; the message says what would be right."""
+    """A log, or the description of its format, is invalid; the message says what would be right."""

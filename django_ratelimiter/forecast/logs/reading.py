@@ -1,4 +1,4 @@
-"""Files of access logs, plain or compressed, and how far they are read."""
+"""Files of access logs, plain or compressed, and the progress of reading them."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ STDIN: Final = "-"
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
-#: As many lines that cannot be read are shown.
+#: Maximum number of unreadable lines that are shown.
 MAX_SHOWN: Final = 10
 
-#: What a line can raise that holds no request.
+#: Exceptions for a line that is not a request.
 UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
-#: Lines read before anything is decided, to find out what the log holds.
+#: Lines that are read before the first decision, to find out what the log contains.
 SAMPLED: Final = 5_000
 
 
 class LogFiles:
     """The lines of some logs, the earliest first; those of one file stay in their order.
 
-    names: paths; "-" = standard input. Lines that cannot be read are counted in `unreadable`, and the first of them are
-    in `shown`. are_plain: for each name, whether it is a file that is not compressed. Raises WrongFormat, OSError.
+    names: paths; "-" = standard input. Unreadable lines are counted in `unreadable`, and the first of them are
+    in `shown`. are_plain: for each name, whether it is an uncompressed file. Raises WrongFormat, OSError.
     """
 
     def __init__(self, names: Sequence[str], format_name: str, more: Sequence[str], zone: tzinfo) -> None:
@@ -78,11 +78,11 @@ class LogFiles:
     def __exit__(self, *_error: object) -> None:
         for name, *streams in zip_longest(self.names, self._texts, self._raw):
             for stream in filter(None, streams) if name != STDIN else ():
-                stream.close()  # a stream that decompresses leaves the file open
+                stream.close()  # a decompressing stream does not close the file
 
     @property
     def holds(self) -> frozenset[str]:
-        """What lines of all files hold, see `LogFormat`."""
+        """The contents of lines in all files, see `LogFormat`."""
         return frozenset.intersection(*(each.holds for each in self.formats))
 
     def parts(self) -> Iterator[tuple[str, int, Parse]]:
@@ -92,7 +92,7 @@ class LogFiles:
                 yield name, size, found.parse
 
     def bytes_read(self) -> int:
-        """Return how many bytes of the files were read, as they are stored."""
+        """Return how many bytes of the files, as stored, were read."""
         return sum(
             os.lseek(raw.fileno(), 0, os.SEEK_CUR) for raw, size in zip(self._raw, self._sizes, strict=True) if size
         )
@@ -131,9 +131,9 @@ def _unpacked(raw: Any) -> Any:
 
 
 def _zstd(raw: IO[bytes]) -> Any:
-    """Return a stream of what zstd has compressed, by whichever library is installed.
+    """Return a stream of the content of a zstd file, with an installed library.
 
-    Not by zstandard: it ends without a word where a file is cut off, and after the first of several frames.
+    Not with zstandard: it ends without an error if a file is truncated, and after the first of several frames.
     """
     for module in ("compression.zstd", "backports.zstd", "pyzstd"):
         try:
@@ -147,7 +147,7 @@ def _zstd(raw: IO[bytes]) -> Any:
 
 @contextmanager
 def _damage_named(name: str) -> Iterator[None]:
-    """Raise WrongFormat where a compressed file ends too early, or is damaged."""
+    """Raise WrongFormat if a compressed file is truncated or damaged."""
     try:
         yield
     except Exception as error:

@@ -13,19 +13,19 @@ _MONTHS: Final = {
     for number, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), start=1)  # noqa: SIM905
 }
 
-#: Times that are remembered, and minutes of common logs: many lines in a row have the same one.
+#: Maximum number of cached times, and of cached minutes of common logs: many successive lines have the same one.
 _MAX_KNOWN: Final = 10_000
 
-#: The seconds of a minute, as they are written.
+#: The seconds of a minute, as text.
 _SECONDS: Final = {f"{second:02}": second * 1_000_000 for second in range(60)}
 
-#: Numbers from here on are not seconds but milliseconds, microseconds, nanoseconds: the first year that seconds could
-#: not mean is 5138.
+#: Numbers from here on are not seconds but milliseconds, microseconds or nanoseconds. As seconds they would be
+#: later than the year 5138.
 _NOT_SECONDS: Final = 10**11
 
 
 def time_reader(zone: tzinfo) -> Callable[[str], int]:
-    """Return what reads a time. zone: of times that name none. The result raises ValueError for what is no time."""
+    """Return a function that reads a time. zone: of times without one. It raises ValueError for an invalid time."""
     known: dict[str, int] = {}
     minutes: dict[str, int] = {}
 

@@ -1,1 +1,1 @@
-"""How much memory a replay will take: estimated before it begins, from blocks of lines all over the logs."""
+"""The memory that a replay will need: estimated before it begins, from blocks of lines in all parts of the logs."""

@@ -1,4 +1,4 @@
-"""Blocks of lines from all over some logs, and how many different values the whole has. The work is bounded."""
+"""Blocks of lines from all parts of some logs, and estimates of how many different values the logs have."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ..logs.formats import Parse
 from ..logs.line import AccessLogLine
 from ..logs.reading import UNREADABLE, LogFiles
 
-#: Of logs, one byte in so many is read, in blocks of so many bytes: at least 1 MB, and at most 4 MB.
+#: One byte in this many is read, in blocks of this many bytes: at least 1 MB, and at most 4 MB.
 ONE_IN: Final = 20
 BLOCK_BYTES: Final = 32_768
 MIN_BLOCKS: Final = 32
 MAX_BLOCKS: Final = 128
 
-#: No more bytes are read as one line.
+#: Maximum bytes that are read as one line.
 MAX_LINE: Final = 1_000_000
 
 
 class LogBlocks(NamedTuple):
-    """Some lines of logs. blocks: lines that follow each other. lines: in all logs, about. is_whole: these are all.
+    """Some lines of logs. blocks: successive lines. lines: in all logs, about. is_whole: these are all.
 
     seconds: between the earliest and the latest line.
     """
@@ -36,12 +36,12 @@ class LogBlocks(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Return how much of all lines these are, above 0 and at most 1."""
+        """Return the share of all lines that these are, above 0 and at most 1."""
         return min(1.0, sum(map(len, self.blocks)) / max(self.lines, 1))
 
 
 class Between(NamedTuple):
-    """A number that is not known: about from `low` to `high`."""
+    """An uncertain number: about from `low` to `high`."""
 
     low: int
     high: int
@@ -72,7 +72,7 @@ def read_blocks(files: LogFiles) -> LogBlocks | None:
 
 
 def most_blocks(files: LogFiles) -> int:
-    """Return how many blocks are read of these logs."""
+    """Return the number of blocks that are read of these logs."""
     return min(max(files.total_bytes // (ONE_IN * BLOCK_BYTES), MIN_BLOCKS), MAX_BLOCKS)
 
 
@@ -80,7 +80,7 @@ def _block(raw: IO[bytes], start: int, parse: Parse) -> tuple[list[AccessLogLine
     """Return the readable lines that begin in the block at `start`, and the bytes of all that do."""
     raw.seek(max(start - 1, 0))
     if start:
-        raw.readline(MAX_LINE)  # the rest of a line that begins before
+        raw.readline(MAX_LINE)  # the rest of a line that begins before the block
     lines, begun = list[AccessLogLine](), raw.tell()
     while (at := raw.tell()) < start + BLOCK_BYTES and (text := raw.readline(MAX_LINE)):
         with suppress(*UNREADABLE):
@@ -89,10 +89,10 @@ def _block(raw: IO[bytes], start: int, parse: Parse) -> tuple[list[AccessLogLine
 
 
 def distinct(seen: Iterable[Iterable[object]], blocks: LogBlocks) -> Between:
-    """Return how many different values all lines have, of which each block has shown these.
+    """Return how many different values all lines have, given those of each block.
 
-    low: Chao's estimate from the values of one block and of two; it misses those that hardly ever come. high: that of
-    Charikar and others, whose error is the least in the worst case.
+    low: Chao's estimate from values in one block and in two; it misses rare values. high: the estimate
+    of Charikar and others, with the least error in the worst case.
     """
     times = Counter(value for block in seen for value in set(block))
     several = Counter(times.values())

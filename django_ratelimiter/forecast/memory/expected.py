@@ -1,4 +1,4 @@
-"""Expects the memory of a replay from a sample of its logs."""
+"""Estimates the memory of a replay from a sample of its logs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..logs.reading import LogFiles
 from ..targets import LoggedTarget, target_finder
 from .blocks import Between, LogBlocks, distinct, read_blocks
 
-#: Bytes of memory that a counter takes, its name included, and what a replay needs before it has any; measured in
+#: Bytes of memory of a counter, including its name, and of a replay without counters; measured with
 #: `benchmarks/replay.py`.
 BYTES_PER_COUNTER: Final = 530
 BYTES_AT_FIRST: Final = 120_000_000
 
-#: What counts by itself: the number of the rule set, a rule, and the microseconds of a window.
+#: A group of counters: the number of the rule set, a rule, and the microseconds of a window.
 _Window = tuple[int, str, int]
 
 
 class Expected(NamedTuple):
-    """What a replay is expected to need. callers: in the logs. bytes: of memory. is_exact: all lines were read."""
+    """The expected size of a replay. callers: in the logs. bytes: of memory. is_exact: all lines were read."""
 
     callers: Between
     bytes: Between
@@ -33,9 +33,9 @@ class Expected(NamedTuple):
 
 
 def expected_memory(files: LogFiles, rule_sets: Sequence[RuleSet], identities: Sequence[str]) -> Expected | None:
-    """Return what a replay of these logs by these rule sets will need; `None` = nobody can know before.
+    """Return what a replay of these logs with these rule sets will need; `None` = not known in advance.
 
-    identities: see `LoggedCallers`. Work: a second or two, and `MAX_BLOCKS` queries for users at the most.
+    identities: see `LoggedCallers`. Takes a second or two, and at most `MAX_BLOCKS` queries for users.
     """
     blocks = read_blocks(files)
     if blocks is None:
@@ -50,7 +50,7 @@ def expected_memory(files: LogFiles, rule_sets: Sequence[RuleSet], identities: S
 
 
 class _Seen:
-    """The callers of blocks of lines: all of them, and those who have a counter of each window."""
+    """The callers in blocks of lines: all of them, and those with a counter for each window."""
 
     def __init__(self, rule_sets: Sequence[RuleSet], identities: Sequence[str]) -> None:
         self._rule_sets = rule_sets
@@ -75,7 +75,7 @@ class _Seen:
             self.windows[window].append(found)
 
     def _windows(self, target: LoggedTarget, caller: LoggedCaller) -> Iterator[_Window]:
-        """Yield the windows in which a request has counters of its own."""
+        """Yield the windows in which the caller of a request has its own counters."""
         for number, rules in enumerate(self._rule_sets):
             tier = caller.kind.entitlements[number].tier
             for rule in _matched(rules, target):
@@ -85,21 +85,21 @@ class _Seen:
 
 
 def _matched(rules: RuleSet, target: LoggedTarget) -> list[RuleRecord]:
-    """Return the rules that the entry points of a target ask about, each once."""
+    """Return the rules that a target's entry points decide, each once."""
     found = [rule for door in target.doors for rule in rules.match(target.facts._replace(scope=door.scope))]
     return found if len(target.doors) == 1 else [*{rule.slug: rule for rule in found}.values()]
 
 
 def _tells_apart(rule: RuleRecord, caller: LoggedCaller) -> bool:
-    """Return whether this caller has counters of its own."""
+    """Return whether this caller has its own counters."""
     names = [name for name in rule.partition_by if not name.startswith("path:")]
     return bool(names) and (rule.missing_partition == "ip" or all(caller.part(name) is not None for name in names))
 
 
 def _at_one_time(callers: Between, window_us: int, blocks: LogBlocks) -> Between:
-    """Return how many of these callers have a counter at one time: those who come within a window.
+    """Return how many of these callers have a counter at the same time: those in one window.
 
-    If the requests of a caller come at any moment of the log.
+    It is assumed that the requests of a caller are spread over the whole log.
     """
     part = window_us / 1_000_000 / blocks.seconds if blocks.seconds else 1.0
     if part >= 1:

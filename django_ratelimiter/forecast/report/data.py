@@ -15,7 +15,7 @@ from .text import notes_of
 
 
 def json_of(found: Comparison, check: Agreement | None, files: LogFiles) -> dict[str, Any]:
-    """Return everything that was found. Times are in UTC; shares are from 0 to 1."""
+    """Return all results. Times are in UTC; shares are from 0 to 1."""
     difference = found.difference
     return {
         "traffic": {
@@ -51,7 +51,7 @@ def json_of(found: Comparison, check: Agreement | None, files: LogFiles) -> dict
 
 
 def csv_of(found: Comparison, to: Any) -> None:
-    """Write all tables as one, each row with the kind of what it is about. Rules that are left out have no numbers."""
+    """Write all tables as one. Each row has its kind. Rules that are left out have no numbers."""
     writer = csv.writer(to)
     columns = ("requests", "before", "after", "newly", "no_longer", "same", "shadow")
     writer.writerow(["by", "name", *columns, "callers_newly", "callers_no_longer", "first"])
@@ -70,7 +70,7 @@ def csv_of(found: Comparison, to: Any) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula: names of views and callers come from outside."""
+    """Return a text that spreadsheets do not read as a formula: names of views and callers come from outside."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 

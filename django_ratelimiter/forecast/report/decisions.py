@@ -1,4 +1,4 @@
-"""Each decision of a replay as a line of JSON, to be compared with what happened or what another tool says."""
+"""Each decision of a replay as a line of JSON, to compare it with what happened or with another tool."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..replay import Replay
 
 
 def decision_writer(write: Callable[[str], object]) -> Callable[[AccessLogLine, Sequence[Replay]], None]:
-    """Return what writes the decision on a line by the last of the rule sets."""
+    """Return a function that writes the decision on a line by the last of the rule sets."""
 
     def note(line: AccessLogLine, replays: Sequence[Replay]) -> None:
         data = {"file": line.file, "line": line.number, "time_us": line.time_us, **_decided(replays[-1].decision())}
@@ -22,7 +22,7 @@ def decision_writer(write: Callable[[str], object]) -> Callable[[AccessLogLine, 
 
 
 def _decided(decision: Decision) -> dict[str, Any]:
-    """Return what a decision says, as response fields do, and what each limit says."""
+    """Return the content of a decision, as in response fields, and of each limit."""
     binding = decision.binding if decision.access is None else None
     return {
         "allowed": decision.allowed,

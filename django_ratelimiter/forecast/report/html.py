@@ -1,4 +1,4 @@
-"""The report of a replay as one file of HTML, with charts in SVG. It loads nothing."""
+"""The report of a replay as one HTML file, with charts in SVG. It loads nothing."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from ..blind_spots import rules_left_out
 from ..comparison import Comparison
 from ..difference import ChangeRow, Difference
 
-#: So many rows of views and hours are shown; the others stand in --json and --csv.
+#: Maximum rows of views and hours that are shown; the others are in --json and --csv.
 MAX_ROWS = 24
 
 
@@ -47,14 +47,14 @@ def lines_of(found: Comparison, check: Agreement | None) -> Iterator[str]:
 
 
 def check_in_words(check: Agreement | None) -> Sequence[str]:
-    """Return what the self-check found; why there is none, where the rules compared with are not those in force."""
+    """Return the result of the self-check; the reason if there is none, because the rules are not the current ones."""
     if check is None:
         return [_("None: usage was recorded under the rules in force, and --against names other rules.")]
     return list(check.sentences())
 
 
 def traffic_of(found: Comparison) -> str:
-    """Return in words what was replayed."""
+    """Return, as text, what was replayed."""
     if not found.last_us:
         return _("The log contains no request that rules can apply to.")
     difference = found.difference
@@ -69,7 +69,7 @@ def traffic_of(found: Comparison) -> str:
 
 
 def notes_of(found: Comparison) -> list[str]:
-    """Return in words what the numbers leave out."""
+    """Return, as text, what the numbers do not include."""
     notes = list(found.doubts)
     if found.exempt:
         text = ngettext(
@@ -120,7 +120,7 @@ def tables_of(difference: Difference) -> list[tuple[str, Mapping[str, ChangeRow]
 
 
 def percent(part: float, whole: float) -> str:
-    """Return a share in percent; empty where there is no whole."""
+    """Return a share in percent; empty if the whole is 0."""
     if not whole:
         return ""
     share = 100 * part / whole
@@ -128,7 +128,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def summary_of(found: Comparison) -> Iterator[str]:
-    """Yield what it comes to, in sentences; nothing if no rule was asked."""
+    """Yield the result, in sentences; nothing if no rule was decided."""
     difference, total = found.difference, found.difference.total
     if not total.requests:
         return
@@ -166,7 +166,7 @@ def _callers(number: int) -> str:
 def change_table(
     title: str, rows: Mapping[str, ChangeRow], *, is_difference: bool, most: int = MAX_ROWS
 ) -> Iterator[Sequence[str]]:
-    """Yield the rows of a table, its head first. most: rows; those that change most."""
+    """Yield the rows of a table, its head first. most: maximum rows; those with the largest changes are kept."""
     if is_difference:
         yield (
             title,
@@ -194,7 +194,7 @@ def change_table(
 
 
 def _busiest(rows: Mapping[str, ChangeRow], most: int) -> list[tuple[str, ChangeRow]]:
-    """Return the rows that change most, in their order."""
+    """Return the rows with the largest changes, in their order."""
     weights = sorted(rows.items(), key=lambda item: (-item[1].requests.newly, -item[1].requests.requests))
     chosen = {name for name, _row in weights[:most]}
     return [(name, row) for name, row in rows.items() if name in chosen]
@@ -218,7 +218,7 @@ def agreement_table(check: Agreement) -> Iterator[Sequence[str]]:
 
 
 def callers_table(difference: Difference) -> Iterator[Sequence[str]]:
-    """Yield the callers who are newly rejected, the head first."""
+    """Yield the callers that are newly rejected, the head first."""
     yield _("Caller"), _("Tier"), _("Newly rejected"), _("First at (UTC)"), _("By rule")
     for each in difference.top:
         first = _moment(each.first_us) if each.first_us is not None else ""
@@ -226,7 +226,7 @@ def callers_table(difference: Difference) -> Iterator[Sequence[str]]:
 
 
 def _indented(rows: Iterator[Sequence[str]]) -> Iterator[str]:
-    """Yield rows in columns, the first one to the left and numbers to the right."""
+    """Yield rows in columns: the first one aligned left, numbers aligned right."""
     several = [[str(cell) for cell in row] for row in rows]
     columns = max(map(len, several), default=0)
     whole = [row for row in several if len(row) == columns]

@@ -1,1 +1,1 @@
-"""Forecasts from the samples that the database holds: requests per caller and minute."""
+"""Forecasts from the samples in the database: requests per caller and minute."""

@@ -1,4 +1,4 @@
-"""Proposes limits that would have rejected no more than a chosen share of callers, from the recorded samples."""
+"""Proposes limits that would have rejected at most a chosen share of callers, from the recorded samples."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .cells import Width
 from .estimates import SAMPLED_ONE_IN, Range
 from .forecast import Forecast
 
-#: The windows that are proposed.
+#: The windows for which limits are proposed.
 MINUTE, HOUR, DAY = (Width(SECONDS[unit]) for unit in ("minute", "hour", "day"))
 WIDTHS: Final = (MINUTE, HOUR, DAY)
 
 
 class Quantiles(NamedTuple):
-    """What half of the callers did not exceed, nine in ten, 99 in a hundred, and all."""
+    """What half of the callers did not exceed, 90 percent, 99 percent, and all."""
 
     p50: int
     p90: int
@@ -33,9 +33,9 @@ class Quantiles(NamedTuple):
 class Proposal:
     """A limit for one tier, "" = no tier. window: seconds. quota, burst: units; a burst of `None` = no bucket.
 
-    busiest: units that sampled callers spent in their busiest window. callers: how many of them there are. above: how
-    many of them it rejects; share: the same of all callers, from 0 to 1. is_certain: whether there are enough callers
-    to tell so small a share. attack_share, attack_requests: what it rejects of the callers and of the requests of the
+    busiest: units that sampled callers used in their busiest window. callers: number of sampled callers. above: how
+    many of them it rejects; share: the same for all callers, from 0 to 1. is_certain: there are enough callers to
+    estimate so small a share. attack_share, attack_requests: what it rejects of the callers and of the requests of the
     other period; `None` = there is none, or nothing is recorded there.
     """
 
@@ -54,7 +54,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The proposals, and what they rest on.
+    """The proposals, and the data that they are based on.
 
     days: length of the period. largest: the most requests of any caller in an hour, sampled or not; `None` = not known.
     """
@@ -69,9 +69,9 @@ class Advice:
 def advise(
     rule: RuleRecord, period: Period, share: float, attack: Period | None = None, coverage: Coverage | None = None
 ) -> Advice:
-    """Return proposals for each tier that was met. share: of callers that may be rejected, from 0 to 1.
+    """Return proposals for each tier with samples. share: of callers that may be rejected, from 0 to 1.
 
-    attack: is left out of the period, where it is a part of it: its callers must not raise the proposals.
+    attack: is excluded from the period, if it is a part of it: its callers must not raise the proposals.
     A fixed number of queries: the samples of each period are read once. Memory: that of a `Forecast` for each.
     """
     calm = Forecast(None, rule, period, widths=WIDTHS, without=attack, coverage=coverage)
@@ -113,7 +113,7 @@ def _against(attack: Forecast, proposals: list[Proposal], cost: int) -> list[Pro
         width = Width(each.window)
         callers = attack.tally.sampled(each.tier)
         above = _above(attack, each.tier, _allowed(width, each.quota, each.burst), cost)
-        place = places[width].index(each) - len(places[width])  # those of the rule itself come before
+        place = places[width].index(each) - len(places[width])  # the thresholds of the rule itself come first
         rows = attack.tally.beyond(width).items()
         requests = sum(row[place] for (tier, _at), row in rows if tier == each.tier)
         requests *= 1 if attack.is_shared else SAMPLED_ONE_IN
@@ -142,12 +142,12 @@ def _above(found: Forecast, tier: str, most: Mapping[Width, int], cost: int) -> 
 
 
 def _units(found: Forecast, tier: str, width: Width, cost: int) -> list[int]:
-    """Return what each sampled caller spent in its busiest cell, the least first."""
+    """Return the units that each sampled caller used in its busiest cell, sorted."""
     return sorted(peak * cost for peak in found.tally.peaks_of(tier, width))
 
 
 def _quota(units: list[int], share: float) -> int:
-    """Return the lowest quota that no more than this share of the callers exceeds, rounded up to two digits."""
+    """Return the lowest quota that at most this share of the callers exceeds, rounded up to two digits."""
     needed: int = max(1, units[len(units) - 1 - int(share * len(units))])
     step = 10 ** max(0, len(str(needed)) - 2)
     return int(-(-needed // step) * step)

@@ -1,7 +1,7 @@
-"""What limits would have rejected of a caller's requests, as far as counts per minute can tell. Pure computing.
+"""What limits would have rejected of a caller's requests, estimated from counts per minute. Pure functions.
 
-Requests are known by the minute. So a caller's time is cut into cells: the limit's windows, but a minute at least. How
-the requests of a cell lie within it is not known. So each limit has three thresholds of requests in a cell.
+Only the minute of a request is known. So a caller's time is split into cells: the limit's windows, but at least a
+minute. The distribution of requests in a cell is not known. So each limit has three thresholds for a cell.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ...rules.records import RuleRecord
 MINUTE_SECONDS: Final = 60
 MICROSECONDS: Final = 1_000_000
 
-#: No threshold is higher: every database can compare with it, and no caller comes near.
+#: Maximum threshold: every database can compare with it, and no caller reaches it.
 MAX_THRESHOLD: Final = 2**62
 
 
 class Width(NamedTuple):
-    """The length of cells: so many seconds, or the windows of a calendar.
+    """The length of cells: a number of seconds, or the windows of a calendar.
 
-    seconds: of a calendar, those of its longest window. anchor_day: on which its months begin.
+    seconds: of a calendar, those of its longest window. anchor_day: first day of its months.
     """
 
     seconds: int
@@ -33,7 +33,7 @@ class Width(NamedTuple):
     anchor_day: int | None = None
 
     def starts(self, start: int, end: int) -> list[int]:
-        """Return where the windows of the calendar begin that [start, end) touches, in seconds since the Unix epoch."""
+        """Return the starts of calendar windows that overlap [start, end), in seconds since the Unix epoch."""
         at, found = start, list[int]()
         while at < end:
             window = window_at(at * MICROSECONDS, self.calendar, self.timezone, self.anchor_day)
@@ -43,10 +43,10 @@ class Width(NamedTuple):
 
 
 class CellThresholds(NamedTuple):
-    """Requests of one caller in one cell.
+    """Thresholds for the requests of one caller in one cell.
 
-    most: no more than these are allowed, however they come. even: so many are allowed if they come evenly. safe: so
-    many in every cell are all allowed, however they come; `safe` <= `even` <= `most`.
+    most: the maximum that is ever allowed. even: this many are allowed if they are evenly spread. safe: this
+    many in every cell are always allowed; `safe` <= `even` <= `most`.
     """
 
     most: int
@@ -55,9 +55,9 @@ class CellThresholds(NamedTuple):
 
 
 def cells_of(limit: Limit, cost: int = 1) -> tuple[Width, CellThresholds] | None:
-    """Return the cells of a limit whose requests cost so many units.
+    """Return the cells of a limit, and their thresholds. cost: units of a request.
 
-    `None` = samples say nothing of it, for it limits requests in progress at once.
+    `None` = samples contain no data for it, because it limits requests in progress.
     """
     if limit.holds_leases:
         return None
@@ -74,7 +74,7 @@ def cells_of(limit: Limit, cost: int = 1) -> tuple[Width, CellThresholds] | None
     is_fixed = limit.algorithm == SIMPLEST
     if is_fixed and limit.anchor == ANCHORS[0] and not rest:
         return Width(seconds), _thresholds(quota * windows, quota * windows, quota)
-    # Windows that begin at any moment reach over the ends of cells: a window's requests may lie in two of them.
+    # Windows that can begin at any time overlap the ends of cells: a window's requests may be in two of them.
     even = max(quota, quota * seconds * MICROSECONDS // limit.window_us)
     return Width(seconds), _thresholds(quota * (windows + (is_fixed or bool(rest))), even, quota // 2)
 
@@ -95,7 +95,7 @@ def thresholds_of(limits: Iterable[Limit], cost: int = 1) -> dict[Width, CellThr
 
 
 def thresholds_by_tier(rule: RuleRecord | None, tiers: Iterable[str]) -> dict[str, dict[Width, CellThresholds]]:
-    """Return the thresholds of each of these tiers; of none where the tier is not limited. `None` = no rule."""
+    """Return the thresholds of each of these tiers; without unlimited tiers. rule: `None` = no rule."""
     if rule is None or rule.is_off:
         return {tier: {} for tier in tiers}
     return {

@@ -1,4 +1,4 @@
-"""`manage.py ratelimit advise`: limits for a rule, from the usage that was recorded."""
+"""`manage.py ratelimit advise`: limits for a rule, from recorded usage."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _rule(slug: str) -> RuleRecord:
 
 
 def _of_view(name: str) -> Iterator[str]:
-    """Yield which rules have recorded requests of a view: samples are taken by rules, and by nothing else."""
+    """Yield the rules that have recorded requests of a view: samples are stored by rule only."""
     found = [view for view in views() if view.name == name]
     if not found:
         raise CommandError(_("There is no view %(name)r.") % {"name": name})
@@ -96,7 +96,7 @@ def _of_view(name: str) -> Iterator[str]:
 
 
 def json_of(advice: Advice) -> dict[str, Any]:
-    """Return the advice as JSON can hold it."""
+    """Return the advice as data for JSON."""
     return {
         **asdict(advice),
         "proposals": [
@@ -112,7 +112,7 @@ def json_of(advice: Advice) -> dict[str, Any]:
 
 
 def lines_of(rule: RuleRecord, advice: Advice, name: str, percent: float) -> Iterator[str]:
-    """Yield the advice in words."""
+    """Yield the advice as text."""
     if not advice.sampled:
         yield _("No caller of %(rule)s was sampled (%(period)s).") % {"rule": rule.slug, "period": name}
         return
@@ -154,14 +154,14 @@ def proposal_in_words(proposal: Proposal) -> str:
 
 
 def share_in_words(proposal: Proposal) -> str:
-    """Return which callers it would have rejected."""
+    """Return the callers that it would have rejected."""
     low, about, high = (number_format(f"{100 * each:.3g}") for each in proposal.share)
     words = {"above": units(proposal.above), "about": about, "low": low, "high": high}
     return _("would have rejected %(above)s of the sampled callers: %(about)s %% (%(low)s to %(high)s %%)") % words
 
 
 def attack_in_words(proposal: Proposal) -> str:
-    """Return what it would have rejected of the attack."""
+    """Return the part of the attack that it would have rejected."""
     assert proposal.attack_share is not None
     words = {
         "share": number_format(f"{100 * proposal.attack_share.about:.3g}"),

@@ -1,4 +1,4 @@
-"""What a forecast from samples cannot know, in words, and how it compares with what was counted."""
+"""The limitations of a forecast from samples, as text, and how it compares with counted usage."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from .cells import MICROSECONDS, MINUTE_SECONDS, cells_of
 from .forecast import Forecast
 from .multipliers import multiplier_doubts
 
-#: A sample that stands for less than this share of the recorded requests is called incomplete.
+#: A sample that represents less than this share of the recorded requests is called incomplete.
 COMPLETE_ENOUGH: Final = 0.8
 
-#: Fewer sampled callers than these are called few.
+#: Fewer sampled callers than this are called few.
 FEW: Final = 300
 
-#: The fields that decide which requests a rule was met by, and what told callers apart.
+#: The fields that determine which requests a rule matched, and what distinguished callers.
 _RECORDED_BY: Final = ("methods", "path", "path_kind", "view_name", "scope", "partition_by", "missing_partition")
 
 
 def doubts(forecast: Forecast) -> list[str]:
-    """Return what the reader has to know of this forecast, in sentences. Two queries at most."""
+    """Return what readers must know about this forecast, in sentences. At most two queries."""
     return [*_of_rules(forecast), *_of_data(forecast)]
 
 
 def is_of_others(forecast: Forecast) -> bool:
-    """Return whether the rule, as it would be, meets or tells apart others than those whose samples were taken."""
+    """Return whether the new rule matches other requests, or distinguishes callers otherwise, than the sampled rule."""
     before, after = forecast.before, forecast.after
     return before is not None and any(getattr(before, name) != getattr(after, name) for name in _RECORDED_BY)
 
@@ -71,7 +71,7 @@ def _of_rules(forecast: Forecast) -> Iterator[str]:
 
 
 def _is_by_the_clock(limit: Limit) -> bool:
-    """Return whether its windows are the cells themselves, so that nothing is in doubt."""
+    """Return whether its windows are the cells themselves, so that the result is certain."""
     found = cells_of(limit)
     return found is not None and found[1].safe == found[1].most
 
@@ -104,5 +104,5 @@ def _of_data(forecast: Forecast) -> Iterator[str]:
 
 
 def tiers_in_words(tiers: Iterable[str]) -> str:
-    """Return the slugs of tiers in a list; "" = every other one."""
+    """Return the slugs of tiers as a list; "" = every other one."""
     return ", ".join([tier or _("every other tier") for tier in tiers])

@@ -1,4 +1,4 @@
-"""From a sample to all callers: estimates with the range in which the truth lies. Pure computing."""
+"""From a sample to all callers: estimates, with a range that probably contains the true value. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import Final, NamedTuple
 
-#: One partition in so many is sampled.
+#: One partition in this many is sampled.
 SAMPLED_ONE_IN: Final = 16
 
-#: Standard errors that a range reaches to either side: nineteen of twenty ranges hold the truth.
+#: Standard errors of a range on each side: 19 of 20 ranges contain the true value.
 _ERRORS: Final = 1.96
 
 
 class Range(NamedTuple):
-    """A figure that is not below `low` nor above `high`, as far as is known; `about` is the best guess."""
+    """A number between `low` and `high`, as far as is known; `about` is the best estimate."""
 
     low: float
     about: float
     high: float
 
     def times(self, factor: float) -> Range:
-        """Return each of the three times this."""
+        """Return the range with each of the three numbers times this."""
         return Range(self.low * factor, self.about * factor, self.high * factor)
 
     def plus(self, other: Range) -> Range:
@@ -33,23 +33,23 @@ NOTHING: Final = Range(0.0, 0.0, 0.0)
 
 
 def exact(counts: tuple[int, int, int]) -> Range:
-    """Return the range of counts at the three thresholds of a cell, of callers who are all known."""
+    """Return the range of counts at the three thresholds of a cell, if all callers are known."""
     return Range(float(min(counts)), float(counts[1]), float(max(counts)))
 
 
 def of_several(ranges: Sequence[Range], total: float) -> Range:
-    """Return what several limits reject together, of so many requests. One request may be beyond each of them.
+    """Return what several limits reject together, of `total` requests. One request may exceed each of them.
 
-    So it is no less than what one of them rejects, and no more than all of them.
+    So it is at least what one of them rejects, and at most the sum.
     """
     low, about = (max((each[level] for each in ranges), default=0.0) for level in (0, 1))
     return Range(*(min(each, total) for each in (low, about, sum(each.high for each in ranges))))
 
 
 def share_of_callers(counts: tuple[int, int, int], sampled: int) -> Range:
-    """Return the share of all callers, from 0 to 1, of which so many were found among the sampled ones.
+    """Return the share of all callers, from 0 to 1, given the counts among the sampled ones.
 
-    counts: how many at each of the three thresholds of a cell. The ends are those of Wilson's interval.
+    counts: at each of the three thresholds of a cell. Low and high are those of Wilson's interval.
     """
     if not sampled:
         return NOTHING
@@ -57,10 +57,10 @@ def share_of_callers(counts: tuple[int, int, int], sampled: int) -> Range:
 
 
 def requests(sums: tuple[int, int, int], callers: tuple[int, int, int], scale: float, total: float) -> Range:
-    """Return the requests of all callers, of which the sampled ones made so many at each of the three thresholds.
+    """Return the requests of all callers, given those of the sampled ones at each of the three thresholds.
 
-    callers: who made them. scale: requests of all for each request of the sampled. total: of all, refused or not. A sum
-    that few callers make is known to about its root: with four of them, to its double.
+    callers: who made them. scale: requests of all callers for each request of a sampled one. total: of all, rejected or
+    not. A sum with few callers is only known to about its square root: with four callers, to a factor of two.
     """
     low_error, high_error = (_ERRORS / sqrt(count) if count else 1.0 for count in (min(callers), max(callers)))
     low, high = min(sums) * scale * max(0.0, 1 - low_error), max(sums) * scale * (1 + high_error)

@@ -1,4 +1,4 @@
-"""What a rule would have rejected in a period if it had been another one, estimated from the recorded samples."""
+"""What a changed rule would have rejected in a period, estimated from the recorded samples."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ Limits = Mapping[str, Mapping[Width, CellThresholds]]
 #: Counts at the three thresholds of cells.
 Levels = tuple[int, int, int]
 
-#: The thresholds of cells, as places in them.
+#: The indexes of the three thresholds.
 MOST, EVEN, SAFE = 0, 1, 2
 
-#: Who is counted beside the two sides: callers whom only the rule as it would be rejects, and only the rule as it is.
+#: Further counts: callers that only the new rule rejects, and callers that only the old rule rejects.
 NEWLY, NO_LONGER = 2, 3
 
-#: Of a rule without any limit, the requests of a minute are shown.
+#: For a rule without limits, the requests of a minute are shown.
 MINUTE: Final = Width(60)
 
 
 class Forecast:
-    """The forecast of one rule and period. What it reads, it reads when it is first asked for; samples only once.
+    """The forecast of one rule and period. Data is read at its first use; samples only once.
 
-    before: the rule as it is; `None` = there is none. after: as it would be. widths: further widths of cells to know
-    the callers' peaks in. beyond: further thresholds, by width, that `tally` adds up what is beyond. without: a part
-    of the period whose samples are not to be read. Memory: that of `SampleTally` and of `reading.callers`.
+    before: the old rule; `None` = there is none. after: the new rule. widths: additional widths of cells for the
+    callers' peaks. beyond: additional thresholds, by width, above which `tally` adds up requests. without: a part
+    of the period whose samples are excluded. Memory: that of `SampleTally` and of `reading.callers`.
     """
 
     def __init__(
@@ -66,33 +66,33 @@ class Forecast:
 
     @cached_property
     def recorded(self) -> dict[str, Figures]:
-        """The requests that the rule matched, by tier, and what became of them."""
+        """The requests that the rule matched, by tier, with their outcomes."""
         found = totals.totals(self.period, self.source.rule, coverage=self.coverage)
         by_tier = {each.tier_slug: each.figures for each in found if each.figures.requests}
-        if self.is_shared:  # one counter, whatever tier
+        if self.is_shared:  # one counter, whatever the tier
             return {"": sum(by_tier.values(), Figures())} if by_tier else {}
         return by_tier
 
     @cached_property
     def tiers(self) -> list[str]:
-        """The tiers that were met, or that have limits of their own; "" = no tier."""
+        """The tiers with requests, or with their own limits; "" = no tier."""
         named = {tier for rule in (self.before, self.after) if rule for tier in rule.limits if tier is not None}
         return sorted({""} if self.is_shared else {"", *self.recorded, *named})
 
     @cached_property
     def limits(self) -> tuple[Limits, Limits]:
-        """The thresholds of the rule as it is, and as it would be."""
+        """The thresholds of the old rule, and of the new one."""
         return thresholds_by_tier(self.before, self.tiers), thresholds_by_tier(self.after, self.tiers)
 
     @cached_property
     def widths(self) -> list[Width]:
-        """The widths of all cells, those of the rule as it would be first."""
+        """The widths of all cells, those of the new rule first."""
         own = [width for limits in reversed(self.limits) for of_tier in limits.values() for width in of_tier]
         return [*dict.fromkeys([*own, *self._further])] or [MINUTE]
 
     @cached_property
     def tally(self) -> SampleTally:
-        """What the samples add up to. Of each width, the thresholds of the rule as it is come first. One query."""
+        """The sums of the samples. For each width, the thresholds of the old rule come first. One query."""
         thresholds: dict[Width, list[ByTier]] = {
             width: [_thresholds(limits, width, level) for limits in self.limits for level in range(3)]
             for width in self.widths
@@ -107,12 +107,12 @@ class Forecast:
 
     @property
     def sampled(self) -> int:
-        """Return how many callers the sample has; 0 = nothing is recorded."""
+        """Return the number of callers in the sample; 0 = nothing is recorded."""
         return sum(map(self.tally.sampled, self.tally.requests))
 
     @property
     def callers(self) -> int:
-        """Return about how many callers there were; those who share one counter are one."""
+        """Return about how many callers there were; those that share one counter are one."""
         return self.sampled if self.is_shared else self.sampled * SAMPLED_ONE_IN
 
     @property
@@ -122,15 +122,15 @@ class Forecast:
 
     @cached_property
     def completeness(self) -> float | None:
-        """The share of the recorded requests that the sample stands for: 1 = all. `None` = there are none."""
+        """The share of the recorded requests that the sample represents: 1 = all. `None` = there are none."""
         sampled = sum(self.tally.requests.values())
         return sampled * (1 if self.is_shared else SAMPLED_ONE_IN) / self.requests if self.requests else None
 
     @property
     def unrecorded(self) -> list[str]:
-        """Return the tiers that the rule as it would be limits, and that nothing is recorded of because it does not.
+        """Return the tiers that the new rule limits, but that have no records because the old rule does not limit them.
 
-        "" = every tier without limits of its own: a rule that limits some tiers counts nobody else.
+        "" = every tier without limits of its own: a rule that limits only some tiers counts no others.
         """
         before, after = self.limits
         found = [tier for tier in self.tiers if tier and after[tier] and not before[tier] and tier not in self.recorded]
@@ -140,20 +140,20 @@ class Forecast:
 
     @cached_property
     def by_tier(self) -> list[TierForecast]:
-        """The tiers that were met."""
+        """The tiers with requests."""
         sampled = {tier: self.tally.sampled(tier) for tier in self.tiers}
         return [self._tier(tier, count) for tier, count in sampled.items() if count or tier in self.recorded]
 
     @property
     def share_of_callers(self) -> Range:
-        """Return the callers whom only the rule as it would be rejects, as a share of all, from 0 to 1."""
+        """Return the callers that only the new rule rejects, as a share of all, from 0 to 1."""
         if self.limits[0] == self.limits[1]:
             return NOTHING
         return self._share(self._counts(NEWLY), self.sampled)
 
     @property
     def share_of_requests(self) -> Range:
-        """Return the requests that the rule as it would be rejects beyond today's, as a share of all, from 0 to 1."""
+        """Return the additional requests that the new rule rejects, as a share of all, from 0 to 1."""
         if not self.requests:
             return NOTHING
         more = [
@@ -164,7 +164,7 @@ class Forecast:
 
     @cached_property
     def by_hour(self) -> list[HourForecast]:
-        """The hours of the period. What is beyond a threshold is counted in the hour of the requests beyond it."""
+        """The hours of the period. Requests above a threshold are counted in their own hour."""
         points = totals.series(self.period, self.source.rule, None, self.coverage, Granularity.HOUR)
         starts = [point.start for point in points]
         by_width = [self._hours_of(self.tally.beyond(width), starts) for width in self.widths]
@@ -180,7 +180,7 @@ class Forecast:
     def _hours_of(
         self, rows: Mapping[tuple[str, int], Sequence[int]], starts: list[datetime]
     ) -> dict[tuple[int, int], Range]:
-        """Return what cells of one width reject, by the place of the hour and the side."""
+        """Return what cells of one width reject, by the index of the hour and the side."""
         found: dict[tuple[int, int], Range] = defaultdict(lambda: NOTHING)
         for (tier, at), counts in rows.items():
             place = max(0, bisect_right(starts, _moment(at)) - 1)
@@ -209,7 +209,7 @@ class Forecast:
 
     @cached_property
     def _exceeding(self) -> dict[str, list[list[int]]]:
-        """By tier and level: how many sampled callers are beyond it as it is, as it would be, newly, and no longer."""
+        """By tier and level: how many sampled callers exceed the old rule, the new one, only the new, only the old."""
         return {tier: [self._exceeding_level(tier, level) for level in range(3)] for tier in self.tally.requests}
 
     def _exceeding_level(self, tier: str, level: int) -> list[int]:
@@ -225,7 +225,7 @@ class Forecast:
 
     @cached_property
     def _peaks(self) -> dict[str, Counter[tuple[int, ...]]]:
-        """By tier: how many sampled callers have these peaks, one of each width."""
+        """By tier: how many sampled callers have these peaks, one for each width."""
         return {tier: Counter(zip(*peaks, strict=True)) for tier, peaks in self.tally.peaks.items()}
 
     def _tier(self, tier: str, sampled: int) -> TierForecast:
@@ -250,12 +250,12 @@ class Forecast:
         if self.is_shared:
             return Effect(share, estimates.exact(requests))
         found = estimates.requests(requests, (most, even, safe), self._scale(tier), total)
-        if not safe:  # whom the sample has missed may exceed it with all of their requests
+        if not safe:  # callers outside the sample may exceed it with all of their requests
             found = found._replace(high=min(share.high * total, total))
         return Effect(share.times(sampled * SAMPLED_ONE_IN), found)
 
     def _counts(self, what: int, tier: str | None = None) -> Levels:
-        """Return how many sampled callers are beyond each level. what: a side, NEWLY or NO_LONGER."""
+        """Return how many sampled callers exceed each level. what: a side, NEWLY or NO_LONGER."""
         found = [each for of, each in self._exceeding.items() if tier in (None, of)]
         most, even, safe = (sum(each[level][what] for each in found) for level in range(3))
         return most, even, safe
@@ -264,7 +264,7 @@ class Forecast:
         return estimates.exact(counts) if self.is_shared else estimates.share_of_callers(counts, sampled)
 
     def _scale(self, tier: str) -> float:
-        """Return the requests of all callers of a tier for each one of the sampled ones."""
+        """Return the requests of all callers of a tier for each one of a sampled caller."""
         if self.is_shared:
             return 1.0
         sampled, recorded = self.tally.requests[tier], self.recorded.get(tier)
@@ -272,12 +272,12 @@ class Forecast:
 
 
 def forecast(before: RuleRecord | None, after: RuleRecord, period: Period) -> Forecast:
-    """Return what `after` would have rejected in the period, compared with `before`, the rule as it is."""
+    """Return what `after` would have rejected in the period, compared with `before`, the old rule."""
     return Forecast(before, after, period)
 
 
 def _thresholds(limits: Limits, width: Width, level: int) -> dict[str, int]:
-    """Return a threshold by tier, of the tiers that have one of this width."""
+    """Return a threshold by tier, for tiers that have one of this width."""
     return {tier: of_tier[width][level] for tier, of_tier in limits.items() if width in of_tier}
 
 

@@ -1,4 +1,4 @@
-"""What samples do not tell of callers whose limits are multiplied, in words."""
+"""The limitations of samples for callers with a multiplier, as text."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ...usage.times import stored
 
 
 def multiplier_doubts(*periods: Period) -> Iterator[str]:
-    """Yield what the reader has to know of multipliers in these periods: one sentence at most. Two queries at most.
+    """Yield what readers must know about multipliers in these periods: at most one sentence and two queries.
 
-    Samples have the callers' tiers, and not their multipliers. An assignment that was changed or deleted has left an
-    entry in the admin's log, which does not say what multiplier it had.
+    Samples contain the callers' tiers, but not their multipliers. An assignment that was changed or deleted has left an
+    entry in the admin's log, which does not contain its multiplier.
     """
-    if settings.TIER_RESOLVER is not None:  # then no assignment counts
+    if settings.TIER_RESOLVER is not None:  # then assignments are ignored
         return
     if any(_assigned(period) for period in periods):
         yield _(
@@ -36,7 +36,7 @@ def multiplier_doubts(*periods: Period) -> Iterator[str]:
 
 
 def _assigned(period: Period) -> bool:
-    """Return whether an assignment with a multiplier was in force at some time of the period."""
+    """Return whether an assignment with a multiplier was active at some time of the period."""
     start, end = map(stored, period)
     begun, not_over = Q(starts_at=None) | Q(starts_at__lt=end), Q(ends_at=None) | Q(ends_at__gt=start)
     return TierAssignment.objects.filter(begun, not_over).exclude(multiplier=1).exists()
@@ -45,7 +45,7 @@ def _assigned(period: Period) -> bool:
 def _changed_since(start: datetime) -> bool:
     if not apps.is_installed("django.contrib.admin"):
         return False
-    from django.contrib.admin.models import CHANGE, DELETION, LogEntry  # importable only where it is installed
+    from django.contrib.admin.models import CHANGE, DELETION, LogEntry  # can only be imported if the admin is installed
 
     model = TierAssignment._meta
     found = LogEntry.objects.filter(

@@ -1,4 +1,4 @@
-"""The periods that a forecast can be asked for."""
+"""The periods that can be selected for a forecast."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ YESTERDAY: Final = "yesterday"
 WEEK: Final = "7d"
 ONE_DAY: Final = "day"
 
-#: The days that can be asked for. Beyond, times of some zones cannot be written.
+#: The days that can be selected. Outside of these, times in some zones cannot be represented.
 FIRST_DAY: Final = date(1970, 1, 2)
 LAST_DAY: Final = date(2999, 12, 31)
 
 
 class NamedPeriod(NamedTuple):
-    """A period, and what it is called."""
+    """A period, and its name."""
 
     name: str
     period: Period
 
 
 def yesterday() -> NamedPeriod:
-    """Return the last whole day by the clock of the current time zone."""
+    """Return the last whole day in the current time zone."""
     today = now().astimezone(timezone.get_current_timezone()).date()
     return NamedPeriod(_("yesterday"), one_day(today - timedelta(days=1)).period)
 
@@ -41,7 +41,7 @@ def last_week() -> NamedPeriod:
 
 
 def one_day(day: date) -> NamedPeriod:
-    """Return a day by the clock of the current time zone. Raises ValueError for one that is too far away."""
+    """Return a day in the current time zone. Raises ValueError for one that is too far away."""
     if not FIRST_DAY <= day <= LAST_DAY:
         raise ValueError(day)
     zone = timezone.get_current_timezone()
@@ -51,7 +51,7 @@ def one_day(day: date) -> NamedPeriod:
 
 
 def read_period(text: str) -> NamedPeriod:
-    """Return the period that is written as "yesterday", "7d" or "2026-11-22". Raises ValueError for others."""
+    """Return the period from a text such as "yesterday", "7d" or "2026-11-22". Raises ValueError for others."""
     if text == YESTERDAY:
         return yesterday()
     if text == WEEK:

@@ -17,21 +17,21 @@ from ...models import TopPartition, UsageBucket, UsageSample
 from ...usage.reports.coverage import DAY, Period
 from ...usage.times import Granularity, aware, stored
 
-#: A period as long as this is read by the index of callers, a shorter one by that of minutes.
+#: A period of at least this length is read by the index of callers, a shorter one by that of minutes.
 LONG: Final = 2 * DAY
 
-#: So many callers are fetched at once.
+#: Number of callers that are fetched at once.
 MAX_FETCHED: Final = 100
 
-#: The moment from which PostgreSQL counts microseconds.
+#: The time from which PostgreSQL counts microseconds.
 _EPOCH_OF_POSTGRESQL: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
-#: A minute as the database has sent it: a text, or microseconds.
+#: A minute as sent by the database: a text, or microseconds.
 Minute = Any
 
 
 class Source(NamedTuple):
-    """Which requests are read: those of one rule in a period, without those of another.
+    """The requests to read: those of one rule in a period, excluding another period.
 
     is_shared: all callers share one counter.
     """
@@ -55,7 +55,7 @@ class CallerMinutes(NamedTuple):
 
 
 class MinuteList:
-    """Minutes as SQLite and MySQL send them: one text, split by whoever reads it. For most callers nobody does."""
+    """Minutes from SQLite and MySQL: one text, which is split when it is read. For most callers it is not."""
 
     __slots__ = ("_text",)
 
@@ -67,9 +67,9 @@ class MinuteList:
 
 
 class Listed(Aggregate):
-    """All values of a column in a group as one value: numbers and moments alike, in any order.
+    """All values of a column in a group as one value: numbers or times, in any order.
 
-    Texts with commas; on PostgreSQL the bytes of 64-bit integers, which cost less. `unpacked` takes both apart.
+    A text with commas; on PostgreSQL the bytes of 64-bit integers, which is cheaper. `unpacked` decodes both.
     """
 
     name = "Listed"
@@ -81,7 +81,7 @@ class Listed(Aggregate):
         return self.as_sqlite(compiler, connection, **context)
 
     def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        bytes_of = {"minute": "timestamptz_send", "count": "int8send"}  # the column has a zone, whatever USE_TZ says
+        bytes_of = {"minute": "timestamptz_send", "count": "int8send"}  # the column has a time zone, whatever USE_TZ is
         [column] = self.get_source_expressions()[:1]
         template = f"STRING_AGG({bytes_of[column.target.name]}(%(expressions)s), ''::bytea)"
         return self.as_sql(compiler, connection, template=template, **context)
@@ -90,14 +90,14 @@ class Listed(Aggregate):
 def callers(source: Source) -> Iterator[CallerMinutes]:
     """Yield the callers of the period, each with its minutes; all of a shared counter as one. One query.
 
-    Memory: what MAX_FETCHED callers have sent, and on PostgreSQL and MySQL the packed answer, 16 to 30 bytes a sample.
+    Memory: MAX_FETCHED callers, and on PostgreSQL and MySQL the packed result, 16 to 30 bytes per sample.
     """
     if source.is_shared:
         yield from _shared(source)
         return
     connection = connections[_database()]
     rows: QuerySet[Any, Any] = UsageSample.objects.using(_database()).filter(rule_slug=source.rule).order_by()
-    # An expression instead of the column keeps SQLite from the index of minutes, by which it would have to sort.
+    # An expression instead of the column keeps SQLite from using the index of minutes, for which it would have to sort.
     by_caller = connection.vendor == "sqlite" and source.period.end - source.period.start >= LONG
     rows = rows.annotate(taken=Func("minute", template="+%(expressions)s") if by_caller else F("minute"))
     rows = rows.filter(_within(source, "taken"))
@@ -111,7 +111,7 @@ def callers(source: Source) -> Iterator[CallerMinutes]:
         while some := cursor.fetchmany(MAX_FETCHED):
             for who, tier, minutes, counts in some:
                 if isinstance(minutes, str):
-                    # The parser of JSON reads numbers in half the time of `int`.
+                    # The JSON parser reads numbers in half the time of `int`.
                     yield CallerMinutes(tier, who, MinuteList(minutes), json.loads(f"[{counts}]"))
                 else:
                     yield CallerMinutes(tier, who, _integers(minutes), _integers(counts))
@@ -129,7 +129,7 @@ class Seconds(dict[Minute, int]):
             moment = (_EPOCH_OF_POSTGRESQL + timedelta(microseconds=minute)).replace(tzinfo=UTC)
         else:
             moment = minute if isinstance(minute, datetime) else datetime.fromisoformat(minute)
-        if moment.tzinfo is None:  # by the clock of the connection, or without USE_TZ by that of the project
+        if moment.tzinfo is None:  # in the connection's time zone, or without USE_TZ in the project's
             moment = moment.replace(tzinfo=self._zone) if self._zone else aware(moment)
         found = self[minute] = int(moment.timestamp())
         return found
@@ -143,7 +143,7 @@ def largest(source: Source) -> int | None:
 
 
 def _shared(source: Source) -> Iterator[CallerMinutes]:
-    """Yield the minutes of a rule whose callers share one counter: they are counted, not sampled."""
+    """Yield the minutes of a rule with a counter that callers share: these are counted, not sampled."""
     rows: QuerySet[Any, Any] = UsageBucket.objects.filter(
         _within(source, "start"), rule_slug=source.rule, granularity=Granularity.MINUTE
     ).order_by()
@@ -154,7 +154,7 @@ def _shared(source: Source) -> Iterator[CallerMinutes]:
 
 
 def _unlimited(connection: Any, sql: str) -> str:
-    """Return the query so that MySQL and MariaDB do not cut off long lists."""
+    """Return the query with an option that keeps MySQL and MariaDB from truncating long lists."""
     if connection.vendor != "mysql":
         return sql
     most = "group_concat_max_len = 4294967295"
@@ -172,7 +172,7 @@ def _integers(packed: bytes) -> array[int]:
 
 
 def _within(source: Source, column: str) -> Q:
-    """Return the condition that a moment lies in the period of the source."""
+    """Return the condition that a time is in the period of the source."""
     start, end = map(stored, source.period)
     found = Q(**{f"{column}__gte": start, f"{column}__lt": end})
     if source.without is not None:

@@ -9,7 +9,7 @@ from .estimates import Range
 
 
 class Effect(NamedTuple):
-    """What a rule rejects of a tier: how many of its callers at least once, and how many requests."""
+    """What a rule rejects in a tier: how many of its callers at least once, and how many requests."""
 
     callers: Range
     requests: Range
@@ -18,8 +18,8 @@ class Effect(NamedTuple):
 class TierForecast(NamedTuple):
     """One tier. "" = no tier. requests: recorded, all of them. sampled: callers in the sample.
 
-    before, after: by the rule as it is, and as it would be. newly: callers whom only the second rejects; no_longer:
-    whom only the first does.
+    before, after: by the old rule, and by the new one. newly: callers that only the new one rejects; no_longer:
+    that only the old one rejects.
     """
 
     tier: str
@@ -32,7 +32,7 @@ class TierForecast(NamedTuple):
 
 
 class HourForecast(NamedTuple):
-    """Requests of one hour, and how many of them are rejected by the rule as it is, and as it would be."""
+    """Requests in one hour, and how many of them the old and the new rule reject."""
 
     start: datetime
     end: datetime
@@ -42,9 +42,9 @@ class HourForecast(NamedTuple):
 
 
 class CallerForecast(NamedTuple):
-    """A sampled caller. peak: its most requests in one cell. before, after: its requests that are rejected.
+    """A sampled caller. peak: its most requests in one cell. before, after: its rejected requests.
 
-    first_at: when the rule as it would be rejects it first; `None` = never.
+    first_at: when the new rule rejects it first; `None` = never.
     """
 
     tier: str

@@ -1,4 +1,4 @@
-"""Adds up samples in one pass: the peaks of callers, what is beyond thresholds, and the top callers. Pure computing."""
+"""Adds up samples in one pass: the peaks of callers, requests above thresholds, and top callers. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .cells import MINUTE_SECONDS, Width
 
 HOUR_SECONDS: Final = 3_600
 
-#: So many callers are named, those with the most requests in a cell.
+#: Maximum number of top callers: those with the most requests in a cell.
 MAX_CALLERS: Final = 25
 
-#: Different pairs of a cell and a number of requests that are counted before they are added up.
+#: Maximum number of distinct pairs of a cell and a number of requests; then they are added up.
 MAX_PAIRS: Final = 50_000
 
-#: Thresholds by tier; a tier that one lacks has no such threshold.
+#: Thresholds by tier; a missing tier has none.
 ByTier = Mapping[str, int]
 
 
 class Cells(dict[Any, int]):
-    """The start of the cell that a minute lies in, by the minute as it was read. Seconds since the Unix epoch."""
+    """The start of the cell that contains a minute, by the minute as it was read. Seconds since the Unix epoch."""
 
     def __init__(self, width: Width, period: tuple[int, int], seconds: Mapping[Any, int] | None) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class TopCaller(NamedTuple):
     minutes: Mapping[int, int]
 
     def first_beyond(self, start: int, threshold: int) -> int:
-        """Return the minute of the first request beyond a threshold in the cell that begins then and has one."""
+        """Return the minute of the first request above a threshold in the cell with this start."""
         total, minutes = 0, sorted(each for each in self.minutes if each >= start)
         for minute in minutes:
             total += self.minutes[minute]
@@ -63,7 +63,7 @@ class TopCaller(NamedTuple):
 class _Plan(NamedTuple):
     """How the cells of a width are found. lowest: the lowest threshold of each tier.
 
-    finer: the place of a finer width whose cells make up these; -1 = the minutes do. `None` = a minute is a cell
+    finer: the index of a finer width whose cells make up these; -1 = the minutes do. `None` = a minute is a cell
     itself, and `cell_of` is its hour. long: cells longer than an hour, by seconds; `None` = they are not.
     """
 
@@ -75,9 +75,9 @@ class _Plan(NamedTuple):
 
 
 class SampleTally:
-    """What is added up of callers that come in one by one, in `add`.
+    """The sums of callers, which are added one by one with `add`.
 
-    thresholds: of each width, those that `beyond` adds up what is beyond. period: its ends in seconds. seconds: the
+    thresholds: for each width, those of `beyond`. period: its ends in seconds. seconds: the
     start of each minute; `None` = minutes are seconds already.
     Memory: 8 bytes for each caller and width in `peaks`; MAX_PAIRS pairs; the minutes of MAX_CALLERS callers; and
     numbers for each tier and cell. No object is kept for a sample.
@@ -98,7 +98,7 @@ class SampleTally:
         self._pairs = [defaultdict[str, Counter[tuple[int, int, int]]](Counter) for _ in self.widths]
         self._beyond: list[dict[tuple[str, int], list[int]]] = [{} for _ in self.widths]
         self._waiting = 0
-        #: By tier, the most requests in one cell of each width; callers are in the same order in each.
+        #: By tier, the most requests in one cell of each width, with callers in the same order.
         self.peaks: defaultdict[str, list[array[int]]] = defaultdict(lambda: [array("q") for _ in self.widths])
         #: The requests of the sampled callers by tier.
         self.requests: Counter[str] = Counter()
@@ -106,9 +106,9 @@ class SampleTally:
         self.top: list[TopCaller] = []
 
     def add(self, tier: str, who: str, minutes: Iterable[Any], counts: Sequence[int]) -> None:
-        """Add a caller of a tier, with its requests in each of these minutes, which are all different.
+        """Add a caller of a tier, with its requests in each of these minutes, which are distinct.
 
-        minutes: read only where cells are longer than a minute, or where a minute is above a threshold.
+        minutes: only read if cells are longer than a minute, or if a minute exceeds a threshold.
         """
         self.requests[tier] += (requests := sum(counts))
         of_tier = self.peaks[tier]
@@ -138,15 +138,15 @@ class SampleTally:
             del top[MAX_CALLERS:]
 
     def beyond(self, width: Width) -> Mapping[tuple[str, int], Sequence[int]]:
-        """Return requests beyond each threshold of a width, by tier and start of the cell.
+        """Return the requests above each threshold of a width, by tier and start of the cell.
 
-        Those of minutes, and of cells longer than an hour, by the hour.
+        For minutes, and for cells longer than an hour, by the hour.
         """
         self._settle()
         return self._beyond[self.widths.index(width)]
 
     def sampled(self, tier: str) -> int:
-        """Return how many callers of a tier came in."""
+        """Return the number of callers of a tier that were added."""
         return len(self.peaks[tier][0]) if tier in self.peaks else 0
 
     def peaks_of(self, tier: str, width: Width) -> Sequence[int]:
@@ -190,7 +190,7 @@ class SampleTally:
             last, total = cell, total + count
 
     def _count(self, place: int, tier: str, found: Sequence[tuple[int, int, int]]) -> None:
-        """Count what a cell had before a time, and then."""
+        """Count the requests of a cell before a time, and at that time."""
         counted = self._pairs[place][tier]
         before = len(counted)
         counted.update(found)
@@ -199,7 +199,7 @@ class SampleTally:
             self._settle()
 
     def _settle(self) -> None:
-        """Add up what is beyond the thresholds of the pairs that were counted."""
+        """Add up the requests above thresholds of the pairs that were counted."""
         for place, by_tier in enumerate(self._pairs):
             thresholds = self._thresholds.get(self.widths[place], ())
             sums = self._beyond[place]
@@ -215,7 +215,7 @@ class SampleTally:
 
 
 def _summed(cell_of: Cells, minutes: Iterable[Any], counts: Iterable[int]) -> dict[int, int]:
-    """Return the requests of each cell. Minutes mostly come in order, so a cell is looked up once for several."""
+    """Return the requests of each cell. Minutes are mostly sorted, so one lookup of a cell serves several."""
     sums: dict[int, int] = {}
     last, total = -1, 0
     for cell, count in zip(map(cell_of.__getitem__, minutes), counts, strict=True):
@@ -238,5 +238,5 @@ def _is_minute(width: Width) -> bool:
 
 
 def _fits(finer: Width, width: Width) -> bool:
-    """Return whether cells of one width are made of whole cells of another one."""
+    """Return whether cells of one width consist of whole cells of another one."""
     return not (_is_minute(finer) or finer.calendar or width.calendar or width.seconds % finer.seconds)

@@ -1,4 +1,4 @@
-"""`manage.py ratelimit`: what an operator does from a shell."""
+"""`manage.py ratelimit`: commands for operators."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ..pipes import quiet_pipes
 
 
 class Command(FileCommands, ForecastCommands, BaseCommand):
-    """Subcommands; each is a method of the same name, or with "run_" before it."""
+    """The subcommands; each is a method of the same name, or with the prefix "run_"."""
 
     help = "Work with the rate limits."
 
@@ -63,7 +63,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
             _add_common(command)
 
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
-        """Exit code 1, with the reason, if it could not be done."""
+        """Run the subcommand. Exit code 1, with the reason, if it fails."""
         self._options = options
         try:
             self._thresholds = Thresholds(
@@ -71,12 +71,12 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
             )
         except ValueError as error:
             raise CommandError(str(error)) from error
-        own = getattr(self, f"run_{subcommand}", None)  # Django's own `check` is another
+        own = getattr(self, f"run_{subcommand}", None)  # Django's own method `check` does something else
         with quiet_pipes(self.stdout, self.stderr):
             (own or getattr(self, subcommand))()
 
     def watch(self) -> None:
-        """Tell of what is amiss: by the log and by signals, once when it begins."""
+        """Send alerts by the log and by signals, once when each condition begins."""
         try:
             found = lag()
             send_alerts(found, self._thresholds)
@@ -89,7 +89,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         self.stdout.write(_("%(batches)s, for %(seconds)d seconds.") % {"batches": batches, "seconds": found.seconds})
 
     def collect(self) -> None:
-        """Collect the usage, and say what came."""
+        """Collect the usage, and report the result."""
         try:
             lag_before = lag()
             collected = collect(self._progress())
@@ -123,7 +123,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
             self.stderr.write(self.style.WARNING(unseen))
 
     def _progress(self) -> Progress:
-        """Say how far it is, each second."""
+        """Report the progress each second."""
         next_at = time.monotonic() + 1
 
         def progress(done: int, waiting: int) -> None:
@@ -136,7 +136,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         return progress
 
     def explain(self) -> None:
-        """Say what a request would be answered, and why. Nothing is charged."""
+        """Explain the decision on a request. Nothing is charged."""
         try:
             question, logged = question_from(self._options), None
             if self._options["reference"]:
@@ -154,7 +154,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
             self.stdout.write(line)
 
     def caller(self) -> None:
-        """Show a caller, in words or as JSON. Nothing is charged."""
+        """Show a caller, as text or JSON. Nothing is charged."""
         [(kind, value)] = [
             (kind, self._options[kind]) for kind in (*KINDS, "digest", "reference") if self._options[kind]
         ]
@@ -179,7 +179,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         self._switch(False)
 
     def on(self) -> None:
-        """Resume it."""
+        """Resume enforcement."""
         self._switch(True)
 
     def _switch(self, enabled: bool) -> None:
@@ -208,7 +208,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
 
 
 def _add_thresholds(command: ArgumentParser) -> None:
-    """What is worth telling of, see `Thresholds`."""
+    """Add the thresholds of alerts, see `Thresholds`."""
     usual = Thresholds()
     percent = "Warn if a rule rejects more than this percentage of its requests. Default: %(default)s."
     command.add_argument("--percent", type=float, default=usual.percent, help=percent)
@@ -226,7 +226,7 @@ def _add_thresholds(command: ArgumentParser) -> None:
 
 
 def _add_common(command: ArgumentParser) -> None:
-    """Options of all of Django's commands, which may stand before a subcommand and behind it."""
+    """Add options of all Django commands, which are allowed before and after a subcommand."""
     for option in ("--settings", "--pythonpath"):
         command.add_argument(option, default=SUPPRESS, help=SUPPRESS)
     for option in ("--traceback", "--no-color"):
@@ -234,7 +234,7 @@ def _add_common(command: ArgumentParser) -> None:
 
 
 def _add_caller(command: ArgumentParser) -> None:
-    """Who the caller is, in one of the ways that there are."""
+    """Add the arguments that identify a caller."""
     who = command.add_mutually_exclusive_group(required=True)
     who.add_argument("--user", help="The primary key or login name of a user.")
     who.add_argument(
