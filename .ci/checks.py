@@ -1,7 +1,7 @@
-"""Runs all checks and tells what had to be left out: `make test` starts it, and `make check` with --quick.
+"""Runs all checks and lists what could not run: for `make test`, and with --quick for `make check`.
 
-With --strict it fails if anything was left out that this machine could have: PostgreSQL, a second server version,
-a test that was skipped everywhere. A Python that is neither here nor to be had is named, and is no failure.
+With --strict it fails if anything did not run that this machine could have: PostgreSQL, a second server version,
+a test that was skipped everywhere. A Python that is not available is listed, but is not a failure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CACHE = ROOT / ".cache"
 
 
 def main() -> int:
-    """Run everything, then sum up."""
+    """Run everything, then print the summary."""
     parser = argparse.ArgumentParser(description="Run all checks.")
     parser.add_argument("--uv", default="uv")
     parser.add_argument("--quick", action="store_true", help="only what takes seconds and needs no Redis")
@@ -34,8 +34,8 @@ def main() -> int:
     asked = parser.parse_args()
     uv = str(Path(shutil.which(asked.uv) or asked.uv).absolute())
     for name in ("REDIS_URL", "REDIS_SERVER", "TEST_DATABASE"):
-        os.environ.pop(name, None)  # what is tested on what is chosen here
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of hundreds of processes would compile Django again
+        os.environ.pop(name, None)  # the checks choose these themselves
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of hundreds of processes would compile Django again
     CACHE.mkdir(exist_ok=True)
     began = time.monotonic()
     outcome = Outcome()

@@ -80,19 +80,19 @@ SLOWER = {
 
 
 def quick_stages() -> list[Stage]:
-    """Return what takes seconds."""
+    """Return the stages that take seconds."""
     return [Checks("code, quickly", QUICK), _unit_tests()]
 
 
 def all_stages(outcome: Outcome, uv: str, *, strict: bool, long: bool = False) -> list[Stage]:
-    """Return everything that can run here. What cannot is noted in the outcome."""
+    """Return all stages that can run here. Those that cannot are recorded in the outcome."""
     sys.path.insert(0, str(ROOT))
     on_pairs = list(_on_other_pairs(outcome, uv, strict=strict, long=long))
     return [
         Checks("code", {**QUICK, **SLOWER}),
         whole_suite(has_latest=_has_latest(on_pairs), long=long),
         _unit_tests(*ignored(WALKS), **(SEARCHING_LONG if long else SEARCHING)),
-        # The longest first, so that at the end none is waited for alone; there is room for it after the whole suite.
+        # The longest first, so that it does not run alone at the end; there is room for it after the whole suite.
         *_on_other_servers(outcome),
         *reversed(on_pairs),
         *_on_mariadb(outcome, uv),
@@ -101,7 +101,7 @@ def all_stages(outcome: Outcome, uv: str, *, strict: bool, long: bool = False) -
 
 
 def _unit_tests(*options: str, **searching: str) -> Suite:
-    """Return the run that `pytest tests/unit` is: no servers and no Django. The whole suite asks Redis the same."""
+    """Return the run of `pytest tests/unit`: no servers and no Django. The whole suite runs these tests with Redis."""
     config = ("-c", f"{UNIT}/pytest.ini", "--rootdir=.")
     return Suite("unit tests", Path(sys.executable), (UNIT, *options), searching, workers=0, config=config)
 
@@ -114,18 +114,18 @@ def _suite(
     preparing: tuple[Command, ...] = (),
     workers: int = 0,
 ) -> Suite:
-    """Return a run with servers. -c: of a test in tests/unit alone, pytest would read the file that is there.
+    """Return a run with servers. -c: for a test in tests/unit alone, pytest would read the configuration file there.
 
-    It is one process, unless the others would have to wait for it: each takes up to ten seconds of a processor to start
-    and to find the tests, and there are other stages to run beside it.
+    It is one process, unless the other stages would have to wait for it: each process takes up to ten CPU seconds to
+    start and to find the tests, and other stages can run beside it.
     """
     return Suite(name, python, options, environment, preparing, workers, config=("-c", "pyproject.toml"))
 
 
 def whole_suite(*, has_latest: bool = False, long: bool) -> Suite:
-    """Return the run of everything; where there is PostgreSQL, without what only PostgreSQL can fail.
+    """Return the run of all tests; if there is PostgreSQL, without tests that can only fail there.
 
-    has_latest: the latest pair is asked as well.
+    has_latest: the latest pair runs as well.
     """
     from tests.postgres import find_programs
 
@@ -138,7 +138,7 @@ def whole_suite(*, has_latest: bool = False, long: bool) -> Suite:
 
 
 def _on_other_servers(outcome: Outcome) -> Iterator[Suite]:
-    """The suite on another server than the wheel's and on PostgreSQL, in one run."""
+    """Yield the run on another server than the wheel's and on PostgreSQL."""
     from tests.postgres import find_programs
 
     postgresql, server = find_programs(), second_server()
@@ -161,7 +161,7 @@ def second_server() -> str | None:
 
 
 def _on_mariadb(outcome: Outcome, uv: str) -> Iterator[Suite]:
-    """What touches the database, where there is a server and a compiler for its driver."""
+    """Yield the run of tests with the database, if there is a server and a compiler for its driver."""
     from tests import mariadb
 
     if mariadb.has_server():
@@ -175,7 +175,7 @@ def _on_mariadb(outcome: Outcome, uv: str) -> Iterator[Suite]:
 
 
 def lowest_versions(uv: str) -> Suite:
-    """Return the run with the lowest versions that are declared; but Celery's asks for a later redis-py than ours."""
+    """Return the run with the lowest declared versions; but Celery's needs a later redis-py than ours."""
     place = ROOT / ".cache/envs/lowest"
     program, found = place / "bin/python", f"{place}.txt"
     extras = [f"--extra={name}" for name in ("drf", "prometheus", "yaml")]
@@ -189,17 +189,17 @@ def lowest_versions(uv: str) -> Suite:
 
 
 def _sync(uv: str, python: object, place: Path) -> Command:
-    """Return what installs what the tests need into an environment of its own, as `uv.lock` pins it."""
+    """Return the command that installs the tests' packages into an environment, with the versions in `uv.lock`."""
     sync = (uv, "sync", "--quiet", "--frozen", "--no-default-groups", "--group", "test", "--python", python)
     return command(*sync, UV_PROJECT_ENVIRONMENT=str(place.relative_to(ROOT)))
 
 
 def _on_other_pairs(outcome: Outcome, uv: str, *, strict: bool, long: bool) -> Iterator[Suite]:
-    """The suite on the other pairs of Python and Django that are to be had here.
+    """Yield the runs on the other pairs of Python and Django that are available here.
 
-    Each Python is paired with the oldest and the latest Django, and the first that runs it with those between. The
-    latest of both is asked what either can change, a pair of others that are not seen elsewhere the more telling part
-    of it, and the rest, whose two halves have been seen, only what touches both most.
+    Each Python is paired with the oldest and the latest Django, and the first one that supports them with those
+    between. The latest pair runs the tests that either can affect; a pair with a version that is in no other pair runs
+    the more important part of them; other pairs run only the tests that depend most on both.
     """
     versions = classifiers("Programming Language :: Python")
     found = {version: find_python(version, uv, install=strict) for version in versions}
@@ -221,7 +221,7 @@ def _on_other_pairs(outcome: Outcome, uv: str, *, strict: bool, long: bool) -> I
 
 
 def pairs_of(versions: list[str]) -> list[tuple[str, str]]:
-    """Return which Python is paired with which Django."""
+    """Return the pairs of Python and Django."""
     pairs: list[tuple[str, str]] = []
     for version in versions:
         djangos = supported_djangos(version)
@@ -231,7 +231,7 @@ def pairs_of(versions: list[str]) -> list[tuple[str, str]]:
 
 
 def seen_in_full(pairs: list[tuple[str, str]], here: str = HERE) -> set[tuple[str, str]]:
-    """Return so few of the pairs that each Python and each Django is in one: that of .venv, the latest, and others."""
+    """Return the fewest pairs that include each Python and each Django: that of .venv, the latest, and others."""
     full = {pairs[-1], *((python, django) for python, django in pairs if python == here and django == _latest(here))}
     while True:
         seen = {release for pair in full for release in enumerate(pair)}
@@ -243,7 +243,7 @@ def seen_in_full(pairs: list[tuple[str, str]], here: str = HERE) -> set[tuple[st
 
 
 def _has_latest(on_pairs: list[Suite]) -> bool:
-    """Return whether one of these runs is that of the latest pair."""
+    """Return whether one of these runs is the latest pair's."""
     version = classifiers("Programming Language :: Python")[-1]
     return any(stage.name == _name_of(version, _latest(version)) for stage in on_pairs)
 
@@ -259,7 +259,7 @@ def _latest(python: str) -> str:
 def _on_pair(
     version: str, django: str, python: Path, uv: str, options: tuple[str, ...], environment: Mapping[str, str]
 ) -> Suite:
-    """A run in an environment of the Python's own: one for all releases of Django, so that the rest stays compiled."""
+    """Return a run in the Python's environment: one for all releases of Django, to compile other packages once."""
     place = ROOT / f".cache/envs/python{version}"
     preparing = [_sync(uv, python, place)]
     program = place / "bin/python"

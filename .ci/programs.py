@@ -1,4 +1,4 @@
-"""Start programs side by side, with a log each, and wait for all of them."""
+"""Starts programs side by side, with a log each, and waits for all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stages import ROOT, Command
 
 
 def run_together(commands: list[tuple[Command, Path]], tick: Callable[[], None]) -> list[int]:
-    """Return the exit codes of commands that run side by side, each with a log, when all have ended.
+    """Return the exit codes of commands that run side by side, each with a log, after all have ended.
 
     tick: called about once a second. If it raises an exception, such as an interrupt, the programs are ended.
     """
@@ -24,7 +24,7 @@ def run_together(commands: list[tuple[Command, Path]], tick: Callable[[], None])
         while any(process.poll() is None for process in running):
             tick()
             _wait(running, seconds=1.0)
-    except BaseException:  # an interrupt, which the terminal has sent to them as well
+    except BaseException:  # the terminal has sent an interrupt to them as well
         for process in running:
             _end(process)
         raise
@@ -33,14 +33,14 @@ def run_together(commands: list[tuple[Command, Path]], tick: Callable[[], None])
 
 def _start(command: Command, output: int) -> subprocess.Popen[bytes]:
     environment = {**os.environ, **command.environment}
-    # Into a file: a server that a test left behind would hold a pipe open.
+    # A file, not a pipe: a server that a test left running would keep a pipe open.
     return subprocess.Popen(
         command.words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
     )
 
 
 def _wait(running: list[subprocess.Popen[bytes]], *, seconds: float) -> None:
-    """Wait until the first of those that still run has ended, or for some time."""
+    """Wait until one of them has ended, or for some seconds."""
     first = next((process for process in running if process.poll() is None), None)
     if first is not None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -48,7 +48,7 @@ def _wait(running: list[subprocess.Popen[bytes]], *, seconds: float) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let a program end that was interrupted, and end it if it does not."""
+    """Wait for a program that was interrupted, and kill it if it does not end."""
     try:
         process.wait(timeout=20)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""The lines about the stages: what runs, for how long all have run, and how long all usually take."""
+"""The lines about the stages: which ones run, the time so far, and the usual time of all."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 
 from durations import Durations, clock
 
-#: Seconds between two lines about what runs, where no terminal shows them on one line.
+#: Seconds between two lines about running stages, if the output is not a terminal.
 EVERY = 30.0
 
 
 class Progress:
-    """Shows the stages as they begin, run and end, several at a time.
+    """Shows the stages when they begin, run and end, several at a time.
 
-    names: those of all, in the order in which they begin. whole: the name under which the time of all is kept.
+    names: of all stages, in the order in which they begin. whole: the name for the time of all in `Durations`.
     """
 
     def __init__(self, names: list[str], durations: Durations, whole: str = "") -> None:
@@ -25,7 +25,7 @@ class Progress:
         self._began = self._shown = time.monotonic()
 
     def begin(self, name: str) -> None:
-        """Show that a stage begins."""
+        """Show the beginning of a stage."""
         with self._printing:
             self._running[name] = (time.monotonic(), "")
             usual = self._durations.usual(name)
@@ -33,12 +33,12 @@ class Progress:
             self._print(f"== {place} {name}{f' (usually {clock(usual)})' if usual else ''}")
 
     def tell(self, name: str, detail: str) -> None:
-        """Keep how far a stage is, for the next line."""
+        """Store the progress of a stage, for the next line."""
         with self._printing:
             self._running[name] = (self._running[name][0], detail)
 
     def tick(self) -> None:
-        """Show what runs: on a terminal always, elsewhere now and then."""
+        """Show the running stages: on a terminal always, elsewhere at intervals."""
         now, usual = time.monotonic(), self._durations.usual(self._whole)
         with self._printing:
             told = "; ".join(f"{name.removeprefix('tests: ')}{detail}" for name, (_, detail) in self._running.items())
@@ -50,7 +50,7 @@ class Progress:
                 print(line, flush=True)
 
     def end(self, name: str, passed: bool | None, detail: str) -> None:
-        """Show what came of a stage. passed: None = that is not known yet."""
+        """Show the result of a stage. passed: None = not known yet."""
         with self._printing:
             seconds = time.monotonic() - self._running.pop(name)[0]
             if passed:
@@ -59,7 +59,7 @@ class Progress:
             self._print(f"-- {said} in {clock(seconds)}: {name}: {detail}")
 
     def end_all(self) -> None:
-        """Keep how long all of them took."""
+        """Store the time of all stages."""
         if self._whole:
             self._durations.record(self._whole, time.monotonic() - self._began)
 

@@ -1,4 +1,4 @@
-"""Read pytest's reports: what became of each test, under the name that pytest takes to run it again."""
+"""Reads pytest's reports: the result of each test, by the name with which pytest runs it again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 
 class Result(Enum):
-    """What became of a test. Of several results (a test that passes, whose fixture fails at its end) the last holds."""
+    """The result of a test. Of several (the test passes, but a fixture fails at its end) the last one counts."""
 
     PASSED = 0
     SKIPPED = 1
@@ -20,7 +20,7 @@ class Result(Enum):
 class Test:
     """A test of a report.
 
-    message: the first line of its failure. text: the whole of it, with the traceback. seconds: it and its fixtures.
+    message: the first line of its failure. text: all of it, with the traceback. seconds: including its fixtures.
     """
 
     name: str
@@ -30,12 +30,12 @@ class Test:
     text: str = ""
 
 
-#: `-o junit_family=xunit1` adds the file of each test, without which its name cannot be put together again.
+#: `-o junit_family=xunit1` adds the file of each test, which is needed to compose its name.
 OPTIONS = ("-o", "junit_family=xunit1")
 
 
 def read_report(report: Path) -> dict[str, Test]:
-    """Return the tests of a report by name; none if pytest has not lived to write it."""
+    """Return the tests in a report by name; empty if pytest was killed before writing it."""
     tests: dict[str, Test] = {}
     try:
         cases = ElementTree.parse(report).iter("testcase")
@@ -56,7 +56,7 @@ def read_report(report: Path) -> dict[str, Test]:
 
 
 def _name_of(case: ElementTree.Element) -> str:
-    """Return `tests/test_a.py::TestB::test_c[d]`: pytest writes the class behind the module's dotted name."""
+    """Return `tests/test_a.py::TestB::test_c[d]`: pytest writes the class after the module's dotted name."""
     file, name = case.get("file", ""), case.get("name", "")
     dotted = file.removesuffix(".py").replace("/", ".")
     if name == dotted:

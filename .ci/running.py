@@ -1,6 +1,6 @@
-"""Run the stages side by side, as many as there is room for, and show how far they are.
+"""Runs the stages side by side, as many as there is room for, and shows their progress.
 
-What the programs print goes to a file each in .cache/logs; what matters of it is shown by the summary, at the end.
+The output of each program goes to a file in .cache/logs; the summary at the end shows the important parts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pythons import pair_of
 from reports import Result, Test
 from stages import ROOM, Checks, Failure, Outcome, Stage, Suite
 
-#: So many failures are looked at again. Where more fail, something is broken, and time is better spent otherwise.
+#: Maximum number of failures that run again. If more fail, something is broken.
 FEW = 5
 
 DOTS = re.compile(r"^([.sxXFE]+) *(?:\[ *(\d+)%\])?$", re.MULTILINE)
 
 
 class Doubtful(NamedTuple):
-    """A run of the suite, and those of its tests that failed beside others."""
+    """A run of the suite, and its tests that failed while other stages ran."""
 
     suite: Suite
     tests: dict[str, Test]
@@ -33,7 +33,7 @@ class Doubtful(NamedTuple):
 
 
 class Runner:
-    """Runs stages and adds what came of each to an Outcome. folder: where logs and reports are written."""
+    """Runs stages and adds their results to an Outcome. folder: for logs and reports."""
 
     def __init__(self, outcome: Outcome, progress: Progress, folder: Path) -> None:
         self._outcome, self._progress, self._folder = outcome, progress, folder
@@ -43,7 +43,7 @@ class Runner:
         folder.mkdir(parents=True, exist_ok=True)
 
     def run(self, *stages: Stage) -> None:
-        """Run stages, each as soon as there is room for it; then run once more what failed beside others."""
+        """Run stages, each as soon as there is room; then run failed tests once more."""
         waiting, running = list(stages), dict[Future[None], Stage]()
         with ThreadPoolExecutor(len(stages)) as threads:
             try:
@@ -103,16 +103,16 @@ class Runner:
         self._note(suite, tests, failures)
 
     def _run_again(self, doubtful: Doubtful) -> None:
-        """Run what failed beside others once more, when nothing else runs.
+        """Run tests that failed beside other stages once more, when nothing else runs.
 
-        Thousands of tests run four at once on two processors, and start and stop servers: now and then one of them
-        is starved of time. To fail the run for it makes the other 30,000 results worthless, and to hide it is worse.
-        So it runs once more, with nobody beside it and with the same seed (what depends on drawn values fails again).
-        If it passes then, it is named as unsteady. Failing twice fails the run.
+        Thousands of tests run four at once on two processors, and start and stop servers: now and then one of them gets
+        too little time. To fail the run because of that would waste the other 30,000 results; to hide it would be
+        worse. So it runs once more, alone and with the same seed (failures that depend on random values are repeated).
+        If it passes then, it is listed as unsteady. If it fails twice, the run fails.
         """
         suite, tests, failures = doubtful
         self._progress.begin(suite.name)
-        for command in suite.preparing:  # a stage after it may have changed its environment
+        for command in suite.preparing:  # a later stage may have changed its environment
             run_together([(command, self._folder / "preparing-again.log")], self._tick)
         unsteady = [failure for failure in failures if self._passes_alone(suite, failure)]
         self._outcome.unsteady += unsteady
@@ -121,9 +121,9 @@ class Runner:
         self._note(suite, tests, [failure for failure in failures if failure not in unsteady])
 
     def _passes_alone(self, suite: Suite, failure: Failure) -> bool:
-        """Whether a test that failed beside others passes by itself, in a process of its own."""
+        """Return whether a test that failed beside others passes alone, in its own process."""
         if "::" not in failure.name:
-            return False  # a module that could not be imported: what other tests it has is not known
+            return False  # a module that could not be imported: its other tests are not known
         name = slug(failure.name)[-150:]
         log, report = self._folder / f"alone-{name}.log", self._folder / f"alone-{name}.xml"
         report.unlink(missing_ok=True)
@@ -133,7 +133,7 @@ class Runner:
         return code == 0 and Result.PASSED in results
 
     def _note(self, suite: Suite, tests: dict[str, Test], failures: list[Failure]) -> None:
-        """Count test by test."""
+        """Count the tests' results."""
         outcome, ran_on = self._outcome, pair_of(suite.python)
         passed = sum(test.result is Result.PASSED for test in tests.values())
         counts = f"{passed} passed, {len(failures)} failed"
@@ -149,7 +149,7 @@ class Runner:
         self._progress.end(suite.name, not failures, counts)
 
     def _tick(self, name: str = "", detail: str = "") -> None:
-        """Note how far a stage is; end its programs if somebody has interrupted the run."""
+        """Record the progress of a stage; raise if the run was interrupted, which ends its programs."""
         if self._interrupted.is_set():
             raise KeyboardInterrupt
         if name:
@@ -157,7 +157,7 @@ class Runner:
 
 
 def has_room(stage: Stage, running: list[Stage]) -> bool:
-    """Whether a stage can run beside these: there are few processes, and none changes the environment of another."""
+    """Return whether a stage can run beside these: few processes, and no changes to each other's environment."""
     own = stage.prepared
     if own is not None and own in [each.prepared for each in running]:
         return False
@@ -165,7 +165,7 @@ def has_room(stage: Stage, running: list[Stage]) -> bool:
 
 
 def so_far(log: Path) -> str:
-    """Return how far pytest is, as its dots say."""
+    """Return pytest's progress, from the dots in its log."""
     dots, _, _tracebacks = log.read_text(errors="replace").partition("\n=====")
     lines = DOTS.findall(dots)
     percent = next((percent for _, percent in reversed(lines) if percent), "")
@@ -174,5 +174,5 @@ def so_far(log: Path) -> str:
 
 
 def slug(name: str) -> str:
-    """Return a name that a file can have."""
+    """Return a name that is valid for a file."""
     return re.sub(r"[^\w.]+", "-", name).strip("-")

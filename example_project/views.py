@@ -1,7 +1,7 @@
-"""Small pages; every answer carries the id of the process that gave it.
+"""Small pages; every response contains the id of its server process.
 
-The plain views are limited by the middleware alone. The DRF views authenticate by a token or the session, inside
-the view, and use `RuleThrottle`, so that rules about the user are decided once the user is known.
+Only the middleware limits the plain views. The DRF views authenticate by a token or the session, inside
+the view, and use `RuleThrottle`, so that rules by user are decided when the user is known.
 """
 
 import os
@@ -21,7 +21,7 @@ def _page(name: str) -> JsonResponse:
 
 
 def index(request: HttpRequest) -> JsonResponse:
-    """What there is to see; no rule is about this page."""
+    """The list of pages; no rule applies to this page."""
     pages = ["/prices/", "/orders/", "/sign-in/", "/api/search/", "/api/export/", "/api/reports/", "/admin/"]
     return JsonResponse({"page": "index", "process": os.getpid(), "pages": pages})
 
@@ -39,7 +39,7 @@ def orders(request: HttpRequest) -> JsonResponse:
 @csrf_exempt
 @require_POST
 def sign_in(request: HttpRequest) -> JsonResponse:
-    """Signs nobody in: it stands for any form that passwords could be guessed with, limited by address."""
+    """A dummy log-in: like any form with a password to guess, limited by address."""
     return _page("sign-in")
 
 
@@ -47,7 +47,7 @@ class _Page(APIView):
     throttle_classes = (RuleThrottle,)
 
     def get(self, request: Request) -> Response:
-        """Say who asked and which process answered."""
+        """Return who asked and which process answered."""
         return Response({"page": type(self).__name__.lower(), "process": os.getpid(), "user": str(request.user)})
 
 
@@ -60,4 +60,4 @@ class Export(_Page):
 
 
 class Reports(_Page):
-    """Limited for everybody together."""
+    """One limit for all callers together."""

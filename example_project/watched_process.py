@@ -1,8 +1,8 @@
-"""Runs a process that cannot outlive us, however we end, SIGKILL included.
+"""Runs a process that never outlives this one, even after SIGKILL.
 
-The process is a child of a small watcher (this file, run as a script), which holds the reading end of a pipe from us.
-When we end, the pipe closes and the watcher ends the process. On Linux the kernel ends it as well should the watcher
-itself be killed.
+The process is a child of a small watcher (this file, run as a script), which has the reading end of a pipe from us.
+When we end, the pipe closes and the watcher ends the process. On Linux the kernel also ends it if the watcher
+itself is killed.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-#: How long a process may take to end by itself before it is killed.
+#: Seconds for a process to end before it is killed.
 STOP_SECONDS: Final = 5.0
 
 
 class ServerError(Exception):
-    """No server could be found or started; the text says what to do."""
+    """A server was not found, or did not start; the text says what to do."""
 
 
 class WatchedProcess:
-    """A process that cannot outlive us: a child of a watcher, which ends it once our end of a pipe closes.
+    """A process that never outlives this one: a child of a watcher, which ends it when our end of a pipe closes.
 
-    command: the program and its arguments. It is ended with `end_by`, and with SIGKILL if that does not help; what
-    it started itself and left behind is killed.
-    folder: where its output goes; the watcher removes it should we end without `stop`.
+    command: the program and its arguments. It is ended with `end_by`, and with SIGKILL if that does not help;
+    processes that it has started are killed.
+    folder: for its output; the watcher removes it if we end without `stop`.
     """
 
     def __init__(self, command: Sequence[str], folder: Path, end_by: signal.Signals = signal.SIGTERM) -> None:
@@ -41,7 +41,7 @@ class WatchedProcess:
             [sys.executable, "-I", "-S", __file__, str(end_by.value), str(folder), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for us: we still need the server while we stop
+            start_new_session=True,  # Ctrl-C is for this process, which needs the server while it stops
         )
         assert self._watcher.stdout is not None
         line = self._watcher.stdout.readline()
@@ -53,12 +53,12 @@ class WatchedProcess:
 
     @property
     def running(self) -> bool:
-        """Whether the process is still there."""
+        """True if the process is still running."""
         return self._watcher.poll() is None
 
     @property
     def output(self) -> str:
-        """The end of what it printed."""
+        """The end of its output."""
         return self._log.read_text(errors="replace")[-2000:]
 
     def stop(self) -> None:
@@ -72,7 +72,7 @@ class WatchedProcess:
 
 
 def watch(end_by: int, folder: Path, command: Sequence[str]) -> int:
-    """Run a command until it ends or our standard input closes; then see that it has ended."""
+    """Run a command until it ends or our standard input closes; then make sure that it has ended."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
@@ -84,7 +84,7 @@ def watch(end_by: int, folder: Path, command: Sequence[str]) -> int:
             stdout=log,
             stderr=log,
             preexec_fn=_end_with_parent,
-            process_group=0,  # its own, which it shares with what it starts
+            process_group=0,  # a new group, which its own children share
         )
     print(child.pid, flush=True)
     wanted = True
@@ -95,7 +95,7 @@ def watch(end_by: int, folder: Path, command: Sequence[str]) -> int:
             _end(child, end_by)
         else:
             os.read(woken, 64)
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left, or (macOS) a zombie only
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # no process left, or (macOS) only a zombie
         os.killpg(child.pid, signal.SIGKILL)
     if not wanted:
         shutil.rmtree(folder, ignore_errors=True)
@@ -111,7 +111,7 @@ def _end_with_parent() -> None:
 
 def _end(child: subprocess.Popen[bytes], end_by: int) -> None:
     child.send_signal(end_by)
-    child.send_signal(signal.SIGCONT)  # a paused process would not hear of it
+    child.send_signal(signal.SIGCONT)  # else a paused process would not receive it
     try:
         child.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:

@@ -7,5 +7,5 @@ from django.core.wsgi import get_wsgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
 
-# The admin's own CSS, without a web server in front: enough for an example, too slow for a site.
+# Serves the admin's own CSS without a web server: good enough for an example, too slow for a site.
 application = StaticFilesHandler(get_wsgi_application())

@@ -31,7 +31,7 @@ CHECKS: Final[Sequence[Callable[[Site, list[Answer]], bool]]] = (check_traffic, 
 
 
 def main() -> int:
-    """Run the demo; the exit status."""
+    """Run the demo, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m example_project.demo", description="Shows the rate limiter at work."
     )
@@ -91,7 +91,7 @@ def _set_up(site: Site) -> None:
 
 def _serve(site: Site) -> None:
     heading("The site is yours")
-    site.manage("demo_traffic")  # after the checks, which count what is recorded
+    site.manage("demo_traffic")  # after the checks, which count the recorded usage
     fact("Traffic", "a week of invented traffic is recorded: open a rule and press “What would this do?”")
     fact("Admin", f"{site.url}/admin/   log in as {ADMIN}, password {PASSWORD}")
     fact("Rules", f"{site.url}{RULES_PATH}   edit one: it is in force once it is saved")
@@ -111,7 +111,7 @@ def _serve(site: Site) -> None:
 
 
 def _terminate(number: int, _frame: object) -> None:
-    """Leave through every `finally`, with the exit status that the shell gives a process ended by this signal."""
+    """Exit through every `finally`, with the shell's exit status for a process ended by this signal."""
     raise SystemExit(128 + number)
 
 

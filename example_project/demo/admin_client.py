@@ -1,4 +1,4 @@
-"""Uses the admin as a person does: logs in, fills in forms, reads a page. Plain HTTP with cookies."""
+"""Uses the admin like a person: logs in, fills in forms, reads a page. Plain HTTP with cookies."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Admin:
     def __init__(self, url: str) -> None:
         self._url = url
         cookies = urllib.request.HTTPCookieProcessor(CookieJar())
-        # Never through a proxy that the environment names: the site is on this machine.
+        # Never through a proxy from the environment: the site is on this machine.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), cookies)
 
     def log_in(self, name: str, password: str) -> None:
-        """Log in through the admin's own page. DemoError if it does not let us in."""
+        """Log in through the admin's own page. Raises DemoError if the log-in fails."""
         path = "/admin/login/"
         fields = Form(self._open(path), "login-form").fields | {"username": name, "password": password}
         if 'id="login-form"' in self._open(path, {**fields, "next": "/admin/"}):
             raise DemoError("The admin refused the demo's log-in.")
 
     def edit_limit(self, rule: str, tier: str, quota: int) -> None:
-        """Set a tier's quota in the form of a rule (both by name) and press Save. DemoError if it is not saved."""
+        """Set a tier's quota in the form of a rule (both by name) and save. Raises DemoError if it is not saved."""
         path = self._change_path(rule)
         form = Form(self._open(path), "rule_form")
         rows = [name for name, label in form.chosen.items() if label == tier and re.fullmatch(r"limits-\d+-tier", name)]
@@ -45,7 +45,7 @@ class Admin:
             raise DemoError(f"The admin did not save “{rule}”:\n{_told(page)}")
 
     def usage(self) -> dict[tuple[str, str], dict[str, int]]:
-        """The report of the last hour: by rule and tier, what stands under each title. Empty without any usage."""
+        """Return the report of the last hour: by rule and tier, the value in each column. Empty without usage."""
         table = Table(self._open(f"{USAGE_PATH}?period=1h"), "ratelimiter-totals")
         return {
             (rule, tier): {title: _number(cell) for title, cell in zip(table.titles[2:], cells, strict=True)}
@@ -60,7 +60,7 @@ class Admin:
         raise DemoError(f"The admin's list shows no rule “{rule}”.")
 
     def _open(self, path: str, fields: Mapping[str, str | list[str]] | None = None) -> str:
-        """The page at a path, after any redirects; `fields` are posted as a form."""
+        """Return the page at a path, after redirects; `fields` are posted as a form."""
         url = urllib.parse.urljoin(self._url, path)
         data = None if fields is None else urllib.parse.urlencode(fields, doseq=True).encode()
         request = urllib.request.Request(url, data, {"Referer": url})
@@ -72,9 +72,9 @@ class Admin:
 
 
 class Form(HTMLParser):
-    """What a browser would send of the form with this id, as it stands on the page.
+    """The data that a browser would send for the form with this id on a page.
 
-    fields: values by name, a list where there are several. chosen: the label of each chosen option, by name.
+    fields: values by name, a list if there are several. chosen: the label of each selected option, by name.
     """
 
     def __init__(self, page: str, form_id: str) -> None:
@@ -112,7 +112,7 @@ class Form(HTMLParser):
             self._inside = False
         elif self._inside and tag == "option" and self._option:
             value, selected = self._option
-            # A browser takes the first option where none is selected.
+            # A browser uses the first option if none is selected.
             if selected or (not self._multiple and self._select not in self.fields):
                 self._add(self._select, value, several=self._multiple)
                 self.chosen[self._select] = "".join(self._text).strip()
@@ -138,7 +138,7 @@ class Form(HTMLParser):
 
 
 class Table(HTMLParser):
-    """The text of the cells in the body of the table with this class; without such a table, nothing."""
+    """The text of the cells in the body of the table with this class; empty if there is no such table."""
 
     def __init__(self, page: str, table_class: str) -> None:
         super().__init__()
@@ -172,12 +172,12 @@ class Table(HTMLParser):
 
 
 def _number(text: str) -> int:
-    """The whole number in a cell, whatever groups its digits; -1 for a cell that holds none."""
+    """Return the whole number in a cell, with any thousands separators; -1 for a cell without one."""
     digits = re.sub(r"\D", "", text)
     return int(digits) if digits else -1
 
 
 def _told(page: str) -> str:
-    """The errors that a page shows, as text."""
+    """Return the errors on a page, as text."""
     found = re.findall(r'<(?:ul class="errorlist[^"]*"|p class="errornote")[^>]*>(.*?)</(?:ul|p)>', page, re.DOTALL)
     return "\n".join(" ".join(re.sub(r"<[^>]+>", " ", text).split()) for text in found) or "(it shows no error)"

@@ -1,4 +1,4 @@
-"""Second check: a rule is changed in the admin, and the very next request on each worker must obey it."""
+"""Second check: a rule is changed in the admin, and the next request on each worker must use it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .traffic import Answer, Connection
 
 
 class Change(NamedTuple):
-    """A quota to save, and whether a key that has used up the old one must then be allowed."""
+    """A quota to save, and whether a key that has used up the old quota must be allowed afterwards."""
 
     quota: int
     admitted: bool
@@ -25,7 +25,7 @@ TIER: Final = next(tier for tier in TIERS if tier.slug == "free")
 CALLER: Final = FREE_KEYS[0]
 STREAM: Final = Stream("/orders/", (CALLER,), 1)
 CHANGES: Final = (Change(60, True), Change(20, False))
-#: Requests sent to each worker after the very next one.
+#: Requests to each worker after the first one.
 FOLLOWING: Final = 4
 
 _COLUMNS: Final = {"saved": -8, "worker": 8, "the very next request": -21, "the four after it": -17, "expected": -8}
@@ -33,7 +33,7 @@ _WORDS: Final = {200: "200 allowed", 429: "429 rejected", 0: "no answer"}
 
 
 def check_change(site: Site, answers: list[Answer]) -> bool:
-    """Raise a quota that is used up, then lower it below the usage so far. True if each worker obeys at once."""
+    """Raise a used-up quota, then lower it below the usage so far. True if each worker uses it at once."""
     heading("2. A rule is changed in the admin, through its own form")
     admin = Admin(site.url)
     admin.log_in(ADMIN, PASSWORD)
@@ -61,7 +61,7 @@ def check_change(site: Site, answers: list[Answer]) -> bool:
 
 
 def _connections(site: Site) -> dict[int, Connection]:
-    """An open connection to each worker, by its process id. Asks a page that no rule is about."""
+    """Return an open connection to each worker, by its process id. Requests a page that no rule matches."""
     found: dict[int, Connection] = {}
     index = Stream("/", (CALLER,), 1)
     for _ in range(1_000):
@@ -77,5 +77,5 @@ def _connections(site: Site) -> dict[int, Connection]:
 
 
 def _told(answers: Iterable[Answer]) -> str:
-    """What came back, each kind of answer once."""
+    """Return the different answers, each once."""
     return ", ".join(dict.fromkeys(_WORDS.get(one.status, str(one.status)) for one in answers))

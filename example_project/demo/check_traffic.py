@@ -1,4 +1,4 @@
-"""First check: traffic from every tier, and whether each rule allowed what it promises."""
+"""First check: traffic from every tier, and whether each rule allowed what it should."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .servers import Site
 from .traffic import Answer, Traffic
 from .words import limits_in_words, rule_in_words
 
-#: Traffic that began this short before midnight UTC would meet the quotas of two days.
+#: Traffic that began this short before midnight UTC would use the quotas of two days.
 MIDNIGHT_SECONDS: Final = 50.0
 
 _COLUMNS: Final = {"tier": -10, "limit": -26, "sent": 6, "allowed": 8, "rejected": 8, "others": 6, "expected": 9}
 
 
 def check_traffic(site: Site, answers: list[Answer]) -> bool:
-    """Send all requests of the scenario, noting their answers. True if every rule and tier agrees."""
+    """Send all requests of the scenario, and record the answers. True if every rule and tier agrees."""
     _avoid_midnight()
     traffic = Traffic(site.port, STREAMS, SECONDS)
     heading(f"1. Traffic from every tier: {traffic.total:,} requests on {CLIENTS} connections")

@@ -1,4 +1,4 @@
-"""Third check: what the admin's usage report says, against what was sent."""
+"""Third check: the admin's usage report, compared with what was sent."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .results import UsageRow, usage_rows
 from .servers import COLLECT_SECONDS, Site
 from .traffic import Answer
 
-#: How long after the end of a minute its counts may take to stand in the report.
+#: Maximum seconds after the end of a minute until its counts are in the report.
 COLLECTION_SECONDS: Final = 20.0
 
-#: The report by rule and tier, as both are called there: what stands under each title.
+#: The report by rule and tier, by their names there: the value in each column.
 Report = dict[tuple[str, str], dict[str, int]]
 
 _COLUMNS: Final = {"tier": -10, "sent": 8, "reported": 10, "allowed": 10, "rejected": 10, "in shadow": 14}
@@ -25,7 +25,7 @@ _TITLES: Final = ("Requests", "Allowed", "Rejected", "Would be rejected")
 
 
 def check_usage(site: Site, answers: list[Answer]) -> bool:
-    """Wait until the last minute is collected. True if the report holds exactly what the client sent and saw."""
+    """Wait until the last minute is collected. True if the report is exactly what the client sent and saw."""
     heading("3. The usage report in the admin, against the requests sent")
     wanted = usage_rows(answers)
     report = _wait_for(site, wanted, max(answer.answered for answer in answers))
@@ -37,7 +37,7 @@ def check_usage(site: Site, answers: list[Answer]) -> bool:
 
 
 def _wait_for(site: Site, wanted: Sequence[UsageRow], last: float) -> Report:
-    """The report once it holds as many requests as were sent, or what it holds when that should long be so."""
+    """Return the report once it has as many requests as were sent, or when the time is up."""
     admin = Admin(site.url)
     admin.log_in(ADMIN, PASSWORD)
     began, closes = time.time(), (last // 60 + 1) * 60
@@ -56,7 +56,7 @@ def _wait_for(site: Site, wanted: Sequence[UsageRow], last: float) -> Report:
 
 
 def _progress(found: int, total: int, share: float, left: float) -> tuple[float, str]:
-    """The share of the wait that is over, and what is waited for. left: seconds until the last minute ends."""
+    """Return the share of the wait that is over, and what it waits for. left: seconds until the last minute ends."""
     reported = f"{found:,} of {total:,} decisions reported"
     if found == total:
         return 1.0, reported
@@ -65,14 +65,14 @@ def _progress(found: int, total: int, share: float, left: float) -> tuple[float,
 
 
 def _print(wanted: Sequence[UsageRow], report: Report) -> bool:
-    """The table; takes from the report what was wanted, and leaves the rest in it."""
+    """Print the table; removes the wanted rows from the report, and leaves the rest in it."""
     tiers = {tier.slug: tier.name for tier in TIERS}
     table = Table(_COLUMNS)
     all_agree = True
     for rule, of_rule in groupby(wanted, key=lambda row: row.rule):
         table.group(rule.slug, f"“{rule.name}”")
         for row in of_rule:
-            # The report leaves out a column that is empty throughout.
+            # The report omits columns that are completely empty.
             seen = report.pop((rule.name, tiers[row.tier]), {})
             figures = [seen.get(title, 0) for title in _TITLES]
             agrees = figures == [row.total, row.allowed, row.denied, row.shadow_denied]

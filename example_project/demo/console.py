@@ -1,4 +1,4 @@
-"""What the demo prints: for a terminal of 80 to 100 columns, and in plain lines for a file."""
+"""The demo's output: for a terminal of 80 to 100 columns, and as plain lines for a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLOURS: Final = {"bold": "1", "dim": "2", "red": "1;31", "green": "32"}
 
 
 def paint(text: str, colour: str) -> str:
-    """The text in a colour, where it goes to a terminal that shows any."""
+    """Return the text in a colour, if the output is a terminal with colours."""
     if not _TTY or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
@@ -33,7 +33,7 @@ def heading(text: str) -> None:
 
 
 def fact(name: str, text: str) -> None:
-    """Print one thing to know."""
+    """Print a name and its value."""
     say(f"  {name:<12}{text}")
 
 
@@ -43,14 +43,14 @@ def note(text: str) -> None:
 
 
 def verdict(agrees: bool) -> str:
-    """Yes or NO, for the end of a line."""
+    """Return yes or NO, for the end of a line."""
     return paint("yes", "green") if agrees else paint("NO", "red")
 
 
 class Table:
     """Lines under a header, each with a last column that says whether it agrees.
 
-    columns: the width of each by its title; a negative width sets the text to the left.
+    columns: the width of each by its title; a negative width aligns the text left.
     """
 
     def __init__(self, columns: Mapping[str, int]) -> None:
@@ -60,7 +60,7 @@ class Table:
         say("  " + "-" * (len(header) - 2))
 
     def group(self, title: str, remark: str = "") -> None:
-        """Print what the next lines are about."""
+        """Print a title for the next lines."""
         say(f"  {paint(title, 'bold')}  {paint(remark, 'dim')}".rstrip())
 
     def row(self, *cells: object, agrees: bool) -> None:
@@ -74,29 +74,29 @@ class Table:
 
 
 class Progress:
-    """A bar in a terminal, a line now and then elsewhere. Use it as a context."""
+    """A progress bar in a terminal, elsewhere lines at intervals. Use it in `with`."""
 
     BAR: Final = 24
-    #: How often a line is written where there is no terminal.
+    #: Seconds between two lines if there is no terminal.
     LINE_SECONDS: Final = 5.0
 
     def __init__(self) -> None:
         self._last_line = time.monotonic()
 
     def show(self, share: float, text: str) -> None:
-        """Show how far things are: a share from 0 to 1."""
+        """Show the progress: a share from 0 to 1."""
         share = min(max(share, 0.0), 1.0)
         if _TTY:
             filled = round(self.BAR * share)
             line = f"  [{'#' * filled}{'.' * (self.BAR - filled)}] {share:4.0%}  {text}"
-            width = min(WIDTH, shutil.get_terminal_size().columns - 1)  # a line that wraps cannot be written over
+            width = min(WIDTH, shutil.get_terminal_size().columns - 1)  # a line that wraps cannot be overwritten
             print(f"\r{line[:width]:<{width}}", end="", flush=True)
         elif share >= 1 or time.monotonic() - self._last_line >= self.LINE_SECONDS:
             self._last_line = time.monotonic()
             say(f"  {share:4.0%}  {text}")
 
     def close(self) -> None:
-        """Leave the line."""
+        """End the line."""
         if _TTY:
             say()
 

@@ -1,8 +1,8 @@
-"""How many requests each rule must have admitted, reckoned from the rule and from what the client saw.
+"""How many requests each rule must have allowed, computed from the rule and from what the client saw.
 
-Nothing here asks the application. An answer is a status, the names of the rules that refused it, and two moments
-that the decision lies between. Where the rule fixes the number it is exact; where it depends on the moment of each
-decision (a bucket that refills meanwhile) it is the narrowest range that can be proven.
+This module does not call the application. An answer has a status, the names of the rules that rejected the request,
+and two times; the decision was between them. If the rule determines the number, it is exact; if it depends on the time
+of each decision (a bucket that refills meanwhile), it is the narrowest range that can be proven.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..catalogue import BUCKET, FIXED, Limit
 
 
 class Range(NamedTuple):
-    """A number that is known to lie from `low` to `high`, both included."""
+    """A number from `low` to `high`, both included."""
 
     low: int
     high: int
@@ -27,16 +27,16 @@ class Range(NamedTuple):
         return f"{self.low:,}" if self.low == self.high else f"{self.low:,} - {self.high:,}"
 
     def holds(self, number: int) -> bool:
-        """Whether the number lies in the range."""
+        """Return whether the number is in the range."""
         return self.low <= number <= self.high
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a client saw of one request, as one rule is concerned.
+    """What a client saw of one request, for one rule.
 
-    sent, answered: Unix seconds; the server decided somewhere between them.
-    admitted: it passed every rule. refused_here: this rule refused it (others may have, too).
+    sent, answered: Unix seconds; the server decided between them.
+    admitted: every rule allowed it. refused_here: this rule rejected it (others may have, too).
     """
 
     sent: float
@@ -46,10 +46,10 @@ class Seen:
 
 
 def expected_of_key(limits: Sequence[Limit], cost: int, seen: Iterable[Seen]) -> Range:
-    """How many requests on one counter must have been admitted.
+    """Return how many requests on one counter must have been allowed.
 
-    A request that only other rules refused has spent nothing here, so it is as if it had never come. Of several
-    limits none is exceeded, and whichever refused had been used up: the smallest bound counts on either side.
+    A request that only other rules rejected used no quota here, so it is ignored. None of several
+    limits is exceeded, and the limit that rejected was used up: the smallest bound counts on either side.
     """
     offered = [one for one in seen if one.admitted or one.refused_here]
     bounds = [_bounds(limit, cost, offered) for limit in limits if limit.quota]
@@ -68,10 +68,10 @@ def _bounds(limit: Limit, cost: int, offered: Sequence[Seen]) -> Range:
 
 
 def _window(limit: Limit, cost: int, first: float, last: float) -> Range:
-    """A window of the clock: its quota, and more only where the traffic went over the edge of one.
+    """Return the range for a window of the clock: its quota, and more only if the traffic crossed a boundary.
 
-    The sliding counter still holds the part of the window before that has not slid out: with e seconds gone since
-    the edge, before x (1 - e/window) + now <= quota, so before + now <= quota x (1 + e/window).
+    The sliding counter still includes the part of the previous window that is not over: e seconds after
+    the boundary, before x (1 - e/window) + now <= quota, so before + now <= quota x (1 + e/window).
     """
     quota = limit.quota // cost
     edges = int(last // limit.window - first // limit.window)
@@ -82,11 +82,11 @@ def _window(limit: Limit, cost: int, first: float, last: float) -> Range:
 
 
 def _bucket(limit: Limit, cost: int, offered: Sequence[Seen], first: float, last: float) -> Range:
-    """A bucket: what it held at first and what flowed in; less where it may have stood full and run over.
+    """Return the range for a bucket: its initial content and its refill; less if it may have been full meanwhile.
 
-    Take the last refusal, and the last moment before it that the bucket was full. In between, its capacity and what
-    flowed in were spent but for less than one cost; all that came after that refusal was admitted. The smallest sum
-    of these over all moments that the refusal can have had is the lower bound.
+    Take the last rejection, and the last time before it at which the bucket was full. In between, its capacity and the
+    refill were used, except for less than one cost; everything after that rejection was allowed. The smallest sum
+    of these, over all possible times of the rejection, is the lower bound.
     """
     rate = Fraction(limit.quota, limit.window)
     sent = sorted(one.sent for one in offered)
@@ -100,10 +100,10 @@ def _bucket(limit: Limit, cost: int, offered: Sequence[Seen], first: float, last
 
 
 def _may_be_full(capacity: int, rate: Fraction, cost: int, offered: Iterable[Seen]) -> list[float]:
-    """The last moments of all spans in which the bucket can have been full, in their order.
+    """Return the last times of all periods in which the bucket can have been full, in order.
 
-    It is full at first. Later it can be full again only if all requests between the start, or a refusal, and that
-    moment spent less than what flowed in; a request was decided before its answer and after it was sent.
+    It is full at first. Later it can be full again only if all requests between the start, or a rejection, and that
+    time used less than the refill; a request was decided before its answer and after it was sent.
     """
     moments = [(one.sent, one.answered) for one in offered]
     sent, first = sorted(at for at, _ in moments), min(at for at, _ in moments)

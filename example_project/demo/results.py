@@ -1,4 +1,4 @@
-"""Compares what the client saw with what the rules promise, and the usage report with both."""
+"""Compares what the client saw with what the rules should do, and the usage report with both."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .traffic import Answer
 
 @dataclass(frozen=True)
 class Row:
-    """One rule and tier. tier: `None` = all tiers together, for a rule with one counter for everybody.
+    """One rule and tier. tier: `None` = all tiers together, for a rule with one counter for all.
 
-    sent: requests that met the rule. elsewhere: refused by other rules only. agrees: on each counter by itself.
+    sent: requests that the rule matched. elsewhere: rejected only by other rules. agrees: on each counter alone.
     """
 
     rule: Rule
@@ -31,7 +31,7 @@ class Row:
 
 @dataclass(frozen=True)
 class UsageRow:
-    """What the usage report must hold for one rule and tier, in requests."""
+    """The expected usage report for one rule and tier, in requests."""
 
     rule: Rule
     tier: str
@@ -41,12 +41,12 @@ class UsageRow:
 
     @property
     def total(self) -> int:
-        """All requests that met the rule."""
+        """All requests that the rule matched."""
         return self.allowed + self.denied + self.shadow_denied
 
 
 def traffic_rows(answers: Sequence[Answer]) -> list[Row]:
-    """A row for each rule and tier that requests met."""
+    """Return a row for each rule and tier with requests."""
     rows = []
     for rule in RULES:
         for tiers in [[tier.slug] for tier in TIERS] if rule.partition_by else [[tier.slug for tier in TIERS]]:
@@ -78,7 +78,7 @@ def _row(rule: Rule, tiers: Sequence[str], met: Sequence[Answer]) -> Row:
 
 
 def _expected(rule: Rule, limits: Sequence[Limit], answers: Iterable[Answer]) -> Range:
-    """What one counter must have admitted; a shadow rule lets pass whatever other rules let pass."""
+    """Return what one counter must have allowed; a shadow rule allows whatever other rules allow."""
     seen = [_seen(rule, one) for one in answers]
     if rule.mode == "shadow":
         offered = sum(one.admitted or one.refused_here for one in seen)
@@ -91,7 +91,7 @@ def _seen(rule: Rule, answer: Answer) -> Seen:
 
 
 def usage_rows(answers: Sequence[Answer]) -> list[UsageRow]:
-    """What the usage report must say about these answers. Unlimited tiers are not counted: nothing is decided."""
+    """Return the expected usage report for these answers. Unlimited tiers are not counted: nothing is decided."""
     rows = []
     for rule in RULES:
         for tier in (tier.slug for tier in TIERS):
@@ -105,7 +105,7 @@ def usage_rows(answers: Sequence[Answer]) -> list[UsageRow]:
 
 
 def _would_refuse(rule: Rule, limits: Sequence[Limit], met: Iterable[Answer]) -> int:
-    """How many a shadow rule would have refused; its traffic is chosen so that the rule fixes the number."""
+    """Return how many a shadow rule would have rejected; its traffic is such that the rule determines the number."""
     by_key: dict[str, list[Seen]] = defaultdict(list)
     for answer in met:
         by_key[answer.caller.partition(rule)].append(_seen(rule, answer))

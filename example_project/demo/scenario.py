@@ -1,4 +1,4 @@
-"""Who sends what: the demo's traffic, as plain data."""
+"""The demo's traffic, as plain data."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Final
 
 from ..catalogue import RULES, Rule
 
-#: How long the traffic is spread over, in seconds.
+#: Duration of the traffic, in seconds.
 SECONDS: Final = 20.0
-#: Connections that carry it, each with one request at a time.
+#: Number of connections, each with one request at a time.
 CLIENTS: Final = 32
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Somebody who sends requests. address: where from; user: whose token, API key: which key; `None` = without."""
+    """A client. address: of the client; user: whose token, API key: which key; `None` = without."""
 
     tier: str
     address: str
@@ -24,7 +24,7 @@ class Caller:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What identifies the caller in a request."""
+        """Return the header fields that identify the caller."""
         headers = {"X-Forwarded-For": self.address}
         if self.user:
             headers["Authorization"] = f"Token token-{self.user}"
@@ -33,7 +33,7 @@ class Caller:
         return headers
 
     def partition(self, rule: Rule) -> str:
-        """What the counters of a rule are kept under for this caller."""
+        """Return what the counters of a rule are split by for this caller."""
         values = {"ip": self.address, "user": self.user, "api_key": self.api_key}
         found = [values[name] or (self.address if rule.missing == "ip" else None) for name in rule.partition_by]
         return " ".join(str(value) for value in found)
@@ -51,7 +51,7 @@ class Stream:
     method: str = "GET"
 
     def rules_for(self, caller: Caller) -> tuple[Rule, ...]:
-        """The rules that these requests meet."""
+        """Return the rules that match these requests."""
         return tuple(
             rule
             for rule in RULES
@@ -70,7 +70,7 @@ FLORA: Final = Caller("free", "198.51.100.20", user="flora")
 FRED: Final = Caller("free", "198.51.100.21", user="fred")
 PAULA: Final = Caller("pro", "198.51.100.30", user="paula")
 ERIK: Final = Caller("enterprise", "198.51.100.40", user="erik")
-#: Flora and Fred behind the one address of their office.
+#: Flora and Fred share the address of their office.
 OFFICE: Final = (Caller("free", "203.0.113.7", user="flora"), Caller("free", "203.0.113.7", user="fred"))
 
 TRIAL_KEY: Final = Caller("anonymous", "192.0.2.10", api_key="key-trial")
@@ -86,7 +86,7 @@ STREAMS: Final = (
     Stream("/prices/", FREE_KEYS[:1], 160),
     Stream("/orders/", (TRIAL_KEY,), 30),
     Stream("/orders/", FREE_KEYS, 80),
-    # All at once, on 32 connections: the quota must hold to the last unit where many requests race for it.
+    # All at once, on 32 connections: many requests compete for the last units of the quota.
     Stream("/orders/", (PRO_KEY,), 180, begin=0.3, end=0.3),
     Stream("/orders/", (ENTERPRISE_KEY,), 150),
     Stream("/api/search/", (*_from("anonymous", "198.51.100.8"), NADIA), 30),

@@ -1,4 +1,4 @@
-"""What to ask the site for by hand, once the traffic of the checks is over."""
+"""Requests to try by hand, after the traffic of the checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .scenario import FREE_KEYS, Caller
 
 
 class Suggestion(NamedTuple):
-    """A request for curl. allowed: whether the first one passes after the traffic. remark: what it shows."""
+    """A request for curl. allowed: whether the first one is allowed after the traffic. remark: what it shows."""
 
     path: str
     caller: Caller
@@ -16,7 +16,7 @@ class Suggestion(NamedTuple):
     remark: str
 
     def command(self, url: str) -> str:
-        """What to type. The address is curl's own."""
+        """Return the shell command. The client's address is curl's own."""
         headers = [f"-H '{name}: {value}' " for name, value in self.caller.headers.items() if name != "X-Forwarded-For"]
         return f"curl -i {''.join(headers)}{url}{self.path}"
 

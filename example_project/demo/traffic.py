@@ -1,4 +1,4 @@
-"""Sends the requests over a few connections kept open, and notes what comes back."""
+"""Sends the requests over a few open connections, and records the answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_SECONDS: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back for one request.
+    """The answer to one request.
 
     sent, answered: Unix seconds. status: of HTTP; 0 = no answer came, and `error` says why.
     refused_by: slugs of the rules that the body of a 429 names. process: the server process that answered.
@@ -37,7 +37,7 @@ class Answer:
 
     @property
     def admitted(self) -> bool:
-        """Whether the page itself answered."""
+        """True if the page itself answered."""
         return self.status == 200
 
 
@@ -75,7 +75,7 @@ class Connection:
 
 
 def _named_in_body(body: bytes) -> set[str]:
-    """The policies that a problem document (RFC 9457) says were violated; none in any other body."""
+    """Return the policies that a problem document (RFC 9457) lists as violated; empty for any other body."""
     try:
         return set(json.loads(body)["violated-policies"])
     except (ValueError, KeyError, TypeError):
@@ -83,14 +83,14 @@ def _named_in_body(body: bytes) -> set[str]:
 
 
 def _exhausted(field: str, stream: Stream, caller: Caller) -> set[str]:
-    """The policies of a RateLimit field with less left than this request costs."""
+    """Return the policies of a RateLimit field with less left than this request costs."""
     costs = {rule.slug: rule.cost for rule in stream.rules_for(caller)}
     left = re.findall(r'"([^"]+)";r=(\d+)', field)
     return {name for name, remaining in left if int(remaining) < costs.get(name, 1)}
 
 
 def _rules_of(policies: Iterable[str], rules: Iterable[Rule]) -> frozenset[str]:
-    """The rules behind policies: a rule's first limit is called after it, its further ones RULE-WINDOW."""
+    """Return the rules of policies: a rule's first limit has the rule's name, further ones are RULE-WINDOW."""
     names = {rule.slug: rule.slug for rule in rules}
     names |= {
         f"{rule.slug}-{limit.window}": rule.slug for rule in rules for row in rule.limits.values() for limit in row
@@ -99,7 +99,7 @@ def _rules_of(policies: Iterable[str], rules: Iterable[Rule]) -> frozenset[str]:
 
 
 class Traffic:
-    """Requests on their way: `run` sends them in threads of its own, `answers` grows meanwhile."""
+    """The requests: `run` sends them in its own threads, and `answers` grows meanwhile."""
 
     def __init__(self, port: int, streams: Iterable[Stream], seconds: float) -> None:
         self._port = port
@@ -111,25 +111,25 @@ class Traffic:
 
     @property
     def total(self) -> int:
-        """How many requests there are to send."""
+        """The number of requests to send."""
         return len(self._schedule)
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start sending."""
         self._started = time.monotonic()
         self._clients = [threading.Thread(target=self._client, daemon=True) for _ in range(CLIENTS)]
         for client in self._clients:
             client.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long at most; whether all answers are there."""
+        """Wait at most this long. Return whether all answers are there."""
         until = time.monotonic() + seconds
         for client in self._clients:
             client.join(max(0.0, until - time.monotonic()))
         return not any(client.is_alive() for client in self._clients)
 
     def stop(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self._stopped.set()
 
     def _client(self) -> None:
@@ -147,7 +147,7 @@ class Traffic:
 
 
 def _due(streams: Iterable[Stream], seconds: float) -> Iterator[tuple[float, Stream, Caller]]:
-    """Each request with its moment, in seconds from the start."""
+    """Yield each request with its time, in seconds from the start."""
     for stream in streams:
         span = (stream.end - stream.begin) * seconds
         for number in range(stream.count):

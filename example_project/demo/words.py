@@ -1,4 +1,4 @@
-"""Rules and limits in a few words, for the demo's tables."""
+"""Rules and limits as short texts, for the demo's tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNITS: Final = {1: "second", MINUTE: "minute", HOUR: "hour", DAY: "day"}
 
 
 def rule_in_words(rule: Rule) -> str:
-    """Its algorithms, and what its counters are kept per."""
+    """Return its algorithms, and what its counters are split by."""
     used = [limit.algorithm for limits in rule.limits.values() for limit in limits if limit.quota]
     algorithms = " and ".join(_ALGORITHMS[name] for name in dict.fromkeys(used))
     per = " and ".join(_PARTITIONS[name] for name in rule.partition_by)
@@ -24,7 +24,7 @@ def rule_in_words(rule: Rule) -> str:
 
 
 def limits_in_words(limits: Iterable[Limit]) -> str:
-    """All of one tier's limits."""
+    """Return all limits of one tier."""
     return "; ".join(_limit_in_words(limit) for limit in limits)
 
 

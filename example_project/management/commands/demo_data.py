@@ -17,7 +17,7 @@ from ... import catalogue
 
 
 class Command(BaseCommand):
-    """May be run again: it brings the demo's own rows back to what they were and leaves others alone."""
+    """Can be repeated: it restores the demo's own rows and does not change others."""
 
     help = "Loads the example's tiers, users, API keys and rules, and an administrator."
 

@@ -1,4 +1,4 @@
-"""`manage.py demo_traffic`: records a week of invented traffic, so that forecasts have something to show."""
+"""`manage.py demo_traffic`: stores a week of invented traffic, to have data for forecasts."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from django_ratelimiter.usage.times import Granularity, floor, now, stored
 from ... import catalogue
 
 DAYS: Final = 7
-#: Sampled callers of each rule and tier; each stands for sixteen.
+#: Sampled callers of each rule and tier; each represents sixteen.
 CALLERS: Final = 12
 SAMPLED_ONE_IN: Final = 16
-#: The busiest caller of a tier makes so many requests in a minute.
+#: Requests per minute of the busiest caller of a tier.
 BUSIEST: Final = 24
 TIERS: Final = ("anonymous", "free", "pro", "enterprise")
 
 
 class Command(BaseCommand):
-    """Invents the seven days before today. What was invented before is replaced; today is left alone."""
+    """Invents the seven days before today. Earlier invented data is replaced; today does not change."""
 
     help = "Records a week of invented traffic for each of the example's rules."
 
@@ -66,7 +66,7 @@ def _samples(rule: catalogue.Rule, first: datetime, today: datetime) -> Iterator
 
 
 def _rejected(samples: list[UsageSample]) -> list[int]:
-    """Return how many requests of each sample the rules in force reject, were they sent evenly within its minute."""
+    """Return how many requests of each sample the current rules reject if they are evenly spread in its minute."""
     rules = {rule.slug: rule for rule in cache.current_rules().rules}
     engine, found = MemoryEngine(), [0] * len(samples)
     for place, sample in sorted(enumerate(samples), key=lambda each: each[1].minute):
@@ -85,7 +85,7 @@ def _charges(rule: RuleRecord, sample: UsageSample) -> list[Charge]:
 
 
 def _buckets(samples: list[UsageSample], rejected: list[int]) -> Iterator[UsageBucket]:
-    """Yield the counts of minutes, hours and days: as much as the samples stand for."""
+    """Yield the counts of minutes, hours and days that the samples represent."""
     counts: defaultdict[tuple[str, str, str, datetime], Counter[str]] = defaultdict(Counter)
     shadow = {rule.slug for rule in cache.current_rules().rules if rule.mode == "shadow"}
     zone = timezone.get_default_timezone()
