@@ -1,12 +1,12 @@
 """The whole benchmark: `make bench`, or `python -m benchmarks` where the group `bench` is installed.
 
   --brief         rough figures in about four minutes
-  --only STAGE    a stage, or several; the others keep the results of the last run
-  --write         put the tables into the pages below docs/
-  --from-last     measure nothing: take the results of the last run
+  --only STAGE    one stage, or several; the others keep the results of the last run
+  --write         write the tables into the pages below docs/
+  --from-last     measure nothing: use the results of the last run
 
-It starts a Redis-compatible server of its own (REDIS_SERVER chooses the binary), and everything it starts ends with
-it. The results are kept as JSON in .cache/bench-results.json.
+It starts its own Redis-compatible server (REDIS_SERVER selects the binary), and everything that it starts ends with
+it. The results are stored as JSON in .cache/bench-results.json.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .report.pages import print_tables, write_pages
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = ROOT / ".cache" / "bench-results.json"
-#: Stage: what it measures.
+#: The stages, and what each measures.
 STAGES: Final = {
     "decisions": "time of a decision",
     "trips": "round trips of a decision",
@@ -44,7 +44,7 @@ STAGES: Final = {
 
 
 def run_stage(name: str, folder: Path, *, brief: bool) -> dict[str, Any]:
-    """Measure in a process of its own, on an empty server. A stage that breaks says why, and breaks nothing else."""
+    """Measure in a separate process, on an empty server. A stage that fails reports why; the others continue."""
     results = folder / f"{name}.json"
     with RedisServer() as server:
         environment = os.environ | {"BENCH_REDIS_URL": server.url, "BENCH_REDIS_PID": str(server.pid)}
@@ -57,11 +57,11 @@ def run_stage(name: str, folder: Path, *, brief: bool) -> dict[str, Any]:
 
 
 def measure(only: list[str], *, brief: bool, results: dict[str, Any]) -> None:
-    """Run these stages one after the other, and keep what each has found."""
+    """Run these stages one after the other, and store the results of each."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         os.environ |= {"BENCH_FOLDER": folder, "DJANGO_SETTINGS_MODULE": "benchmarks.site.settings"}
         with RedisServer() as server:
-            for limiter in ("ours", "ours, tiers"):  # either has a database of its own
+            for limiter in ("ours", "ours, tiers"):  # each has its own database
                 environment = os.environ | {"BENCH_REDIS_URL": server.url, "BENCH_LIMITER": limiter}
                 subprocess.run([sys.executable, "-m", "benchmarks.site.rules"], check=True, env=environment, cwd=ROOT)
         for number, name in enumerate(only, 1):

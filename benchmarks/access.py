@@ -1,4 +1,4 @@
-"""What a request pays for 10,000 networks that are let in or kept out: `AccessList.lookup`.
+"""The time that 10,000 networks in the access list add to a request: `AccessList.lookup`.
 
 Run: python -m benchmarks.access. Prints microseconds of processor time per lookup: medians of rounds over 20,000
 addresses, all different.
@@ -18,7 +18,7 @@ NETWORKS, CALLS, ROUNDS = 10_000, 20_000, 15
 
 
 def networks(random: Random, bits: int) -> list[AccessRecord]:
-    """Networks of all lengths, many of them inside others."""
+    """Return networks of all lengths, many of them inside others."""
     made: set[str] = set()
     address = IPv4Address if bits == 32 else IPv6Address
     while len(made) < NETWORKS:
@@ -28,7 +28,7 @@ def networks(random: Random, bits: int) -> list[AccessRecord]:
 
 
 def microseconds(access: AccessList, addresses: Sequence[str]) -> float:
-    """The mean of one round."""
+    """Return the mean of one round."""
     begin = process_time()
     for address in addresses:
         access.lookup(address, "42", None)

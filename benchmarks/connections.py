@@ -1,9 +1,9 @@
-"""What connections of our own save: `python -m benchmarks.connections` (REDIS_SERVER and REDIS_URL choose the server).
+"""What our own connections save: `python -m benchmarks.connections` (REDIS_SERVER and REDIS_URL select the server).
 
-The same calls of our script, of 2,000 callers in turn, are sent in four ways: by `Redis.evalsha`, packed over a
+The same calls of our script, by 2,000 callers in turn, are sent in four ways: by `Redis.evalsha`, packed over a
 connection of redis-py's pool, packed over the engine's own transport, and packed over a bare socket. The transport has
-a deadline, as in a project. `Redis.evalsha` packs its arguments itself, so what our packing takes is measured
-too, and belongs to the two rows of the transport. All run on one processor, together with the server.
+a deadline, as in a project. `Redis.evalsha` packs its arguments itself, so the time of our packing is measured
+too, and included in the two rows of the transport. All run on one processor, together with the server.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from django_ratelimiter.engine.redis.protocol import ScriptMode
 from .engine import CHARGES, Calls, main
 
 CALLERS: Final = 2_000
-#: Seconds; more than a busy machine keeps a process waiting.
+#: Seconds; longer than a process may have to wait on a busy machine.
 DEADLINE: Final = 1.0
 
 
 def charges_of(caller: int, number: int) -> Sequence[Charge]:
-    """The charges of one caller, as many as there are rules. They count no usage, so that no call names a minute."""
+    """Return the charges of one caller, one per rule. They count no usage, so that no call contains a minute."""
     return [charge._replace(key=f"{caller}:{charge.key}", usage=None) for charge in CHARGES[:number]]
 
 
 def contestants(client: redis.Redis) -> Calls:
-    """What is timed, `Redis.evalsha` first."""
+    """Return the calls to time, `Redis.evalsha` first."""
     engine = RedisEngine(client, "benchmark", deadline=DEADLINE)
     engine.publish(1)
     calls: Calls = {}
@@ -55,12 +55,12 @@ def contestants(client: redis.Redis) -> Calls:
 
 
 def pack(engine: RedisEngine, charges: Sequence[Charge]) -> bytes:
-    """One call as the engine packs it."""
+    """Return one call as the engine packs it."""
     return engine.encode(ScriptMode.CHECK, charges, (), 1, None, (time.time_ns() // 1_000,))
 
 
 def arguments(packed: bytes) -> tuple[Any, ...]:
-    """What `Redis.evalsha` is given to make the same call."""
+    """Return the arguments of `Redis.evalsha` for the same call."""
     reader = hiredis.Reader()
     reader.feed(packed)
     _command, sha, number, *words = reader.gets()
@@ -98,7 +98,7 @@ def by_packing(engine: RedisEngine, callers: cycle[Sequence[Charge]]) -> object:
 
 
 def connected(client: redis.Redis) -> socket.socket:
-    """A socket to the client's server and database."""
+    """Return a socket to the client's server and database."""
     options = client.connection_pool.connection_kwargs
     link = socket.create_connection((options["host"], options["port"]))
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -108,5 +108,5 @@ def connected(client: redis.Redis) -> socket.socket:
 
 
 if __name__ == "__main__":
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])  # a server that we start inherits it
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])  # our own server inherits it
     main(contestants)

@@ -1,7 +1,7 @@
-"""Who is measured: a limiter that decides whether one more request of a caller may pass.
+"""The contestants: limiters that decide whether one more request of a caller is allowed.
 
-Callers are numbers. Every limiter gives a caller `QUOTA` requests in a window; one with three rules adds two that are
-never reached.
+Callers are numbers. Every limiter gives a caller `QUOTA` requests in a window; one with three rules has two more that
+are never reached.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 QUOTA: Final = 100
 HOUR: Final = 3_600
 CALLERS_EACH: Final = 100_000
-#: A caller makes so many requests in a row, then the next one comes: logs are neither empty nor full.
+#: Requests of a caller in a row, before the next caller: so logs are neither empty nor full.
 IN_A_ROW: Final = 25
-#: So many requests are made, and then decided: few enough to be at hand, enough for what made them to be forgotten.
+#: Number of requests that are created and then decided: few enough for memory, enough to leave the CPU caches.
 AT_ONCE: Final = 10
 
 
@@ -26,9 +26,9 @@ AT_ONCE: Final = 10
 class Contestant:
     """One limiter, ready to decide.
 
-    kind: "floor", "ours" or "peer". check: takes what `argument` made of a caller, and tells whether it was admitted.
-    awaited: whether `check` has to be awaited, on the event loop `loop`. first: the first of 100,000 callers that are
-    its own, for some count together. in_a_row: how many requests each of them makes before the next one comes.
+    kind: "floor", "ours" or "peer". check: decides with the result of `argument` for a caller; returns whether it was
+    allowed. awaited: `check` is a coroutine, for the event loop `loop`. first: the first of its own 100,000 callers,
+    because some contestants share counters. in_a_row: requests of each caller before the next one.
     """
 
     name: str
@@ -41,28 +41,28 @@ class Contestant:
 
     @property
     def refused(self) -> int:
-        """The last of its callers, to be refused."""
+        """The last of its callers, which is to be rejected."""
         return self.first + CALLERS_EACH - 1
 
 
 class Timing(NamedTuple):
-    """Microseconds of one call, the mean of several, and how many of these were admitted."""
+    """Microseconds of one call, the mean of several, and how many of these were allowed."""
 
     us: float
     admitted: int
 
 
-#: What is awaited is awaited here, so that connections last from round to round.
+#: The event loop for all coroutines, so that connections last from round to round.
 loop = asyncio.new_event_loop()
 
 
 def address(caller: int) -> str:
-    """The IP address of this caller."""
+    """Return the IP address of this caller."""
     return f"10.{caller >> 16 & 255}.{caller >> 8 & 255}.{caller & 255}"
 
 
 def timed(contestant: Contestant, callers: Sequence[int], clock: Callable[[], float] = perf_counter) -> Timing:
-    """Decide one request of each of these callers, by this clock. They are made a few at a time, outside of it."""
+    """Decide one request of each of these callers, timed by this clock. Requests are created in batches, untimed."""
     check, took, admitted = contestant.check, 0.0, 0
     for first in range(0, len(callers), AT_ONCE):
         arguments = [contestant.argument(caller) for caller in callers[first : first + AT_ONCE]]
@@ -88,7 +88,7 @@ async def _awaited(check: Callable[[Any], Any], arguments: Sequence[Any]) -> tup
 
 
 def exhaust(contestant: Contestant) -> None:
-    """Make requests of its last caller until one is refused. RuntimeError if none ever is."""
+    """Make requests of its last caller until one is rejected. Raises RuntimeError if none ever is."""
     for _ in range(4 * QUOTA):
         if not timed(contestant, [contestant.refused]).admitted:
             return
@@ -96,5 +96,5 @@ def exhaust(contestant: Contestant) -> None:
 
 
 def new_callers(contestant: Contestant, skip: int = 1) -> Iterator[int]:
-    """Its callers but the first so many; none of them makes as many requests as would be refused."""
+    """Yield its callers, without the first `skip`; none of them makes enough requests to be rejected."""
     return (caller for caller in count(contestant.first + skip) for _ in range(contestant.in_a_row))

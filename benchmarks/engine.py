@@ -1,9 +1,9 @@
-"""What a decision costs: `python -m benchmarks.engine` (REDIS_SERVER and REDIS_URL choose the server).
+"""The time of a decision: `python -m benchmarks.engine` (REDIS_SERVER and REDIS_URL select the server).
 
-Each round times every contestant in turn, so that a busy machine is busy for all of them; the table tells the median
-round, and its ratio to the floor: the least that anybody's rate limiter does, a token bucket on one key in one short
-script, asked through `client.evalsha`. It counts no usage, compares no version and is inexact. Of a call's time, what
-the server spends in the script is told as well, as the server reports it.
+Each round times every contestant in turn, so that other load affects all of them; the table shows the median
+round, and its ratio to the floor: the least that any rate limiter does, a token bucket on one key in one short
+script, called with `client.evalsha`. It counts no usage, compares no version and is inexact. The time in the script
+is also shown, as the server reports it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ CHARGES = [
     Charge("global", Limit(100_000_000, 3_600, "fixed_window"), usage="everybody|"),
 ]
 
-#: Refused, and so recorded now and then.
+#: Rejected, and so recorded at intervals.
 NONE_LEFT = Charge("user:7", Limit(1, 86_400), cost=2, usage="tight|pro")
 
-#: What is kept for each request is timed with so many of them, each call adding one and dropping another.
+#: Algorithms that store each request are timed with this many; each call adds one and drops another.
 ENTRIES = 100
 KEEPING_REQUESTS = (Algorithm.SLIDING_WINDOW_LOG, Algorithm.CONCURRENCY)
 
@@ -42,7 +42,7 @@ Calls = dict[str, Callable[[], object]]
 
 
 def contestants(client: redis.Redis) -> Calls:
-    """What is timed, the floor first."""
+    """Return the calls to time, the floor first."""
     sha = client.script_load(FLOOR)
     engine, memory = RedisEngine(client, "benchmark"), MemoryEngine()
     for each in (engine, memory):
@@ -61,7 +61,7 @@ def contestants(client: redis.Redis) -> Calls:
 
 
 def by_algorithm(engine: RedisEngine, algorithm: Algorithm) -> Calls:
-    """One charge of this algorithm, and of its options that are decided in another way."""
+    """Return calls with one charge of this algorithm, and of its options that need other steps."""
     if algorithm in KEEPING_REQUESTS:
         limit, times = Limit(ENTRIES, 60, algorithm), count(0, 60_000_000 // ENTRIES)
         charge = Charge("requests", limit, usage="api|pro")
@@ -80,14 +80,14 @@ def by_algorithm(engine: RedisEngine, algorithm: Algorithm) -> Calls:
 
 
 class Round(NamedTuple):
-    """Microseconds of one call: on the whole, and in scripts of the server; means over a round."""
+    """Microseconds of one call: in total, and in scripts of the server; means over a round."""
 
     call: float
     script: float
 
 
 def timed(call: Callable[[], object], client: redis.Redis) -> Round:
-    """A round of this call."""
+    """Time a round of this call."""
     before = script_time(client)
     began = time.perf_counter()
     for _ in range(CALLS):
@@ -97,7 +97,7 @@ def timed(call: Callable[[], object], client: redis.Redis) -> Round:
 
 
 def script_time(client: redis.Redis) -> int:
-    """What the server has spent in scripts so far, in microseconds."""
+    """Return the server's time in scripts so far, in microseconds."""
     spent: int = client.info("commandstats").get("cmdstat_evalsha", {"usec": 0})["usec"]
     return spent
 

@@ -1,7 +1,7 @@
-"""The least that anybody's rate limiter does: a token bucket on one key, in one short script.
+"""The least that any rate limiter does: a token bucket on one key, in one short script.
 
-It counts no usage, compares no version, is inexact, and tells nobody when to come back. Asked in three ways: through
-redis-py, as most would; through its client for event loops; and over a bare socket, with nothing but hiredis to read
+It counts no usage, compares no version, is inexact, and returns no time to retry. Called in three ways: through
+redis-py, the usual one; through its client for event loops; and over a bare socket, with only hiredis to read
 the reply.
 """
 

@@ -1,10 +1,10 @@
-"""How long a forecast takes on many samples: `python -m benchmarks.forecast [sqlite|postgresql] [SAMPLES]`.
+"""The time of a forecast from many samples: `python -m benchmarks.forecast [sqlite|postgresql] [SAMPLES]`.
 
-A database of its own is filled with a million samples of one rule: seven days, at most 100 callers a minute, of 3,000.
-Then what "What would this do?" shows is read, for limits of a minute, an hour and a day, and for two of them. At most a
-second of processor time for each is the aim: that of this process and, with PostgreSQL, of the server's process for
-this connection and its parallel workers. The time of the clock stands beside it; other work on the machine changes it
-more.
+Its own database is filled with a million samples of one rule: seven days, at most 100 callers a minute, of 3,000.
+Then the data of "What would this do?" is read, for limits of a minute, an hour and a day, and for two of them. The aim
+is at most a second of CPU time for each: that of this process and, with PostgreSQL, of the server's process for
+this connection and its parallel workers. The elapsed time is shown beside it; it depends more on other
+load.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CALLERS: Final = 3_000
 OF_MINUTE: Final = 100
 
 _COLUMNS: Final = "INSERT INTO django_ratelimiter_usagesample (rule_slug, tier_slug, minute, partition_hash, count)"
-#: Callers of a minute lie evenly among all; one in a hundred makes many requests.
+#: Callers of a minute are spread evenly among all; one in a hundred makes many requests.
 _WHO: Final = "(who.value * 30 + at.value * 7) %% 3000"
 _ROW: Final = (
     f"CASE WHEN {_WHO} %% 5 = 4 THEN 'pro' ELSE 'free' END, {{minute}}, 'caller-of-some-length-' || ({_WHO}), "
@@ -43,7 +43,7 @@ _SAMPLES: Final = {
 
 
 def fill(kind: str, samples: int, start: datetime) -> int:
-    """Make so many samples, about, and the counts of their hours; how many."""
+    """Create about this many samples, and the counts of their hours. Return the number of samples."""
     from django.db import connection
 
     from django_ratelimiter.models import UsageBucket
@@ -69,28 +69,28 @@ def fill(kind: str, samples: int, start: datetime) -> int:
 
 
 class Seconds(NamedTuple):
-    """A moment, or the time since one: seconds of processor time, and of the clock."""
+    """A point in time, or the time since one: seconds of CPU time, and of the clock."""
 
     processor: float
     clock: float
 
     def since(self, began: Seconds) -> Seconds:
-        """Return the time since a moment."""
+        """Return the time since then."""
         return Seconds(self.processor - began.processor, self.clock - began.clock)
 
 
 def moment(server: int | None) -> Seconds:
-    """Return this moment. server: the server's process for this connection; `None` = there is none."""
+    """Return the current time. server: the server's process for this connection; `None` = there is none."""
     clock, processor = perf_counter(), process_time()
     if server is not None:
         own = _processor_times(server)
-        # Parallel workers have ended, so the process that started them and this one has their time.
+        # ended parallel workers are included in the process that started them
         processor += sum(own.used) + sum(_processor_times(own.parent).of_ended)
     return Seconds(processor, clock)
 
 
 class _ProcessorTimes(NamedTuple):
-    """Seconds that a process used, in its own code and in the kernel, and those of processes it started."""
+    """Seconds that a process used, in its own code and in the kernel, and those of its children."""
 
     parent: int
     used: tuple[float, float]
@@ -115,7 +115,7 @@ def server_process(kind: str) -> int | None:
 
 
 def measure(kind: str, start: datetime, minutes: int, *windows: int) -> dict[str, Seconds]:
-    """Return the time for what the page shows of limits of these windows, and for the proposals."""
+    """Return the time for the page's data for limits with these windows, and for the proposals."""
     from django_ratelimiter.engine.limits import Limit
     from django_ratelimiter.forecast.samples.advice import advise
     from django_ratelimiter.forecast.samples.forecast import forecast

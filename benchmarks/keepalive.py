@@ -1,4 +1,4 @@
-"""The least HTTP client: GET over a connection that is kept, so that the load is the server's and not ours."""
+"""A minimal HTTP client: GET over an open connection, so that the server is measured and not the client."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ HOST: Final = "127.0.0.1"
 
 
 class Connection:
-    """One connection to a server on this machine, kept from request to request."""
+    """One open connection to a server on this machine."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection((HOST, port), timeout=30)
@@ -20,7 +20,7 @@ class Connection:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close it."""
         self._socket.close()
 
     def get(self, path: str, headers: dict[str, str]) -> int:

@@ -1,7 +1,7 @@
-"""What a decision costs that the process makes by itself: `python -m benchmarks.local`.
+"""The time of a local decision: `python -m benchmarks.local`.
 
-Beside the floor, and read as `benchmarks.engine` is: approximate mode between two calls to Redis, a refusal that is
-remembered, and what the wrapper adds to a call that is exact.
+With the floor, like `benchmarks.engine`: approximate mode between two calls of Redis, a remembered
+rejection, and what the wrapper adds to an exact call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from django_ratelimiter.engine.local.counters import LocalCounters
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.redis import RedisEngine
 
-#: Nothing is asked again while a round lasts.
+#: Nothing is synced during a round.
 LONG = 3_600.0
 
 WIDE = Limit(1_000_000_000, 60)
@@ -24,7 +24,7 @@ TIGHT = Charge("tight", Limit(1, 86_400, "token_bucket"), usage="tight|pro")
 
 
 def contestants(client: redis.Redis) -> engines.Calls:
-    """What is timed, the floor first."""
+    """Return the calls to time, the floor first."""
     exact = RedisEngine(client, "local")
     exact.publish(1)
     ours = LocalFirstEngine(exact, LocalCounters(LONG, LONG))

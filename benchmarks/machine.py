@@ -1,4 +1,4 @@
-"""What was measured on, and with which versions."""
+"""The machine and the versions of a measurement."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DISTRIBUTIONS: Final = (
 
 
 def describe() -> dict[str, Any]:
-    """Date, machine, server, and versions by distribution."""
+    """Return date, machine, server, and versions by distribution."""
     with RedisServer() as server, redis.Redis.from_url(server.url) as client:
         info = client.info("server")
     name = "Valkey" if "valkey_version" in info else "Redis"
@@ -46,14 +46,14 @@ def describe() -> dict[str, Any]:
 
 
 def version_of(distribution: str) -> str | None:
-    """The version that is installed, if any is."""
+    """Return the installed version, if there is one."""
     with suppress(PackageNotFoundError):
         return version(distribution)
     return None
 
 
 def processor() -> str:
-    """The name of the processor, as far as the system tells it."""
+    """Return the name of the processor, as the system reports it."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

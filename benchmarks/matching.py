@@ -1,4 +1,4 @@
-"""What a request pays for rules that it never meets: `RuleSet.match` among 5 and among 500 rules.
+"""The time that rules which do not match add to a request: `RuleSet.match` among 5 and among 500 rules.
 
 Run: python -m benchmarks.matching. Prints microseconds per call and the ratio, medians of interleaved rounds.
 """
@@ -18,7 +18,7 @@ REQUEST = Facts("GET", "/api/items/7/", "api/items/<int:pk>/", "api:item")
 
 
 def rules(count: int) -> RuleSet:
-    """Three rules that the request meets, by path, route and view, among others that it does not, in equal parts."""
+    """Return three rules that match the request, by path, route and view, among equal numbers that do not."""
     met = [
         rule_data("met-prefix", path_kind="prefix", path="/api/"),
         rule_data("met-route", path_kind="route", path="api/items/<int:pk>/"),
@@ -35,7 +35,7 @@ def rules(count: int) -> RuleSet:
 
 
 def microseconds(call: Callable[[], object]) -> float:
-    """The mean of one round."""
+    """Return the mean of one round."""
     begin = perf_counter()
     for _ in range(CALLS):
         call()

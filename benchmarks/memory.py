@@ -1,9 +1,9 @@
-"""What a key and a logged request take: `python -m benchmarks.memory` (REDIS_SERVER chooses the server).
+"""The memory of a key and of a logged request: `python -m benchmarks.memory` (REDIS_SERVER selects the server).
 
-Every key is that of a 40-character partition. By MEMORY USAGE, which looks at a key alone; and by what used_memory
-grows for each of 100,000 keys, which counts the tables of keys and of their times to live as well. A logged request is
-the worst by MEMORY USAGE, beyond 165 bytes for the key, in a log of up to so many; and what used_memory grows for each
-of 100,000 in logs of so many, their keys included.
+Every key has a 40-character partition. It is measured by MEMORY USAGE, which includes only the key, and by the growth
+of used_memory for each of 100,000 keys, which includes the tables of keys and expiry times as well. A logged request is
+the maximum by MEMORY USAGE, without 165 bytes for the key, in logs of several sizes; and the growth of used_memory for
+each of 100,000 requests in logs of one size, including keys.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ LIMITS = {
 
 
 def used(client: redis.Redis) -> int:
-    """The server's used_memory, in bytes."""
+    """Return the server's used_memory, in bytes."""
     total: int = client.info("memory")["used_memory"]
     return total
 
 
 def of_a_key(limit: Limit, spendings: int) -> tuple[int, float]:
-    """Bytes of a key that was spent from so many times during its window: by MEMORY USAGE, and by used_memory."""
+    """Return the bytes of a key that was charged this often in its window: by MEMORY USAGE, and by used_memory."""
     with RedisServer() as server, redis.Redis.from_url(server.url) as client:
         engine = RedisEngine(client)
         charges = [Charge(f"{number:040d}", limit) for number in range(KEYS)]
@@ -47,7 +47,7 @@ def of_a_key(limit: Limit, spendings: int) -> tuple[int, float]:
 
 
 def of_a_log(entries: int) -> tuple[float, float]:
-    """Bytes of a logged request: at worst by MEMORY USAGE, beyond 165 for the key; and by used_memory, key and all."""
+    """Return the bytes of a logged request: the maximum by MEMORY USAGE without the key's 165, and by used_memory."""
     limit = Limit(entries, DAY, "sliding_window_log")
     with RedisServer() as server, redis.Redis.from_url(server.url) as client:
         engine = RedisEngine(client)

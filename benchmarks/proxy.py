@@ -1,4 +1,4 @@
-"""A proxy before a Redis that counts round trips: how often a client spoke after the server had."""
+"""A proxy before a Redis that counts round trips: how often a client sent data after the server had."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ HOST: Final = "127.0.0.1"
 
 
 class CountingProxy:
-    """Listens on a port of its own and passes everything on to `port`.
+    """Listens on its own port and forwards everything to `port`.
 
-    trips: round trips so far, of all connections. last: what a client sent last, as far as it came in one piece.
+    trips: round trips so far, of all connections. last: the data that a client sent last, as one chunk.
     """
 
     def __init__(self, port: int) -> None:

@@ -1,8 +1,8 @@
-"""What it costs to record whom Redis has refused: `python -m benchmarks.refusals [ROUNDS]` (REDIS_SERVER: which).
+"""The time of recording rejected callers in Redis: `python -m benchmarks.refusals [ROUNDS]` (REDIS_SERVER: which).
 
-Three scripts are run on one server in turn, round by round of 200 calls: one records nothing, one records as it does,
-and one records each refusal, as it does the first of a minute. They differ in one condition. The same is done with
-several processes of the server. The table tells the medians, and those of the ratios to the first script.
+Three scripts run on one server in turn, in rounds of 200 calls: one records nothing, one records as usual,
+and one records each rejection, as usually only the first of a minute. They differ in one condition. The same is done
+with several server processes. The table shows the medians, and those of the ratios to the first script.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .engine import Round, timed
 CONDITION = b"(counted <= 20 or counted % 20 == 0)"
 SCRIPTS = {"none": b"false", "as it does": CONDITION, "each": b"true"}
 SERVERS = 5
-#: Who is sampled has calls that cost more.
+#: Calls of sampled callers are more expensive.
 CALLERS = [whom for whom in (f"{number:022}" for number in range(60)) if not is_sampled(whom)]
 
 
 def call_of(client: redis.Redis, namespace: str, condition: bytes, quota: int, rules: int) -> Callable[[], object]:
-    """Return what makes a call of a caller, each time of the next one."""
+    """Return a function that makes a call of the next caller each time."""
     assert CHECK.count(CONDITION) == 1
     script = CHECK.replace(CONDITION, condition)
     client.script_load(script)
@@ -46,7 +46,7 @@ def call_of(client: redis.Redis, namespace: str, condition: bytes, quota: int, r
         ]
     )
     filled = [FilledCharges(template, (caller,) * rules) for caller in CALLERS]
-    for charges in [*filled, *filled]:  # so that nobody is new, and those who are refused have nothing left
+    for charges in [*filled, *filled]:  # so that no caller is new, and rejected ones have no quota left
         engine.check(charges, version=1)
     turns = cycle(filled)
 
@@ -59,14 +59,14 @@ def call_of(client: redis.Redis, namespace: str, condition: bytes, quota: int, r
 
 
 def measured(client: redis.Redis, rules: int, quota: int, rounds: int) -> list[list[Round]]:
-    """Return the rounds of each script, all by turns."""
+    """Return the rounds of each script, measured in turn."""
     calls = [
         call_of(client, f"refusals{rules}{quota}{number}", condition, quota, rules)
         for number, condition in enumerate(SCRIPTS.values())
     ]
     made: list[list[Round]] = [[] for _ in calls]
     for number in range(rounds):
-        for place in range(len(calls)):  # each begins as often as the others
+        for place in range(len(calls)):  # each begins equally often
             turn = (number + place) % len(calls)
             made[turn].append(timed(calls[turn], client))
     return made

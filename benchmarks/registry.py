@@ -1,4 +1,4 @@
-"""All contestants by name, and how each is made. One that cannot be made is named with its reason."""
+"""All contestants by name, and how each is created. One that cannot be created is listed with the reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .contest import CALLERS_EACH, HOUR, Contestant, timed
 FLOOR_NAME: Final = "floor: redis-py, EVALSHA"
 AWAITED_FLOOR: Final = "floor on an event loop: redis.asyncio, EVALSHA"
 
-#: Name: what makes it, of the address of a Redis and the seconds of a window.
+#: By name: the function that creates it, from the URL of a Redis and the seconds of a window.
 MAKERS: Final = {
     FLOOR_NAME: "floor:through_client",
     "floor: bare socket, EVALSHA": "floor:bare_socket",
@@ -47,16 +47,16 @@ MAKERS_ON_CLUSTER: Final = {
     "ours: engine.check, 3 rules, cluster node": "ours.engines:cluster_three",
 }
 ON_CLUSTER: Final = tuple(MAKERS_ON_CLUSTER)
-#: These decide by what they remember, and are told apart from those that ask Redis each time.
+#: These decide locally, and are shown separately from those that call Redis each time.
 REMEMBERING: Final = tuple(name for name in MAKERS if name.endswith(("denial memory", "approximate")))
 
 
 def made(
     url: str, names: Iterable[str] = tuple(MAKERS), seconds: int = HOUR
 ) -> tuple[list[Contestant], dict[str, str]]:
-    """The contestants that work, and of the others what went wrong.
+    """Return the contestants that work, and the errors of the others.
 
-    url: the Redis they count on; those that use Django take that of its settings, which must be the same.
+    url: of the Redis; those with Django use the one in its settings, which must be the same.
     seconds: the window.
     """
     working: list[Contestant] = []
@@ -68,7 +68,7 @@ def made(
             contestant: Contestant = replace(maker(url, seconds), name=name, first=first_caller(name))
             if not timed(contestant, [contestant.first]).admitted:
                 raise RuntimeError("The first request was refused.")
-        except Exception as error:  # whatever it is, the others can be measured
+        except Exception as error:  # any error; the others can still be measured
             failed[name] = reason(error)
         else:
             working.append(contestant)
@@ -76,10 +76,10 @@ def made(
 
 
 def first_caller(name: str) -> int:
-    """The first of a contestant's own callers."""
+    """Return the first of a contestant's own callers."""
     return (*MAKERS, *MAKERS_ON_CLUSTER).index(name) * CALLERS_EACH
 
 
 def reason(error: BaseException) -> str:
-    """An exception in one line."""
+    """Return an exception as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]

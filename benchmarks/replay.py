@@ -1,13 +1,13 @@
-"""How fast a log is replayed, and in how much memory: `python -m benchmarks.replay [LINES [CALLERS [RULES]]]`.
+"""The speed and memory of a replay: `python -m benchmarks.replay [LINES [CALLERS [RULES]]]`.
 
-A log of so many lines (1,000,000) by so many callers (100,000) over a day is written in the format combined, and
-replayed in a process of its own, on one processor, by so many rules (3) that match each line: first by those rules
-alone, then beside changed ones. At least 100,000 lines a second of processor time divided by the rules of a line is the
-bound.
+A log with this many lines (1,000,000) by this many callers (100,000) over a day is written in the format combined, and
+replayed in a separate process, on one processor, with this many rules (3) that match each line: first with those rules
+alone, then compared with changed ones. The limit is at least 100,000 lines per second of CPU time, divided by the rules
+per line.
 
-Each is done three times, and the fastest counts. Before and after each time a loop of a million additions shows how
-fast the processor is at that moment: compare two figures only where it takes about as long. The digest is of what
-became of the requests, by view and hour; as long as the decisions are the same, so is the digest.
+Each is done three times, and the fastest counts. Before and after each time a loop of a million additions shows the
+current speed of the processor: only compare figures with about the same loop time. The digest is of the
+outcomes, by view and hour; it stays the same as long as the decisions do.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def configure() -> None:
 
 
 def rule_set(number: int, quota: int):  # type: ignore[no-untyped-def]
-    """Return so many rules that each line matches, as projects have them: by address, over three windows."""
+    """Return this many rules that match each line, as in real projects: by address, over three windows."""
     from django_ratelimiter.rules.ruleset import NO_VERSION, RuleSet
     from django_ratelimiter.testing.builders import build_record
 
@@ -76,7 +76,7 @@ def rule_set(number: int, quota: int):  # type: ignore[no-untyped-def]
 
 
 def measure(log: str, rules: int, both: bool) -> None:
-    """Replay, and print lines a second, rejected requests, and megabytes at the most."""
+    """Replay, and print lines per second, rejected requests, and the maximum of megabytes."""
     configure()
     from django.core.management import call_command
 
@@ -94,7 +94,7 @@ def measure(log: str, rules: int, both: bool) -> None:
 
 
 def replay(log: str, rules: int, both: bool) -> tuple[Any, float, float, float, float]:
-    """Replay once: what was found, seconds of processor time and of the clock, those of the loop, and megabytes."""
+    """Replay once. Return the result, seconds of CPU time and of the clock, those of the loop, and megabytes."""
     from django_ratelimiter.forecast.comparison import Options, compare
     from django_ratelimiter.forecast.logs.reading import LogFiles
 
@@ -108,7 +108,7 @@ def replay(log: str, rules: int, both: bool) -> tuple[Any, float, float, float, 
 
 
 def loop_seconds() -> float:
-    """Return the processor time of a million additions, the best of five."""
+    """Return the CPU time of a million additions, the best of five."""
     best = 60.0
     for _ in range(5):
         began, total = process_time(), 0
@@ -119,14 +119,14 @@ def loop_seconds() -> float:
 
 
 def digest(found: Any) -> str:
-    """Return a digest of what became of the requests."""
+    """Return a digest of the outcomes."""
     counts = found.tally.counts.items()
     rows = sorted((view, hour, *before.rules, *after.rules, number) for (view, hour, before, after), number in counts)
     return sha256(repr([*map(list, rows), found.difference.total, found.decided]).encode()).hexdigest()[:12]
 
 
 def main() -> None:
-    """Write the log and measure in processes of their own."""
+    """Write the log and measure in separate processes."""
     if sys.argv[1:2] == ["--measure"]:
         measure(sys.argv[2], int(sys.argv[3]), sys.argv[4] == "both")
         return
@@ -149,7 +149,7 @@ def _numbers() -> tuple[int, int, int]:
 
 
 def __getattr__(name: str) -> object:
-    """Give the URL configuration of this project."""
+    """Return the URL patterns of this project."""
     if name != "urlpatterns":
         raise AttributeError(name)
     from django.http import HttpResponse

@@ -1,8 +1,8 @@
-"""How long report pages take on many buckets: `python -m benchmarks.reports [sqlite|postgresql] [BUCKETS]`.
+"""The time of report pages with many buckets: `python -m benchmarks.reports [sqlite|postgresql] [BUCKETS]`.
 
-A database of its own is filled with a million buckets in SQLite, or ten million in PostgreSQL, which must be
-installed: minutes, hours and days as RETENTION keeps them by default, and the heaviest partitions. Then everything
-that a page shows is read for each period, for all rules and for one. At most a second for each is the aim.
+Its own database is filled with a million buckets in SQLite, or ten million in PostgreSQL, which must be
+installed: minutes, hours and days as RETENTION keeps them by default, and the top partitions. Then all data
+of a page is read for each period, for all rules and for one. The aim is at most a second for each.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ KEPT: Final = {"minute": (60, 8), "hour": (3_600, 100), "day": (86_400, 800)}
 #: Buckets of one rule and tier, of all granularities.
 OF_EACH: Final = sum(days * 86_400 // width for width, days in KEPT.values())
 TIERS: Final = ("", "free", "pro", "team")
-#: Heaviest partitions of each rule, hour and day; fewer where that would be more rows than buckets.
+#: Top partitions of each rule, hour and day; fewer if that would be more rows than buckets.
 PARTITIONS: Final = 20
 RULES_WITH_PARTITIONS: Final = 20
 
 
 @contextmanager
 def database(kind: str) -> Iterator[str]:
-    """The address of an empty database."""
+    """Yield the URL of an empty database."""
     if kind == "sqlite":
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             yield f"sqlite://{folder}/bench.sqlite3"
@@ -54,7 +54,7 @@ def database(kind: str) -> Iterator[str]:
 
 
 def fill(kind: str, buckets: int) -> int:
-    """Make so many buckets, about, and other rows in proportion; how many buckets."""
+    """Create about this many buckets, and other rows in proportion. Return the number of buckets."""
     from django.db import connection
 
     rules = max(1, buckets // (OF_EACH * len(TIERS)))
@@ -81,7 +81,7 @@ _TOP: Final = """INSERT INTO django_ratelimiter_toppartition
 """
 _COUNTS: Final = "100 + at.value %% 91, at.value %% 7, at.value %% 3, 1, 0"
 
-#: Minutes by minutes of all rules, as collectors write them.
+#: Minutes of all rules in order of time, as collectors write them.
 _BUCKETS: Final = {
     "sqlite": _BUCKET
     + f"""WITH RECURSIVE rule(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM rule WHERE value < %s),
@@ -115,13 +115,13 @@ _HEAVIEST: Final = {
 
 
 def parts() -> dict[str, Callable[[Any], object]]:
-    """What a page reads, by name; each part once for a report."""
+    """Return the data of a page, by name; each part once per report."""
     names = ("totals", "points", "before", "most_clients", "clients", "hours", "top_partitions", "fresh")
     return {name: lambda report, name=name: getattr(report, name) for name in names}  # type: ignore[misc]
 
 
 def measure(period: timedelta, rule: str | None) -> dict[str, float]:
-    """Seconds for each part of a report on this period, and for the whole page."""
+    """Return seconds for each part of a report on this period, and for the whole page."""
     from django_ratelimiter.admin.usage.report import Report
     from django_ratelimiter.usage.reports import totals
 
@@ -140,7 +140,7 @@ def measure(period: timedelta, rule: str | None) -> dict[str, float]:
 
 
 def main(kind: str, buckets: int) -> int:
-    """Fill, measure and print; 1 if a page takes longer than it may."""
+    """Fill, measure and print; 1 if a page exceeds its limit."""
     import django
     from django.core.management import call_command
     from django.db import connection

@@ -1,4 +1,4 @@
-"""Where a stage measures: the server, how long, and on which processors."""
+"""The setting of a stage: the server, the duration, and the processors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALL: Final = frozenset(os.sched_getaffinity(0)) if CAN_PIN else frozenset(range(
 
 
 class Cpu(NamedTuple):
-    """Seconds of processor time that a server has spent, and calls of scripts with the microseconds in them."""
+    """Seconds of CPU time that a server has used, and calls of scripts with the microseconds in them."""
 
     seconds: float
     calls: int
@@ -25,7 +25,7 @@ class Cpu(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """url: the server's address. server: its process id. brief: whether a rough figure is enough."""
+    """url: of the server. server: its process id. brief: whether rough figures are enough."""
 
     url: str
     server: int
@@ -33,15 +33,15 @@ class Setting:
 
     @classmethod
     def of_environment(cls, *, brief: bool) -> Setting:
-        """As the run has set it in the environment."""
+        """Return the setting in the environment, from the run."""
         return cls(os.environ["BENCH_REDIS_URL"], int(os.environ["BENCH_REDIS_PID"]), brief)
 
     def few_or(self, many: int) -> int:
-        """So many, or an eighth in a brief run."""
+        """Return this many, or an eighth in a brief run."""
         return max(2, many // 8) if self.brief else many
 
     def client(self) -> redis.Redis:
-        """A client of one's own."""
+        """Return a new client."""
         return redis.Redis.from_url(self.url)
 
 
@@ -53,12 +53,12 @@ def pin(processes: Iterable[int], *, alone: bool) -> None:
 
 
 def cpu_of(client: redis.Redis) -> Cpu:
-    """What the server tells of itself."""
+    """Return the server's own figures."""
     spent, commands = client.info("cpu"), client.info("commandstats")
     script = commands.get("cmdstat_evalsha", {"calls": 0, "usec": 0})
     return Cpu(spent["used_cpu_user"] + spent["used_cpu_sys"], script["calls"], script["usec"])
 
 
 def progress(text: str) -> None:
-    """Say where we are."""
+    """Print the progress."""
     print(f"    {text}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The web servers of the stages "web" and "loop", and what is asked of them."""
+"""The web servers of the stages "web" and "loop", and the requests to them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .site.rules import KEY
 
 START_SECONDS: Final = 30.0
 CALLERS, FEW = 2_000, 20
-#: How callers come: so many of them in turn; each with some requests in a row, before the next; in turn, and refused.
+#: The order of callers: this many in turn; each with some requests in a row; in turn, and rejected.
 TURNS, ROW, REFUSED = "turns", "row", "refused"
 
 GUNICORN: Final = (
@@ -33,7 +33,7 @@ UVICORN: Final = (
 class Site(NamedTuple):
     """A row of the table.
 
-    limiter: of `site.urls`. path: the view. less: the name of what it is compared with. ways: how callers come.
+    limiter: in `site.urls`. path: the view. less: the name of the site to compare with. ways: the orders of callers.
     user: whether callers are signed in and have an API key. callers: how many come in turn.
     """
 
@@ -45,12 +45,12 @@ class Site(NamedTuple):
     callers: int = CALLERS
 
     def headers(self, caller: int) -> dict[str, str]:
-        """Return what this caller sends."""
+        """Return the header fields of this caller."""
         signed_in = {"X-User": str(caller), "X-API-Key": KEY} if self.user else {}
         return {"X-Caller": address(caller)} | signed_in
 
     def path_for(self, way: str) -> str:
-        """Return the path of callers who come like this."""
+        """Return the path for this order of callers."""
         return "/refused/" if way == REFUSED else self.path
 
 
@@ -85,7 +85,7 @@ SITES: Final = {
     REST: Site("DRF, no limiter", less=REST),
     REST_LIMITED: Site("DRF", less=REST, ways=ALL_WAYS),
 }
-#: Under uvicorn. Peers decide in a thread, as does a view that is not asynchronous.
+#: Under uvicorn. Peers decide in a thread, as does a synchronous view.
 SITES_ON_LOOP: Final = {
     **OURS,
     IN_A_THREAD: Site("", "/in-a-thread/", IN_A_THREAD),
@@ -104,7 +104,7 @@ class Server:
         self._process = WatchedProcess(["/usr/bin/env", *environment, sys.executable, "-m", *text.split()], folder)
 
     def wait(self) -> None:
-        """Wait for an answer. RuntimeError if none comes, or one that is not 200."""
+        """Wait for a response. Raises RuntimeError if there is none, or its status is not 200."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and self._process.running:
             try:
@@ -120,15 +120,15 @@ class Server:
         raise RuntimeError(f"It did not answer 200: {self._process.output[-150:]}")
 
     def stop(self) -> None:
-        """End it, if it has not ended."""
+        """Stop it, if it is running."""
         if self._process.running:
             self._process.stop()
 
 
 def callers_of(number: int, site: Site, way: str, callers: int) -> Iterator[int]:
-    """Return the callers of the site of this number, who come like this: those in turn for ever.
+    """Yield the callers of the site with this number, in this order: those in turn without end.
 
-    callers: how many come in turn at most.
+    callers: maximum number of callers in turn.
     """
     first = (number * len(ALL_WAYS) + ALL_WAYS.index(way) + 1) * CALLERS_EACH
     everybody = range(first, first + min(site.callers, callers))

@@ -1,7 +1,7 @@
-"""What counting adds to a decision: `python -m benchmarks.usage` (REDIS_SERVER and REDIS_URL choose the server).
+"""What counting adds to a decision: `python -m benchmarks.usage` (REDIS_SERVER and REDIS_URL select the server).
 
-The same charges are decided without labels, with them, and with labels and partitions: of the last, everything is
-counted. Some callers are met again and again; in a flood, nobody comes twice. Each round times every contestant in
+The same charges are decided without labels, with them, and with labels and partitions; for the last, everything is
+counted. Some callers come again and again; in a flood, each comes once. Each round times every contestant in
 turn; the last column is the median of what each adds to the call that counts nothing.
 """
 
@@ -30,7 +30,7 @@ Calls = dict[str, Callable[[], object]]
 
 
 def contestants(client: redis.Redis) -> Calls:
-    """What is timed: each kind of counting for each kind of callers."""
+    """Return the calls to time: each kind of counting for each kind of callers."""
     return {
         f"{kind}, {whose}": _asking(RedisEngine(client, f"{whose}-{kind}"), kind, rules, flood)
         for whose, rules, flood in (("one rule", 1, False), ("three rules", 3, False), ("a flood", 1, True))
@@ -39,7 +39,7 @@ def contestants(client: redis.Redis) -> Calls:
 
 
 def _asking(engine: RedisEngine, kind: str, rules: int, flood: bool) -> Callable[[], object]:
-    """Decide for one caller after the other. The engine has been busy before, so that it weighs one call in many."""
+    """Decide for one caller after the other. The engine was busy before, so it weighs only some of the calls."""
     callers = (f"{number * 2_654_435_761 % 2**32:020}" for number in count()) if flood else cycle(_known())
     engine.publish(1)
 

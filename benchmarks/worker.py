@@ -1,7 +1,7 @@
-"""A process that makes decisions when told to: `python -m benchmarks.worker SHIFT SECONDS [NAME ...]`.
+"""A process that makes decisions on request: `python -m benchmarks.worker SHIFT SECONDS [NAME ...]`.
 
-SHIFT: seconds by which its clock is wrong. SECONDS: the window. NAME: the contestants; all of them if none is named.
-It says which it has. Then it reads orders from standard input, one JSON object to a line, and answers each with one.
+SHIFT: seconds by which its clock is wrong. SECONDS: the window. NAME: the contestants; none = all of them.
+It prints which it has. Then it reads orders from standard input, one JSON object per line, and answers each with one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Final
 
 
 def shift_clock(seconds: float) -> None:
-    """Let everybody in this process believe in a clock that is wrong."""
-    # Partials, for a class that keeps them would make methods of functions.
+    """Replace the clock of this process by one that is wrong."""
+    # Partials, because a class that stores them would make methods of functions.
     time.time = partial(_later, time.time, seconds)
     time.time_ns = partial(_later, time.time_ns, int(seconds * 1e9))
 
@@ -27,7 +27,7 @@ def _later(clock: Callable[[], Any], by: float) -> Any:
 
 SHIFT: Final = float(sys.argv[1]) if __name__ == "__main__" else 0.0
 if SHIFT:
-    shift_clock(SHIFT)  # before anybody has imported `time.time` by name
+    shift_clock(SHIFT)  # before `time.time` is imported by name
 
 from .contest import Contestant, timed  # noqa: E402
 from .registry import MAKERS, made, reason  # noqa: E402
@@ -36,8 +36,8 @@ from .registry import MAKERS, made, reason  # noqa: E402
 def obey(contestant: Contestant, order: dict[str, Any]) -> dict[str, Any]:
     """Make the calls of one order.
 
-    at: `time.monotonic` of the beginning. calls: how many. callers: one for each call in turn, over and over.
-    pause: seconds between two calls, the time of each of which is then told; without it, processor time is.
+    at: `time.monotonic` of the start. calls: how many. callers: one for each call in turn, repeatedly.
+    pause: seconds between two calls; then the answer has the time of each call, otherwise CPU time.
     """
     callers = [order["callers"][number % len(order["callers"])] for number in range(order["calls"])]
     while time.monotonic() < order["at"]:
@@ -66,7 +66,7 @@ def main() -> None:
         order = json.loads(line)
         try:
             answer = obey(contestants[order["name"]], order)
-        except Exception as error:  # whatever it is, the next order may be about another
+        except Exception as error:  # any error; the next order may be for another one
             answer = {"error": reason(error)}
         print(json.dumps(answer), flush=True)
 

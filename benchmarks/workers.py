@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from .contest import HOUR
 
-#: Seconds from an order to its beginning: long enough for all to have read it.
+#: Seconds from an order to its start: long enough for all processes to read it.
 NOTICE: Final = 0.03
 
 
 class Workers:
-    """So many processes, each with contestants of its own.
+    """Processes, each with its own contestants.
 
-    names: of these contestants; empty = of all. shifts: for each process by how many seconds its clock is wrong.
+    names: of these contestants; empty = all. shifts: for each process, the seconds by which its clock is wrong.
     """
 
     def __init__(self, shifts: Sequence[float], names: Sequence[str] = (), seconds: int = HOUR) -> None:
@@ -59,9 +59,9 @@ class Workers:
         return [process.pid for process in self._processes]
 
     def all(self, name: str, calls: int, callers: Sequence[Sequence[int]], **order: Any) -> list[dict[str, Any]]:
-        """Let all make so many calls at once, each for its own of these callers, and wait for their answers.
+        """Let all make this many calls at once, each for its own callers, and return their answers.
 
-        RuntimeError if one of them could not.
+        Raises RuntimeError if one of them fails.
         """
         order |= {"name": name, "calls": calls, "at": time.monotonic() + NOTICE}
         for process, mine in zip(self._processes, callers, strict=True):
@@ -69,13 +69,13 @@ class Workers:
         return self._sound([self._answer(process) for process in self._processes])
 
     def one(self, number: int, name: str, calls: int, callers: Sequence[int]) -> dict[str, Any]:
-        """Let one of them make so many calls. RuntimeError if it could not."""
+        """Let one of them make this many calls. Raises RuntimeError if it fails."""
         process = self._processes[number]
         self._tell(process, {"name": name, "calls": calls, "at": 0.0, "callers": list(callers)})
         return self._sound([self._answer(process)])[0]
 
     def _sound(self, answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """These answers, all of which have been read, if none tells of an error."""
+        """Return these answers, all of which were read. Raises RuntimeError if one has an error."""
         for answer in answers:
             if "error" in answer:
                 raise RuntimeError(answer["error"])

@@ -1,10 +1,10 @@
 """How long the admin's pages take on a large site: `python -m benchmarks.admin [sqlite|postgresql] [PAGE ...]`.
 
-A database of its own, and a Redis, are filled as a large site has them: 500 rules, 100,000 assignments, a million rows
-of usage. Then each page is opened some times by a superuser. The table has for each: its queries; milliseconds of this
-process's processor time, which on SQLite contain the database's; those of PostgreSQL's process for this connection,
-as Linux counts them; and the time on the clock. The processor time of both together is judged, for it depends least on
-who else uses the machine: less than half a second, with at most 40 queries.
+It fills its own database and Redis like those of a large site: 500 rules, 100,000 assignments, a million rows
+of usage. Then a superuser opens each page several times. The table has for each page: its queries; milliseconds of this
+process's CPU time, which on SQLite include the database's; those of PostgreSQL's process for this connection,
+from Linux; and the elapsed time. The limit is for the CPU time of both together, because it depends least on
+other load: less than half a second, with at most 40 queries.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_MILLISECONDS: Final = 500.0
 
 
 class Measured(NamedTuple):
-    """What opening a page took, in milliseconds. database: PostgreSQL's; 0 where this process is the database."""
+    """The time of opening a page, in milliseconds. database: PostgreSQL's; 0 if this process is the database."""
 
     name: str
     status: int
@@ -39,7 +39,7 @@ class Measured(NamedTuple):
 
     @property
     def judged(self) -> float:
-        """Return the time that does not depend on who else uses the machine."""
+        """Return the time that does not depend on other load."""
         return self.processor + self.database
 
     @property
@@ -48,7 +48,7 @@ class Measured(NamedTuple):
 
 
 class Asked:
-    """Notes the queries that are made."""
+    """Records the queries."""
 
     def __init__(self) -> None:
         self.queries: list[tuple[str, Any]] = []
@@ -60,7 +60,7 @@ class Asked:
 
 @contextmanager
 def database(kind: str) -> Iterator[str]:
-    """The address of an empty database."""
+    """Yield the URL of an empty database."""
     if kind == "sqlite":
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             yield f"sqlite://{folder}/bench.sqlite3"
@@ -72,7 +72,7 @@ def database(kind: str) -> Iterator[str]:
 
 
 def measure(client: Any, name: str, url: str) -> Measured:
-    """Open a page once to warm up and count, and then ROUNDS times."""
+    """Open a page once to warm up and count queries, and then ROUNDS times."""
     from django.db import connection
 
     asked = Asked()
@@ -90,20 +90,20 @@ def measure(client: Any, name: str, url: str) -> Measured:
 
 
 def _of_postgresql() -> float:
-    """Return the milliseconds of processor time that this connection's process of PostgreSQL has used; else 0."""
+    """Return the CPU time of this connection's PostgreSQL process, in milliseconds; else 0."""
     from django.db import connection
 
     if connection.vendor != "postgresql":
         return 0.0
     with connection.cursor() as cursor:
-        cursor.execute("SET max_parallel_workers_per_gather = 0")  # whose time is not in it
+        cursor.execute("SET max_parallel_workers_per_gather = 0")  # their time would not be included
         cursor.execute("SELECT pg_backend_pid()")
         [pid] = cursor.fetchone()
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e6
 
 
 def main() -> int:
-    """Fill, measure and print; 1 if a page takes more than it may."""
+    """Fill, measure and print; 1 if a page exceeds its limit."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.admin", description=__doc__)
     parser.add_argument("database", nargs="?", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("pages", nargs="*", help="names of pages; none = all")

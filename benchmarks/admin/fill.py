@@ -1,4 +1,4 @@
-"""Fills a database as a large site has it: 500 rules, 100,000 assignments, a million rows of usage."""
+"""Fills a database like that of a large site: 500 rules, 100,000 assignments, a million rows of usage."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
 RULES: Final = 500
 USERS: Final = 60_000
-#: The users, and these by API keys and addresses: 100,000 assignments.
+#: With the users, these are 100,000 assignments: API keys and addresses.
 KEYS: Final = 35_000
 ADDRESSES: Final = 5_000
 NETWORKS: Final = 10_000
-#: Stored versions, each with all rules in it, and entries of the log of the admin.
+#: Stored versions, each with all rules, and entries of the admin's log.
 VERSIONS: Final = 200
 LOGGED: Final = 50_000
-#: By granularity: how long one bucket is, and how many buckets each rule has of it. About a million together.
+#: By granularity: the length of a bucket, and the number of buckets for each rule. About a million together.
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 BUCKETS: Final = {"minute": (MINUTE, 960), "hour": (HOUR, 720), "day": (DAY, 320)}
 #: Top clients of each rule in each of the last hours and days, and sampled ones in each of the last minutes.
@@ -51,7 +51,7 @@ BATCH: Final = 2_000
 
 
 def fill(author: User, *, share: float = 1.0) -> None:
-    """Make all of it. share: of the rules, of the people, and of what is known of each rule, such as 0.1."""
+    """Create all rows. share: of the rules, of the people, and of the data of each rule, such as 0.1."""
     rules = max(2, round(RULES * share))
     _rules(author, rules)
     _people(share)
@@ -100,7 +100,7 @@ def _people(share: float) -> None:
     pro = Tier.objects.get(slug="pro")
     users, keys, addresses, networks = (round(each * share) for each in (USERS, KEYS, ADDRESSES, NETWORKS))
     _store(User, (User(username=f"user{number}", email=f"user{number}@example.com") for number in range(users)))
-    User.objects.create_user("ann")  # whom a page of the tests is about
+    User.objects.create_user("ann")  # a page of the tests needs this user
     people = User.objects.filter(username__startswith="user").order_by("pk").values_list("pk", flat=True)
     _store(TierAssignment, (TierAssignment(tier=pro, user_id=pk, reason="A plan") for pk in people.iterator()))
     hashed = (TierAssignment(tier=pro, api_key_hash=f"{number:064x}") for number in range(keys))
@@ -114,7 +114,7 @@ def _address(number: int) -> str:
 
 
 def _versions(author: User, share: float) -> None:
-    """As if rules had been edited again and again; the last version is that of the rules as they are."""
+    """Create versions, as if rules had been edited many times; the last version contains the current rules."""
     made = storage.committed_version()
     last = RuleSetVersion.objects.get(number=made.number, epoch=made.epoch)
     snapshot = json.loads(json.dumps(last.snapshot))
@@ -138,7 +138,7 @@ def _versions(author: User, share: float) -> None:
 
 
 def _usage(share: float) -> None:
-    """Usage of the first rule, and then of all rules what it has: a million buckets are made within the database."""
+    """Create usage of the first rule, and the same for all rules: a million buckets are made in the database."""
     for granularity, (width, count) in BUCKETS.items():
         _store(UsageBucket, _buckets(Granularity(granularity), width, count))
     for granularity, width, count in (
@@ -161,7 +161,7 @@ def _usage(share: float) -> None:
 
 
 def _the_same_of_all_rules(model: type[Model]) -> None:
-    """Rows of one rule are sent to the database; it makes those of the others from them."""
+    """Send rows of one rule to the database, which copies them for the others."""
     names = [field.name for field in model._meta.concrete_fields if field.name not in ("id", "rule_slug")]
     with connection.cursor() as cursor:
         cursor.execute(
@@ -201,5 +201,5 @@ def counts() -> dict[str, int]:
 
 
 def latest_user() -> int:
-    """Return the primary key of one who is assigned to a tier."""
+    """Return the primary key of a user who is assigned to a tier."""
     return int(TierAssignment.objects.aggregate(pk=Max("user"))["pk"])

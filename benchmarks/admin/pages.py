@@ -1,4 +1,4 @@
-"""The pages that are measured: those of the tests, and searches, filters and longer reports besides."""
+"""The pages that are measured: those of the tests, and also searches, filters and longer reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .fill import clients, latest_user
 _ASSIGNMENTS: Final = "tierassignment_changelist"
 #: Rows of a page of one of Django's lists.
 PER_PAGE: Final = 100
-#: Name of the address, without what all begin with, and the query, by name.
+#: Name of the URL pattern, without the common prefix, and the query, by name.
 MORE: Final = {
     "rules, all": ("rule_changelist", {"all": ""}),
     "rules, searched": ("rule_changelist", {"q": "things"}),
@@ -42,7 +42,7 @@ MORE: Final = {
 
 
 def addresses() -> Iterator[tuple[str, str]]:
-    """Yield the name and the address of each page."""
+    """Yield the name and the URL of each page."""
     for page in pages():
         yield page.name, page.url.replace("rule=search", "rule=rule-1")
     for name, (address, query) in MORE.items():

@@ -1,1 +1,1 @@
-"""A whole Django request within one process, on a real Redis: how many Python calls it makes, and how long it takes."""
+"""A whole Django request in one process, with a real Redis: the number of Python calls, and the time."""

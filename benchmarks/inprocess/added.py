@@ -1,16 +1,16 @@
 """What a limiter adds to a whole Django request: `python -m benchmarks.inprocess.added` (REDIS_SERVER: which server).
 
   --quick      fewer requests, in less than a minute
-  --async      on an event loop: the application is called as uvicorn does it
-  --first      before all other work on this processor, for a machine that is busy; only root may
-  --only TEXT  contestants whose names contain one of these, and what they are compared with
+  --async      on an event loop: the application is called as by uvicorn
+  --first      with priority over all other work on this processor, for a busy machine; only as root
+  --only TEXT  contestants whose names contain one of these, and those that they are compared with
 
-Each limiter is in a process of its own, as in the stage "web", but without a web server: the application is called,
-2,000 callers in turn. All of them and Redis share one processor, and between two requests it is made to forget what it
-knows, as a web server and a client do. All contestants are measured in turn, a few requests at a time.
+Each limiter is in its own process, as in the stage "web", but without a web server: the application is called,
+by 2,000 callers in turn. All of them and Redis share one processor, and between two requests its caches are replaced,
+as by a web server and a client. All contestants are measured in turn, a few requests at a time.
 
-added: the difference to the same view without a limiter, at the median. floor: its ratio to that of the least that a
-limiter does through redis-py. Peers that are not installed are left out.
+added: the difference to the same view without a limiter, at the median. floor: its ratio to that of the simplest
+limiter with redis-py. Peers that are not installed are left out.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def contestants(*, on_loop: bool) -> dict[str, Contestant]:
 
 
 class Process:
-    """A process with one limiter. RuntimeError if it cannot do what it is told."""
+    """A process with one limiter. Raises RuntimeError if it cannot obey."""
 
     def __init__(self, limiter: str, *, on_loop: bool) -> None:
         environment = os.environ | {"BENCH_LIMITER": limiter, "BENCH_LOOP": "1" * on_loop}
@@ -106,7 +106,7 @@ class Process:
         )
 
     def warm_up(self, contestant: Contestant, callers: Sequence[int]) -> None:
-        """Make a request of each of these callers, after which those are refused who should be."""
+        """Make a request of each of these callers; afterwards those are rejected that should be."""
         self._ask(contestant._asdict() | {"callers": list(callers), "status": None, "cold": False})
 
     def measure(self, contestant: Contestant, callers: Iterable[int]) -> list[float]:
@@ -136,7 +136,7 @@ class Process:
 def measured(
     them: dict[str, Contestant], rounds: int, failed: dict[str, str], *, on_loop: bool
 ) -> dict[str, list[float]]:
-    """Return the microseconds of each request by name. Who cannot be measured is told in `failed`."""
+    """Return the microseconds of each request by name. Contestants that fail are added to `failed`."""
     with ExitStack() as stack:
         processes: dict[str, Process] = {}
         callers: dict[str, Iterator[int]] = {}
@@ -177,7 +177,7 @@ def table(them: dict[str, Contestant], times: dict[str, list[float]]) -> str:
 
 
 def chosen(them: dict[str, Contestant], texts: list[str]) -> dict[str, Contestant]:
-    """Return the contestants whose names contain one of these texts, and what they are compared with."""
+    """Return the contestants whose names contain one of these texts, and those that they are compared with."""
     names = {name for name in them if any(text in name for text in texts)} if texts else set(them)
     names |= {FLOOR} | {them[name].less for name in names | {FLOOR}}
     return {name: each for name, each in them.items() if name in names}
@@ -192,12 +192,12 @@ def main() -> None:
     options = parser.parse_args()
     them = chosen(contestants(on_loop=options.on_loop), options.only)
     failed: dict[str, str] = {}
-    pin((0,), alone=True)  # what is started from here on shares it
+    pin((0,), alone=True)  # everything that is started from now on shares it
     if options.first:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     with RedisServer() as server, tempfile.TemporaryDirectory(prefix="bench-") as folder:
         os.environ |= {"BENCH_REDIS_URL": server.url, "BENCH_FOLDER": folder}
-        for limiter in ("ours", "ours, tiers"):  # either has a database of its own
+        for limiter in ("ours", "ours, tiers"):  # each has its own database
             environment = os.environ | {"BENCH_LIMITER": limiter}
             subprocess.run([sys.executable, "-m", "benchmarks.site.rules"], check=True, env=environment)
         times = measured(them, QUICK_ROUNDS if options.quick else ROUNDS, failed, on_loop=options.on_loop)

@@ -5,14 +5,14 @@
   --async         on an event loop
   --json          what the limiter adds, by case
 
-A request goes through Django's whole handler, with no middleware but ours, to a view that does nothing, on a real
+A request goes through Django's whole handler, with no middleware but ours, to a view that does nothing, with a real
 Redis; see `counting` for what counts. Making the request is not counted. Nor is waiting on an event loop: calls in
-`asyncio`, `selectors`, `threading` and `concurrent.futures`, since their number depends on when a reply arrives. Django
-looks through a project's URLs one by one, with two calls for each: a view is counted as if it were the first. What the
-limiter adds is the difference to the same request without it; to that of a view that refuses, where it refuses.
+`asyncio`, `selectors`, `threading` and `concurrent.futures`, because their number depends on when a reply arrives.
+Django tries a project's URLs one by one, with two calls for each: a view is counted as if it were the first. What the
+limiter adds is the difference to the same request without it; for a rejection, to that of a view that rejects.
 
-again: a caller of whom this process has counted requests before. first: one who comes for the first time. The figure
-is the median of several callers. The log line of a refusal is not written, except where the case says so.
+again: a caller of which this process has counted requests before. first: a new caller. The figure
+is the median of several callers. The log line of a rejection is not written, except if the case says so.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from example_project.redis_server import redis_url
 
 from .counting import Calls, async_calls_of, calls_of, follow_threads
 
-if TYPE_CHECKING:  # Django has to be set up first
+if TYPE_CHECKING:  # Django must be set up first
     from django.http import HttpRequest
 
-#: So many callers are counted, each after so many visits.
+#: Number of callers that are counted, and of visits of each before that.
 CALLERS, VISITS = 15, 4
 PACKAGE: Final = "django_ratelimiter"
 MIDDLEWARE: Final = f"{PACKAGE}.middleware.RateLimitMiddleware"
 
 
 class Case(NamedTuple):
-    """A row of the table. view: its name. status: what answers. tiers: whether there are any.
+    """A row of the table. view: its name. status: of the response. tiers: whether there are any.
 
-    pause: seconds before the request. logged: whether log lines are written, to nowhere.
+    pause: seconds before the request. logged: whether log lines are written, to a null handler.
     """
 
     view: str
@@ -62,7 +62,7 @@ CASES: Final = {
     "three rules, refused": Case("refused", 429),
     "three rules, refused, logged": Case("refused", 429, logged=True),
     "three rules, synced": Case("synced-seldom"),
-    # By now, the counter that all callers share is counted in the process.
+    # By now, the process has a local counter for the counter that all callers share.
     "three rules, synced, beside others": Case("synced-seldom"),
     "three rules, synced, a second later": Case("synced", pause=1.05),
     "three rules, tiers": Case("three", tiers=True),
@@ -71,7 +71,7 @@ CASES: Final = {
 
 
 class Counted(NamedTuple):
-    """What was called: for a caller who comes again, for one who is new, and by Django without the limiter."""
+    """The calls for a caller who comes again, for a new one, and of Django without the limiter."""
 
     again: Calls
     first: Calls | None
@@ -79,17 +79,17 @@ class Counted(NamedTuple):
 
     @property
     def added(self) -> int:
-        """How many calls the limiter adds to the request of a caller who comes again."""
+        """The number of calls that the limiter adds to the request of a caller who comes again."""
         return self.again.total() - self.bare.total()
 
     @property
     def added_first(self) -> int | None:
-        """The same of one who comes for the first time; `None` if nobody is refused then."""
+        """The number for a new caller; `None` if a new one cannot be rejected."""
         return self.first.total() - self.bare.total() if self.first else None
 
 
 class Meter:
-    """Counts the calls of requests, once Django is set up. on_loop: whether on an event loop."""
+    """Counts the calls of requests, after Django is set up. on_loop: on an event loop."""
 
     def __init__(self, *, on_loop: bool) -> None:
         follow_threads()  # there are none yet
@@ -104,7 +104,7 @@ class Meter:
         self._runner.close()
 
     def count(self, case: Case, first: int) -> Counted:
-        """Count the calls of a case, for callers from this number on."""
+        """Count the calls of a case, for callers with this number and the next ones."""
         logging.getLogger(PACKAGE).setLevel(logging.WARNING if case.logged else logging.ERROR)
         callers = range(first, first + CALLERS)
         new = [self._request(case, caller, self._limited, 200) for caller in callers]
@@ -136,14 +136,14 @@ class Meter:
 
 
 def at_first_url(calls: Calls) -> Calls:
-    """Return these calls as they would be if the view was the first of the project's URLs."""
+    """Return these calls as if the view were the first of the project's URLs."""
     passing = {function for function in calls if function.name in ("URLPattern.resolve", "RoutePattern.match")}
     return Calls({function: 1 if function in passing else number for function, number in calls.items()})
 
 
 def handler(*middleware: str, on_loop: bool) -> Callable[[HttpRequest], Any]:
-    """Return Django's own path of a request, with this middleware and no other."""
-    from django.conf import settings  # noqa: TID251  this is a project of its own
+    """Return Django's own request handler, with only this middleware."""
+    from django.conf import settings  # noqa: TID251  a separate project
     from django.core.handlers.base import BaseHandler
 
     settings.MIDDLEWARE = list(middleware)
@@ -172,7 +172,7 @@ def new_request(view: str, caller: int, *, on_loop: bool) -> HttpRequest:
 def set_up(url: str, folder: str) -> None:
     """Set Django up for the benchmark's site, with rules and no tiers, on this Redis and a database in this folder.
 
-    What is looked up once in a while is not looked up again meanwhile, however busy the machine is.
+    Data that is read at intervals is not read again meanwhile, however long it takes.
     """
     os.environ |= {"BENCH_REDIS_URL": url, "BENCH_FOLDER": folder, "BENCH_LIMITER": "ours"}
     os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.site.settings"
@@ -190,14 +190,14 @@ def typical(counted: Sequence[Calls]) -> Calls:
 
 
 def measured(names: Sequence[str], *, on_loop: bool) -> Iterator[tuple[str, Counted]]:
-    """Count these cases, with and without tiers as Django is set up at this moment."""
+    """Count these cases, with and without tiers, in the current set-up of Django."""
     with Meter(on_loop=on_loop) as meter:
         for name in names:
             yield name, meter.count(CASES[name], list(CASES).index(name) * 1_000 + 500_000 * on_loop)
 
 
 def measure_all(names: Sequence[str], ways: Sequence[bool]) -> dict[bool, dict[str, Counted]]:
-    """Count these cases, on an event loop or not. It makes Django, a database and perhaps a server of its own."""
+    """Count these cases, on an event loop or not. Sets up Django, a database and perhaps a server."""
     found: dict[bool, dict[str, Counted]] = {way: {} for way in ways}
     with redis_url() as url, tempfile.TemporaryDirectory() as folder:
         set_up(url, folder)
@@ -224,7 +224,7 @@ def table(cases: dict[str, Counted]) -> str:
 
 
 def by_function(calls: Calls) -> str:
-    """Return the functions of a request, those that are called most often first."""
+    """Return the functions of a request, those with most calls first."""
     lines = []
     for function, number in sorted(calls.items(), key=lambda item: (-item[1], item[0])):
         lines.append(f"{number:5}  {function.name}  {shortened(function.file)}:{function.line}")
@@ -232,7 +232,7 @@ def by_function(calls: Calls) -> str:
 
 
 def shortened(file: str) -> str:
-    """Return the part of a path that tells which file it is."""
+    """Return the part of a path that identifies the file."""
     for folder in ("/site-packages/", f"/{PACKAGE}/", "/lib/"):
         _before, found, rest = file.rpartition(folder)
         if found:

@@ -1,7 +1,7 @@
-"""Count the Python-level calls of a piece of work.
+"""Counts the Python-level calls of a piece of work.
 
-What counts is each "call" event of `sys.setprofile`: a Python frame that starts, or a generator or coroutine that is
-resumed. Calls of functions written in C do not count. Nor do list, set and dict comprehensions: Python 3.11 makes a
+Each "call" event of `sys.setprofile` counts: a Python frame that starts, or a generator or coroutine that is
+resumed. Calls of C functions do not count. Nor do list, set and dict comprehensions: Python 3.11 makes a
 frame for each, later versions do not. Other threads count if they were started after `follow_threads`.
 """
 
@@ -15,12 +15,12 @@ from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
 INLINED: Final = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})
-#: Where event loops and pools of threads do their own work: how often depends on when a reply arrives.
+#: Modules of event loops and thread pools: the number of their calls depends on when a reply arrives.
 WAITING: Final = ("asyncio", "selectors", "concurrent/futures", "threading")
 
 
 class Function(NamedTuple):
-    """A function that was called: the file that it stands in, its first line, and its qualified name."""
+    """A function that was called: its file, its first line, and its qualified name."""
 
     file: str
     line: int
@@ -32,7 +32,7 @@ class Calls(Counter[Function]):
 
     @property
     def files(self) -> set[str]:
-        """The files that these functions stand in."""
+        """The files of these functions."""
         return {function.file for function in self}
 
     def within(self, *packages: str) -> Calls:
@@ -48,7 +48,7 @@ def _is_within(file: str, packages: tuple[str, ...]) -> bool:
     return any(f"/{package}/" in file or file.endswith(f"/{package}.py") for package in packages)
 
 
-#: The calls of the work that is being counted; `None` = none is.
+#: The calls of the work that is being counted; `None` = none.
 _counted: Counter[CodeType] | None = None
 
 
@@ -58,12 +58,12 @@ def _note(frame: FrameType, event: str, _argument: Any) -> None:
 
 
 def follow_threads() -> None:
-    """Count also what threads do that are started from now on. They are slower for it, to their end."""
+    """Also count in threads that are started from now on. This makes them slower for their whole life."""
     threading.setprofile(_note)
 
 
 def calls_of(work: Callable[[], object]) -> Calls:
-    """Do this work once and return the Python-level calls that it makes."""
+    """Do this work once and return its Python-level calls."""
     _begin()
     try:
         work()
@@ -73,7 +73,7 @@ def calls_of(work: Callable[[], object]) -> Calls:
 
 
 async def async_calls_of(work: Callable[[], Awaitable[object]]) -> Calls:
-    """Return the same of work on an event loop, without what the loop itself does meanwhile."""
+    """Return the calls of work on an event loop, without those of the loop itself."""
     _begin()
     try:
         await work()

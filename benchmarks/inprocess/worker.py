@@ -1,6 +1,6 @@
 """One process with one limiter, for `added`: orders as lines of JSON on standard input, answers on standard output.
 
-BENCH_LIMITER and BENCH_LOOP say what is in it, as under a web server: WSGI, or ASGI on an event loop. A request is the
+BENCH_LIMITER and BENCH_LOOP select the limiter and WSGI, or ASGI on an event loop. A request is the
 whole call of the application, from the environment that a web server makes to the last part of the response.
 """
 
@@ -18,25 +18,25 @@ from typing import Any, Final
 from ..contest import address
 from ..registry import reason
 
-#: What is looked at between two requests, one byte of each cache line: twice what a processor keeps for itself.
+#: Memory that is read between two requests, one byte per cache line: twice the size of a processor's own cache.
 BUFFER: Final = bytearray(int(os.environ.get("BENCH_BUFFER_MB", "4")) << 20)
 LINE: Final = 64
 
-#: Makes the request of a path and headers, calls the last before it responds, and gives nanoseconds and the status.
+#: Makes the request of a path and headers, calls its last argument before it responds, returns nanoseconds and status.
 Respond = Callable[[str, dict[str, str], Callable[[], None]], tuple[int, int]]
 
 
 def chill() -> None:
-    """Let the processor forget what it knows, as a client and a web server do between two requests."""
+    """Replace the contents of the CPU caches, as a client and a web server do between two requests."""
     BUFFER[::LINE]
 
 
 def stay_warm() -> None:
-    """Let it not."""
+    """Do nothing."""
 
 
 def wsgi() -> Respond:
-    """Requests of the site in this thread."""
+    """Return a function that makes requests in this thread."""
     from ..site.wsgi import application
 
     status = 0
@@ -68,7 +68,7 @@ def wsgi() -> Respond:
 
 
 def asgi() -> Respond:
-    """Requests of the site on an event loop."""
+    """Return a function that makes requests on an event loop."""
     from ..site.asgi import application
 
     runner = asyncio.Runner()
@@ -89,7 +89,7 @@ def asgi() -> Respond:
 
         async def receive() -> dict[str, Any]:
             if not body:
-                await asyncio.Event().wait()  # the client stays
+                await asyncio.Event().wait()  # the client stays connected
             return body.pop()
 
         async def send(message: dict[str, Any]) -> None:
@@ -105,11 +105,11 @@ def asgi() -> Respond:
 
 
 def obey(respond: Respond, order: dict[str, Any]) -> list[float]:
-    """Make a request of each caller, and return the microseconds of those that are answered as they should be.
+    """Make a request of each caller, and return the microseconds of those with the right response.
 
-    path, callers. cold: whether the processor forgets before each. user: whether they are signed in and have an API
-    key. status: of responses; `None` = any.
-    RuntimeError if most have another: a window may end meanwhile, and let a few pass who should be refused.
+    path, callers. cold: whether the CPU caches are replaced before each. user: whether they are signed in and have an
+    API key. status: of responses; `None` = any. Raises RuntimeError if most have another: a window may end meanwhile,
+    so that a few are allowed.
     """
     from ..site.rules import KEY
 
@@ -130,7 +130,7 @@ def main() -> None:
         try:
             respond = respond or (asgi() if os.environ.get("BENCH_LOOP") else wsgi())
             answer: dict[str, Any] = {"us": obey(respond, json.loads(line))}
-        except Exception as error:  # whatever it is, the others can be measured
+        except Exception as error:  # any error; the others can still be measured
             answer = {"error": reason(error)}
         print(json.dumps(answer), flush=True)
 

@@ -1,1 +1,1 @@
-"""What is measured of this project: the engine by itself, and the whole path of a request."""
+"""The contestants of this project: the engine alone, and the whole request path."""

@@ -1,4 +1,4 @@
-"""The engine by itself, with version and usage on: no Django, no matching of rules."""
+"""The engine alone, with version and usage: no Django, no matching of rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _allowed = attrgetter("allowed")
 
 
 class Rules:
-    """So many limits, made once as a rule set makes them: what all contestants have, and two that are plenty."""
+    """Limits, made once as in a rule set: one that all contestants have, and two that are never reached."""
 
     def __init__(self, number: int, seconds: int, algorithm: str = "token_bucket", quota: int = QUOTA) -> None:
         self._number = number
@@ -29,7 +29,7 @@ class Rules:
         self._address, self._all = Limit(PLENTY, 60), Limit(PLENTY, 3_600, "fixed_window")
 
     def charges(self, caller: int) -> list[Charge]:
-        """What a request of this caller spends."""
+        """Return the charges of a request of this caller."""
         who = address(caller)
         charges = [Charge(f"caller:{who}", self._own, usage="api|pro")]
         if self._number == 3:
@@ -52,7 +52,7 @@ def _checking(engine: Any, argument: Callable[[int], list[Charge]]) -> Contestan
 
 
 def one(url: str, seconds: int) -> Contestant:
-    """One token bucket, as the floor is."""
+    """One token bucket, like the floor."""
     return _checking(_engine(url, "one"), Rules(1, seconds).charges)
 
 
@@ -67,17 +67,17 @@ def three(url: str, seconds: int) -> Contestant:
 
 
 def _remembering(engine: RedisEngine, denial_memory: float = 0.0) -> LocalFirstEngine:
-    """The engine as a process asks it: seldom."""
+    """Return the engine with local counters and denial memory."""
     return LocalFirstEngine(engine, LocalCounters(denial_memory))
 
 
 def denial_memory(url: str, seconds: int) -> Contestant:
-    """A refusal is remembered for a second."""
+    """A denial is remembered for a second."""
     return _checking(_remembering(_engine(url, "denials"), 1.0), Rules(1, seconds).charges)
 
 
 def approximate(url: str, seconds: int) -> Contestant:
-    """Counted in the process, and synced to Redis once a second. All callers but the last have plenty of quota."""
+    """Counted locally, and synced with Redis once a second. All callers but the last have plenty of quota."""
     few, plenty = (Rules(1, seconds, "sliding_window_counter", quota) for quota in (QUOTA, PLENTY))
 
     def argument(caller: int) -> list[Charge]:
@@ -121,10 +121,10 @@ def _awaiting(url: str, name: str, seconds: int, rules: int) -> Contestant:
 
 
 def awaited_one(url: str, seconds: int) -> Contestant:
-    """The same on an event loop."""
+    """`one` on an event loop."""
     return _awaiting(url, "awaited-one", seconds, 1)
 
 
 def awaited_three(url: str, seconds: int) -> Contestant:
-    """The same on an event loop."""
+    """`three` on an event loop."""
     return _awaiting(url, "awaited-three", seconds, 3)

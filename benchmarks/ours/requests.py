@@ -1,4 +1,4 @@
-"""The whole path of a request: who asks, which rules it meets, their tiers, the engine, and the decision."""
+"""The whole request path: the identity, the rules that match, their tiers, the engine, and the decision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..contest import HOUR, Contestant
 from ..site.requests import anonymous
 from ..site.requests import known as signed_in
 
-# Importing the requests has set Django up.
+# The import of requests has set Django up.
 from django_ratelimiter import limiter  # isort: skip
 from django_ratelimiter.decision import Decision  # isort: skip
 
@@ -20,7 +20,7 @@ def _checking(argument: Callable[[int], HttpRequest]) -> Contestant:
 
 
 def admitted(decision: Decision) -> bool:
-    """Whether Redis has admitted it. RuntimeError if nobody asked Redis."""
+    """Return whether Redis has allowed it. Raises RuntimeError if Redis was not called."""
     if decision.degraded:
         raise RuntimeError("It was decided without Redis.")
     return decision.allowed

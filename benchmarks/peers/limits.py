@@ -1,4 +1,4 @@
-"""limits, with its storage for Redis. `hit` tells no more than yes or no; what remains costs it a second call."""
+"""limits, with its storage for Redis. `hit` only returns yes or no; the remaining quota needs a second call."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """pyrate-limiter on Redis: the token bucket that it recommends there, and its default algorithm, a log of requests.
 
-A limiter routes each caller to a bucket of their own by a factory, which its documentation has the project write. A
-bucket is kept in the process for each caller.
+A limiter finds each caller's bucket with a factory, which the project writes according to the documentation. The
+process keeps a bucket for each caller.
 """
 
 from __future__ import annotations

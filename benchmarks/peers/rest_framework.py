@@ -17,14 +17,14 @@ from ..site.requests import anonymous
 
 
 class Throttle(AnonRateThrottle):
-    """By address, as many as everybody else admits."""
+    """By address, with the same quota as all others."""
 
     cache = caches["builtin"]
     rate = f"{QUOTA}/h"
 
 
 def decision(url: str, seconds: int) -> Contestant:
-    """A throttle made for each request, as the framework's views do."""
+    """A throttle made for each request, as in DRF's views."""
     throttle = type("Throttle", (Throttle,), {"rate": f"{QUOTA}/{'h' if seconds == HOUR else 'm'}"})
     view = APIView()
 
@@ -35,7 +35,7 @@ def decision(url: str, seconds: int) -> Contestant:
 
 
 class Unlimited(APIView):
-    """What a view of the framework costs by itself."""
+    """A DRF view without a limit, for comparison."""
 
     authentication_classes = ()
 
@@ -44,11 +44,11 @@ class Unlimited(APIView):
 
 
 def unlimited(view: Callable[[HttpRequest], HttpResponse], _quota: int) -> Callable[..., HttpResponse]:
-    """A view of the framework without a throttle."""
+    """A DRF view without a throttle."""
     return Unlimited.as_view()
 
 
 def limited(view: Callable[[HttpRequest], HttpResponse], quota: int) -> Callable[..., HttpResponse]:
-    """A view of the framework with one."""
+    """A DRF view with one."""
     throttle = type("Throttle", (Throttle,), {"rate": f"{quota}/h"})
     return Unlimited.as_view(throttle_classes=[throttle])

@@ -1,7 +1,7 @@
 """django-smart-ratelimit, with its backend "redis": its default algorithm, a log of requests, and its token bucket.
 
-Its decorator is the interface that it documents; so it is timed around a view that does nothing, and what it writes
-into the response is a part of the figure.
+Its documented interface is the decorator; so it is timed around a view that does nothing, and the fields that it
+writes into the response are included.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ..site.requests import anonymous
 
 
 def decision(url: str, seconds: int) -> Contestant:
-    """As its README has it."""
+    """As in its README."""
     return _decorated(seconds)
 
 
 def bucket(url: str, seconds: int) -> Contestant:
-    """With the algorithm that keeps least."""
+    """With the algorithm that stores least."""
     return _decorated(seconds, algorithm="token_bucket")
 
 

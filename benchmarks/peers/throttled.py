@@ -1,4 +1,4 @@
-"""throttled-py, with its store for Redis: its default algorithm, and the one that keeps least."""
+"""throttled-py, with its store for Redis: its default algorithm, and the one that stores least."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Results as tables, and the tables in the pages."""
+"""Results as tables, and the tables in pages."""

@@ -1,4 +1,4 @@
-"""What we hold ourselves to: what must be, what we aim at, and what was measured."""
+"""Our aims: the limits, the goals, and the results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from .tables import Results, number, table
 
 ENGINE: Final = "ours: engine.check"
-#: Limiters that are made for Django, and those that are not, which a project has to put before its views itself.
+#: Limiters for Django, and others, which a project must integrate itself.
 MADE_FOR_DJANGO: Final = ("django-ratelimit", "django-smart-ratelimit", "DRF view, AnonRateThrottle")
 OTHERS: Final = ("limits, fixed window", "throttled-py, token bucket", "pyrate-limiter, token bucket")
 
@@ -16,7 +16,7 @@ OTHERS: Final = ("limits, fixed window", "throttled-py, token bucket", "pyrate-l
 class Aim(NamedTuple):
     """A row of the table.
 
-    must, aim: the most that the figure may be; `None` = it is only aimed at. found: `None` = it could not be measured.
+    must, aim: the maximum of the figure; `None` = there is only an aim. found: `None` = it could not be measured.
     """
 
     what: str
@@ -25,7 +25,7 @@ class Aim(NamedTuple):
     found: float | None
 
     def holds(self) -> str:
-        """Say which of the two holds."""
+        """Return which of the two is met."""
         if self.found is None:
             return ""
         if self.found <= self.aim:
@@ -36,7 +36,7 @@ class Aim(NamedTuple):
 
 
 def aims(results: Results) -> str:
-    """The table."""
+    """Return the table."""
     rows = []
     for each in (*of_calls(results), *of_views(results), *of_views_on_loop(results), *of_decisions(results)):
         digits = 0 if each.aim >= 10 else 2
@@ -45,7 +45,7 @@ def aims(results: Results) -> str:
 
 
 def of_calls(results: Results) -> Iterator[Aim]:
-    """Python calls of a request."""
+    """Yield aims for the Python calls of a request."""
     found: Mapping[str, Any] = results["calls"].get("thread", {})
 
     def calls(name: str, figure: str = "again") -> float | None:
@@ -59,7 +59,7 @@ def of_calls(results: Results) -> Iterator[Aim]:
 
 
 def of_views(results: Results) -> Iterator[Aim]:
-    """What is added to a view under gunicorn at p50, by 2,000 callers in turn."""
+    """Yield aims for what is added to a view under gunicorn at p50, by 2,000 callers in turn."""
     sites: Mapping[str, Any] = results["web"].get("sites", {})
     ours, refused = added(sites, "ours, 3 rules"), added(sites, "ours, 3 rules", "refused")
     least, least_refused = least_added(sites, MADE_FOR_DJANGO), least_added(sites, MADE_FOR_DJANGO, "refused")
@@ -76,7 +76,7 @@ def of_views(results: Results) -> Iterator[Aim]:
 
 
 def of_views_on_loop(results: Results) -> Iterator[Aim]:
-    """The same under uvicorn."""
+    """Yield the same aims under uvicorn."""
     sites: Mapping[str, Any] = results["loop"].get("sites", {})
     ours, floor = added(sites, "ours, 3 rules"), added(sites, "no limiter, only EVALSHA")
     least = least_added(sites, MADE_FOR_DJANGO)
@@ -85,7 +85,7 @@ def of_views_on_loop(results: Results) -> Iterator[Aim]:
 
 
 def of_decisions(results: Results) -> Iterator[Aim]:
-    """A decision by itself, to the floor."""
+    """Yield aims for a decision alone, as a ratio to the floor."""
     pinned = results["decisions"].get("pinned") or results["decisions"].get("unpinned", {})
 
     def to_floor(name: str, case: str = "allowed") -> float | None:
@@ -104,16 +104,16 @@ def of_decisions(results: Results) -> Iterator[Aim]:
 
 
 def added(sites: Mapping[str, Any], name: str, way: str = "turns") -> float | None:
-    """Microseconds that a site adds at p50; `None` if it has not been measured."""
+    """Return the microseconds that a site adds at p50; `None` if it was not measured."""
     found: float | None = sites.get(name, {}).get(way, {}).get("added_p50")
     return found
 
 
 def least_added(sites: Mapping[str, Any], names: tuple[str, ...], way: str = "turns") -> float | None:
-    """The least that any of these adds."""
+    """Return the least that any of these adds."""
     return min((us for name in names if (us := added(sites, name, way)) is not None), default=None)
 
 
 def ratio(ours: float | None, other: float | None) -> float | None:
-    """How much of the other ours is."""
+    """Return our figure divided by the other."""
     return None if ours is None or not other else ours / other

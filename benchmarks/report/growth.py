@@ -1,4 +1,4 @@
-"""A plan for a million requests a second, from what was measured."""
+"""A plan for a million requests a second, computed from the results."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, Final
 from .tables import Results, failures, number, table
 
 REQUESTS: Final = 1_000_000
-#: How busy a server's processor may be before a decision has to queue for it.
+#: Maximum load of a server's processor; above it, decisions have to queue.
 BUSY: Final = 0.5
-#: Web processes that share the million.
+#: Web processes that share the million requests.
 PROCESSES: Final = 2_000
-#: Seconds between two syncs of a key in each process, and for which each remembers a refusal.
+#: Seconds between two syncs of a key in each process, and for which each remembers a denial.
 SYNC: Final = 1.0
 MEMORY: Final = 1.0
-#: A flood: so many callers send this part of all requests, and are refused.
+#: A flood: this many callers send this share of all requests, and are rejected.
 FLOODERS, FLOOD = 20, 0.2
 
 ONE, THREE = "ours: engine.check, 1 rule", "ours: engine.check, 3 rules"
@@ -25,7 +25,7 @@ PATH: Final = "ours: limiter.check(request), 3 rules"
 
 
 def plan(results: Results) -> str:
-    """Calls a second, and the processors that servers need for them, for some ways to decide a million requests."""
+    """Return calls per second, and the processors for them, for several ways to decide a million requests."""
     stage = results["capacity"]
     loads: dict[str, Any] = stage.get("loads", {})
     if ONE not in loads or THREE not in loads:
@@ -38,7 +38,7 @@ def plan(results: Results) -> str:
 
 
 def ways(loads: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
-    """Name, calls a second, and microseconds of the server for each."""
+    """Yield name, calls per second, and microseconds of the server for each."""
 
     one, three = (float(loads.get(name + NODE, loads[name])["allowed"]["server_us"]) for name in (ONE, THREE))
     yield "1 rule, exact", REQUESTS, one
@@ -51,7 +51,7 @@ def ways(loads: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
 
 
 def processes(loads: dict[str, Any]) -> str:
-    """How many processors the web servers spend on decisions."""
+    """Return how many processors the web servers need for decisions."""
     if PATH not in loads:
         return ""
     us = loads[PATH]["allowed"]["client_us"]

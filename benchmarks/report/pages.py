@@ -1,4 +1,4 @@
-"""The tables in the pages: each stands between two comments that name it, and everything else is left alone."""
+"""The tables in the pages: each is between two comments that name it; all other text stays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from . import aims, growth, tables, verdict
 from .tables import Results
 
-#: Name of a block: what it says.
+#: Name of a block: its text.
 BLOCKS: Final[dict[str, Callable[[Results], str]]] = {
     "caption": tables.caption,
     "aims": aims.aims,
@@ -32,12 +32,12 @@ BLOCK: Final = re.compile(r"(<!-- bench: ([\w-]+) -->\n).*?(<!-- end -->)", re.D
 
 
 def filled(page: str, results: Results) -> str:
-    """The page with its blocks renewed. KeyError if it has one that is unknown."""
+    """Return the page with updated blocks. Raises KeyError for an unknown block."""
     return BLOCK.sub(lambda found: f"{found[1]}\n{said(found[2], results)}\n\n{found[3]}", page)
 
 
 def said(name: str, results: Results) -> str:
-    """What a block says; if a stage has no results, that."""
+    """Return the text of a block; a note if a stage has no results."""
     try:
         return BLOCKS[name](results)
     except KeyError as missing:
@@ -47,7 +47,7 @@ def said(name: str, results: Results) -> str:
 
 
 def write_pages(results: Results, folder: Path) -> None:
-    """Renew the blocks of all pages."""
+    """Update the blocks of all pages."""
     for name in PAGES:
         page = folder / name
         page.write_text(filled(page.read_text("utf-8"), results), "utf-8")
@@ -55,6 +55,6 @@ def write_pages(results: Results, folder: Path) -> None:
 
 
 def print_tables(results: Results) -> None:
-    """All blocks, one below the other."""
+    """Print all blocks."""
     for name in BLOCKS:
         print(f"\n{name}\n{said(name, results)}")

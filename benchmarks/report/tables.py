@@ -1,4 +1,4 @@
-"""Results as Markdown tables: pure functions of what the stages found."""
+"""Results as Markdown tables: pure functions of the stages' results."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Any
 
 Results = Mapping[str, Any]
 
-#: Up to which load a machine is quiet.
+#: Maximum load at which a machine is considered quiet.
 QUIET = 1.0
-#: What our names begin with.
+#: The prefix of our names.
 OURS = "ours"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; all columns but the first hold figures."""
+    """Return a Markdown table; all columns but the first contain figures."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """A figure, with a dash where there is none."""
+    """Return a figure, or a dash if there is none."""
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
 def named(name: str) -> str:
-    """A contestant in a table: ours stand out."""
+    """Return a contestant's name for a table: ours are highlighted."""
     return f"**{name}**" if name.startswith(OURS) else name
 
 
 def caption(results: Results) -> str:
-    """When, where and with what it was measured."""
+    """Return when, where and with what it was measured."""
     machine = results["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     brief = any(stage.get("brief") for stage in results.values() if isinstance(stage, Mapping))
@@ -44,7 +44,7 @@ def caption(results: Results) -> str:
 
 
 def failures(stage: Results) -> str:
-    """Who could not be measured, and why; empty if all could."""
+    """Return which contestants could not be measured, and why; empty if all could."""
     if "broken" in stage:
         return f"\n\nNot measured: {stage['broken']}"
     failed: Mapping[str, str] = stage.get("failed", {})
@@ -52,7 +52,7 @@ def failures(stage: Results) -> str:
 
 
 def decisions(results: Results, way: str = "pinned") -> str:
-    """Microseconds of a decision and its ratio to the floor, client and server on one processor or not."""
+    """Return microseconds of a decision and its ratio to the floor, client and server on one processor or not."""
     stage = results["decisions"]
     allowed, denied = (stage.get(way, {}).get(case, {}) for case in ("allowed", "denied"))
     rows = []
@@ -66,7 +66,7 @@ def decisions(results: Results, way: str = "pinned") -> str:
 
 
 def trips(results: Results) -> str:
-    """Round trips and memory of a caller."""
+    """Return round trips and memory of a caller."""
     stage, memory = results["trips"], results["keys"]
     rows = []
     for name in stage.get("allowed", {}):
@@ -79,7 +79,7 @@ def trips(results: Results) -> str:
 
 
 def exactness(results: Results) -> str:
-    """How many are allowed by eight processes, and with a clock that is wrong."""
+    """Return how many are allowed by eight processes, and with a wrong clock."""
     crowd, clocks = results["crowd"], results["clocks"]
     rows = []
     for name, counts in crowd.get("admitted", {}).items():
@@ -91,7 +91,7 @@ def exactness(results: Results) -> str:
 
 
 def latency(results: Results) -> str:
-    """The wait with many clients."""
+    """Return the wait with many clients."""
     stage = results["latency"]
     found = stage.get("us", {})
     rows = []
@@ -103,7 +103,7 @@ def latency(results: Results) -> str:
 
 
 def web(results: Results, stage_name: str = "web") -> str:
-    """A view under a web server, by how callers come."""
+    """Return the results of a view under a web server, by the order of callers."""
     stage = results[stage_name]
     rows = []
     for name, site in stage.get("sites", {}).items():
@@ -116,7 +116,7 @@ def web(results: Results, stage_name: str = "web") -> str:
 
 
 def calls(results: Results) -> str:
-    """Python calls of a request."""
+    """Return the Python calls of a request."""
     stage = results["calls"]
     rows = []
     for name, thread in stage.get("thread", {}).items():
@@ -128,7 +128,7 @@ def calls(results: Results) -> str:
 
 
 def capacity(results: Results) -> str:
-    """Processor time on each side, and what follows from it."""
+    """Return CPU time on each side, and what follows from it."""
     stage = results["capacity"]
     rows = []
     for name, cases in stage.get("loads", {}).items():

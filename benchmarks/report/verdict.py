@@ -1,4 +1,4 @@
-"""Where others are ahead."""
+"""The figures in which others are better."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .tables import Results, number
 
 
 def ahead(results: Results) -> str:
-    """A list of the figures in which another does better than we do."""
+    """Return a list of the figures in which another limiter is better than ours."""
     lines = [*faster_decisions(results["decisions"]), *cheaper_views(results["web"]), *smaller_keys(results["keys"])]
     return "\n".join(f"- {line}" for line in lines) or "Nobody was ahead in this run."
 
 
 def faster_decisions(stage: Results) -> Iterator[str]:
-    """Peers whose decision on one limit takes less time than ours on one rule, on one processor."""
+    """Yield peers whose decision on one limit takes less time than ours on one rule, on one processor."""
     for case, found in stage.get("pinned", {}).items():
         mine = found.get(f"{ENGINE}, 1 rule", {}).get("us", 0)
         for name, figures in found.items():
@@ -28,7 +28,7 @@ def faster_decisions(stage: Results) -> Iterator[str]:
 
 
 def cheaper_views(stage: Results) -> Iterator[str]:
-    """Peers that add less to a view with one limit than we do with three rules, 2,000 callers in turn."""
+    """Yield peers that add less to a view with one limit than we do with three rules, 2,000 callers in turn."""
     sites: dict[str, Any] = stage.get("sites", {})
     ours, one = (sites.get(f"ours, {rules}", {}) for rules in ("3 rules", "1 rule"))
     ways = [("turns", "p50", ""), ("turns", "p99", ""), ("refused", "p50", ", refused")]
@@ -45,7 +45,7 @@ def cheaper_views(stage: Results) -> Iterator[str]:
 
 
 def smaller_keys(stage: Results) -> Iterator[str]:
-    """Peers whose key takes less memory."""
+    """Yield peers whose key takes less memory."""
     found: dict[str, Any] = stage.get("bytes", {})
     ours = found.get(f"{ENGINE}, 1 rule", {}).get("once", 0)
     for name, sizes in found.items():

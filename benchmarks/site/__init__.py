@@ -1,1 +1,1 @@
-"""The least Django project: one view, and before it the limiter that BENCH_LIMITER names."""
+"""A minimal Django project: one view, behind the limiter that BENCH_LIMITER names."""

@@ -1,4 +1,4 @@
-"""The ASGI application: `uvicorn benchmarks.site.asgi:application`. X-Caller stands for the address of the caller."""
+"""The ASGI application: `uvicorn benchmarks.site.asgi:application`. X-Caller is used as the caller's address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _site = get_asgi_application()
 async def application(
     scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
 ) -> None:
-    """The site, for a caller of that address."""
+    """Call the site as a caller with that address."""
     if scope["type"] == "http":
         caller = dict(scope["headers"]).get(b"x-caller", b"127.0.0.1").decode()
         await _site(scope | {"client": (caller, 1)}, receive, send)

@@ -1,6 +1,6 @@
-"""No limiter: only the call that three rules need, packed beforehand and sent over a bare socket before each view.
+"""No limiter: only the call for three rules, packed in advance and sent over a bare socket before each view.
 
-What is left between this and ours is what a process does to know who asks, which rules are met, and what to tell.
+The difference to ours is what a process does to identify the caller, match rules, and write response fields.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .rules import PLENTY
 from .settings import REDIS_URL
 
 _VERSION = Version(1)
-# Without partitions: as most calls of a busy process, it tells nothing of them.
+# Without notes about partitions: as most calls of a busy process.
 _CHARGES = (
     Charge("one", Limit(PLENTY, HOUR), usage="one|"),
     Charge("two", Limit(PLENTY, 86_400, "token_bucket"), usage="two|"),
@@ -33,7 +33,7 @@ _server = urlsplit(REDIS_URL)
 
 
 def packed_call() -> bytes:
-    """Return what the engine sends for three rules, as a proxy has seen it. It holds for this minute."""
+    """Return what the engine sends for three rules, recorded by a proxy. It is valid in this minute."""
     with CountingProxy(_server.port or 6379) as proxy:
         url = _server._replace(netloc=f"127.0.0.1:{proxy.port}").geturl()
         with redis.Redis.from_url(url) as client:
@@ -45,7 +45,7 @@ def packed_call() -> bytes:
 
 
 class Call:
-    """The call over a connection of its own."""
+    """The call over its own connection."""
 
     def __init__(self) -> None:
         self._minute, self._packed = 0, b""
@@ -60,13 +60,13 @@ class Call:
         return self._packed
 
     def send(self) -> None:
-        """Send it and read the reply, which nobody looks at."""
+        """Send it and read the reply, which is ignored."""
         self._connection.sendall(self.packed())
         self._connection.recv(4_096)
 
 
 def limited(view: Callable[[HttpRequest], HttpResponse], _quota: int) -> Callable[[HttpRequest], Any]:
-    """The view after that call."""
+    """Return the view after that call."""
     call = Call()
 
     def wrapped(request: HttpRequest) -> HttpResponse:

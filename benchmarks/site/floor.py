@@ -1,4 +1,4 @@
-"""The least that a limiter of Redis does through its usual client: the floor of `benchmarks.floor` before each view."""
+"""The least that a limiter with redis-py does: the floor of `benchmarks.floor` before each view."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .settings import REDIS_URL
 
 
 def limited(view: Callable[[HttpRequest], HttpResponse], quota: int) -> Callable[[HttpRequest], HttpResponse]:
-    """The view after one EVALSHA."""
+    """Return the view after one EVALSHA."""
     client = redis.Redis.from_url(REDIS_URL)
     sha = client.script_load(FLOOR)
 
@@ -30,7 +30,7 @@ def limited(view: Callable[[HttpRequest], HttpResponse], quota: int) -> Callable
 def async_limited(
     view: Callable[[HttpRequest], Awaitable[HttpResponse]], quota: int
 ) -> Callable[[HttpRequest], Awaitable[HttpResponse]]:
-    """The same on an event loop."""
+    """Return the view after one EVALSHA, on an event loop."""
     client = redis.asyncio.Redis.from_url(REDIS_URL)
     with redis.Redis.from_url(REDIS_URL) as loading:
         sha = loading.script_load(FLOOR)

@@ -1,4 +1,4 @@
-"""Who is signed in, without the queries that nobody here is measured by, and where views are found."""
+"""Sets the user without the usual queries, which are not measured here, and the URLs to search."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .settings import ON_LOOP
 
 @sync_and_async_middleware
 def signed_in(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
-    """Take the header X-User for the id of the user, and let each view be found as soon as every other."""
-    from .urls import URLS_OF  # which imports views, and these what stands before them
+    """Use the header X-User as the id of the user, and make the search for each view take the same time."""
+    from .urls import URLS_OF  # imports views, and these the limiters
 
     def respond(request: HttpRequest) -> Any:
         request.urlconf = URLS_OF[request.path_info]  # type: ignore[assignment]  # patterns will do
@@ -32,7 +32,7 @@ def signed_in(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpReque
 
 
 def set_user(request: HttpRequest, number: str | None) -> None:
-    """Sign the user of this id in; `None` = leave it to Django's own middleware, or nobody where there is none."""
+    """Sign in the user with this id; `None` = leave it to Django's own middleware, or anonymous without it."""
     if number is None and not ON_LOOP:
         return
     user = AnonymousUser() if number is None else User(pk=int(number), username="someone")

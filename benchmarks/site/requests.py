@@ -1,4 +1,4 @@
-"""New requests, as they are when their view has been found; importing this sets Django up."""
+"""New requests, in the state after their view was found; importing this sets Django up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _authentication = AuthenticationMiddleware(lambda request: HttpResponse())
 
 
 def anonymous(caller: int, name: str = "free") -> HttpRequest:
-    """A request of somebody of whom only the address is known, for the view of this name."""
+    """Return a request with only an address, for the view of this name."""
     made: HttpRequest = _factory.get(f"/{name}/", REMOTE_ADDR=address(caller))
     made.session = SessionStore()
     _authentication.process_request(made)
@@ -35,7 +35,7 @@ def anonymous(caller: int, name: str = "free") -> HttpRequest:
 
 
 def known(caller: int, name: str = "known") -> HttpRequest:
-    """A request of a signed-in user, who has been read already, with an API key."""
+    """Return a request of a signed-in user, already read, with an API key."""
     made: HttpRequest = _factory.get(f"/{name}/", REMOTE_ADDR=address(caller), HTTP_X_API_KEY=KEY)
     who = User(pk=caller, username="someone")
     made.user = SimpleLazyObject(lambda: who)  # type: ignore[assignment]

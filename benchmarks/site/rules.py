@@ -1,6 +1,6 @@
-"""Our rules, as an operator would make them in the admin: `python -m benchmarks.site.rules` makes the database.
+"""Our rules, as an operator would make them in the admin: `python -m benchmarks.site.rules` creates the database.
 
-Each kind of rules has one of its own: see `settings.KIND`.
+Each kind of rules has its own: see `settings.KIND`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .settings import TIERS
 
 DAY: Final = 86_400
 KEY: Final = "a-key-that-is-known"
-#: What no caller reaches.
+#: A quota that no caller reaches.
 PLENTY: Final = 100_000_000
 
-#: Views whose rules a process decides by what it has counted, and tells Redis of every so many milliseconds.
+#: Views whose rules are counted locally, and the milliseconds between two syncs.
 SYNCED: Final = {"synced": 1_000, "synced-few": 1_000, "synced-seldom": 600_000}
 
-#: View: for each of its rules what it is counted by, the quota, the seconds of its window, and the algorithm.
+#: View: for each of its rules the identity, the quota, the seconds of its window, and the algorithm.
 RULES: Final = {
     "one": [(["ip"], QUOTA, HOUR, "sliding_window_counter")],
     "minute": [(["ip"], QUOTA, 60, "sliding_window_counter")],
@@ -41,7 +41,7 @@ RULES: Final = {
         (["ip"], PLENTY, DAY, "fixed_window"),
         ([], PLENTY, HOUR, "fixed_window"),
     ],
-    "synced-few": [  # for callers who come often, whose counters would else be those of all callers
+    "synced-few": [  # for callers who come often; else the counters would be those of all callers
         (["ip"], PLENTY, HOUR, "sliding_window_counter"),
         (["ip"], PLENTY, DAY, "fixed_window"),
         ([], PLENTY, HOUR, "fixed_window"),
@@ -60,7 +60,7 @@ RULES: Final = {
 
 
 def make_tier() -> None:
-    """Make a tier, which holders of the API key have."""
+    """Create a tier, for holders of the API key."""
     from django_ratelimiter.identity import hash_api_key
     from django_ratelimiter.models import Tier, TierAssignment
     from django_ratelimiter.rules.cache import editing

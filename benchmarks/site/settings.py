@@ -1,10 +1,10 @@
-"""Django's settings for all that is measured with Django.
+"""Django's settings for all measurements with Django.
 
 Environment:
-  BENCH_REDIS_URL  what everybody counts on.
-  BENCH_FOLDER     where the SQLite file is kept.
-  BENCH_LIMITER    what stands before the view: a name of `urls.LIMITERS`; default: nothing.
-  BENCH_LOOP       if set, views are asynchronous, for an ASGI server.
+    BENCH_REDIS_URL  the Redis of all limiters.
+    BENCH_FOLDER     the folder of the SQLite file.
+    BENCH_LIMITER    the limiter before the view: a name in `urls.LIMITERS`; default: none.
+    BENCH_LOOP       if set, views are asynchronous, for an ASGI server.
 """
 
 import os
@@ -15,7 +15,7 @@ REDIS_URL = os.environ.get("BENCH_REDIS_URL", "redis://127.0.0.1:1/0")
 FOLDER = Path(os.environ.get("BENCH_FOLDER", "/nonexistent"))
 LIMITER = os.environ.get("BENCH_LIMITER", "")
 ON_LOOP = bool(os.environ.get("BENCH_LOOP"))
-#: Whether our rules know tiers: then Django is asked who the user is.
+#: Whether our rules use tiers: then the user is read.
 TIERS = LIMITER != "ours"
 KIND = "tiers" if TIERS else "plain"
 
@@ -23,7 +23,7 @@ SECRET_KEY = "only for the benchmark"
 ALLOWED_HOSTS = ["*"]
 USE_TZ = True
 ROOT_URLCONF = "benchmarks.site.urls"
-# What is logged is made, and written nowhere.
+# Log records are created, but not written.
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -52,7 +52,7 @@ CACHES = {
     "builtin": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL},
 }
 
-# A busy machine shall not make us decide without Redis, which would be quick.
+# On a busy machine we must not decide without Redis, which would be fast.
 RATELIMITER = {"CACHE_ALIAS": "default", "DEADLINE_MS": 2_000, "NAMESPACE": f"bench-{KIND}"}
 
 RATELIMIT_BACKEND = "redis"

@@ -1,4 +1,4 @@
-"""The view, under each path that rules name; and the limiters that may stand before it."""
+"""The view, under each path that rules name; and the limiters that can be before it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.urls import path
 from ..contest import QUOTA
 from .settings import LIMITER, ON_LOOP
 
-#: Paths of one name each: rules are met by the name of a view. Where one is refused, a caller has one request.
+#: Paths with one name each: rules match by the name of a view. If it contains "refused", a caller has one request.
 NAMES: Final = (
     "three",
     "free",
@@ -26,7 +26,7 @@ NAMES: Final = (
     "minute",
 )
 
-#: Limiter: what wraps the view, in `benchmarks`; ours is a middleware.
+#: Limiter: its wrapper of the view, in `benchmarks`; ours is a middleware.
 LIMITERS: Final = {
     "": "",
     "ours": "",
@@ -44,29 +44,29 @@ LIMITERS: Final = {
 
 
 def view(request: HttpRequest) -> HttpResponse:
-    """The least that a view does."""
+    """A minimal view."""
     return HttpResponse(b"ok")
 
 
 async def async_view(request: HttpRequest) -> HttpResponse:
-    """The same on an event loop."""
+    """A minimal asynchronous view."""
     return HttpResponse(b"ok")
 
 
 def refusing(request: HttpRequest) -> HttpResponse:
-    """A view that refuses everybody, and leaves Django nothing to log."""
+    """A view that rejects every request, and leaves Django nothing to log."""
     response = HttpResponse(b"no", status=429)
     response._has_been_logged = True  # type: ignore[attr-defined]
     return response
 
 
 async def async_refusing(request: HttpRequest) -> HttpResponse:
-    """The same on an event loop."""
+    """An asynchronous view that rejects every request."""
     return refusing(request)
 
 
 def limited(quota: int) -> Callable[..., Any]:
-    """The view behind the limiter. On an event loop it is asynchronous unless the limiter knows no such views."""
+    """Return the view behind the limiter; asynchronous on an event loop, unless the limiter does not support it."""
     if not (wrapper := LIMITERS[LIMITER]):
         return async_view if ON_LOOP else view
     name, _, function = wrapper.partition(":")
@@ -78,11 +78,11 @@ def limited(quota: int) -> Callable[..., Any]:
 
 urlpatterns = [
     *(path(f"{name}/", limited(1 if "refused" in name else QUOTA), name=name) for name in NAMES),
-    path("in-a-thread/", view),  # what views are compared with that are not asynchronous, on an event loop
+    path("in-a-thread/", view),  # for comparison with synchronous views on an event loop
     *(path(f"async/{name}/", async_view, name=name) for name in NAMES),
-    path("refusing/", refusing),  # what refusals are compared with
+    path("refusing/", refusing),  # for comparison with rejections
     path("async/refusing/", async_refusing),
 ]
 
-#: By path, the URLs that a request is looked for in: Django tries them one by one, and later ones would take longer.
+#: By path, the URLs to search for a request: Django tries them one by one, and later ones would take longer.
 URLS_OF: Final = {f"/{pattern.pattern}": (pattern,) for pattern in urlpatterns}

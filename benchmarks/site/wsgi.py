@@ -1,4 +1,4 @@
-"""The WSGI application: `gunicorn benchmarks.site.wsgi`. The header X-Caller stands for the address of the caller."""
+"""The WSGI application: `gunicorn benchmarks.site.wsgi`. The header X-Caller is used as the caller's address."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _site = get_wsgi_application()
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """The site, for a caller of that address."""
+    """Call the site as a caller with that address."""
     environ["REMOTE_ADDR"] = environ.get("HTTP_X_CALLER", "127.0.0.1")
     response: Iterable[bytes] = _site(environ, start_response)
     return response

@@ -1,4 +1,4 @@
-"""What is measured, one subject to a module, each in a process of its own: `python -m benchmarks.stages NAME FILE`.
+"""The measurements, one subject per module, each in its own process: `python -m benchmarks.stages NAME FILE`.
 
-Every stage has `measure(settings) -> results`, of what JSON knows.
+Every stage has `measure(settings) -> results`, of JSON types.
 """

@@ -1,4 +1,4 @@
-"""Python calls of a request; see `inprocess.calls`. It takes a server of its own."""
+"""The Python calls of a request; see `inprocess.calls`. It uses its own server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..setting import Setting
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """By way and case: all calls of a caller who comes again and of one who is new, and what the limiter adds."""
+    """Return by way and case: all calls of a caller who comes again and of a new one, and what the limiter adds."""
     found = measure_all(list(CASES), [False, True])
     return {
         way: {

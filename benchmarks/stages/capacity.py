@@ -1,7 +1,7 @@
-"""What one server and one process carry: processor time of a decision on either side, with eight clients at work.
+"""The capacity of one server and one process: CPU time of a decision on either side, with eight clients.
 
-The server's own account of its processor time does not depend on how many processors the clients had to share. So
-does that of the clients.
+The server's own CPU time does not depend on how many processors the clients share. The same is true of the
+clients' CPU time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAMES = (
 
 
 class ClusterNode(RedisServer):
-    """One node that is a whole cluster: all slots are its own."""
+    """One node that is a whole cluster: it has all slots."""
 
     def _command(self, folder: str) -> list[str]:
         return [*super()._command(folder), "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"]
@@ -49,7 +49,7 @@ class ClusterNode(RedisServer):
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """By name and case: microseconds of processor time on each side, and calls of Redis for each decision."""
+    """Return by name and case: microseconds of CPU time on each side, and calls of Redis for each decision."""
     found, failed = on(setting, NAMES)
     with ClusterNode() as node:
         os.environ["BENCH_REDIS_URL"] = node.url
@@ -59,7 +59,7 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 
 def on(setting: Setting, names: tuple[str, ...]) -> tuple[dict[str, dict[str, dict[str, float]]], dict[str, str]]:
-    """The loads of these contestants on this server."""
+    """Return the loads of these contestants on this server."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     pin((setting.server,), alone=False)
     with setting.client() as client, Workers([0] * CLIENTS, names) as workers:
@@ -73,7 +73,7 @@ def on(setting: Setting, names: tuple[str, ...]) -> tuple[dict[str, dict[str, di
 
 
 def loads(client: redis.Redis, workers: Workers, name: str, calls: int) -> dict[str, dict[str, float]]:
-    """One contestant's loads by case."""
+    """Return one contestant's loads by case."""
     first, each = first_caller(name) + 1, calls // (QUOTA // 2)
     admitted = [list(range(first + number * each, first + number * each + each)) for number in range(CLIENTS)]
     refused = [[first + CALLERS_EACH - 2]] * CLIENTS
@@ -85,7 +85,7 @@ def loads(client: redis.Redis, workers: Workers, name: str, calls: int) -> dict[
 
 
 def load(client: redis.Redis, workers: Workers, name: str, calls: int, callers: list[list[int]]) -> dict[str, float]:
-    """One contestant under load. admitted: the part of the requests that were."""
+    """Return the load of one contestant. admitted: the share of the requests that were allowed."""
     before = cpu_of(client)
     answers = workers.all(name, calls, callers)
     after = cpu_of(client)

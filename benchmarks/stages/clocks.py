@@ -1,7 +1,7 @@
-"""How many requests are admitted if one of two web servers has a clock that is 30 s off, of a quota of 100 a minute.
+"""How many requests are allowed if the clock of one of two web servers is wrong by 30 s, with a quota of 100 a minute.
 
-The right one makes 120 requests for a caller, then the wrong one, then the right one again; all that within a moment,
-so that a limiter that keeps its promise admits 100, and what trickles back meanwhile.
+The right one makes 120 requests for a caller, then the wrong one, then the right one again, in a short time.
+So an exact limiter allows 100, plus what refills meanwhile.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ..setting import Setting
 from ..workers import Workers
 
 CALLS, CALLERS, OFF = 120, 4, 30
-#: Their rules have one window only, an hour.
+#: Their rules have only one window, an hour.
 BY_THE_HOUR = ("3 rules, user and key", "request), 3 rules")
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """By direction of the error and name: how many were admitted, the most of some callers and their mean."""
+    """Return by direction of the error and name: how many were allowed, the most of some callers and their mean."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     failed: dict[str, str] = {}
     for shift in (OFF, -OFF):
@@ -39,5 +39,5 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 
 def admitted(workers: Workers, name: str, caller: int) -> int:
-    """How many requests of this caller were admitted."""
+    """Return how many requests of this caller were allowed."""
     return int(sum(workers.one(number, name, CALLS, [caller])["admitted"] for number in (0, 1, 0)))

@@ -1,4 +1,4 @@
-"""How many requests eight processes get admitted for one caller at the same moment, of a quota of 100."""
+"""How many requests of one caller are allowed in eight processes at the same time, with a quota of 100."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROCESSES, CALLS, CROWDS = 8, 40, 5
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """By name: how many were admitted in each of some crowds, each with a caller of its own."""
+    """Return by name: how many were allowed in each of some crowds, each with its own caller."""
     found: dict[str, list[int]] = {}
     with Workers([0] * PROCESSES) as workers:
         failed = dict(workers.failed)
@@ -27,6 +27,6 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 
 def crowd(workers: Workers, name: str, number: int) -> int:
-    """How many of one crowd were admitted."""
+    """Return how many of one crowd were allowed."""
     answers = workers.all(name, CALLS, [[first_caller(name) + 1 + number]] * PROCESSES)
     return sum(answer["admitted"] for answer in answers)

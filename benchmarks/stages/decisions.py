@@ -1,6 +1,6 @@
-"""What a decision takes: every contestant in turn, round by round, so that a busy machine is busy for all of them.
+"""The time of a decision: every contestant in turn, round by round, so that other load affects all of them.
 
-Client and server share one processor; then the same with all processors. A caller who is admitted, and one who has
+Client and server share one processor; then the same with all processors. For an allowed caller, and for one that has
 used up the quota.
 """
 
@@ -22,7 +22,7 @@ Rounds = dict[str, list[float]]
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """Of each way and case, by name: median microseconds, and the median of the rounds' ratios to the floor."""
+    """Return for each way and case, by name: median microseconds, and the median of the rounds' ratios to the floor."""
     contestants, failed = made(setting.url)
     results: dict[str, Any] = {"rounds": setting.few_or(ROUNDS), "calls": CALLS, "failed": failed}
     for way in ("pinned", "unpinned") if CAN_PIN else ("unpinned",):
@@ -35,9 +35,9 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 
 def in_rounds(contestants: list[Contestant], rounds: int, failed: dict[str, str], skip: int) -> dict[str, Rounds]:
-    """Microseconds of each round, by case and name. Who fails is told in `failed` and measured no more.
+    """Return microseconds of each round, by case and name. Contestants that fail are added to `failed` and skipped.
 
-    skip: so many callers of each have made requests before.
+    skip: this many callers of each have made requests before.
     """
     found: dict[str, Rounds] = {"allowed": {}, "denied": {}}
     callers = {each.name: new_callers(each, skip) for each in contestants}
@@ -47,7 +47,7 @@ def in_rounds(contestants: list[Contestant], rounds: int, failed: dict[str, str]
                 continue
             try:
                 figures = one_round(each, callers[each.name])
-            except Exception as error:  # whatever it is, the others can be measured
+            except Exception as error:  # any error; the others can still be measured
                 failed[each.name] = reason(error)
             else:
                 for case, us in figures.items() if number >= 0 else ():
@@ -56,7 +56,7 @@ def in_rounds(contestants: list[Contestant], rounds: int, failed: dict[str, str]
 
 
 def one_round(contestant: Contestant, callers: Iterator[int]) -> dict[str, float]:
-    """Microseconds of one call, the mean of a round. RuntimeError if who is measured admits what it should not."""
+    """Return microseconds of one call, the mean of a round. Raises RuntimeError if the decision is wrong."""
     allowed = timed(contestant, list(islice(callers, CALLS)))
     exhaust(contestant)
     denied = timed(contestant, [contestant.refused] * CALLS)
@@ -66,7 +66,7 @@ def one_round(contestant: Contestant, callers: Iterator[int]) -> dict[str, float
 
 
 def summed_up(rounds: Rounds) -> dict[str, dict[str, float]]:
-    """The median of each, and of its ratios to the floor of the same round."""
+    """Return the median of each, and of its ratios to the floor of the same round."""
     found = {}
     for name, mine in rounds.items():
         floor = rounds[AWAITED_FLOOR if name in AWAITED else FLOOR_NAME][: len(mine)]

@@ -1,7 +1,7 @@
 """Bytes of Redis memory for each caller.
 
-After one request: by what used_memory grows, the tables of keys and of their times to live included. After all the
-requests that the quota admits: by MEMORY USAGE of each key.
+After one request: by the growth of used_memory, including the tables of keys and expiry times. After all
+requests that the quota allows: by MEMORY USAGE of each key.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ..registry import AWAITED, MAKERS, REMEMBERING, made, reason
 from ..setting import Setting
 
 CALLERS = 8_000
-#: So many callers use up their whole quota.
+#: This many callers use up their whole quota.
 BUSY_CALLERS = 50
 
 Gauge = Callable[[redis.Redis], int]
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """By name: bytes and keys of a caller after one request, and bytes after all that the quota admits."""
+    """Return by name: bytes and keys of a caller after one request, and bytes after all that the quota allows."""
     failed: dict[str, str] = {}
     found: dict[str, dict[str, float]] = {}
     with setting.client() as client:
@@ -34,7 +34,7 @@ def measure(setting: Setting) -> dict[str, Any]:
             try:
                 once, keys = grown(client, setting, name, setting.few_or(CALLERS), 1, used)
                 full, _ = grown(client, setting, name, BUSY_CALLERS, QUOTA, of_keys)
-            except Exception as error:  # whatever it is, the others can be measured
+            except Exception as error:  # any error; the others can still be measured
                 failed[name] = reason(error)
             else:
                 found[name] = {"once": once, "keys": keys, "full": full}
@@ -44,7 +44,7 @@ def measure(setting: Setting) -> dict[str, Any]:
 def grown(
     client: redis.Redis, setting: Setting, name: str, number: int, requests: int, gauge: Gauge
 ) -> tuple[float, float]:
-    """Bytes and keys for each of so many callers after so many requests of each. RuntimeError if it cannot be made."""
+    """Return bytes and keys per caller after some requests of each. Raises RuntimeError if it cannot be created."""
     client.flushall()
     contestants, failed = made(setting.url, [name])
     if failed:
@@ -58,7 +58,7 @@ def grown(
 
 
 def used(client: redis.Redis) -> int:
-    """What the server uses for data in bytes, once it has moved its tables into their new size."""
+    """Return the server's bytes for data, after it has resized its tables."""
     time.sleep(0.15)
     info = client.info("memory")
     total: int = info["used_memory"] - info["mem_clients_normal"]
@@ -66,5 +66,5 @@ def used(client: redis.Redis) -> int:
 
 
 def of_keys(client: redis.Redis) -> int:
-    """The sum of all keys."""
+    """Return the sum of all keys."""
     return sum(client.memory_usage(key, samples=0) or 0 for key in client.scan_iter(count=1_000))

@@ -1,7 +1,7 @@
 """The wait for a decision with 32 clients at once, each a process, on loopback.
 
-First at a rate that leaves the machine time to breathe; then each asks again as soon as it has its answer, which
-measures the queue before the processors rather than the limiter.
+First at a rate that leaves the machine idle at times; then each client asks again as soon as it has its answer, which
+measures the queue for the processors rather than the limiter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PAUSES = {"paced": 0.01, "saturated": 0.0}
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """By case and name: microseconds at p50 and p99."""
+    """Return by case and name: microseconds at p50 and p99."""
     found: dict[str, dict[str, dict[str, float]]] = {case: {} for case in PAUSES}
     with Workers([0] * CLIENTS, NAMES) as workers:
         progress(f"{CLIENTS} clients")
@@ -34,10 +34,10 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 
 def waits(workers: Workers, name: str, calls: int) -> dict[str, list[float]]:
-    """Microseconds of all decisions, sorted, by case."""
+    """Return microseconds of all decisions, sorted, by case."""
     first = first_caller(name) + 1
     callers = [range(first + client * 20, first + client * 20 + 20) for client in range(CLIENTS)]
-    workers.all(name, 20, callers)  # connections are made
+    workers.all(name, 20, callers)  # opens connections
     taken = {}
     for case, pause in PAUSES.items():
         answers = workers.all(name, calls, callers, pause=pause)

@@ -10,5 +10,5 @@ from .web import measured
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """By name: microseconds by way, and requests a second."""
+    """Return by name: microseconds by way, and requests per second."""
     return measured(setting, SITES_ON_LOOP, on_loop=True)

@@ -16,17 +16,17 @@ CALLS = 100
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """Round trips by case and name; a caller who comes for the first time is among those admitted."""
+    """Return round trips by case and name; a new caller is among the allowed ones."""
     parts = urlsplit(setting.url)
     with CountingProxy(parts.port or 6379) as proxy:
         url = parts._replace(netloc=f"{HOST}:{proxy.port}").geturl()
-        os.environ["BENCH_REDIS_URL"] = url  # Django has not been set up yet
+        os.environ["BENCH_REDIS_URL"] = url  # Django is not set up yet
         contestants, failed = made(url)
         found: dict[str, dict[str, float]] = {"allowed": {}, "denied": {}}
         for each in contestants:
             try:
                 allowed, denied = trips(each, proxy)
-            except Exception as error:  # whatever it is, the others can be measured
+            except Exception as error:  # any error; the others can still be measured
                 failed[each.name] = reason(error)
             else:
                 found["allowed"][each.name], found["denied"][each.name] = allowed, denied
@@ -34,7 +34,7 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 
 def trips(contestant: Contestant, proxy: CountingProxy) -> tuple[float, float]:
-    """For each request that is admitted, and for each that is refused."""
+    """Return the round trips for each allowed request, and for each rejected one."""
     callers = new_callers(contestant)
     timed(contestant, list(islice(callers, CALLS)))
     before = proxy.trips

@@ -1,7 +1,7 @@
-"""What a limiter adds to the least Django view under gunicorn, with one worker of one thread for each limiter.
+"""What a limiter adds to a minimal Django view under gunicorn, with one worker of one thread for each limiter.
 
 Latency: one request at a time over one connection, everything on one processor, all limiters in turn in each round.
-Requests a second: four connections, on all processors, in turns of a second.
+Requests per second: four connections, on all processors, in turns of a second.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Latencies = dict[str, dict[str, list[float]]]
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """By name: microseconds by way, and requests a second."""
+    """Return by name: microseconds by way, and requests per second."""
     return measured(setting, SITES, on_loop=False)
 
 
 def measured(setting: Setting, sites: Mapping[str, Site], *, on_loop: bool) -> dict[str, Any]:
-    """The same of these sites."""
+    """Return the results of these sites."""
     os.environ["BENCH_REDIS_URL"] = setting.url
     callers = setting.few_or(CALLERS)
     with ExitStack() as stack, setting.client() as client:
         client.flushall()
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-web-")))
-        pin((0, setting.server), alone=True)  # what is started from here on shares it
+        pin((0, setting.server), alone=True)  # everything that is started from now on shares it
         contest = Contest(stack, folder, sites, callers, on_loop=on_loop)
         progress(f"{len(sites)} sites, one request at a time")
         latencies = contest.in_rounds(setting.few_or(ROUNDS))
@@ -56,7 +56,7 @@ def measured(setting: Setting, sites: Mapping[str, Site], *, on_loop: bool) -> d
 
 
 class Contest:
-    """Sites that answer, each limiter in a web server of its own. failed: what is the matter with the others."""
+    """The sites, each limiter in its own web server. failed: errors of those that do not work."""
 
     def __init__(
         self, stack: ExitStack, folder: Path, sites: Mapping[str, Site], callers: int, *, on_loop: bool
@@ -79,16 +79,16 @@ class Contest:
         self._number = callers
 
     def connect(self, name: str) -> Connection:
-        """A new connection to a site."""
+        """Return a new connection to a site."""
         return Connection(self._servers[self._sites[name].limiter].port)
 
     def stop(self) -> None:
-        """End all web servers."""
+        """Stop all web servers."""
         for server in self._servers.values():
             server.stop()
 
     def in_rounds(self, rounds: int) -> Latencies:
-        """Microseconds of each request, sorted. Those who come in turn have all been met before."""
+        """Return microseconds of each request, sorted. Callers in turn have all made requests before."""
         found: Latencies = {
             way: {name: [] for name, site in self._sites.items() if way in site.ways} for way in ALL_WAYS
         }
@@ -103,7 +103,7 @@ class Contest:
         return {way: {name: sorted(taken) for name, taken in times.items()} for way, times in found.items()}
 
     def _one_round(self, name: str, way: str, connection: Connection, *, first: bool) -> list[float]:
-        """Microseconds of each request of a round, none of the first. Who fails is told in `failed`."""
+        """Return microseconds of each request of a round, none for the first. Sites that fail are added to `failed`."""
         site, met = self._sites[name], first and way != ROW
         callers = islice(self._callers[name, way], min(self._number, site.callers) if met else REQUESTS)
         try:
@@ -114,7 +114,7 @@ class Contest:
         return [] if first else taken
 
     def in_turns(self, turns: int, seconds: float) -> dict[str, float]:
-        """Requests a second of each site, the median of its turns. Who fails is told in `failed`."""
+        """Return requests per second of each site, the median of its turns. Sites that fail are added to `failed`."""
         found: dict[str, list[float]] = {}
         for _ in range(turns):
             for name, site in self._sites.items():
@@ -131,9 +131,9 @@ class Contest:
 def timed(
     connection: Connection, site: Site, way: str, callers: Iterator[int], *, any_status: bool = False
 ) -> list[float]:
-    """Microseconds of a request of each of these callers. RuntimeError if one is not answered as it should be.
+    """Return microseconds of a request of each of these callers. Raises RuntimeError if a response is wrong.
 
-    Of those who are refused, some may be let in as a window ends: they are left out.
+    Some callers that should be rejected may be allowed when a window ends: they are left out.
     """
     path, taken, asked, status = site.path_for(way), [], 0, 0
     for caller in callers:
@@ -150,7 +150,7 @@ def timed(
 
 
 def rate(connections: list[Connection], site: Site, callers: Iterator[int], seconds: float) -> float:
-    """Requests a second over these connections, each of which asks again once it has its answer. It closes them."""
+    """Return requests per second over these connections, each of which is never idle. Closes them."""
     with selectors.DefaultSelector() as selector:
         for connection in connections:
             selector.register(connection, selectors.EVENT_READ)
@@ -169,7 +169,7 @@ def rate(connections: list[Connection], site: Site, callers: Iterator[int], seco
 
 
 def summed_up(name: str, sites: Mapping[str, Site], latencies: Latencies, rates: dict[str, float]) -> dict[str, Any]:
-    """What stands in the table; nothing is added to a baseline that failed."""
+    """Return the content of the table; without what is added to a baseline that failed."""
     found: dict[str, Any] = {"per_second": rates[name]}
     for way, times in latencies.items():
         if mine := times.get(name):
@@ -180,5 +180,5 @@ def summed_up(name: str, sites: Mapping[str, Site], latencies: Latencies, rates:
 
 
 def at(taken: list[float], percent: int) -> float:
-    """The value below which so many percent lie, of sorted ones."""
+    """Return the percentile of sorted values."""
     return taken[min(len(taken) - 1, len(taken) * percent // 100)]
