@@ -1,30 +1,30 @@
-"""Which stages there are, and which tests each runs: what cannot come out otherwise is not asked twice.
+"""Which stages there are, and which tests each runs. A test is not repeated in a stage where its result cannot differ.
 
-| Stage | Python, Django | Server, database | What is asked, and why |
+| Stage | Python, Django | Server, database | Tests, and why |
 |---|---|---|---|
-| code, unit tests | .venv's | none | style, types, layers, migrations, docs; the engine by itself |
+| code, unit tests | .venv's | none | style, types, layers, migrations, docs; the engine alone |
 | the whole suite | .venv's | the wheel's Valkey, SQLite | all else that can fail there, with the longest searches; |
-| | | | but no rows that both PostgreSQL and the latest pair ask |
-| second server | .venv's | redis-server, PostgreSQL | scripts, clusters and failovers, which a server may run |
-| | | | otherwise; rows, versions, usage, locks and forms, which a database may keep otherwise |
-| MariaDB | .venv's | Valkey, MariaDB | what writes rows, and the numbers that SQL makes of them |
-| lowest versions | .venv's, the lowest | Valkey, SQLite | what asks redis-py, DRF and ruamel.yaml most, with the |
-| | | | lowest versions that `pyproject.toml` accepts |
-| the latest pair | both the latest | Valkey, SQLite | each page, form, request, command, model and address of the |
+| | | | but no rows that both PostgreSQL and the latest pair run |
+| second server | .venv's | redis-server, PostgreSQL | scripts, clusters and failovers, in which servers may |
+| | | | differ; rows, versions, usage, locks and forms, in which databases may differ |
+| MariaDB | .venv's | Valkey, MariaDB | tests that write rows, and the numbers that SQL computes from them |
+| lowest versions | .venv's, the lowest | Valkey, SQLite | tests that use redis-py, DRF and ruamel.yaml most, with |
+| | | | the lowest versions that `pyproject.toml` accepts |
+| the latest pair | both the latest | Valkey, SQLite | each page, form, request, command, model and URL of the |
 | | | | API; no outages, and no numbers that are computed without Django |
-| a Python or Django in no other | between | Valkey, SQLite | requests, checks, API, models, one form, each address |
-| the other pairs | each other one | Valkey, SQLite | where both meet: requests, threads, event loops, models |
+| a Python or Django in no other | between | Valkey, SQLite | requests, checks, API, models, one form, each URL |
+| the other pairs | each other one | Valkey, SQLite | what depends on both: requests, threads, event loops, models |
 
 Stages run side by side (`running.py`): many tests wait for servers that start, die or come back, and the processors
-would wait with them.
+would be idle meanwhile.
 
-On the other pairs of Python and Django, some rows of each parametrized test run, drawn anew each time.
+On the other pairs of Python and Django, some rows of each parametrized test run, chosen at random each time.
 
-Tests marked `once` run in the whole suite only: browsers, real sites, servers that die. Which paths these are, and why,
-is said in `selections.py`: a test that cannot fail in a stage where it has passed in another is not in it.
+Tests marked `once` run only in the whole suite: browsers, real sites, servers that die. `selections.py` has the paths
+and the reasons.
 
-With --long the searches are ten times longer or more, the pairs between are asked as much as the latest, and that is
-asked some numbers again.
+With --long the searches are ten times longer or more, the pairs between run as many tests as the latest, and the latest
+also runs some tests of numbers again.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
 _ORIGIN: Final = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
 #: Some servers treat both as the end of a segment, others do not.
 _SLASH: Final = re.compile(r"[/\\]")
-#: Fields that describe the gateway's own request, not the client's: it has no body, and another host and port.
+#: Fields about the gateway's own request, not about the client's: it has no body, and another path.
 _OF_THE_QUESTION: Final = ("CONTENT_LENGTH", "CONTENT_TYPE", "SCRIPT_URL", "REDIRECT_URL")
 
 Response = TypeVar("Response", bound=HttpResponseBase)

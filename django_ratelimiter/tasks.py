@@ -119,4 +119,4 @@ def _send_again(task: Task[..., Any], at: float, reserved: bool) -> NoReturn:
         headers={**(request.headers or {}), _HEADER: {"at": at, "reserved": reserved}},
     )
     message.apply_async()
-    raise Retry(when=seconds, sig=message)  # type: ignore[arg-type]  # a float is a Real, say all but the stubs
+    raise Retry(when=seconds, sig=message)  # type: ignore[arg-type]  # a float is a Real, except in the stubs

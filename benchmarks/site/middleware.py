@@ -19,12 +19,12 @@ def signed_in(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpReque
     from .urls import URLS_OF  # imports views, and these the limiters
 
     def respond(request: HttpRequest) -> Any:
-        request.urlconf = URLS_OF[request.path_info]  # type: ignore[assignment]  # patterns will do
+        request.urlconf = URLS_OF[request.path_info]  # type: ignore[assignment]  # URL patterns are valid, too
         set_user(request, request.META.get("HTTP_X_USER"))
         return get_response(request)
 
     async def async_respond(request: HttpRequest) -> Any:
-        request.urlconf = URLS_OF[request.path_info]  # type: ignore[assignment]  # patterns will do
+        request.urlconf = URLS_OF[request.path_info]  # type: ignore[assignment]  # URL patterns are valid, too
         set_user(request, request.META.get("HTTP_X_USER"))
         return await get_response(request)
 

@@ -22,7 +22,7 @@ from ..limiter.path import peek_decision
 from ..rules import cache
 from ..rules.records import RuleRecord, TierRecord
 
-#: Options that only a real request can have.
+#: Identities that only a request that the rule matches can have.
 _OF_THE_REQUEST: Final = ("path:", "field:")
 
 

@@ -47,7 +47,7 @@ class MaySeeCallers(_HasOne):
 
 
 class MayExplain(_HasOne):
-    """Users who may view rules. Counters, tiers and access entries need a permission of their own."""
+    """Users who may view rules. Counters, tiers and access entries need their own permissions."""
 
     names = ("django_ratelimiter.view_rule", "django_ratelimiter.change_rule")
 

@@ -46,7 +46,7 @@ class RateLimitTierLimitsSerializer(serializers.Serializer[Any]):
 
 
 class RateLimitRuleSerializer(serializers.Serializer[RuleRecord]):
-    """A rule that is in force."""
+    """A current rule."""
 
     slug = serializers.CharField()
     name = serializers.CharField()
@@ -132,7 +132,7 @@ class RateLimitTierSerializer(serializers.Serializer[Any]):
 
 
 class RateLimitOwnLimitSerializer(serializers.Serializer[Any]):
-    """One limit of the caller's, as the tier and what else is assigned have it."""
+    """One limit of the caller, with the caller's tier and other assignments."""
 
     rule = serializers.CharField(source="rule.slug")
     name = serializers.CharField(source="rule.name")
@@ -193,6 +193,6 @@ class RateLimitOwnSerializer(serializers.Serializer[Any]):
 
 
 class RateLimitProblemSerializer(serializers.Serializer[Any]):
-    """Why a request was refused."""
+    """The reason why a request was rejected."""
 
     detail = serializers.CharField()

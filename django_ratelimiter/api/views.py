@@ -49,7 +49,7 @@ class _Report(GenericAPIView[Any]):
 
 
 class RuleListView(_Report):
-    """The rules that are in force, by priority, then slug."""
+    """The current rules, by priority, then slug."""
 
     serializer_class = serializers.RateLimitRuleSerializer
     query_class = RulesQuery
@@ -60,7 +60,7 @@ class RuleListView(_Report):
 
 
 class RuleDetailView(_Report):
-    """One rule that is in force, by its slug."""
+    """One current rule, by its slug."""
 
     serializer_class = serializers.RateLimitRuleSerializer
     pagination_class = None
@@ -76,7 +76,7 @@ class RuleDetailView(_Report):
 class PartitionsView(_Report):
     """The top partitions of a rule, sorted, in all hours or days that overlap the period.
 
-    At most 100 are known of each hour or day.
+    At most 100 are stored for each hour or day.
     """
 
     serializer_class = serializers.RateLimitPartitionSerializer
@@ -139,7 +139,7 @@ class TotalsView(_Report):
 
 
 class MeView(GenericAPIView[Any]):
-    """The caller's own tier, limits and last 30 days. Asking spends nothing of what it tells about."""
+    """The caller's own tier, limits and last 30 days. Reading them uses no quota."""
 
     serializer_class = serializers.RateLimitOwnSerializer
     permission_classes = (IsKnownCaller,)

@@ -56,8 +56,8 @@ class Passage:
     entries: the active access entries. problem: why the engine did not answer. door: the name of the current entry
     point. delay: seconds, of all entry points. unreached: scopes that the view would name if it were
     called. error: the exception that ended it: from an entry point that rejected the request, or from the view's
-    framework before any entry point. response: the framework's response to it. unexplained: code of the view's own
-    that limits it.
+    framework before any entry point. response: the framework's response to it. unexplained: names of the view's own
+    code that limits it.
     """
 
     question: Question

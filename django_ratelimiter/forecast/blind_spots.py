@@ -45,7 +45,7 @@ def known_identities(held: Collection[str], mapped: Iterable[str], *, has_users:
 def doubts(
     rule_sets: Collection[RuleSet], left_out: Iterable[LeftOut], held: Collection[str], known: Collection[str]
 ) -> list[str]:
-    """Return, as text, what the log does not contain, and which entry points the project lacks."""
+    """Return, as text, what the log does not contain, and whether the project lacks the middleware."""
     found = [_left_out_in_words(lacks, rules) for lacks, rules in _by_lack(left_out).items()]
     rules = [rule for each in rule_sets for rule in each.rules if not rule.is_off]
     if not has_limiter():

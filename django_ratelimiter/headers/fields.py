@@ -59,7 +59,7 @@ def write_fields(
     if response.status_code >= 400:
         kept.setdefault("cache-control", _NO_STORE)
     if response.status_code in _LOGGED:
-        response._has_been_logged = True  # type: ignore[attr-defined]  # what Django asks before it warns
+        response._has_been_logged = True  # type: ignore[attr-defined]  # Django checks it before it warns
 
 
 def drop_fields(response: HttpResponseBase) -> None:

@@ -58,7 +58,7 @@ def _small_body(request: Any) -> bytes | None:
     if request._read_started or not 0 < _length(request) <= _max_body():
         return None
     try:
-        return request.body  # type: ignore[no-any-return]  # from now on kept, for the view as well
+        return request.body  # type: ignore[no-any-return]  # cached, so the view can read it, too
     except UnreadablePostError as error:
         request._stream, request._read_started = _BrokenStream(error), False
         return None

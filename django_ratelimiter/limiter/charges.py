@@ -256,7 +256,7 @@ def _meets(rule: RuleRecord, request: LimitRequest) -> bool:
 
 
 def needs_user(rule: RuleRecord, api_key: str | None, *, is_inline: bool = False) -> bool:
-    """Return whether a rule must wait for authentication: for its partition, or for a tier that the API key lacks."""
+    """Return whether a rule waits for authentication: for its partition, or for the tier if no API key is known."""
     if "user" in rule.partition_by or (rule.depends_on_tier and api_key is None):
         return True
     return not is_inline and any(map(may_need_user, rule.partition_by))

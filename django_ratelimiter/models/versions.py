@@ -15,7 +15,7 @@ USER_MODEL: Final[str] = django_setting("AUTH_USER_MODEL")
 
 
 class RuleSetState(models.Model):
-    """The only row, with the current version. A transaction that makes a version holds its lock.
+    """The only row, with the current version. A transaction that makes a version has its lock.
 
     number: of the current version; 0 = there is none yet.
     epoch: Unix milliseconds at which this numbering began; the later epoch wins over the higher number.

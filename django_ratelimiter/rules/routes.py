@@ -163,7 +163,7 @@ def view_of(match: ResolverMatch) -> View:
     """Return the view of a match."""
     route = match.route or ""
     text = route.removeprefix("^")
-    start = _START.match(text)[0]  # type: ignore[index]  # which always matches, if only nothing
+    start = _START.match(text)[0]  # type: ignore[index]  # it always matches, if only ""
     return View(match.view_name, route, scopes_named_by(match.func), f"/{start}", start != text.removesuffix("$"))
 
 

@@ -90,7 +90,7 @@ STREAMS: Final = (
     Stream("/orders/", (PRO_KEY,), 180, begin=0.3, end=0.3),
     Stream("/orders/", (ENTERPRISE_KEY,), 150),
     Stream("/api/search/", (*_from("anonymous", "198.51.100.8"), NADIA), 30),
-    # What the office's address was refused must have cost its users nothing: at home each can still use the rest.
+    # Rejections by the office's address must not charge its users: at home each can still use the rest.
     Stream("/api/search/", OFFICE, 50, end=0.45),
     Stream("/api/search/", (FLORA, FRED), 50, begin=0.5),
     Stream("/api/search/", (PAULA,), 300),

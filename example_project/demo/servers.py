@@ -1,4 +1,4 @@
-"""Starts what the demo needs, each as a process that cannot outlive it, and stops all of it again."""
+"""Starts the processes of the demo, none of which can outlive it, and stops them all."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from ..redis_server import HOST, WatchedProcess, free_port, redis_url
 
 WORKERS: Final = 2
 START_SECONDS: Final = 30.0
-#: How often the demo's beat collects the usage of closed minutes, in seconds; a site does it each minute.
+#: Seconds between two collections of usage by the demo's beat; a real site collects each minute.
 COLLECT_SECONDS: Final = 5
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
 
 
 class DemoError(Exception):
-    """Something could not be started or did not answer; the text says what, with the end of what it printed."""
+    """A process did not start or did not answer; the text has the reason and the end of the output."""
 
 
 class Site:
     """The running example.
 
-    folder: its database and logs. redis: the address of its Redis. namespace: what its keys there begin with.
+    folder: its database and logs. redis: the URL of its Redis. namespace: the prefix of its keys there.
     workers: the web server's process ids, once it runs.
     """
 
@@ -48,7 +48,7 @@ class Site:
         self.workers: list[int] = []
         self.keep_folder = False
         self._processes: list[tuple[str, WatchedProcess]] = []
-        # Children inherit these. Other runs on the same Redis are kept apart by the namespace.
+        # Children inherit these. The namespace separates runs on the same Redis.
         os.environ |= {
             "DJANGO_SETTINGS_MODULE": "example_project.settings",
             "REDIS_URL": redis,
@@ -66,9 +66,9 @@ class Site:
         return f"http://{HOST}:{self.port}"
 
     def variables(self) -> list[str]:
-        """Return what stands before a command so that it is about this site; not an address with a password."""
+        """Return the environment variables to write before a command for this site; no URL with a password."""
         names = ["EXAMPLE_STATE_DIR", "EXAMPLE_NAMESPACE"]
-        if not urlsplit(self.redis).password:  # it is in the environment of whoever named that server
+        if not urlsplit(self.redis).password:  # whoever set REDIS_URL has it in the environment
             names.insert(0, "REDIS_URL")
         return [f"{name}={shlex.quote(os.environ[name])}" for name in names]
 
@@ -82,7 +82,7 @@ class Site:
         return done.stdout.strip()
 
     def start(self, name: str, *command: str) -> None:
-        """Start `python -m COMMAND`; what it prints goes to `output.log` in a folder of that name."""
+        """Start `python -m COMMAND`; its output goes to `output.log` in a folder of that name."""
         folder = self.folder / name
         folder.mkdir()
         self._processes.append((name, WatchedProcess([sys.executable, "-m", *command], folder)))
@@ -104,7 +104,7 @@ class Site:
         self.workers = sorted(seen)
 
     def start_celery(self) -> None:
-        """Start a worker, and beat beside it."""
+        """Start a worker with beat."""
         celery = ("celery", "--app", "example_project.celery", "--quiet")
         quiet = ("--without-gossip", "--without-mingle", "--loglevel", "INFO")
         self.start("celery-worker", *celery, "worker", "--pool", "solo", *quiet)
@@ -118,7 +118,7 @@ class Site:
                 raise DemoError(f"{name} has ended by itself:\n{process.output}")
 
     def stop(self) -> None:
-        """End all processes, side by side: each may take its time."""
+        """End all processes at the same time, because each may take a while."""
         stopping = [threading.Thread(target=process.stop) for _, process in self._processes]
         self._processes.clear()
         for thread in stopping:
@@ -143,9 +143,9 @@ class Site:
 
 @contextlib.contextmanager
 def running_site() -> Iterator[Site]:
-    """A site with a folder and a Redis of its own. However the block ends, all processes are ended.
+    """A site with its own folder and Redis. However the block ends, all processes are ended.
 
-    The folder with the database and the logs is removed, unless `site.keep_folder` was set or an Exception passes.
+    The folder with the database and the logs is removed, unless `site.keep_folder` is set or an Exception is raised.
     """
     folder = Path(tempfile.mkdtemp(prefix="ratelimiter-demo-"))
     site = None

@@ -1,4 +1,4 @@
-"""What needs attention, as data; the page makes texts of it. A fixed number of queries, none per rule."""
+"""Problems that need attention, as data; the page makes texts of it. A fixed number of queries, none per rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What needs attention, as text, each with a link to where it can be fixed."""
+"""Problems that need attention, as text, each with a link to where it can be fixed."""
 
 from __future__ import annotations
 

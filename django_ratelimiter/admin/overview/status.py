@@ -1,4 +1,4 @@
-"""Whether rules are enforced, and by which version."""
+"""The state of enforcement, and the version of the rules."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def _or_else(rule: Rule) -> str:
 
 
 def limited(found: Iterable[View], rule: Rule | None = None) -> list[View]:
-    """Return those of the views whose paths are not exempt; or which name the rule's scope themselves."""
+    """Return the views that rules can apply to: without those on exempt paths, unless the rule has a scope."""
     exempt = exempt_paths(None) if not (rule and rule.scope) else ()
     return [view for view in found if not view.start.startswith(exempt)]
 

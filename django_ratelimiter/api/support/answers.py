@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 
 class RateLimitCallerNameSerializer(serializers.Serializer[Any]):
-    """Who it is."""
+    """The caller's name."""
 
     kind = serializers.CharField()
     value = serializers.CharField(help_text="A known API key by its hash.")
@@ -16,7 +16,7 @@ class RateLimitCallerNameSerializer(serializers.Serializer[Any]):
 
 
 class RateLimitCallerAccessSerializer(serializers.Serializer[Any]):
-    """The access entry that counts."""
+    """The access entry that applies."""
 
     action = serializers.CharField(help_text="allow or deny.")
     until = serializers.DateTimeField(allow_null=True, help_text="null = until it is deleted.")
@@ -37,7 +37,7 @@ class RateLimitCallerTierSerializer(serializers.Serializer[Any]):
 
 
 class RateLimitCounterSerializer(serializers.Serializer[Any]):
-    """One counter of a caller, as it is now."""
+    """One counter of a caller, in its current state."""
 
     name = serializers.CharField(help_text="The name of the counter in acts.")
     rule = serializers.CharField()
@@ -59,14 +59,14 @@ class RateLimitCounterSerializer(serializers.Serializer[Any]):
 
 
 class RateLimitUnreadSerializer(serializers.Serializer[Any]):
-    """A rule whose counters need to know more of the caller."""
+    """A rule whose counters need more values of the caller."""
 
     rule = serializers.CharField()
     missing = serializers.ListField(child=serializers.CharField())
 
 
 class RateLimitRejectionSerializer(serializers.Serializer[Any]):
-    """Requests of the caller that a rule has rejected lately."""
+    """Requests of the caller that a rule has rejected recently."""
 
     rule = serializers.CharField()
     at = serializers.DateTimeField(help_text="The time of the last one.")
@@ -79,7 +79,7 @@ class RateLimitRejectionSerializer(serializers.Serializer[Any]):
 
 
 class RateLimitDenialSerializer(serializers.Serializer[Any]):
-    """Requests of the caller that an access entry has denied lately, of one view."""
+    """Requests of the caller to one view that an access entry has denied recently."""
 
     entry = serializers.IntegerField(allow_null=True, help_text="The primary key of the entry; null = it had none.")
     kind = serializers.CharField(help_text="What the entry is about: ip, user or api_key.")
@@ -90,7 +90,7 @@ class RateLimitDenialSerializer(serializers.Serializer[Any]):
 
 
 class RateLimitLogSerializer(serializers.Serializer[Any]):
-    """What an operator did for the caller."""
+    """An act of an operator for the caller."""
 
     at = serializers.DateTimeField()
     by = serializers.CharField()
@@ -98,7 +98,7 @@ class RateLimitLogSerializer(serializers.Serializer[Any]):
 
 
 class RateLimitCallerSerializer(serializers.Serializer[Any]):
-    """A caller: tier and why, and all counters now."""
+    """A caller: its tier and why, and the current state of all counters."""
 
     caller = RateLimitCallerNameSerializer()
     enforced = serializers.BooleanField(help_text="false while all enforcement is stopped.")
@@ -136,14 +136,14 @@ class RateLimitLeaseSerializer(serializers.Serializer[Any]):
 
 
 class RateLimitLeasesSerializer(serializers.Serializer[Any]):
-    """The leases that a counter holds, the oldest first."""
+    """The leases of a counter, the oldest first."""
 
     leases = RateLimitLeaseSerializer(many=True)
     most = serializers.IntegerField(help_text="The maximum number of leases that are listed.")
 
 
 class RateLimitOutcomeSerializer(serializers.Serializer[Any]):
-    """What became of an act."""
+    """The outcome of an act."""
 
     changed = serializers.BooleanField(help_text="False = an act with this number was already started.")
     took = serializers.BooleanField(help_text="Whether a check afterwards found it in force.")
@@ -169,7 +169,7 @@ class RateLimitExplainedCounterSerializer(serializers.Serializer[Any]):
 
 
 class RateLimitExplainedRuleSerializer(serializers.Serializer[Any]):
-    """What a rule says of the request."""
+    """What a rule decides for the request."""
 
     rule = serializers.CharField()
     mode = serializers.CharField()
@@ -199,7 +199,7 @@ class RateLimitExplainedResponseSerializer(serializers.Serializer[Any]):
 
 
 class RateLimitLoggedRejectionSerializer(serializers.Serializer[Any]):
-    """The rejection that a question's reference names. digest: how the caller's begins."""
+    """The rejection that a question's reference names. digest: the start of the caller's digest."""
 
     rules = serializers.ListField(child=serializers.CharField())
     rule = serializers.CharField()
@@ -210,7 +210,7 @@ class RateLimitLoggedRejectionSerializer(serializers.Serializer[Any]):
 
 
 class RateLimitExplanationSerializer(serializers.Serializer[Any]):
-    """Why a request would be answered as it would be."""
+    """Why the limiter allows or rejects a request."""
 
     request = serializers.DictField(child=serializers.CharField())
     version = serializers.IntegerField()

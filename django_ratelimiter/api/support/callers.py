@@ -33,7 +33,7 @@ PRIVATE = {"Cache-Control": "private, no-store"}
 
 
 class RateLimitCallerQuerySerializer(StrictSerializer):
-    """Who the caller is."""
+    """The caller."""
 
     kind = serializers.CharField(help_text=f"{', '.join(KINDS)}, digest or reference.")
     value = serializers.CharField(
@@ -54,7 +54,7 @@ class RateLimitLeasesQuerySerializer(RateLimitCallerQuerySerializer):
 
 
 class RateLimitActSerializer(RateLimitCallerQuerySerializer):
-    """What every act takes."""
+    """The fields of every act."""
 
     reason = serializers.CharField(max_length=MAX_REASON, help_text="The reason, which is written to the admin's log.")
     act = serializers.RegexField(
@@ -67,7 +67,7 @@ class RateLimitActSerializer(RateLimitCallerQuerySerializer):
 
 
 class RateLimitResetSerializer(RateLimitActSerializer):
-    """Counters to be reset, or units to be given back to one."""
+    """Counters to reset, or units to refund to one counter."""
 
     counters = serializers.ListField(
         child=serializers.CharField(), required=False, help_text="Names of counters; empty = all of the caller's own."
@@ -83,7 +83,7 @@ class RateLimitResetSerializer(RateLimitActSerializer):
 
 
 class RateLimitEndLeaseSerializer(RateLimitActSerializer):
-    """A lease to be ended."""
+    """A lease to end."""
 
     counter = serializers.CharField(help_text="The name of the counter that holds it.")
     began_us = serializers.IntegerField(
@@ -92,7 +92,7 @@ class RateLimitEndLeaseSerializer(RateLimitActSerializer):
 
 
 class RateLimitGrantSerializer(RateLimitActSerializer):
-    """One of multiplier, tier and access, and its end."""
+    """A multiplier, a tier or access, and its end."""
 
     until = serializers.DateTimeField(help_text="When it ends.")
     multiplier = serializers.DecimalField(
@@ -127,7 +127,7 @@ class CallerQueryView(ProblemView):
 
 
 class CallerView(CallerQueryView):
-    """A caller's tier and why, and all of the caller's counters as they are now. Nothing is charged."""
+    """A caller's tier and why, and the current state of all counters. Nothing is charged."""
 
     serializer_class = RateLimitCallerQuerySerializer
     permission_classes = (MaySeeCallers,)
@@ -139,7 +139,7 @@ class CallerView(CallerQueryView):
 
 
 class LeasesView(CallerQueryView):
-    """The leases that a counter of requests in progress holds, the oldest first. Nothing is charged."""
+    """The leases of a counter of requests in progress, the oldest first. Nothing is charged."""
 
     serializer_class = RateLimitLeasesQuerySerializer
     permission_classes = (MaySeeCallers,)
@@ -182,7 +182,7 @@ class ActView(CallerQueryView):
 
 
 class ResetView(ActView):
-    """Reset counters of a caller, or give units back to one."""
+    """Reset counters of a caller, or refund units of one."""
 
     serializer_class = RateLimitResetSerializer
     permission_classes = (MayUnblock,)
@@ -193,7 +193,7 @@ class ResetView(ActView):
 
 
 class EndLeaseView(ActView):
-    """End a lease: its slot is free at once. The request that took it goes on."""
+    """End a lease: its slot is free at once. The request continues."""
 
     serializer_class = RateLimitEndLeaseSerializer
     permission_classes = (MayUnblock,)
@@ -203,7 +203,7 @@ class EndLeaseView(ActView):
 
 
 class GrantView(ActView):
-    """Give a caller more, another tier, or access for a while."""
+    """Give a caller more quota, another tier, or access for a while."""
 
     serializer_class = RateLimitGrantSerializer
     permission_classes = (MayGrant,)

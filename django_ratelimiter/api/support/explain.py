@@ -68,7 +68,7 @@ class RateLimitQuestionSerializer(StrictSerializer):
 
 
 class ExplainView(ProblemView):
-    """What the limiter would answer a request now, and why: each rule that applies, and why the others do not.
+    """What the limiter would decide for a request now, and why: each rule that applies, and why the others do not.
 
     Nothing is charged, counted, logged or stored.
     """

@@ -25,7 +25,7 @@ from .first_calls import FirstCalls
 from .usage import LocalUsage
 from .version_state import VersionState
 
-#: Purely local counters: seconds until the window is read again, and the part of the window for that.
+#: A purely local counter is refreshed after this many seconds, or a fraction of its window if that is less.
 LOCAL_INTERVAL, LOCAL_PARTS = 0.1, 50
 
 #: The local counters of this process.

@@ -66,7 +66,7 @@ class PartitionTracker:
     def __init__(self, clock: Callable[[], int] = lambda: time.time_ns() // 1_000, *, at_once: bool = False) -> None:
         self._clock, self._at_once = clock, at_once
         self._notified: dict[str, str] = {}  # the label by the key of the charge
-        #: Who is told of already, or in `_new`, and which of their charges are sampled, as bits.
+        #: Partitions that were sent, or are in `_new`, and which of their charges are sampled, as bits.
         self._known: dict[tuple[CallTemplate, tuple[str, ...]], int] = {}
         self._is_unconfirmed = False
         self._new: dict[str, tuple[str, str]] = {}  # to send with the next weighed call

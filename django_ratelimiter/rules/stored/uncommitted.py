@@ -188,7 +188,7 @@ def forget(connection: BaseDatabaseWrapper, edits: Edits) -> None:
 
 def forget_ended() -> None:
     """Drop the transactions of all threads that were rolled back."""
-    for reference, edits in list(_open.data.items()):  # type: ignore[attr-defined]  # at once: other threads add some
+    for reference, edits in list(_open.data.items()):  # type: ignore[attr-defined]  # a copy: other threads add some
         connection = reference()
         if connection is not None and not edits.are_open(connection):
             forget(connection, edits)

@@ -33,7 +33,7 @@ class Segment(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One bucket. slot: the area for the pointer, including the gap. told: its figures as text."""
+    """One bucket. slot_x, slot_width: the area for the pointer, including the gap. label: its figures as text."""
 
     slot_x: str
     slot_width: str

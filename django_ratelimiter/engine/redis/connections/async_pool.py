@@ -23,7 +23,7 @@ MAX_CONNECTING: Final = 4
 class AsyncConnectionPool:
     """The connections of one event loop: idle ones, calls that wait for one, and tasks that open them.
 
-    until_shutdown: an asynchronous generator; the event loop closes it at its end, and that closes the
+    close_with_loop: an asynchronous generator; the event loop closes it at its end, and that closes the
     connections.
     """
 

@@ -33,7 +33,7 @@ _RUN: Final = re.compile(rb"^(?:run_id|master_replid):(\w+)", re.MULTILINE)
 class Handshake:
     """The commands on new connections to the servers of these shards.
 
-    forgetting: deletes the version of every shard; sent before the script is loaded to a server without it.
+    version_drop: deletes the version of every shard; sent before the script is loaded to a server without it.
     """
 
     def __init__(self, encoder: CallEncoder) -> None:

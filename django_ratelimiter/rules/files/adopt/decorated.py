@@ -72,7 +72,7 @@ def _adopt(use: Use, view: str, found: Found, differences: Sequence[str]) -> Non
             text = _("Decorator of %(package)s on %(view)s: its %(what)s, %(value)s, has no rule that does the same.")
             found.miss(text % {"package": use.package, "view": view, "what": what, "value": _shown(value)})
             return
-    quota, seconds = parsed  # type: ignore[misc]  # which is no `None` here
+    quota, seconds = parsed  # type: ignore[misc]  # not `None` here
     limit, more = limit_of(quota, seconds, _algorithm_of(use))
     rule: dict[str, Any] = {"mode": "shadow", "view_name": view, **(counted or {})}
     if methods := _methods_of(given.get("method")) or use.methods:

@@ -152,7 +152,7 @@ class _Json:
         self._at += len(sign)
 
     def _skip(self) -> None:
-        self._at = self._SPACE.match(self._text, self._at).end()  # type: ignore[union-attr]  # which always matches
+        self._at = self._SPACE.match(self._text, self._at).end()  # type: ignore[union-attr]  # it always matches
 
     def _place(self) -> Place:
         line = bisect_right(self._lines, self._at)
