@@ -18,7 +18,7 @@
 Stages run side by side (`running.py`): many tests wait for servers that start, die or come back, and the processors
 would be idle meanwhile.
 
-On the other pairs of Python and Django, some rows of each parametrized test run, chosen at random each time.
+On the other pairs of Python and Django, one row of each parametrized test runs, chosen at random each time.
 
 Tests marked `once` run only in the whole suite: browsers, real sites, servers that die. `selections.py` has the paths
 and the reasons.
@@ -47,9 +47,7 @@ from selections import (
     ON_MARIADB,
     ON_THE_LOWEST,
     ONLY_REDIS,
-    ROWS_BETWEEN,
-    ROWS_LATEST,
-    ROWS_SEEN_ALONE,
+    ROWS,
     SEARCHING,
     SEARCHING_LONG,
     SEEN_ALONE,
@@ -211,12 +209,12 @@ def _on_other_pairs(outcome: Outcome, uv: str, *, strict: bool, long: bool) -> I
         if (version, django) == (HERE, _latest(HERE)):
             continue  # the pair of .venv
         if (version, django) == (versions[-1], _latest(versions[-1])):
-            rows, options = ROWS_LATEST, ignored(*LATEST_SPARED, *(() if long else LATEST_SPARED_BRIEFLY))
+            options = ignored(*LATEST_SPARED, *(() if long else LATEST_SPARED_BRIEFLY))
         elif (version, django) in full:
-            rows, options = ROWS_BETWEEN, ignored(*WITHOUT_SERVERS) if long else BETWEEN
+            options = ignored(*WITHOUT_SERVERS) if long else BETWEEN
         else:
-            rows, options = ROWS_SEEN_ALONE, SEEN_ALONE
-        environment = BRIEFLY | ({} if long else rows)
+            options = SEEN_ALONE
+        environment = BRIEFLY | ({} if long else ROWS)
         yield _on_pair(version, django, pythons[version], uv, (*AGAIN, *options), environment)
 
 
