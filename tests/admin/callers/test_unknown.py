@@ -26,6 +26,10 @@ pytestmark = pytest.mark.django_db
 
 STATE = 'id="ratelimiter-state"'
 
+#: A window of nearly a year. One of whole days would now and then end with a window of an hour, and the page says when
+#: each ends only where they differ.
+LONG = Decimal(31_534_766)
+
 
 def words(response: Any) -> str:
     return " ".join(shown(response).split())
@@ -184,7 +188,7 @@ def use_up_scope(ann: User, quota: int) -> None:
 def nightly() -> Rule:
     """A rule for a scope that no view has, with a window that is longer than all others."""
     rule = Rule.objects.create(slug="nightly", name="Nightly", mode="enforce", partition_by=["user"], scope="nightly")
-    RuleLimit.objects.create(rule=rule, quota=2, window_seconds=Decimal(864_000), algorithm="fixed_window")
+    RuleLimit.objects.create(rule=rule, quota=2, window_seconds=LONG, algorithm="fixed_window")
     return rule
 
 
@@ -215,7 +219,7 @@ def test_the_first_line_says_when_each_rule_passes_if_they_differ(
     admin_client: Client, page: str, ann: User, free: Tier
 ) -> None:
     rule = Rule.objects.create(slug="weekly", name="Weekly", mode="enforce", partition_by=["user"])
-    RuleLimit.objects.create(rule=rule, quota=1, window_seconds=Decimal(604_800), algorithm="fixed_window")
+    RuleLimit.objects.create(rule=rule, quota=1, window_seconds=LONG, algorithm="fixed_window")
     assert "at the latest" not in words(admin_client.get(page))
     RuleLimit.objects.filter(rule__slug="export").update(quota=4)
     cache.invalidate()
