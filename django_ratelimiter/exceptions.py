@@ -41,7 +41,7 @@ class LimitExceeded(RateLimiterError):
         self.retry_after: float | None = decision.retry_after
         rules = ", ".join(dict.fromkeys(str(result.rule) for result in decision.refused_by))
         when = "will never pass" if self.retry_after is None else f"would pass in {self.retry_after:.3f} s"
-        super().__init__(f"Refused by {rules}; {when}.")
+        super().__init__(f"Rejected by {rules}; {when}.")
 
     def __reduce__(self) -> tuple[type[LimitExceeded], tuple[Any]]:
         return type(self), (self.decision,)

@@ -154,7 +154,7 @@ def _page(request: HttpRequest, context: dict[str, object]) -> str | None:
         try:
             return render_to_string(template, context, request)
         except Exception:  # in the project's templates and context processors
-            logger.exception("The page of a refusal, %s, cannot be rendered.", template)
+            logger.exception("The page of a rejection, %s, cannot be rendered.", template)
     return None
 
 

@@ -94,7 +94,7 @@ def test_nobody_waits_longer_than_allowed_nor_in_vain(
     make_rule("out", scope="stripe", **QUEUE)
     enter()
     if waited is None:
-        with pytest.raises(LimitExceeded, match=r"^Refused by out; would pass in") as caught:
+        with pytest.raises(LimitExceeded, match=r"^Rejected by out; would pass in") as caught:
             enter(max_wait=max_wait)
         assert caught.value.retry_after == pytest.approx(2 - max_wait if max_wait else 2)
         assert [str(result.rule) for result in caught.value.decision.refused_by] == ["out"]
@@ -135,7 +135,7 @@ def test_other_limits_are_waited_for_too(enter: Enter, make_rule: MakeRule, cloc
 
 def test_what_never_passes_is_refused_at_once(enter: Enter, make_rule: MakeRule, clock: Clock) -> None:
     make_rule("out", scope="stripe", **QUEUE)
-    with pytest.raises(LimitExceeded, match=r"^Refused by out; will never pass") as caught:
+    with pytest.raises(LimitExceeded, match=r"^Rejected by out; will never pass") as caught:
         enter(cost=4)
     assert caught.value.retry_after is None
     assert clock.slept == []

@@ -130,7 +130,7 @@ class RateLimitCallerSerializer(serializers.Serializer[Any]):
 class RateLimitLeaseSerializer(serializers.Serializer[Any]):
     """A lease."""
 
-    began_us = serializers.IntegerField(help_text="Microseconds since 1970: what an end of it is asked by.")
+    began_us = serializers.IntegerField(help_text="Microseconds since 1970. Send it to end this lease.")
     began_at = serializers.DateTimeField()
     ends_at = serializers.DateTimeField(help_text="At the latest.")
 
