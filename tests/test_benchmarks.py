@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 from itertools import islice
 from pathlib import Path
@@ -189,3 +190,24 @@ def test_calls_are_counted_by_function_and_a_comprehension_is_none() -> None:
 def test_what_resumes_counts_again_and_the_event_loop_does_not() -> None:
     calls = asyncio.run(async_calls_of(lambda: awaiting(1)))
     assert {function.name: number for function, number in calls.items()} == {"awaiting": 2, "helper": 1}
+
+
+class Discarded:
+    """Garbage that only the collector finds, with a finalizer in Python."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        helper(1)
+
+
+def test_the_finalizers_of_garbage_do_not_count() -> None:
+    def work() -> None:
+        for _ in range(gc.get_threshold()[0] + 1):  # objects enough for a collection to begin
+            kept.append([])
+
+    kept: list[object] = []
+    Discarded()
+    assert not calls_of(work)
+    assert gc.isenabled()

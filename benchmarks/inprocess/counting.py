@@ -2,11 +2,13 @@
 
 Each "call" event of `sys.setprofile` counts: a Python frame that starts, or a generator or coroutine that is
 resumed. Calls of C functions do not count. Nor do list, set and dict comprehensions: Python 3.11 makes a
-frame for each, later versions do not. Other threads count if they were started after `follow_threads`.
+frame for each, later versions do not. Other threads count if they were started after `follow_threads`. No garbage is
+collected meanwhile: it may be that of earlier work, and its finalizers would count.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections import Counter
@@ -68,7 +70,7 @@ def calls_of(work: Callable[[], object]) -> Calls:
     try:
         work()
     finally:
-        sys.setprofile(None)
+        _stop()
     return _end(work)
 
 
@@ -78,20 +80,26 @@ async def async_calls_of(work: Callable[[], Awaitable[object]]) -> Calls:
     try:
         await work()
     finally:
-        sys.setprofile(None)
+        _stop()
     return _end(work).without(*WAITING)
 
 
 def _begin() -> None:
     global _counted
     _counted = Counter()
+    gc.disable()
     sys.setprofile(_note)
+
+
+def _stop() -> None:
+    sys.setprofile(None)
+    gc.enable()
 
 
 def _end(work: Callable[[], object]) -> Calls:
     global _counted
     codes, _counted = _counted or Counter(), None
-    for caller in (work, async_calls_of):  # these make the calls
+    for caller in (work, async_calls_of, _stop):  # these are called by the counting itself
         codes.pop(caller.__code__, None)
     calls = Calls()
     for code, number in codes.items():
