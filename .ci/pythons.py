@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from glob import escape, glob
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,8 +44,9 @@ def _candidates(version: str, uv: str, *, install: bool) -> Iterator[str | None]
 
     yield sys.executable
     yield shutil.which(f"python{version}")
-    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    yield from map(str, sorted(pyenv.glob(f"versions/{version}.*/bin/python"), reverse=True))
+    pyenv = os.environ.get("PYENV_ROOT") or str(Path.home() / ".pyenv")
+    # Unlike Path.glob, it passes over a folder that may not be read, such as another user's.
+    yield from sorted(glob(f"{escape(pyenv)}/versions/{version}.*/bin/python"), reverse=True)
     yield managed()
     if install:
         subprocess.run((uv, "python", "install", "--quiet", version), capture_output=True)

@@ -313,6 +313,12 @@ def test_each_python_and_each_django_is_seen_in_full_once(ci: Any) -> None:
     assert ci.plan.seen_in_full(pairs[:1], "3.11") == set(pairs[:1])
 
 
+def test_a_folder_of_pyenv_that_cannot_be_read_has_no_python(ci: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that of root, which `su` leaves in the environment. Root may read all, but nobody so long a name."""
+    monkeypatch.setenv("PYENV_ROOT", "/" + "x" * 300)
+    assert ci.pythons.find_python("9.9", "true", install=False) is None
+
+
 def test_of_the_rows_of_each_test_so_many_are_drawn_by_the_seed() -> None:
     from tests.rows import undrawn
 
