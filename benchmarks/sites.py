@@ -65,6 +65,7 @@ OURS: Final = {
     "ours, a view that no rule names": Site("ours", "/free/"),
     "ours, 1 rule": Site("ours", "/one/"),
     "ours, 3 rules": Site("ours", ways=ALL_WAYS),
+    "ours, 3 rules, no response fields": Site("ours, no fields", ways=ALL_WAYS),
     "ours, 3 rules, synced each second": Site("ours", "/synced/"),
     "ours, 3 rules, synced each second, 20 callers": Site("ours", "/synced-few/", ways=(TURNS,), callers=FEW),
     "ours, 3 rules and tiers": Site("ours, tiers"),

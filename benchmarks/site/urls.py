@@ -30,6 +30,7 @@ NAMES: Final = (
 LIMITERS: Final = {
     "": "",
     "ours": "",
+    "ours, no fields": "",
     "ours, tiers": "",
     "floor": "site.floor:limited",
     "bare": "site.bare:limited",
