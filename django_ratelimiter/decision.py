@@ -102,13 +102,12 @@ class Decision:
     @classmethod
     def of(cls, answer: Answer, version: Version) -> Decision:
         """Return the decision for an answer. Its results are computed when they are read."""
-        decision = _new(cls)
-        _set(decision, "allowed", not answer.verdicts.is_denied)
-        _set(decision, "version", version)
-        _set(decision, "answer", answer)
+        draft: Any = _Draft()
+        draft.allowed, draft.version, draft.answer = not answer.verdicts.is_denied, version, answer
         if answer.is_plain:
-            _set(decision, "delay", 0.0)
-        return decision
+            draft.delay = 0.0
+        draft.__class__ = cls
+        return draft  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
         if name == "degraded":
@@ -159,7 +158,13 @@ class Decision:
         return leases(held) if held else held
 
 
-_new, _set = object.__new__, object.__setattr__
+class _Draft:
+    """A decision while its attributes are set, which takes longer if the class is frozen. Then its class is changed."""
+
+    __slots__ = Decision.__slots__
+
+
+_set: Final = object.__setattr__
 
 
 #: For a request that no rule matches, or while enforcement is stopped.

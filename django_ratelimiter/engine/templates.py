@@ -19,9 +19,6 @@ _new = tuple.__new__  # what a named tuple calls in the end
 _long_parts: Final = itemgetter(0, *[slice(start, None, 4) for start in (1, 2, 3, 4)])
 _short_parts: Final = itemgetter(0, *[slice(start, None, 2) for start in (1, 2)])
 
-#: The types of the parts of a reply.
-_WHOLE_NUMBERS: Final = {int}
-
 
 def is_synced(charge: Charge) -> bool:
     """Return whether a charge may be counted locally between two calls of the engine."""
@@ -180,15 +177,21 @@ class FilledVerdicts(Sequence[Verdict]):
     is_local = False
 
     def __init__(self, charges: FilledCharges, reply: Sequence[int]) -> None:
-        if set(map(type, reply)) != _WHOLE_NUMBERS:
+        try:
+            total = sum(reply)  # the fastest way to look at the type of each
+        except TypeError:
+            total = None
+        if type(total) is not int:
             raise ValueError("reply: must be whole numbers.")
-        self.charges = charges
-        self.states = states = states_of(reply, len(charges.partitions))
-        if any(states[2]):
-            self.binding = binding = states.binding(charges.template.gates)
-            self.is_denied = binding is not None
-        else:
+        self.charges, number = charges, len(charges.partitions)
+        if len(reply) == 1 + 2 * number:  # the common case: all are allowed at once
+            zeros = (0,) * number
+            self.states = _new(CounterStates, (reply[0], reply[1::2], zeros, reply[2::2], zeros))
             self.binding, self.is_denied = None, False
+        else:
+            self.states = states = states_of(reply, number)
+            self.binding = binding = states.binding(charges.template.gates) if any(states[2]) else None
+            self.is_denied = binding is not None
         self._verdicts: list[Verdict] | None = None
         self.is_made = False
 

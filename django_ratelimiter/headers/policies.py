@@ -7,7 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from itertools import count
-from math import ceil
+from math import ceil, gcd
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -77,7 +77,11 @@ def flow_of(limit: Limit) -> tuple[int, int] | None:
     """
     if limit.holds_leases or limit.refill == "interval":
         return None
-    return (limit.window_us, limit.quota * 1_000_000) if limit.is_bucket else (0, 0)
+    if not limit.is_bucket:
+        return 0, 0
+    by, per = limit.window_us, limit.quota * 1_000_000
+    common = gcd(by, per)  # small numbers are divided faster
+    return by // common, per // common
 
 
 def _unknown(remaining: int, reset: float) -> None:

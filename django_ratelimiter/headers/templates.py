@@ -142,22 +142,24 @@ def _usual_fields(
     """
     at_us, remaining, _, resets, _ = states
     numbers: list[int] = []
-    least, quota, tightest = inf, NO_FIELD, 0
+    least, quota, tightest, have_seconds = inf, NO_FIELD, 0, True
     for place, capacity, by, per, shown in usual.limits:
         left = remaining[place]
-        numbers += left, -(-left * by // per) if by else -(-resets[place] // 1_000_000)
+        seconds = -(-left * by // per) if by else -(-resets[place] // 1_000_000)
+        if not seconds:  # no units come back, or all are there
+            have_seconds = False
+        numbers += left, seconds
         if (share := left / capacity) < least:
             least, quota, tightest = share, shown, place
     fields: dict[str, Field] = {}
     if "ratelimit" in families:
-        # A limit without seconds: no units come back, or all are there.
-        text = usual.text % tuple(numbers) if 0 not in numbers[1::2] else _states(template.limits, states, False)
+        text = usual.text % tuple(numbers) if have_seconds else _states(template.limits, states, False)
         fields["ratelimit-policy"], fields["ratelimit"] = template.policy, ("RateLimit", text)
     if "x-ratelimit" in families:
         fields["x-ratelimit-limit"] = quota
-        fields["x-ratelimit-remaining"] = "X-RateLimit-Remaining", str(remaining[tightest])
+        fields["x-ratelimit-remaining"] = "X-RateLimit-Remaining", f"{remaining[tightest]}"
         # A time in whole seconds.
-        fields["x-ratelimit-reset"] = "X-RateLimit-Reset", str(-(-(at_us + resets[tightest]) // 1_000_000))
+        fields["x-ratelimit-reset"] = "X-RateLimit-Reset", f"{-(-(at_us + resets[tightest]) // 1_000_000)}"
     return fields
 
 

@@ -75,7 +75,7 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
 
     The engine decides by the current rules; without the engine or the rules, the failure policies decide.
     """
-    began, latest = perf_counter(), None
+    began, latest = perf_counter() if observer.current is not None else None, None
     receipts, now_us = ((), None) if request.is_usual else (refunds.receipts(request.earlier), request.now_us)
     try:
         for _ in _ATTEMPTS:
@@ -102,7 +102,7 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
             raise RulesUnavailable(f"The rules were replaced {ATTEMPTS} times during one request.")
     except (EngineUnavailable, RulesUnavailable) as error:
         latest = await fallback.decide_by_policy(io, request, charges_for, error)
-    if observer.current is not None and latest is not None:
+    if began is not None and latest is not None:
         observer.tell(latest, perf_counter() - began)
     return latest
 
