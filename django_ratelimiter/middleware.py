@@ -99,7 +99,8 @@ class RateLimitMiddleware:
         """Decide before the view runs, and wait for the delay. view: `None` = no view was found."""
         if exemption(request) or hasattr(view, ASKED_BY_GATEWAYS):
             return None
-        decision = limiter.check(request, before_authentication=decides_later(view))
+        later = hasattr(view, "cls") and decides_later(view)
+        decision = limiter.check(request, before_authentication=later)
         if decision.delay:
             io.sleep(decision.delay)
         return None if decision.allowed else refusal(request, decision)
@@ -108,7 +109,8 @@ class RateLimitMiddleware:
         """`process_view` on an event loop."""
         if exemption(request) or hasattr(view, ASKED_BY_GATEWAYS):
             return None
-        decision = await limiter.acheck(request, before_authentication=decides_later(view))
+        later = hasattr(view, "cls") and decides_later(view)
+        decision = await limiter.acheck(request, before_authentication=later)
         if decision.delay:
             await io.asleep(decision.delay)
         if decision.allowed:

@@ -40,7 +40,11 @@ _PAIR = re.compile(r'[ \t]*([A-Za-z0-9_-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s";,\\]*)
 
 def client_ip(request: HttpRequest) -> str | None:
     """Return the client's address, masked to its prefix; `None` if none is known."""
-    client = _client(request)
+    meta = request.META
+    if "HTTP_X_FORWARDED_FOR" in meta or "HTTP_FORWARDED" in meta:
+        client = _client(request)
+    else:
+        client = meta.get("REMOTE_ADDR") or ""
     return None if client is None else _prefix_of(client, settings.IPV4_PREFIX, settings.IPV6_PREFIX)
 
 

@@ -20,7 +20,7 @@ from ..heartbeats import beat, pulse
 from ..locks import freed_by_fork
 from ..signals import rules_changed, rules_committed
 from .ruleset import NO_VERSION, RuleSet
-from .stored import storage, tables, versions
+from .stored import storage, tables, uncommitted, versions
 from .stored.access_cache import access_list
 from .stored.storage import enforcement_enabled
 from .stored.tables import models
@@ -80,9 +80,8 @@ _state = _State()
 
 def current_rules() -> RuleSet:
     """Return the current rules. No query when cached; the last good ones if the database cannot be read."""
-    uncommitted = versions.uncommitted_rules()
-    if uncommitted is not None:
-        return uncommitted
+    if uncommitted.any_open and (edited := versions.uncommitted_rules()) is not None:
+        return edited
     if _state.outdated and _is_outdated():
         _load_if_outdated()
     return _state.rules
@@ -94,9 +93,8 @@ def reload(stale: StaleRules, seen: RuleSet) -> RuleSet:
     Raises RulesUnavailable if the database cannot be read, or not repaired without waiting for a lock: then only
     failure policies may decide. A transaction that edits rules uses its own, and publishes nothing.
     """
-    uncommitted = versions.uncommitted_rules()
-    if uncommitted is not None:
-        return uncommitted
+    if (edited := versions.uncommitted_rules()) is not None:
+        return edited
     behind = None if stale.number is None else Version(stale.number, stale.epoch)
     renewed = _renewed(seen, behind)
     return _reload(seen, behind) if renewed is None else renewed
@@ -205,9 +203,8 @@ def _reread(seen: RuleSet, behind: Version | None) -> RuleSet:
         except Error as error:
             _state.failed_at = time.monotonic()
             raise RulesUnavailable("The rules are stale and the database cannot be read now.") from error
-        uncommitted = versions.uncommitted_rules()
-        if uncommitted is not None:  # it contains the new epoch
-            return uncommitted
+        if (edited := versions.uncommitted_rules()) is not None:  # it contains the new epoch
+            return edited
         _keep(rules)
         if behind is None:
             get_engine().publish(rules.version)

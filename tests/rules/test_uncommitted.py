@@ -312,9 +312,9 @@ def test_what_another_thread_has_rolled_back_is_forgotten(limit: RuleLimit) -> N
         stays.append(connections["default"])
 
     elsewhere(roll_back)
-    assert uncommitted.are_there_any()
+    assert uncommitted.any_open
     assert quota_of(ask()) == 50
-    assert not uncommitted.are_there_any()
+    assert not uncommitted.any_open
 
 
 def test_a_transaction_that_has_just_begun_is_not_forgotten_with_the_one_before(

@@ -149,7 +149,8 @@ class LocalFirstEngine(LocalRefusals, _LocalFirst):
         """As the engine's; decided locally if the charges' `sync_interval` allows it, or a denial is remembered."""
         counters = self.counters
         if type(charges) is FilledCharges:
-            if now_us is None and not (refund_if_denied or counters.denials.seconds or counters.usage.is_due()):
+            has_usage = (counters.usage.counts or not counters.usage.buffer.is_empty) and counters.usage.is_due()
+            if now_us is None and not (refund_if_denied or counters.denials.seconds or has_usage):
                 if charges.template.is_exact:
                     return self.engine.check(charges, version=version)  # type: ignore[no-any-return]
                 began, changes = counters.now(), counters.by_name.changes
@@ -245,7 +246,8 @@ class AsyncLocalFirstEngine(_LocalFirst):
         """As the engine's; decided locally if the charges' `sync_interval` allows it, or a denial is remembered."""
         counters = self.counters
         if type(charges) is FilledCharges:
-            if now_us is None and not (refund_if_denied or counters.denials.seconds or counters.usage.is_due()):
+            has_usage = (counters.usage.counts or not counters.usage.buffer.is_empty) and counters.usage.is_due()
+            if now_us is None and not (refund_if_denied or counters.denials.seconds or has_usage):
                 if charges.template.is_exact:
                     return await self.engine.check(charges, version=version)  # type: ignore[no-any-return]
                 began, changes = counters.now(), counters.by_name.changes

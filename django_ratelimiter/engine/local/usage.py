@@ -21,26 +21,27 @@ class LocalUsage:
     """Counts of the decisions of `LocalCounters`. Call it under the lock of `LocalCounters`.
 
     buffer: usage of this process that the engine has not counted. clock: monotonic seconds.
+    counts: by minute and field.
     """
 
     def __init__(self, buffer: UsageBuffer, clock: Callable[[], float]) -> None:
-        self._buffer, self._clock = buffer, clock
-        self._counts: dict[tuple[int, str], int] = {}
+        self.buffer, self._clock = buffer, clock
+        self.counts: dict[tuple[int, str], int] = {}
         self._due_at = -inf
 
     def __bool__(self) -> bool:
-        return bool(self._counts or self._buffer)
+        return bool(self.counts or self.buffer)
 
     def is_due(self) -> bool:
         """Return whether there are counts that have waited long enough to be sent."""
-        return not self._buffer.is_empty or (bool(self._counts) and self._clock() >= self._due_at)
+        return not self.buffer.is_empty or (bool(self.counts) and self._clock() >= self._due_at)
 
     def add(self, at_us: int, field: str) -> None:
         """Count a call under a field, which may name a caller; see `usage`."""
         key = at_us // MINUTE_US, field
-        if len(self._counts) >= MAX_APART and key not in self._counts:
+        if len(self.counts) >= MAX_APART and key not in self.counts:
             key = key[0], without_name(field)
-        self._counts[key] = self._counts.get(key, 0) + 1
+        self.counts[key] = self.counts.get(key, 0) + 1
 
     def count(self, verdicts: Sequence[Verdict]) -> None:
         """Count the call of these verdicts."""
@@ -50,13 +51,13 @@ class LocalUsage:
 
     def lease(self) -> UsageCarry | None:
         """Return counts to send with a call. Afterwards call `acknowledge`."""
-        for (minute, field), calls in self._counts.items():
-            self._buffer.add(minute, field, calls)
-        self._counts.clear()
+        for (minute, field), calls in self.counts.items():
+            self.buffer.add(minute, field, calls)
+        self.counts.clear()
         self._due_at = self._clock() + COUNTS_INTERVAL
-        return self._buffer.lease()
+        return self.buffer.lease()
 
     def acknowledge(self, counts: UsageCarry | None, *, done: bool) -> None:
         """Record whether leased counts have arrived; if that is not known, they are sent again."""
         if counts:
-            (self._buffer.acknowledge if done else self._buffer.return_lease)(counts)
+            (self.buffer.acknowledge if done else self.buffer.return_lease)(counts)

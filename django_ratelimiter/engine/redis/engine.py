@@ -34,7 +34,6 @@ from .connections.transport import Transport
 from .core import RedisCore
 from .heartbeats import RedisHeartbeats
 from .packing import RECENT, text_of
-from .partition_notes import PartitionNote
 from .partition_stats import RedisPartitions
 from .protocol import ScriptMode, decode_check
 from .refusals import CounterPipeline, RedisDenials, RedisNames, remembered_in
@@ -112,23 +111,18 @@ class RedisEngine(RedisCore):
         refused: the call is rejected already: its charges are handled as if one more charge had rejected it.
         counts: usage that this process has kept; it is added once, even if the same id is sent several times.
         """
-        is_alone = now_us is None and not (refund_if_denied or refused or counts)
-        if type(charges) is FilledCharges:
-            if is_alone:
-                call = self.encode_filled(charges, version)
-                if call is not None:
-                    return self._check_packed(charges, version, call)
-                if (first := self._encode_new(charges, version)) is not None:
-                    return self._check_new(charges, version, *first)
-        elif (
-            type(charges) is FilledCarry and is_alone and (call := self._encode_carrying(charges, version)) is not None
-        ):
-            return self._check_packed(charges.filled, version, call, carrying=charges)
-        else:
-            charges = list(charges)
-            if is_alone and (plain := self.encode_plain(charges, version)) is not None:
-                return self._check_plain(charges, version, *plain)
-        return run_sync(self._decide(charges, refund_if_denied, version, now_us, refused, counts))
+        if now_us is not None or refund_if_denied or refused or counts:
+            asked = charges if type(charges) is FilledCharges else list(charges)
+            return run_sync(self._decide(asked, refund_if_denied, version, now_us, refused, counts))
+        if type(charges) is not FilledCharges or (call := self.encode_filled(charges, version)) is None:
+            return self._check_otherwise(charges, version)
+        began, reply = monotonic(), self._transport.call(call)
+        try:
+            if reply[0] >= 0:
+                return FilledVerdicts(charges, reply)
+        except NOT_A_REPLY as error:
+            raise self._no_reply(reply) from error
+        return self._check_again(charges, version, reply, began)
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts that `check` would give now. Nothing is charged or counted."""
@@ -220,6 +214,26 @@ class RedisEngine(RedisCore):
         """Record that another engine replaces this one: its breakers do not count any more."""
         (self._cluster or self._transport).retire()
 
+    def _check_otherwise(self, charges: Iterable[Charge], version: int | Version | None) -> Sequence[Verdict]:
+        """Check charges and nothing else, where `encode_filled` packs no call."""
+        if type(charges) is FilledCharges:
+            asked: Sequence[Charge] = charges
+            if (first := self._encode_new(charges, version)) is not None:
+                verdicts = self._check_packed(charges, version, first[0])
+                if type(verdicts) is FilledVerdicts:
+                    self._partition_tracker.acknowledge_new(charges, first[1], verdicts.states.at_us)
+                return verdicts
+        elif type(charges) is FilledCarry and (call := self._encode_carrying(charges, version)) is not None:
+            return self._check_packed(charges.filled, version, call, carrying=charges)
+        else:
+            asked = charges = list(charges)
+            if (plain := self.encode_plain(charges, version)) is not None:
+                verdicts = self._check_packed(charges, version, plain[0], decode_check)
+                if plain[1]:
+                    self._partition_tracker.acknowledge(plain[1], verdicts[0].at_us, charges)
+                return verdicts
+        return run_sync(self._decide(asked, (), version, None, False, None))
+
     def _check_packed(
         self,
         charges: Any,
@@ -237,29 +251,20 @@ class RedisEngine(RedisCore):
         try:
             if reply[0] >= 0:
                 return read(charges, reply)
+        except NOT_A_REPLY as error:
+            raise self._no_reply(reply) from error
+        return self._check_again(charges if carrying is None else list(carrying), version, reply, began)
+
+    def _check_again(
+        self, charges: Sequence[Charge], version: int | Version | None, reply: list[int], began: float
+    ) -> Sequence[Verdict]:
+        """Check charges after a reply that gives no result. began: monotonic seconds, when that call was sent."""
+        try:
             self.decode_retry(reply, None)
         except NOT_A_REPLY as error:
             raise self._no_reply(reply) from error
-        deadline_at, asked = self._deadline and began + self._deadline, charges if carrying is None else list(carrying)
-        return run_sync(self._call(ScriptMode.CHECK, asked, (), version, None, deadline_at=deadline_at))
-
-    def _check_plain(
-        self, charges: list[Charge], version: int | Version | None, call: bytes, notes: Sequence[PartitionNote]
-    ) -> Sequence[Verdict]:
-        """Check charges and nothing else. notes: about partitions that the call sends."""
-        verdicts = self._check_packed(charges, version, call, decode_check)
-        if notes:
-            self._partition_tracker.acknowledge(notes, verdicts[0].at_us, charges)
-        return verdicts
-
-    def _check_new(
-        self, charges: FilledCharges, version: int | Version | None, call: bytes, new: int
-    ) -> Sequence[Verdict]:
-        """Check charges of a new caller. new: which of the partitions are new, as bits."""
-        verdicts = self._check_packed(charges, version, call)
-        if type(verdicts) is FilledVerdicts:
-            self._partition_tracker.acknowledge_new(charges, new, verdicts.states.at_us)
-        return verdicts
+        deadline_at = self._deadline and began + self._deadline
+        return run_sync(self._call(ScriptMode.CHECK, charges, (), version, None, deadline_at=deadline_at))
 
     async def _send(self, shard: int, call: bytes, deadline_at: float | None = None, kind: type = list) -> Any:
         if self._cluster:

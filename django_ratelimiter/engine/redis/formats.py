@@ -85,7 +85,7 @@ class CallFormats:
         if flags:
             words += tuple(map(flags_of, flags, carried))
         if noted:
-            words += tuple([words[place] for place in noted])
+            words += tuple(map(words.__getitem__, noted))
         call = text % words
         return call if len(call) == size else None
 

@@ -116,11 +116,11 @@ class PartitionTracker:
         """
         if now_us // HOUR_US != self._hour:
             return None
-        sampled = self._known.get((charges.template, charges.partitions))
-        if self._left > 1:
+        sampled, left = self._known.get((charges.template, charges.partitions)), self._left
+        if left > 1:
             if sampled is None and not self._meet(charges):
                 return None
-            self._left -= 1
+            self._left = left - 1
             return 0, sampled or 0
         return None if self._new or sampled is None else (self._weight(), sampled)
 

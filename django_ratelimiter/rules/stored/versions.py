@@ -209,7 +209,7 @@ def last_publish_failed() -> bool:
 
 def uncommitted_rules() -> RuleSet | None:
     """Return the rules as edited in this thread's open transaction; `None` if it has no edits."""
-    return _rules_of_this_transaction() if uncommitted.are_there_any() else None
+    return _rules_of_this_transaction() if uncommitted.any_open else None
 
 
 @async_unsafe("Rules are being edited, perhaps in the transaction of this task; `limiter.acheck` asks in a thread.")

@@ -210,7 +210,7 @@ def test_a_reply_that_arrives_while_the_thread_waits_for_its_turn_is_taken(redis
 
     def late(buffer: bytearray) -> int:
         connection._receive = receive
-        wait_until(lambda: connection._has_arrived(0))
+        wait_until(lambda: connection.has_arrived(0))
         raise TimeoutError("timed out")
 
     connection._receive = late

@@ -195,6 +195,21 @@ def test_a_forgotten_engine_hangs_up(redis_url: str) -> None:
     assert caught == []
 
 
+@pytest.mark.parametrize("has_poll", [True, False], ids=["poll", "no poll"])
+def test_a_connection_that_the_server_has_closed_is_replaced(
+    server: RedisServer, has_poll: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows has no poll, nor have green threads; there redis-py tests it, and raises at the end of a connection."""
+    if not has_poll:
+        monkeypatch.setattr("django_ratelimiter.engine.redis.connections.connection.select", object())
+    with redis.Redis.from_url(server.url) as client:
+        engine = RedisEngine(client, deadline=20.0)
+        assert engine.check([DAY])[0].remaining == DAY.limit.quota - 1
+        for number in (2, 3):
+            client.client_kill_filter(_type="normal", skipme=True)  # replies after it has closed them
+            assert engine.check([DAY])[0].remaining == DAY.limit.quota - number
+
+
 def test_an_answer_that_is_an_error_keeps_the_connection(server: RedisServer) -> None:
     with redis.Redis.from_url(server.url) as client:
         engine = RedisEngine(client)

@@ -118,14 +118,14 @@ class Connection:
 
     __slots__ = (
         "_buffer",
-        "_has_arrived",
-        "_has_more",
         "_reader",
         "_receive",
         "_redis_connection",
         "_send",
         "_sock",
         "_timeout",
+        "has_arrived",
+        "has_more",
     )
 
     def __init__(self, redis_connection: Any, timeout: float | None) -> None:
@@ -135,14 +135,16 @@ class Connection:
             self._sock.settimeout(timeout)
         self._timeout = self._sock.gettimeout()
         self._reader = reader_for(redis_connection)
-        self._has_more: Callable[[], bool] = self._reader.has_data
+        #: Whether a part of a reply is left that was received and not read.
+        self.has_more: Callable[[], bool] = self._reader.has_data
         self._buffer = bytearray(4_096)
         self._send, self._receive = self._sock.sendall, self._sock.recv_into
-        self._has_arrived = _arrival_check(redis_connection)
+        #: Whether data or the end of the connection has arrived; its argument: milliseconds to wait.
+        self.has_arrived = _arrival_check(redis_connection)
 
     def is_usable(self) -> bool:
         """True if a call may be sent: the server has not disconnected, and there is no unread data."""
-        return not self._has_arrived(0) and not self._has_more()
+        return not self.has_arrived(0) and not self.has_more()
 
     def call(self, call: bytes, deadline_at: float | None, *, full_timeout: bool) -> Any:
         """Send one call and return its reply, which may be an exception.
@@ -198,7 +200,7 @@ class Connection:
 
     def _receive_late(self, error: TimeoutError) -> int:
         """Read once more after a timeout: the reply may have arrived while this thread waited for the GIL."""
-        if not self._has_arrived(0):
+        if not self.has_arrived(0):
             raise error
         self._sock.settimeout(LATE_REPLY_GRACE)
         size: int = self._receive(self._buffer)
@@ -214,8 +216,14 @@ class Connection:
 def _arrival_check(redis_connection: Any) -> Callable[[int], object]:
     """Return a function that tests whether data or the end has arrived. Argument: milliseconds to wait."""
     if not hasattr(select, "poll"):  # Windows, and green threads
-        can_read: Callable[[int], object] = redis_connection.can_read
-        return can_read
+
+        def has_arrived(milliseconds: int) -> object:
+            try:
+                return redis_connection.can_read(milliseconds / 1_000)
+            except (RedisError, OSError):
+                return True  # the end
+
+        return has_arrived
     poll = select.poll()
     poll.register(redis_connection._sock, select.POLLIN)
     return poll.poll

@@ -66,12 +66,15 @@ class ConnectionPool:
                 connection = self.idle.pop()
             except IndexError:
                 return None
-            try:
-                if connection.is_usable():
-                    return connection
-            except (RedisError, OSError):
-                pass
+            if connection.is_usable():
+                return connection
             connection.close()  # closed by the server, or with unread data
+
+    def acquire_instead(self, unusable: Connection | None, deadline_at: float | None) -> Connection:
+        """Close an unusable connection, if there was one, and return another; see `acquire`."""
+        if unusable is not None:
+            unusable.close()
+        return self.try_acquire() or self.acquire(deadline_at)
 
     def acquire(self, deadline_at: float | None) -> Connection:
         """Return a connection as soon as there is one. Raises the exception of connecting, or RedisTimeoutError."""
@@ -100,8 +103,12 @@ class ConnectionPool:
         """Keep a connection for the next call."""
         self.idle.append(connection)
         if self.waiters:
-            with self._changed:
-                self._changed.notify()
+            self.notify()
+
+    def notify(self) -> None:
+        """Let a call look that waits for a connection."""
+        with self._changed:
+            self._changed.notify()
 
     def report_failure(self, error: Exception) -> None:
         """Record a failed call. After several failures the thread begins to probe, unless too many calls ran at once.

@@ -58,9 +58,12 @@ class Transport:
         if full_timeout and self._deadline is not None:
             deadline_at = monotonic() + self._deadline
         try:
-            connection = pool.try_acquire()
-            if connection is None:
-                connection, full_timeout = pool.acquire(deadline_at), deadline_at is None
+            try:
+                connection: Connection | None = pool.idle.pop()
+            except IndexError:
+                connection = None
+            if connection is None or connection.has_arrived(0) or connection.has_more():
+                connection, full_timeout = pool.acquire_instead(connection, deadline_at), deadline_at is None
             try:
                 reply = connection.call(packed, deadline_at, full_timeout=full_timeout)
                 if type(reply) is not list:
@@ -73,7 +76,9 @@ class Transport:
         except (RedisError, OSError) as error:
             pool.report_failure(error)
             raise EngineUnavailable(f"Redis did not decide: {explain(error)}") from error
-        pool.release(connection)
+        pool.idle.append(connection)
+        if pool.waiters:
+            pool.notify()
         if pool.breaker.failures:
             pool.breaker.succeed()
         if type(reply) is not list:
