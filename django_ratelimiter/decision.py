@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
-from .engine.base import Charge, Verdict, Version, leases
+from .engine.base import Verdict, Version, leases
 from .engine.limits import Limit
 from .engine.templates import FilledVerdicts
 from .rules.records import RuleRecord, TierRecord
@@ -54,29 +54,6 @@ class Result(NamedTuple):
         return None if digest is None else reference_of(self.rule.slug, digest)
 
 
-class Answer(Protocol):
-    """The engine's result for a request. Its parts are computed when they are read."""
-
-    @property
-    def charges(self) -> Iterable[tuple[RuleRecord, TierRecord | None, Charge]]:
-        """The charges, each with its rule and tier."""
-
-    @property
-    def owners(self) -> Sequence[tuple[RuleRecord, TierRecord | None]]:
-        """The rule and tier of each charge."""
-
-    @property
-    def verdicts(self) -> FilledVerdicts:
-        """The engine's verdicts."""
-
-    @property
-    def is_plain(self) -> bool:
-        """True if no charge has consequences; see `limiter.templates`."""
-
-    def results(self) -> tuple[Result, ...]:
-        """Return the results of the charges."""
-
-
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The decision on a request.
@@ -96,15 +73,18 @@ class Decision:
     results: tuple[Result, ...]
     version: Version
     access: AccessRecord | None = None
-    #: The engine's answer until the results are read. Results can be changed, so it is dropped then.
-    answer: Answer | None = field(default=None, init=False, repr=False, compare=False)
+    #: The engine's verdicts until the results are read. Results can be changed, so they are dropped then.
+    answer: FilledVerdicts | None = field(default=None, init=False, repr=False, compare=False)
+    #: True while there is an answer none of whose charges has consequences; see `limiter.templates`.
+    is_plain: bool = field(default=False, init=False, repr=False, compare=False)
 
     @classmethod
-    def of(cls, answer: Answer, version: Version) -> Decision:
+    def of(cls, answer: FilledVerdicts, version: Version) -> Decision:
         """Return the decision for an answer. Its results are computed when they are read."""
         draft: Any = _Draft()
-        draft.allowed, draft.version, draft.answer = not answer.verdicts.is_denied, version, answer
-        if answer.is_plain:
+        draft.allowed, draft.version, draft.answer = not answer.is_denied, version, answer
+        is_plain = draft.is_plain = answer.charges.template.is_plain
+        if is_plain:
             draft.delay = 0.0
         draft.__class__ = cls
         return draft  # type: ignore[no-any-return]
@@ -117,10 +97,9 @@ class Decision:
         if name not in ("delay", "binding", "results"):
             raise AttributeError(f"A decision has no {name!r}.")
         if self.answer is not None:
-            whole = decide(self.answer.results(), self.version)
-            for part in ("delay", "binding", "results"):
+            whole = decide(results_of(self.answer), self.version)
+            for part in ("delay", "binding", "results", "answer", "is_plain"):
                 _set(self, part, getattr(whole, part))
-            _set(self, "answer", None)
         return object.__getattribute__(self, name)
 
     @property
@@ -141,7 +120,7 @@ class Decision:
         if self.access is not None:
             return None
         if self.answer is not None:
-            return self.answer.verdicts.retry_after
+            return self.answer.retry_after
         if self.unavailable:
             return UNAVAILABLE_RETRY_SECONDS
         waits = [result.verdict.retry_after for result in self.refused_by if result.verdict]
@@ -165,6 +144,15 @@ class _Draft:
 
 
 _set: Final = object.__setattr__
+
+
+def results_of(answer: FilledVerdicts) -> list[Result]:
+    """Return the results of the charges of some rules."""
+    owners: Sequence[tuple[RuleRecord, TierRecord | None]] = answer.charges.template.owners
+    return [
+        Result(rule, tier, verdict.charge.limit, verdict, rule.mode)
+        for (rule, tier), verdict in zip(owners, answer, strict=True)
+    ]
 
 
 #: For a request that no rule matches, or while enforcement is stopped.

@@ -64,7 +64,7 @@ class RateLimitMiddleware:
                 drop_fields(response)  # set by no view, but perhaps by a cache
             decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
             if decision is not NOTHING_TO_DECIDE:
-                if decision.answer is None or not decision.answer.is_plain:
+                if not decision.is_plain:
                     refunds.refund_unearned(request, response)
                 write_fields(request, response, decision)
         except BaseException:  # no response will follow whose end could release the leases
@@ -85,7 +85,7 @@ class RateLimitMiddleware:
                 drop_fields(response)
             decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
             if decision is not NOTHING_TO_DECIDE:
-                if decision.answer is None or not decision.answer.is_plain:
+                if not decision.is_plain:
                     await refunds.arefund_unearned(request, response)
                 write_fields(request, response, decision)
         except (Exception, CancelledError):  # cancelled: the client has disconnected

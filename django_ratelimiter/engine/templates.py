@@ -53,7 +53,7 @@ class CallTemplate:
     if all charges have one; else 0. own: the places of the partitions that distinguish callers, one for each source.
     unsplit: the labels of charges whose counters all callers share. takes_leases: an allowed call may hold leases.
     is_counted: usage is counted under a label. kept: data that other modules cache for it, by module. It is freed with
-    the template, so that deleted rules use no memory.
+    the template, so that deleted rules use no memory. owners, is_plain: see `limiter.templates`; no engine reads them.
     """
 
     __slots__ = (
@@ -61,8 +61,10 @@ class CallTemplate:
         "is_counted",
         "is_exact",
         "is_fixed",
+        "is_plain",
         "kept",
         "own",
+        "owners",
         "sync_interval",
         "takes_leases",
         "templates",
@@ -71,6 +73,8 @@ class CallTemplate:
 
     def __init__(self, templates: Sequence[ChargeTemplate], sources: Sequence[object] | None = None) -> None:
         self.templates = tuple(templates)
+        self.owners: Sequence[Any] = ()
+        self.is_plain = False
         self.kept: dict[object, Any] = {}
         split = [place for place, each in enumerate(self.templates) if each.is_split]
         places = {sources[place] if sources else place: place for place in reversed(split)}
@@ -281,6 +285,7 @@ def verdicts_of_passed(charges: Sequence[Charge], reply: Sequence[int]) -> list[
 
 def is_from_engine(verdicts: Sequence[Verdict]) -> bool:
     """Return whether these verdicts come from the engine, and not from this process."""
-    if isinstance(verdicts, FilledVerdicts):
-        return not verdicts.is_local
+    is_local: bool | None = getattr(verdicts, "is_local", None)
+    if is_local is not None:
+        return not is_local
     return not verdicts or type(verdicts[0]) is Verdict

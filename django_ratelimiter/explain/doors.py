@@ -19,7 +19,7 @@ from ..engine.base import Verdict, as_charged
 from ..exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
 from ..limiter.charges import NO_ENTITLEMENT, LimitRequest, access_entry_for, build_charges, entitlement_of
 from ..limiter.path import ATTEMPTS, trials
-from ..limiter.templates import RuleCharge
+from ..limiter.templates import RuleCharge, owned
 from ..middleware import decides_later, exemption
 from ..rules import cache
 from ..rules.records import RuleRecord
@@ -231,7 +231,7 @@ def _ask(passage: Passage, request: LimitRequest) -> Decision:
         return _decided_so_far(passage, decision)
     if rules.tiers:
         door.entitlement = entitlement_of(rules, request, lambda number: setattr(door, "assignment", number))
-    door.charges = list(charges)
+    door.charges = owned(charges)
     if door.charges:
         latest = _decided(passage, door)
         if not latest.allowed:

@@ -11,7 +11,7 @@ from ..decision import NOTHING_TO_DECIDE, Decision, merge
 from ..engine.base import Verdict, leases
 from ..engine.templates import CounterStates, FilledCharges, FilledVerdicts, verdicts_from
 from ..limiter.charges import Only, needs_user
-from ..limiter.templates import MaxDelay, RuleCallTemplate, RuleCharges
+from ..limiter.templates import MaxDelay, RuleCallTemplate, decision_of
 from ..rules.records import RuleRecord, TierRecord
 from ..rules.ruleset import RuleSet
 from ..values.access import AccessRecord
@@ -44,7 +44,7 @@ class Replay:
         self._plans: dict[tuple[str, ...], ReplayPlan] = {}
         self._outcomes: dict[Any, ReplayOutcome] = {}
         self._in_flight: list[tuple[int, int, list[Verdict]]] = []
-        self._latest: list[tuple[RuleCharges, Sequence[Verdict]]] = []
+        self._latest: list[tuple[FilledCharges, Sequence[Verdict]]] = []
         self._unread: _Unread | None = None
         self._denied: AccessRecord | None = None
         self._decision: Decision | None = None
@@ -71,7 +71,7 @@ class Replay:
             return self._decision
         found = NOTHING_TO_DECIDE
         for charges, verdicts in self._decided():
-            found = merge(found, charges.decision(verdicts, self.rules.version))
+            found = merge(found, decision_of(charges, verdicts, self.rules.version))
         return found if self._denied is None else replace(found, allowed=False, access=self._denied)
 
     def _deny(self, access: AccessRecord | None) -> ReplayOutcome:
@@ -126,9 +126,9 @@ class Replay:
                 return NO_RULES
             template = filled
         now, waits = line[0], None
-        found: AllowedCall | CounterStates | None = self.counters.allow_call(template.call, partitions, now)
+        found: AllowedCall | CounterStates | None = self.counters.allow_call(template, partitions, now)
         if found is None:
-            found, _ = self.counters.decide_closely(template.call, partitions, now)
+            found, _ = self.counters.decide_closely(template, partitions, now)
             waits = found.waits if any(found.waits) else None
         self._unread = template, partitions, now, found
         if not template.is_plain:
@@ -136,13 +136,13 @@ class Replay:
         outcome = self._outcomes.get(template if waits is None else (template, *waits_fail(waits)))
         return outcome or self._keep(template, waits or (0,) * len(partitions))
 
-    def _decided(self) -> list[tuple[RuleCharges, Sequence[Verdict]]]:
+    def _decided(self) -> list[tuple[FilledCharges, Sequence[Verdict]]]:
         """Return the last decision. With one entry point, the verdicts are made when they are read."""
         if self._unread is not None:
             (template, partitions, now, found), self._unread = self._unread, None
             states = states_of(found, now) if isinstance(found, list) else found
-            filled = FilledCharges(template.call, partitions)
-            self._latest = [(RuleCharges(template.owners, filled, template), FilledVerdicts.of(filled, states))]
+            filled = FilledCharges(template, partitions)
+            self._latest = [(filled, FilledVerdicts.of(filled, states))]
         return self._latest
 
     def _keep(self, template: RuleCallTemplate, waits: Sequence[int]) -> ReplayOutcome:
@@ -153,7 +153,7 @@ class Replay:
 
     def _decide_in_turn(self, line: AccessLogLine, target: LoggedTarget, caller: LoggedCaller) -> ReplayOutcome:
         """Decide at each entry point until one rejects the request."""
-        decided: list[tuple[RuleCharges, Sequence[Verdict]]] = []
+        decided: list[tuple[FilledCharges, Sequence[Verdict]]] = []
         asked: list[tuple[tuple[RuleRecord, TierRecord | None], bool]] = []
         done: set[str] = set()
         self._latest, self._unread = decided, None
@@ -168,24 +168,22 @@ class Replay:
             if template is None:
                 continue
             receipts = [verdict for _, verdicts in decided for verdict in verdicts]
-            charges = RuleCharges(template.owners, FilledCharges(template.call, partitions), template)
+            charges = FilledCharges(template, partitions)
             verdicts = self._check(charges, line.time_us, receipts)
             decided.append((charges, verdicts))
-            done.update(rule.slug for rule, _ in charges.owners)
-            asked += zip(charges.owners, [not verdict.allowed for verdict in verdicts], strict=True)
+            done.update(rule.slug for rule, _ in template.owners)
+            asked += zip(template.owners, [not verdict.allowed for verdict in verdicts], strict=True)
             if any(not verdict.allowed and verdict.charge.gating for verdict in verdicts):
                 return self._shared_outcome(asked)
         self._end(decided, line)
         return self._shared_outcome(asked) if asked else NO_RULES
 
-    def _check(self, charges: RuleCharges, now: int, receipts: Sequence[Verdict]) -> list[Verdict]:
+    def _check(self, charges: FilledCharges, now: int, receipts: Sequence[Verdict]) -> list[Verdict]:
         """Decide and charge, all or nothing. receipts: refunded if it is denied."""
-        filled = charges.charges
-        assert isinstance(filled, FilledCharges)
-        states, denied = self.counters.decide_call(filled.template, filled.partitions, now)
+        states, denied = self.counters.decide_call(charges.template, charges.partitions, now)
         if denied:
             self.counters.refund(receipts)
-        return verdicts_from(filled, states, denied=denied)
+        return verdicts_from(charges, states, denied=denied)
 
     def _shared_outcome(self, asked: Sequence[tuple[tuple[RuleRecord, TierRecord | None], bool]]) -> ReplayOutcome:
         key = tuple([(rule.slug, tier.slug if tier else "", fails) for (rule, tier), fails in asked])
@@ -206,11 +204,11 @@ class Replay:
         ]
         return self._kind(self._share(due), caller, early=early).fill(caller, target)
 
-    def _end(self, decided: Sequence[tuple[RuleCharges, Sequence[Verdict]]], line: AccessLogLine) -> None:
+    def _end(self, decided: Sequence[tuple[FilledCharges, Sequence[Verdict]]], line: AccessLogLine) -> None:
         """Make the refunds for the response, and record when leases end."""
         unearned = "success" if line.status >= 400 and line.status != 429 else "failure"
         verdicts = [verdict for _, several in decided for verdict in several]
-        owners = [rule for charges, _ in decided for rule, _ in charges.owners]
+        owners = [rule for charges, _ in decided for rule, _ in charges.template.owners]
         back = [
             verdict
             for rule, verdict in zip(owners, verdicts, strict=True)

@@ -14,7 +14,7 @@ from ..conf import settings
 from ..decision import Decision
 from ..engine.base import NEVER
 from .syntax import OURS, joined, shown_limit, state_of
-from .templates import RefusalFacts, quota_fields
+from .templates import RefusalFacts, allowed_fields, rejection_fields
 
 #: The attribute of a response with the decision that its fields show. Only set on rejections: cacheable responses are
 #: pickled.
@@ -46,8 +46,8 @@ def write_fields(
     if facts is None and getattr(response, SHOWS, None) is decision:
         return
     answer, families, kept = decision.answer, settings.HEADERS, response.headers._store
-    if answer is not None and answer.is_plain and not answer.verdicts.is_made:
-        fields = quota_fields(answer, families, facts)
+    if answer is not None and decision.is_plain and not answer.is_made:
+        fields = allowed_fields(answer, families) if decision.allowed else rejection_fields(answer, families, facts)
     else:
         fields = {name.lower(): (name, value) for name, value in response_fields(decision).items()}
     # In one step: Django calls ten functions for each field to check that it is one line of ASCII. All of these are.
@@ -75,8 +75,9 @@ def response_fields(decision: Decision) -> dict[str, str]:
     Only enforced limits are shown. A degraded decision shows no quota, because the remaining quota is not known.
     """
     answer = decision.answer
-    if answer is not None and answer.is_plain and not answer.verdicts.is_made:
-        return dict(quota_fields(answer, settings.HEADERS).values())
+    if answer is not None and decision.is_plain and not answer.is_made:
+        fields_of = allowed_fields if decision.allowed else rejection_fields
+        return dict(fields_of(answer, settings.HEADERS).values())
     fields: dict[str, str] = {}
     if not decision.allowed and (seconds := retry_after(decision)) is not None:
         fields["Retry-After"] = str(seconds)

@@ -160,7 +160,7 @@ def _page(request: HttpRequest, context: dict[str, object]) -> str | None:
 
 def _facts_of(decision: Decision) -> RefusalFacts:
     answer = decision.answer
-    if answer is not None and answer.is_plain and not answer.verdicts.is_made:  # and no access entry has denied it
+    if answer is not None and decision.is_plain and not answer.is_made:  # and no access entry has denied it
         return refusal_facts(answer)
     message = decision.binding.rule.message if decision.binding and not decision.access else ""
     policies = tuple(dict.fromkeys(policy_name(result) for result in decision.refused_by))

@@ -7,9 +7,8 @@ from math import inf
 from operator import itemgetter, truediv
 from typing import NamedTuple
 
-from ..decision import Answer
 from ..engine.base import NEVER
-from ..engine.templates import CounterStates
+from ..engine.templates import CounterStates, FilledVerdicts
 from ..values.references import DIGITS
 from .policies import UntilMore, flow_of, name_of
 from .syntax import LARGEST_INTEGER, shown_limit
@@ -86,61 +85,18 @@ class RefusalFacts(NamedTuple):
     binding: LimitTemplate | None = None
 
 
-def quota_fields(answer: Answer, families: tuple[str, ...], facts: RefusalFacts | None = None) -> dict[str, Field]:
-    """Return the fields of both families that are sent, and Retry-After for a rejection, by their lower-case names.
+def allowed_fields(answer: FilledVerdicts, families: tuple[str, ...]) -> dict[str, Field]:
+    """Return the fields of both families that are sent with an allowed request, by their lower-case names.
 
-    For calls with `is_plain`: no limit has a soft quota or delays requests. facts: of the rejection, if they
-    are known.
+    For decisions with `is_plain`: no limit has a soft quota or delays requests. One loop, because every response waits
+    for it: between two requests the CPU caches are replaced, and then each function call costs more than the steps
+    that it saves, even if it is written in C.
     """
-    verdicts = answer.verdicts
-    template = verdicts.charges.template.kept.get(FieldTemplate) or _template_of(answer)
-    if not verdicts.is_denied and template.usual is not None:
-        return _usual_fields(template, template.usual, verdicts.states, families)
-    policy, limits, usual, capacities, pick, _ = template
-    fields: dict[str, Field] = {}
-    if not limits:
-        return fields
-    states, is_denied = verdicts.states, verdicts.is_denied
-    at_us, remaining, waits, resets, _ = states
-    text = None
-    if is_denied:
-        _, _, seconds, _, reference, found = facts or refusal_facts(answer)
-        assert found is not None
-        binding = found
-        if seconds is not None:
-            fields["retry-after"] = "Retry-After", str(seconds)
-        if usual is not None and seconds is not None and waits.count(0) == len(waits) - 1:
-            # Retry-After might be earlier than the time of a limit that does not reject, so that limit has no time.
-            until, text = usual.refused[binding.place]
-            left = pick(remaining)
-            text %= (*left[:until], seconds, *left[until:])
-    else:
-        left = pick(remaining)
-        tightness = [*map(truediv, left, capacities)]
-        binding = limits[tightness.index(min(tightness))]
-    if "ratelimit" in families:
-        fields["ratelimit-policy"] = policy
-        fields["ratelimit"] = "RateLimit", text or _states(limits, states, is_denied)
-    if "x-ratelimit" in families:
-        place, _, fields["x-ratelimit-limit"], _, _, _, is_closed, *_ = binding
-        fields["x-ratelimit-remaining"] = "X-RateLimit-Remaining", "0" if is_closed else str(remaining[place])
-        # A time in whole seconds.
-        fields["x-ratelimit-reset"] = "X-RateLimit-Reset", str(-(-(at_us + resets[place]) // 1_000_000))
-        if is_denied:
-            assert reference is not None
-            fields["x-ratelimit-reference"] = "X-RateLimit-Reference", reference
-    return fields
-
-
-def _usual_fields(
-    template: FieldTemplate, usual: UsualStates, states: CounterStates, families: tuple[str, ...]
-) -> dict[str, Field]:
-    """Return the fields of `quota_fields` if all limits allow the request, the common case.
-
-    One loop, because every response waits for it: between two requests the CPU caches are replaced, and then each
-    function call costs more than the steps that it saves, even if it is written in C.
-    """
-    at_us, remaining, _, resets, _ = states
+    template = answer.charges.template.kept.get(FieldTemplate) or _template_of(answer)
+    usual = template.usual
+    if usual is None:
+        return _unusual_fields(template, answer.states, families)
+    at_us, remaining, _, resets, _ = answer.states
     numbers: list[int] = []
     least, quota, tightest, have_seconds = inf, NO_FIELD, 0, True
     for place, capacity, by, per, shown in usual.limits:
@@ -153,14 +109,68 @@ def _usual_fields(
             least, quota, tightest = share, shown, place
     fields: dict[str, Field] = {}
     if "ratelimit" in families:
-        text = usual.text % tuple(numbers) if have_seconds else _states(template.limits, states, False)
+        text = usual.text % tuple(numbers) if have_seconds else _states(template.limits, answer.states, False)
         fields["ratelimit-policy"], fields["ratelimit"] = template.policy, ("RateLimit", text)
     if "x-ratelimit" in families:
-        fields["x-ratelimit-limit"] = quota
-        fields["x-ratelimit-remaining"] = "X-RateLimit-Remaining", f"{remaining[tightest]}"
-        # A time in whole seconds.
-        fields["x-ratelimit-reset"] = "X-RateLimit-Reset", f"{-(-(at_us + resets[tightest]) // 1_000_000)}"
+        fields |= _older_family(quota, remaining[tightest], at_us + resets[tightest])
     return fields
+
+
+def _unusual_fields(template: FieldTemplate, states: CounterStates, families: tuple[str, ...]) -> dict[str, Field]:
+    """Return the fields of `allowed_fields` if there is no limit, or one needs more than its flow."""
+    if not template.limits:
+        return {}
+    tightness = [*map(truediv, template.pick(states.remaining), template.capacities)]
+    place, _, quota, *_ = template.limits[tightness.index(min(tightness))]
+    fields: dict[str, Field] = {}
+    if "ratelimit" in families:
+        text = _states(template.limits, states, False)
+        fields["ratelimit-policy"], fields["ratelimit"] = template.policy, ("RateLimit", text)
+    if "x-ratelimit" in families:
+        fields |= _older_family(quota, states.remaining[place], states.at_us + states.resets[place])
+    return fields
+
+
+def rejection_fields(
+    answer: FilledVerdicts, families: tuple[str, ...], facts: RefusalFacts | None = None
+) -> dict[str, Field]:
+    """Return the fields of a rejection as `allowed_fields` does, and Retry-After.
+
+    facts: of the rejection, if they are known.
+    """
+    template = answer.charges.template.kept.get(FieldTemplate) or _template_of(answer)
+    _, _, seconds, _, reference, binding = facts or refusal_facts(answer)
+    assert binding is not None
+    assert reference is not None
+    fields: dict[str, Field] = {}
+    if seconds is not None:
+        fields["retry-after"] = "Retry-After", str(seconds)
+    at_us, remaining, waits, resets, _ = answer.states
+    if "ratelimit" in families:
+        usual = template.usual
+        if usual is not None and seconds is not None and waits.count(0) == len(waits) - 1:
+            # Retry-After might be earlier than the time of a limit that does not reject, so that limit has no time.
+            until, text = usual.refused[binding.place]
+            left = template.pick(remaining)
+            text %= (*left[:until], seconds, *left[until:])
+        else:
+            text = _states(template.limits, answer.states, True)
+        fields["ratelimit-policy"], fields["ratelimit"] = template.policy, ("RateLimit", text)
+    if "x-ratelimit" in families:
+        left = 0 if binding.is_closed else remaining[binding.place]
+        fields |= _older_family(binding.quota, left, at_us + resets[binding.place])
+        fields["x-ratelimit-reference"] = "X-RateLimit-Reference", reference
+    return fields
+
+
+def _older_family(quota: Field, remaining: int, reset_us: int) -> dict[str, Field]:
+    """Return the fields whose names begin with X-RateLimit-. quota: the first of them. reset_us: since the epoch."""
+    return {
+        "x-ratelimit-limit": quota,
+        "x-ratelimit-remaining": ("X-RateLimit-Remaining", f"{remaining}"),
+        # A time in whole seconds.
+        "x-ratelimit-reset": ("X-RateLimit-Reset", f"{-(-reset_us // 1_000_000)}"),
+    }
 
 
 def _states(limits: Iterable[LimitTemplate], states: CounterStates, is_denied: bool) -> str:
@@ -182,25 +192,25 @@ def _states(limits: Iterable[LimitTemplate], states: CounterStates, is_denied: b
     return ",".join(shown)
 
 
-def refusal_facts(answer: Answer) -> RefusalFacts:
+def refusal_facts(answer: FilledVerdicts) -> RefusalFacts:
     """Return the facts of a rejection whose results were not read."""
-    verdicts = answer.verdicts
-    template, place = verdicts.charges.template.kept.get(FieldTemplate) or _template_of(answer), verdicts.binding
+    template, place = answer.charges.template.kept.get(FieldTemplate) or _template_of(answer), answer.binding
     assert place is not None
-    binding, waits = template.by_place[place], verdicts.states.waits
+    binding, waits = template.by_place[place], answer.states.waits
     wait, policies = waits[place], binding.policies
     if waits.count(0) != len(waits) - 1:  # perhaps several reject
         shown = zip(template.limits, template.pick(waits), strict=True)
         policies = tuple(dict.fromkeys([limit.policies[0] for limit, each in shown if each]))
     seconds = None if wait < 0 else -(-wait // 1_000_000)
-    reference = f"{binding.rule}#{verdicts.charges.partitions[place][:DIGITS]}"
+    reference = f"{binding.rule}#{answer.charges.partitions[place][:DIGITS]}"
     return _new(RefusalFacts, (429, binding.message, seconds, policies, reference, binding))
 
 
-def _template_of(answer: Answer) -> FieldTemplate:
+def _template_of(answer: FilledVerdicts) -> FieldTemplate:
     """Return the template of a call, to be cached: finding a name may take longer than all the rest."""
+    call = answer.charges.template
     items, limits = [], []
-    for place, (rule, tier, charge) in enumerate(answer.charges):
+    for place, ((rule, tier), charge) in enumerate(zip(call.owners, answer.charges, strict=True)):
         if rule.mode == "enforce":
             limit = charge.limit
             shown = shown_limit(rule, tier, limit)
@@ -219,7 +229,6 @@ def _template_of(answer: Answer) -> FieldTemplate:
                     rule.slug,
                 )
             )
-    call = answer.verdicts.charges.template
     template = call.kept[FieldTemplate] = FieldTemplate(
         ("RateLimit-Policy", ",".join(items)),
         tuple(limits),

@@ -16,9 +16,10 @@ from typing import Any, Final
 from django.http import HttpRequest
 
 from ..backend import server_in_words
-from ..decision import Answer, Decision, Result
+from ..decision import Decision, Result
 from ..engine.base import Verdict, Version
 from ..engine.fallback import FallbackEngine
+from ..engine.templates import FilledVerdicts
 from ..exceptions import EngineUnavailable
 from ..identity import Identity, digest, partition
 from ..locks import freed_by_fork
@@ -81,12 +82,12 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
         if logger.isEnabledFor(logging.WARNING):
             _log_refusal(decision)
         match = request.resolver_match
-        about = (answer.verdicts.charges.partitions if answer else None, match.view_name if match else "")
+        about = (answer.charges.partitions if answer else None, match.view_name if match else "")
         if names_until.get(about, 0.0) < monotonic():  # tested here, because most rejections repeat a known caller
             await _tell_names(io, request, latest, about)
         if limit_exceeded.receivers:
             await io.send(limit_exceeded, Decision, request=request, decision=decision)
-    if answer is None or not answer.is_plain:
+    if not latest.is_plain:
         await _send_soft(io, request, latest, decision)
     if quota_reached.receivers:
         for result in latest.results:
@@ -175,12 +176,11 @@ def _refusing(latest: Decision) -> Iterator[tuple[RuleRecord, str]]:
             yield result.rule, result.digest or ""
 
 
-def _refusing_by(answer: Answer) -> Iterator[tuple[RuleRecord, str]]:
-    verdicts = answer.verdicts
-    gates, partitions = verdicts.charges.template.gates, verdicts.charges.partitions
-    for place, wait in enumerate(verdicts.states.waits):
-        if gates[place] and (wait > 0 or wait == -1):
-            yield answer.owners[place][0], partitions[place]
+def _refusing_by(answer: FilledVerdicts) -> Iterator[tuple[RuleRecord, str]]:
+    template, partitions = answer.charges.template, answer.charges.partitions
+    for place, wait in enumerate(answer.states.waits):
+        if template.gates[place] and (wait > 0 or wait == -1):
+            yield template.owners[place][0], partitions[place]
 
 
 def _partition_of(request: HttpRequest, names: tuple[str, ...]) -> tuple[str, str] | None:
@@ -189,16 +189,15 @@ def _partition_of(request: HttpRequest, names: tuple[str, ...]) -> tuple[str, st
     return None if value is None else (digest(value), value)
 
 
-def _refusal_of(answer: Answer, version: Version) -> tuple[str, dict[str, Any]]:
+def _refusal_of(answer: FilledVerdicts, version: Version) -> tuple[str, dict[str, Any]]:
     """Return the names of the rules that reject a request, and the log attributes, without computing the results."""
-    verdicts = answer.verdicts
-    waits, binding = verdicts.states.waits, verdicts.binding
+    waits, binding = answer.states.waits, answer.binding
     assert binding is not None
-    rule, tier = answer.owners[binding]
+    rule, tier = answer.charges.template.owners[binding]
     names = slug = rule.slug
     if waits.count(0) != len(waits) - 1:  # perhaps several rules reject
         names = ", ".join(dict.fromkeys([refusing.slug for refusing, _ in _refusing_by(answer)]))
-    partition = verdicts.charges.partitions[binding]
+    partition = answer.charges.partitions[binding]
     return names, {
         "rule": slug,
         "tier": tier and tier.slug,

@@ -16,7 +16,7 @@ from ..rules.ruleset import RuleSet
 from . import events
 from .charges import LimitRequest
 from .io import IO
-from .templates import RuleCharges
+from .templates import RuleCharges, owned
 
 _local = FallbackEngine()
 
@@ -28,7 +28,7 @@ ChargesFor = Callable[[IO, RuleSet, LimitRequest], Awaitable[RuleCharges]]
 async def decide_by_policy(io: IO, request: LimitRequest, charges_for: ChargesFor, error: Exception) -> Decision | None:
     """Decide by each rule's failure policy: local, open or closed. If one `closed` rule rejects, none is charged."""
     rules = await io.look_up(cache.rules_during_outage, together=True)
-    charges = await charges_for(io, rules, request)
+    charges = owned(await charges_for(io, rules, request))
     if not charges:
         return None
     await events.send_degraded(io, _local, error)

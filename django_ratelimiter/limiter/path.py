@@ -8,7 +8,7 @@ data that this process already has.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -19,7 +19,8 @@ from django.core.exceptions import SynchronousOnlyOperation
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision, merge
 from ..decision import decide as decision_from
-from ..engine.templates import is_from_engine
+from ..engine.base import Verdict
+from ..engine.templates import FilledVerdicts, is_from_engine
 from ..exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
 from ..identity import UserNotLoaded
 from ..rules import cache
@@ -28,7 +29,7 @@ from ..signals import quota_reached
 from . import events, fallback, leases, observer, refunds
 from .charges import LimitRequest, build_charges
 from .io import IO
-from .templates import NO_CHARGES, RuleCharges
+from .templates import NO_CHARGES, RuleCharges, decision_of, owned
 
 #: Explained requests, which no client has sent, by their id, with what decides them. They are not charged.
 trials: Final[dict[int, Callable[[LimitRequest], Decision]]] = {}
@@ -60,10 +61,9 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
         return earlier
     decision = latest if earlier is NOTHING_TO_DECIDE else merge(earlier, latest)
     http.ratelimit = decision  # type: ignore[attr-defined]
-    answer = latest.answer
-    if answer is not None and answer.is_plain and latest.allowed and not quota_reached.receivers:
+    if latest.is_plain and latest.allowed and not quota_reached.receivers:
         return decision  # no event to send, and no lease to release
-    if (answer is None or not answer.is_plain) and latest.leases:
+    if not latest.is_plain and latest.leases:
         leases.on_request_closed(http, partial(refunds.release, decision=latest))
     if not latest.allowed or events.has_events(latest):
         await events.send_events(io, http, latest, decision)
@@ -88,10 +88,12 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
                     charges = await charges_for(io, rules, request)
                 if charges is NO_CHARGES and not cache.is_version_check_due(rules):
                     return None
-                verdicts = await io.check(charges.charges, rules.compared_as, receipts, now_us)
-                if is_from_engine(verdicts):
-                    cache.mark_confirmed(rules)  # else this process has decided itself
-                latest = charges.decision(verdicts, rules.version)
+                verdicts = await io.check(charges, rules.compared_as, receipts, now_us)
+                if type(verdicts) is FilledVerdicts:  # the usual case of `_unusual_decision`
+                    cache.mark_confirmed(rules)
+                    latest = Decision.of(verdicts, rules.version)
+                else:
+                    latest = _unusual_decision(charges, verdicts, rules)
                 break
             except StaleRules as stale:
                 await io.look_up(cache.reload, stale, rules, together=True)
@@ -105,6 +107,13 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
     if began is not None and latest is not None:
         observer.tell(latest, perf_counter() - began)
     return latest
+
+
+def _unusual_decision(charges: RuleCharges, verdicts: Sequence[Verdict], rules: RuleSet) -> Decision:
+    """Return the decision on these charges, which this process may have made itself."""
+    if is_from_engine(verdicts):
+        cache.mark_confirmed(rules)
+    return decision_of(charges, verdicts, rules.version)
 
 
 async def _are_in_force(io: IO, rules: RuleSet) -> bool:
@@ -147,7 +156,7 @@ async def peek_decision(io: IO, request: LimitRequest) -> Decision:
     if charges is NO_CHARGES:
         return replace(NOTHING_TO_DECIDE, version=rules.version)
     try:
-        verdicts = await io.peek(charges.charges, request.now_us)
+        verdicts = await io.peek(charges, request.now_us)
     except EngineUnavailable:
-        return decision_from([each.result(None) for each in charges], rules.version, degraded=True)
-    return charges.decision(verdicts, rules.version)
+        return decision_from([each.result(None) for each in owned(charges)], rules.version, degraded=True)
+    return decision_of(charges, verdicts, rules.version)

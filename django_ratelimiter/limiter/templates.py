@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple
 
 from ..decision import Decision, Result, decide
 from ..engine.base import NEVER, Charge, Verdict, Version
@@ -90,62 +90,37 @@ class RuleTemplate:
         ]
 
 
-class RuleCharges(Sequence[RuleCharge]):
-    """The charges of a request. template: from which they were filled; `None` = from none."""
+class ListedCharges(list[Charge]):
+    """The charges of a request with special arguments. owners: the rule and tier of each."""
 
-    __slots__ = ("charges", "owners", "template")
+    __slots__ = ("owners",)
 
-    def __init__(
-        self,
-        owners: Sequence[tuple[RuleRecord, TierRecord | None]],
-        charges: Sequence[Charge],
-        template: RuleCallTemplate | None = None,
-    ) -> None:
-        self.owners, self.charges, self.template = owners, charges, template
-
-    def __len__(self) -> int:
-        return len(self.owners)
-
-    def __iter__(self) -> Iterator[RuleCharge]:
-        for (rule, tier), charge in zip(self.owners, self.charges, strict=True):
-            yield RuleCharge(rule, tier, charge)
-
-    @overload
-    def __getitem__(self, place: int) -> RuleCharge: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[RuleCharge]: ...
-    def __getitem__(self, place: int | slice) -> RuleCharge | list[RuleCharge]:
-        return list(self)[place]
-
-    def decision(self, verdicts: Sequence[Verdict], version: Version) -> Decision:
-        """Return the decision on these charges."""
-        if self.template is not None and isinstance(verdicts, FilledVerdicts):
-            return Decision.of(_new(RuleVerdicts, (self, self.template.is_plain, verdicts)), version)
-        return decide([*map(RuleCharge.result, self, verdicts)], version)
+    def __init__(self, charges: Sequence[Charge], owners: Sequence[tuple[RuleRecord, TierRecord | None]]) -> None:
+        super().__init__(charges)
+        self.owners = owners
 
 
-class RuleVerdicts(NamedTuple):
-    """The engine's verdicts on the charges of some rules."""
-
-    charges: RuleCharges
-    is_plain: bool
-    verdicts: FilledVerdicts
-
-    @property
-    def owners(self) -> Sequence[tuple[RuleRecord, TierRecord | None]]:
-        """The rule and tier of each charge."""
-        return self.charges.owners
-
-    def results(self) -> tuple[Result, ...]:
-        """Return the results of the charges."""
-        return tuple(map(RuleCharge.result, self.charges, self.verdicts))
-
+#: The charges of a request, for the engine; `owned` adds their rules.
+RuleCharges = ListedCharges | FilledCharges
 
 #: For a request that no rule matches.
-NO_CHARGES: Final = RuleCharges((), ())
+NO_CHARGES: Final = ListedCharges((), ())
 
 
-class RuleCallTemplate:
+def owned(charges: RuleCharges) -> list[RuleCharge]:
+    """Return the charges, each with its rule and tier."""
+    owners = charges.owners if isinstance(charges, ListedCharges) else charges.template.owners
+    return [RuleCharge(rule, tier, charge) for (rule, tier), charge in zip(owners, charges, strict=True)]
+
+
+def decision_of(charges: RuleCharges, verdicts: Sequence[Verdict], version: Version) -> Decision:
+    """Return the decision on these charges."""
+    if isinstance(verdicts, FilledVerdicts):
+        return Decision.of(verdicts, version)
+    return decide([*map(RuleCharge.result, owned(charges), verdicts)], version)
+
+
+class RuleCallTemplate(CallTemplate):
     """The charges of one kind of request.
 
     owners: the rule and tier of each charge. pick: selects the partition of each charge from the one of all callers and
@@ -153,23 +128,20 @@ class RuleCallTemplate:
     refund.
     """
 
-    __slots__ = ("call", "is_plain", "owners", "pick")
+    __slots__ = ("pick",)
 
     def __init__(self, charges: Sequence[tuple[RuleTemplate, int, ChargeTemplate]]) -> None:
-        self.owners = tuple([(template.rule, template.tier) for template, _, _ in charges])
-        self.call = CallTemplate([charge for _, _, charge in charges], [place for _, place, _ in charges])
-        self.pick = _picking([place for _, place, _ in charges])
+        places = [place for _, place, _ in charges]
+        super().__init__([charge for _, _, charge in charges], places)
+        self.owners: Sequence[tuple[RuleRecord, TierRecord | None]] = tuple(
+            [(template.rule, template.tier) for template, _, _ in charges]
+        )
+        self.pick = _picking(places)
         limits: list[Limit] = [charge.charge.limit for _, _, charge in charges]
-        self.is_plain = not self.call.takes_leases and all(
+        self.is_plain = not self.takes_leases and all(
             rule.charge_when == "any" and not limit.holds and limit.soft_quota is None
             for (rule, _), limit in zip(self.owners, limits, strict=True)
         )
-
-    def fill(self, partitions: tuple[str, ...]) -> RuleCharges:
-        """Return the charges of one caller. partitions: the one of all callers, then the one of each source."""
-        if not self.owners:
-            return NO_CHARGES
-        return RuleCharges(self.owners, FilledCharges(self.call, self.pick(partitions)), self)
 
 
 class RuleTemplates:
@@ -191,19 +163,20 @@ class RuleTemplates:
 
     def fill(self, digests: list[str | None]) -> RuleCharges:
         """Return the charges of one caller. digests: of the value of each source; `None` = it is missing."""
-        if None not in digests:
-            template = self.complete
-            if template.owners:
-                filled = FilledCharges(template.call, template.pick((self._of_all, *digests)))  # type: ignore[arg-type]
-                return RuleCharges(template.owners, filled, template)
-            return NO_CHARGES
-        lacking = tuple([each is None for each in digests])
+        template, partitions = self.complete, (self._of_all, *digests)
+        if None in digests:
+            template = self._variant(tuple([each is None for each in digests]))
+            partitions = self._of_all, *[missing() if each is None else each for each in digests]
+        return FilledCharges(template, template.pick(partitions)) if template.owners else NO_CHARGES  # type: ignore[arg-type]
+
+    def _variant(self, lacking: tuple[bool, ...]) -> RuleCallTemplate:
+        """Return the charges without those of callers who lack these of the sources."""
         variant = self._variants.get(lacking)
         if variant is None:
             if len(self._variants) >= MAX_VARIANTS:
                 self._variants.clear()
             variant = self._variants[lacking] = self._lacking(lacking)
-        return variant.fill((self._of_all, *[missing() if each is None else each for each in digests]))
+        return variant
 
     def _lacking(self, lacking: tuple[bool, ...]) -> RuleCallTemplate:
         places: dict[object, int] = {source: place for place, source in enumerate((None, *self.sources))}

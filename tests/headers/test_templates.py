@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine.base import Version
-from django_ratelimiter.engine.templates import FilledVerdicts
+from django_ratelimiter.engine.templates import FilledCharges, FilledVerdicts
 from django_ratelimiter.headers import refusal, response_fields, templates, words_of
 from django_ratelimiter.headers.syntax import LARGEST_INTEGER, shown_limit
 from django_ratelimiter.limiter.templates import RuleTemplates
@@ -57,7 +57,8 @@ def decided(call: RuleTemplates, numbers: list[tuple[int, int, int]]) -> Decisio
     """A decision of the engine's numbers: for each limit what remains, the wait and the time until its reset."""
     charges = call.fill(["x" * 22] * len(call.sources))
     reply = [AT_US, *[number for each in numbers for number in (*each, 0)]]
-    return charges.decision(FilledVerdicts(charges.charges, reply), Version(3))  # type: ignore[arg-type]
+    assert isinstance(charges, FilledCharges)
+    return Decision.of(FilledVerdicts(charges, reply), Version(3))
 
 
 #: No engine tells that more remains than a limit's capacity, and these are small.
@@ -106,7 +107,7 @@ def decision() -> Decision:
 
 def test_parts_are_made_when_somebody_looks(decision: Decision) -> None:
     assert decision.answer is not None
-    assert not decision.answer.verdicts.is_made
+    assert not decision.answer.is_made
     assert decision.binding is decision.results[0]
     assert decision.answer is None
     assert [result.mode for result in decision.results] == ["enforce", "shadow"]

@@ -17,7 +17,7 @@ from django_ratelimiter.limiter.charges import (
     limit_request,
     slot_request,
 )
-from django_ratelimiter.limiter.templates import RuleCharge
+from django_ratelimiter.limiter.templates import RuleCharge, owned
 from django_ratelimiter.models import RuleLimit, Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.values.access import NOBODY
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def found(request: LimitRequest) -> list[RuleCharge]:
-    return [*build_charges(cache.current_rules(), NOBODY, request)]
+    return owned(build_charges(cache.current_rules(), NOBODY, request))
 
 
 def charges(max_delay: MaxDelay = "rule", cost: int | None = None) -> list[Charge]:
