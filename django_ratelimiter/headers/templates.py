@@ -111,8 +111,10 @@ def allowed_fields(answer: FilledVerdicts, families: tuple[str, ...]) -> dict[st
     if "ratelimit" in families:
         text = usual.text % tuple(numbers) if have_seconds else _states(template.limits, answer.states, False)
         fields["ratelimit-policy"], fields["ratelimit"] = template.policy, ("RateLimit", text)
-    if "x-ratelimit" in families:
-        fields |= _older_family(quota, remaining[tightest], at_us + resets[tightest])
+    if "x-ratelimit" in families:  # see `_older_family`
+        fields["x-ratelimit-limit"] = quota
+        fields["x-ratelimit-remaining"] = "X-RateLimit-Remaining", f"{remaining[tightest]}"
+        fields["x-ratelimit-reset"] = "X-RateLimit-Reset", f"{-(-(at_us + resets[tightest]) // 1_000_000)}"
     return fields
 
 

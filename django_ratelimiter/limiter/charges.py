@@ -21,13 +21,15 @@ from ..values.access import NOBODY, AccessList, AccessRecord
 from ..values.partitions import may_need_user
 from .templates import (
     NO_CHARGES,
+    Kind,
     ListedCharges,
     MaxDelay,
     RuleCharges,
     RuleTemplate,
+    RuleTemplates,
+    add_templates,
     missing,
     source_digest,
-    templates_for,
 )
 
 #: Which rules to decide: those that match the request; of them only those of exactly its scope; or all.
@@ -171,9 +173,10 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
     if request.is_usual and identity is not None:
         # All matching rules are due: nothing was decided earlier, and no rule waits for authentication. So this branch
         # needs neither `decided` nor `_meets`.
-        hash_key = settings.HASH_KEY
+        hash_key, (tier, multiplier) = settings.HASH_KEY, entitlement
+        kind: Kind = id(matched), id(tier), multiplier, request.max_delay, hash_key
+        templates: RuleTemplates = rules.kept.get(kind) or add_templates(rules, kind, matched, entitlement)
         digests: list[str | None] = []
-        templates = templates_for(rules, matched, entitlement, request.max_delay, hash_key)
         for source in templates.sources:
             if isinstance(source, str):
                 value = identity.value(source)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ..decision import Decision, Result, decide
 from ..engine.base import NEVER, Charge, Verdict, Version
@@ -13,7 +14,7 @@ from ..engine.limits import Limit
 from ..engine.templates import CallTemplate, ChargeTemplate, FilledCharges, FilledVerdicts
 from ..identity import digest
 from ..rules.records import RuleRecord, TierRecord
-from ..rules.ruleset import NO_VERSION, RuleSet
+from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
 from ..values.partitions import IDENTITIES, encode_partition
 
@@ -25,6 +26,10 @@ MAX_VARIANTS: Final = 32
 
 #: Seconds that an allowed request may be delayed: `None` = any; "rule" = the rule's maximum for synchronous workers.
 MaxDelay = float | str | None
+
+#: What distinguishes the templates of a rule set: the `id` of the rules and of the tier, the multiplier, the longest
+#: delay, and HASH_KEY.
+Kind = tuple[int, int, Decimal, MaxDelay, bytes]
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
@@ -209,30 +214,9 @@ def _picking(places: Sequence[int]) -> Callable[[tuple[str, ...]], tuple[str, ..
     return itemgetter(slice(places[0], places[0] + 1) if places else slice(0))
 
 
-class _Templates:
-    """The templates of one rule set, by the `id` of the rules and the tier, the multiplier, and the delay."""
-
-    def __init__(self, rules: RuleSet, hash_key: bytes) -> None:
-        self.rules, self.hash_key = rules, hash_key
-        self.by_kind: dict[tuple[Any, ...], RuleTemplates] = {}
-
-
-_latest = _Templates(RuleSet(NO_VERSION), b"")
-
-
-def templates_for(
-    rules: RuleSet, matched: Sequence[RuleRecord], entitlement: Entitlement, max_delay: MaxDelay, hash_key: bytes
-) -> RuleTemplates:
-    """Return the templates of these rules; those of the latest rule set are cached. hash_key: the setting."""
-    global _latest
-    latest = _latest
-    if latest.rules is not rules or latest.hash_key is not hash_key:
-        latest = _latest = _Templates(rules, hash_key)
-    tier, multiplier = entitlement
-    kind = id(matched), id(tier), multiplier, max_delay
-    templates = latest.by_kind.get(kind)
-    if templates is None:
-        if len(latest.by_kind) >= MAX_TEMPLATES:
-            latest.by_kind.clear()
-        templates = latest.by_kind[kind] = RuleTemplates(matched, entitlement, max_delay)
+def add_templates(rules: RuleSet, kind: Kind, matched: Sequence[RuleRecord], entitlement: Entitlement) -> RuleTemplates:
+    """Return the templates of these rules, and keep them with the rule set."""
+    if len(rules.kept) >= MAX_TEMPLATES:
+        rules.kept.clear()
+    templates = rules.kept[kind] = RuleTemplates(matched, entitlement, kind[3])
     return templates

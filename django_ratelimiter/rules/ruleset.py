@@ -49,7 +49,8 @@ class RuleSet:
 
     enforced: False = an operator has stopped all enforcement; then no rule and no access entry applies.
     compared_as: the version that calls of the engine send, to compare it with the current one; `None` = no comparison,
-    because these rules are not committed, or there are no tables.
+    because these rules are not committed, or there are no tables. kept: what the limiter caches for these rules. It is
+    freed with them.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class RuleSet:
         self.tiers = {tier.slug: tier for tier in tiers}
         self.rules = tuple(sorted(rules, key=lambda rule: (rule.priority, rule.slug)))
         self.left_out = tuple(left_out)
+        self.kept: dict[Any, Any] = {}
         self._default_tiers = {tier.default_for: tier for tier in self.tiers.values()}
         #: Returns the rules that match a request, in ascending priority, then slug.
         self.match: Callable[[Facts], tuple[RuleRecord, ...]] = RuleIndex(self.rules).match

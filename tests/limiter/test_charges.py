@@ -146,7 +146,7 @@ def test_what_is_remembered_of_rules_is_bounded(make_rule: MakeRule, monkeypatch
     for name in ("a", "b", "c", "d", "a"):
         request = limit_request(RequestFactory().get(f"/{name}/"))
         assert [each.rule.slug for each in found(request)] == [name]
-        assert len(templates._latest.by_kind) <= 2
+        assert len(cache.current_rules().kept) <= 2
 
 
 def test_paths_that_a_client_makes_up_make_no_templates(make_rule: MakeRule) -> None:
@@ -155,7 +155,7 @@ def test_paths_that_a_client_makes_up_make_no_templates(make_rule: MakeRule) -> 
     for number in range(10):
         request = limit_request(RequestFactory().get(f"/blog/{number}/"))
         assert [each.rule.slug for each in found(request)] == ["all"]
-    assert len(templates._latest.by_kind) == 1
+    assert len(cache.current_rules().kept) == 1
 
 
 @pytest.mark.parametrize(
