@@ -15,6 +15,8 @@ from .base import Charge, Verdict
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
+_NO_STATES: Final = "reply: must be a time, and two or four whole numbers for each charge."
+
 #: Extract the parts of `CounterStates` from a reply: the time, then the numbers of each charge in turn.
 _long_parts: Final = itemgetter(0, *[slice(start, None, 4) for start in (1, 2, 3, 4)])
 _short_parts: Final = itemgetter(0, *[slice(start, None, 2) for start in (1, 2)])
@@ -165,7 +167,7 @@ def states_of(reply: Sequence[int], charges: int) -> CounterStates:
         return _new(CounterStates, (at_us, remaining, zeros, resets, zeros))
     if len(reply) == 1 + 4 * charges:
         return _new(CounterStates, _long_parts(reply))
-    raise ValueError("reply: must be a time, and two or four whole numbers for each charge.")
+    raise ValueError(_NO_STATES)
 
 
 class FilledVerdicts(Sequence[Verdict]):
@@ -193,7 +195,9 @@ class FilledVerdicts(Sequence[Verdict]):
             self.states = _new(CounterStates, (reply[0], reply[1::2], zeros, reply[2::2], zeros))
             self.binding, self.is_denied = None, False
         else:
-            self.states = states = states_of(reply, number)
+            if len(reply) != 1 + 4 * number:
+                raise ValueError(_NO_STATES)
+            self.states = states = _new(CounterStates, _long_parts(reply))
             self.binding = binding = states.binding(charges.template.gates) if any(states[2]) else None
             self.is_denied = binding is not None
         self._verdicts: list[Verdict] | None = None

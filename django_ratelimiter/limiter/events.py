@@ -80,9 +80,12 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
     answer = latest.answer
     if not latest.allowed:
         if logger.isEnabledFor(logging.WARNING):
-            _log_refusal(decision)
+            if decision.answer is None:
+                _log_refusal(decision)
+            else:
+                _log_unread(decision.answer, decision.version)
         match = request.resolver_match
-        about = (answer.charges.partitions if answer else None, match.view_name if match else "")
+        about = (None if answer is None else answer.charges.partitions, match.view_name if match else "")
         if names_until.get(about, 0.0) < monotonic():  # tested here, because most rejections repeat a known caller
             await _tell_names(io, request, latest, about)
         if limit_exceeded.receivers:
@@ -159,9 +162,6 @@ def _is_reached_first(result: Result, percent: int) -> bool:
 
 
 def _log_refusal(decision: Decision) -> None:
-    if decision.answer is not None:
-        _refusal_log.write(*_refusal_of(decision.answer, decision.version))
-        return
     names = dict.fromkeys(result.rule.slug for result in decision.refused_by)
     _refusal_log.write(", ".join(names), _extra(decision, decision.binding), _why(decision))
 
@@ -189,8 +189,8 @@ def _partition_of(request: HttpRequest, names: tuple[str, ...]) -> tuple[str, st
     return None if value is None else (digest(value), value)
 
 
-def _refusal_of(answer: FilledVerdicts, version: Version) -> tuple[str, dict[str, Any]]:
-    """Return the names of the rules that reject a request, and the log attributes, without computing the results."""
+def _log_unread(answer: FilledVerdicts, version: Version) -> None:
+    """Log a rejection without computing its results."""
     waits, binding = answer.states.waits, answer.binding
     assert binding is not None
     rule, tier = answer.charges.template.owners[binding]
@@ -198,13 +198,14 @@ def _refusal_of(answer: FilledVerdicts, version: Version) -> tuple[str, dict[str
     if waits.count(0) != len(waits) - 1:  # perhaps several rules reject
         names = ", ".join(dict.fromkeys([refusing.slug for refusing, _ in _refusing_by(answer)]))
     partition = answer.charges.partitions[binding]
-    return names, {
+    attributes = {
         "rule": slug,
         "tier": tier and tier.slug,
         "partition": partition,
         "version": version.number,
         "reference": f"{slug}#{partition[:DIGITS]}",
     }
+    _refusal_log.write(names, attributes)
 
 
 def _why(decision: Decision) -> str:
