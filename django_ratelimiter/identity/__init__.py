@@ -195,7 +195,7 @@ def _api_key(request: HttpRequest) -> str | None:
 
 
 def _raw_api_key(request: HttpRequest) -> str | None:
-    raw = _header(request, settings.API_KEY_HEADER)
+    raw: str = (request.META.get(_meta_name(settings.API_KEY_HEADER)) or "").strip()
     return raw if raw and len(raw) <= MAX_API_KEY and raw.isascii() else None
 
 

@@ -246,7 +246,7 @@ def entitlement_of(rules: RuleSet, request: LimitRequest, note: Callable[[int], 
     if identity is None or (request.before_authentication and identity.awaits_authentication):
         return Entitlement(None)
     return cache.entitlement_for(
-        rules, identity.user_id, identity.api_key, partial(partition, identity), identity.resolve_tier, note
+        rules, identity.value("user"), identity.api_key, partial(partition, identity), identity.resolve_tier, note
     )
 
 

@@ -29,6 +29,7 @@ from .stored.tables import models
 from .ttl_cache import BatchCache, KeyCache, TableCache
 
 logger = logging.getLogger("django_ratelimiter")
+_new = tuple.__new__  # what a named tuple calls in the end
 
 #: Maximum number of assignments of partitions, or of one caller, in one process; the latest are used.
 MAX_ASSIGNMENTS: Final = 20_000
@@ -117,10 +118,10 @@ def entitlement_for(
         if each.tier in tiers and (best is None or _weight(each, tiers) > _weight(best, tiers)):
             best = each
     if best is None:
-        return Entitlement(_default(rules, user_id, api_key))
+        return _new(Entitlement, (_default(rules, user_id, api_key), Decimal(1)))
     if note is not None:
         note(best.number)
-    return Entitlement(tiers[best.tier], best.multiplier)
+    return _new(Entitlement, (tiers[best.tier], best.multiplier))
 
 
 def is_known_api_key(api_key: str) -> bool:

@@ -17,6 +17,7 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from django_ratelimiter.limiter.charges import build_charges, limit_request
+from django_ratelimiter.limiter.templates import owned
 from django_ratelimiter.models import Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers, ttl_cache
 from django_ratelimiter.rules.ruleset import RuleSet
@@ -344,7 +345,7 @@ def test_the_limits_that_are_met_are_multiplied(rules: RuleSet, assign: Assign) 
     RuleLimit.objects.create(rule=rule, quota=10, window_seconds=60, soft_quota=5)
     assign("pro", (None, 1), partition="ip:192.0.2.0/24", multiplier=2)
     [twice, once] = [
-        build_charges(cache.current_rules(), NOBODY, limit_request(request))
+        owned(build_charges(cache.current_rules(), NOBODY, limit_request(request)))
         for address in ("192.0.2.7", "203.0.113.7")
         for request in [RequestFactory(REMOTE_ADDR=address).get("/")]
     ]
