@@ -119,7 +119,7 @@ def test_benchmarks_in_the_docs_exist(name: str) -> None:
 ORDINARY = {
     *("adapter", "async", "broadcast", "buffer", "cache", "cached", "call", "carry", "client", "cluster"),
     *("connection", "context", "coordinator", "core", "count", "drop", "encoder", "error", "factory", "first"),
-    *("handshake", "immediate", "inline", "io", "item", "lazy", "log", "loop", "memory", "microsecond", "node"),
+    *("handshake", "immediate", "inline", "io", "item", "lazy", "list", "log", "loop", "memory", "microsecond", "node"),
     *("note", "notification", "number", "part", "per", "pipeline", "pool", "protocol", "redirection", "redis"),
     *("reply", "request", "script", "sentinel", "server", "state", "thread", "timeout", "tls", "topology"),
     *("answer", "decide", "dedup", "filled", "format", "template", "tracker"),

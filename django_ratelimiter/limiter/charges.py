@@ -21,8 +21,8 @@ from ..values.access import NOBODY, AccessList, AccessRecord
 from ..values.partitions import may_need_user
 from .templates import (
     NO_CHARGES,
+    ChargeList,
     Kind,
-    ListedCharges,
     MaxDelay,
     RuleCharges,
     RuleTemplate,
@@ -201,7 +201,7 @@ def _filled_one_by_one(templates: Sequence[RuleTemplate], request: LimitRequest)
             if not request.only_leases or each.charge.limit.holds_leases:
                 owners.append((template.rule, template.tier))
                 charges.append(each.fill(partition))
-    return ListedCharges(charges, owners) if owners else NO_CHARGES
+    return ChargeList(charges, owners) if owners else NO_CHARGES
 
 
 def _within_reach(rules: RuleSet, request: LimitRequest) -> tuple[RuleRecord, ...]:

@@ -95,7 +95,7 @@ class RuleTemplate:
         ]
 
 
-class ListedCharges(list[Charge]):
+class ChargeList(list[Charge]):
     """The charges of a request with special arguments. owners: the rule and tier of each."""
 
     __slots__ = ("owners",)
@@ -106,15 +106,15 @@ class ListedCharges(list[Charge]):
 
 
 #: The charges of a request, for the engine; `owned` adds their rules.
-RuleCharges = ListedCharges | FilledCharges
+RuleCharges = ChargeList | FilledCharges
 
 #: For a request that no rule matches.
-NO_CHARGES: Final = ListedCharges((), ())
+NO_CHARGES: Final = ChargeList((), ())
 
 
 def owned(charges: RuleCharges) -> list[RuleCharge]:
     """Return the charges, each with its rule and tier."""
-    owners = charges.owners if isinstance(charges, ListedCharges) else charges.template.owners
+    owners = charges.owners if isinstance(charges, ChargeList) else charges.template.owners
     return [RuleCharge(rule, tier, charge) for (rule, tier), charge in zip(owners, charges, strict=True)]
 
 

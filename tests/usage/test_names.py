@@ -14,6 +14,7 @@ from django.test import AsyncClient, Client, override_settings
 
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.conf import problems
+from django_ratelimiter.engine.base import Version
 from django_ratelimiter.engine.coroutines import run_sync
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis.refusals import MAX_NAMES, NAME_SECONDS
@@ -118,11 +119,12 @@ def reject_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, str], None]:
     now = [0.0]
     for module in (names, events):
         monkeypatch.setattr(module, "monotonic", lambda: now[0])
-    monkeypatch.setattr(events, "_log_refusal", lambda _decision: None)
+    monkeypatch.setattr(events, "_log_unread", lambda _answer, _version: None)
     monkeypatch.setattr(events, "_refusing", lambda _latest: [(build_record(BY_IP), "me")])
     charges = SimpleNamespace(partitions=("me", "me"))
-    answer = SimpleNamespace(verdicts=SimpleNamespace(charges=charges), is_plain=True)
-    rejected: Any = SimpleNamespace(allowed=False, answer=answer)
+    rejected: Any = SimpleNamespace(
+        allowed=False, answer=SimpleNamespace(charges=charges), is_plain=True, version=Version(1)
+    )
 
     def reject(at: float, view: str) -> None:
         now[0] = at
