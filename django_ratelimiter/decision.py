@@ -97,7 +97,7 @@ class Decision:
         if name not in ("delay", "binding", "results"):
             raise AttributeError(f"A decision has no {name!r}.")
         if self.answer is not None:
-            whole = decide(results_of(self.answer), self.version)
+            whole = decide(_results_of(self.answer), self.version)
             for part in ("delay", "binding", "results", "answer", "is_plain"):
                 _set(self, part, getattr(whole, part))
         return object.__getattribute__(self, name)
@@ -146,7 +146,7 @@ class _Draft:
 _set: Final = object.__setattr__
 
 
-def results_of(answer: FilledVerdicts) -> list[Result]:
+def _results_of(answer: FilledVerdicts) -> list[Result]:
     """Return the results of the charges of some rules."""
     owners: Sequence[tuple[RuleRecord, TierRecord | None]] = answer.charges.template.owners
     return [

@@ -111,7 +111,7 @@ def allowed_fields(answer: FilledVerdicts, families: tuple[str, ...]) -> dict[st
     if "ratelimit" in families:
         text = usual.text % tuple(numbers) if have_seconds else _states(template.limits, answer.states, False)
         fields["ratelimit-policy"], fields["ratelimit"] = template.policy, ("RateLimit", text)
-    if "x-ratelimit" in families:  # see `_older_family`
+    if "x-ratelimit" in families:  # as in `_older_family`
         fields["x-ratelimit-limit"] = quota
         fields["x-ratelimit-remaining"] = "X-RateLimit-Remaining", f"{remaining[tightest]}"
         fields["x-ratelimit-reset"] = "X-RateLimit-Reset", f"{-(-(at_us + resets[tightest]) // 1_000_000)}"

@@ -89,7 +89,7 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
                 if charges is NO_CHARGES and not cache.is_version_check_due(rules):
                     return None
                 verdicts = await io.check(charges, rules.compared_as, receipts, now_us)
-                if type(verdicts) is FilledVerdicts:  # the usual case of `_unusual_decision`
+                if type(verdicts) is FilledVerdicts:  # nearly always
                     cache.mark_confirmed(rules)
                     latest = Decision.of(verdicts, rules.version)
                 else:

@@ -21,7 +21,7 @@ class LocalUsage:
     """Counts of the decisions of `LocalCounters`. Call it under the lock of `LocalCounters`.
 
     buffer: usage of this process that the engine has not counted. clock: monotonic seconds.
-    counts: by minute and field.
+    counts: by minute and field. The request path looks at both before it calls `is_due`: usually both are empty.
     """
 
     def __init__(self, buffer: UsageBuffer, clock: Callable[[], float]) -> None:

@@ -116,7 +116,7 @@ class RedisEngine(RedisCore):
             return run_sync(self._decide(asked, refund_if_denied, version, now_us, refused, counts))
         if type(charges) is not FilledCharges or (call := self.encode_filled(charges, version)) is None:
             return self._check_otherwise(charges, version)
-        began, reply = monotonic(), self._transport.call(call)
+        began, reply = monotonic(), self._transport.call(call)  # as in `_check_packed`: nearly every call comes here
         try:
             if reply[0] >= 0:
                 return FilledVerdicts(charges, reply)

@@ -206,7 +206,9 @@ def test_a_connection_that_the_server_has_closed_is_replaced(
         engine = RedisEngine(client, deadline=20.0)
         assert engine.check([DAY])[0].remaining == DAY.limit.quota - 1
         for number in (2, 3):
-            client.client_kill_filter(_type="normal", skipme=True)  # replies after it has closed them
+            (connection,) = engine._transport._pool.idle
+            client.client_kill_filter(_type="normal", skipme=True)
+            assert connection.has_arrived(10_000)  # waits for the end
             assert engine.check([DAY])[0].remaining == DAY.limit.quota - number
 
 

@@ -59,7 +59,7 @@ class Transport:
             deadline_at = monotonic() + self._deadline
         try:
             try:
-                connection: Connection | None = pool.idle.pop()
+                connection: Connection | None = pool.idle.pop()  # as `pool.try_acquire`, and below `pool.release`
             except IndexError:
                 connection = None
             if connection is None or connection.has_arrived(0) or connection.has_more():
