@@ -88,7 +88,10 @@ class Contest:
             server.stop()
 
     def in_rounds(self, rounds: int) -> Latencies:
-        """Return microseconds of each request, sorted. Callers in turn have all made requests before."""
+        """Return microseconds of each request, sorted. Callers in turn have all made requests before.
+
+        Those who are rejected have been rejected before.
+        """
         found: Latencies = {
             way: {name: [] for name, site in self._sites.items() if way in site.ways} for way in ALL_WAYS
         }
@@ -105,7 +108,8 @@ class Contest:
     def _one_round(self, name: str, way: str, connection: Connection, *, first: bool) -> list[float]:
         """Return microseconds of each request of a round, none for the first. Sites that fail are added to `failed`."""
         site, met = self._sites[name], first and way != ROW
-        callers = islice(self._callers[name, way], min(self._number, site.callers) if met else REQUESTS)
+        visits = min(self._number, site.callers) * (2 if way == REFUSED else 1)
+        callers = islice(self._callers[name, way], visits if met else REQUESTS)
         try:
             taken = timed(connection, site, way, callers, any_status=met)
         except (RuntimeError, OSError) as error:
