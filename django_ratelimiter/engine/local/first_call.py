@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..base import Charge, Verdict
-from ..templates import CallTemplate, FilledCarry, FilledCharges, FilledVerdicts
+from ..templates import CallTemplate, CounterStates, FilledCarry, FilledCharges, FilledVerdicts
 from ..usage import UsageCarry
 from .counter import LocalCounter, LocalCounterPool, partition_of
 from .filled import SyncCharges, synced_charges, synced_template
+
+_new = tuple.__new__  # what a named tuple calls in the end
 
 
 def partitions_of(charges: Sequence[Charge]) -> Sequence[str]:
@@ -135,23 +137,28 @@ class FirstCall:
                 for verdict, charge in zip(verdicts, self.charges, strict=True):
                     verdict.charge = charge  # the carried units are internal
             self._renew(verdicts, now)
-        remaining: dict[int, int] = {}
+        if self.reserved:
+            self._resolve(verdicts)
+        if counters.changes != self.changes:
+            self._tell_new(verdicts, counters)
+
+    def _resolve(self, verdicts: Sequence[Verdict]) -> None:
+        """End the reservations. After that no verdict shows more remaining units than the local counter has."""
         at_us, terms = at_us_of(verdicts), self.terms
+        if type(verdicts) is FilledVerdicts:
+            left = list(verdicts.states.remaining)
+        else:
+            left = [verdict.remaining for verdict in verdicts]
         for place, counter in self.reserved.items():
             quota, cost, _ = terms[place]
             counter.resolve_reservation(cost, spent_at(verdicts, place), at_us)
-            remaining[place] = max(quota - counter.used, 0)
-        if counters.changes != self.changes:
-            self._tell_new(verdicts, counters)
-        if not remaining:
-            return
+            left[place] = min(left[place], max(quota - counter.used, 0))
         if type(verdicts) is FilledVerdicts:
-            states = verdicts.states
-            left = [min(each, remaining.get(place, each)) for place, each in enumerate(states.remaining)]
-            verdicts.states = states._replace(remaining=left)
-        else:
-            for place, most in remaining.items():
-                verdicts[place].remaining = min(verdicts[place].remaining, most)
+            _, _, waits, resets, leads = verdicts.states
+            verdicts.states = _new(CounterStates, (at_us, left, waits, resets, leads))
+            return
+        for verdict, remaining in zip(verdicts, left, strict=True):
+            verdict.remaining = remaining
 
     def _tell_new(self, verdicts: Sequence[Verdict], counters: LocalCounterPool) -> None:
         """Add the charges to counters that another thread has created since the call began."""
