@@ -1,6 +1,7 @@
 """What a limiter adds to a minimal Django view under gunicorn, with one worker of one thread for each limiter.
 
 Latency: one request at a time over one connection, everything on one processor, all limiters in turn in each round.
+The servers are started several times: which pages of memory a process gets changes what it adds by a tenth.
 Requests per second: four connections, on all processors, in turns of a second.
 """
 
@@ -21,7 +22,7 @@ from ..registry import reason
 from ..setting import CAN_PIN, Setting, pin, progress
 from ..sites import ALL_WAYS, CALLERS, REFUSED, ROW, SITES, TURNS, Server, Site, callers_of
 
-ROUNDS, REQUESTS = 32, 100
+STARTS, ROUNDS, REQUESTS = 3, 12, 100
 TURNS_OF_RATE, TURN_SECONDS, CONNECTIONS = 5, 1.0, 4
 
 #: Microseconds of each request, by way and name of the site.
@@ -38,20 +39,29 @@ def measured(setting: Setting, sites: Mapping[str, Site], *, on_loop: bool) -> d
     os.environ["BENCH_REDIS_URL"] = setting.url
     callers = setting.few_or(CALLERS)
     with ExitStack() as stack, setting.client() as client:
-        client.flushall()
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-web-")))
         pin((0, setting.server), alone=True)  # everything that is started from now on shares it
-        contest = Contest(stack, folder, sites, callers, on_loop=on_loop)
-        progress(f"{len(sites)} sites, one request at a time")
-        latencies = contest.in_rounds(setting.few_or(ROUNDS))
-        contest.stop()
+        starts, failed = setting.few_or(STARTS), dict[str, str]()
+        latencies: Latencies = {way: {} for way in ALL_WAYS}
+        for start in range(starts):
+            client.flushall()
+            progress(f"{len(sites)} sites, one request at a time, {start + 1} of {starts}")
+            contest = Contest(stack, folder / str(start), sites, callers, on_loop=on_loop)
+            for way, times in contest.in_rounds(setting.few_or(ROUNDS)).items():
+                for name, taken in times.items():
+                    latencies[way].setdefault(name, []).extend(taken)
+            contest.stop()
+            failed |= contest.failed
         pin((0, setting.server), alone=False)
         again = Contest(stack, folder / "again", sites, callers, on_loop=on_loop)
         progress(f"{len(sites)} sites, {CONNECTIONS} connections")
         rates = again.in_turns(setting.few_or(TURNS_OF_RATE), TURN_SECONDS / (2 if setting.brief else 1))
-    failed = contest.failed | again.failed
+    failed |= again.failed
+    for times in latencies.values():
+        for taken in times.values():
+            taken.sort()
     results = {name: summed_up(name, sites, latencies, rates) for name in sites if name not in failed}
-    counts = {"requests": setting.few_or(ROUNDS) * REQUESTS, "callers": callers}
+    counts = {"requests": starts * setting.few_or(ROUNDS) * REQUESTS, "callers": callers}
     return {**counts, "pinned": CAN_PIN, "sites": results, "failed": failed}
 
 
@@ -88,42 +98,56 @@ class Contest:
             server.stop()
 
     def in_rounds(self, rounds: int) -> Latencies:
-        """Return microseconds of each request, sorted. Callers in turn have all made requests before.
-
-        Those who are rejected have been rejected before.
-        """
+        """Return microseconds of each request, after a visit of each caller who comes in turn."""
         found: Latencies = {
             way: {name: [] for name, site in self._sites.items() if way in site.ways} for way in ALL_WAYS
         }
         connections = {name: self.connect(name) for name in self._sites if name not in self.failed}
-        for number in range(-1, rounds):
+        for way, times in found.items():
+            for name in times:
+                if name not in self.failed and way != ROW:
+                    self._meet(name, way, connections[name])
+        for _ in range(rounds):
             for way, times in found.items():
                 for name in times:
                     if name not in self.failed:
-                        times[name] += self._one_round(name, way, connections[name], first=number < 0)
+                        times[name] += self._one_round(name, way, connections[name])
         for connection in connections.values():
             connection.close()
-        return {way: {name: sorted(taken) for name, taken in times.items()} for way, times in found.items()}
+        return found
 
-    def _one_round(self, name: str, way: str, connection: Connection, *, first: bool) -> list[float]:
-        """Return microseconds of each request of a round, none for the first. Sites that fail are added to `failed`."""
-        site, met = self._sites[name], first and way != ROW
+    def _meet(self, name: str, way: str, connection: Connection) -> None:
+        """Let each caller of a site come once; one who is to be rejected, also be rejected once."""
+        site = self._sites[name]
         visits = min(self._number, site.callers) * (2 if way == REFUSED else 1)
-        callers = islice(self._callers[name, way], visits if met else REQUESTS)
+        self._timed(name, way, connection, visits, any_status=True)
+
+    def _one_round(self, name: str, way: str, connection: Connection) -> list[float]:
+        return self._timed(name, way, connection, REQUESTS, any_status=False)
+
+    def _timed(self, name: str, way: str, connection: Connection, number: int, *, any_status: bool) -> list[float]:
+        """Return microseconds of this number of requests; none if the site fails, which is added to `failed`."""
+        callers = islice(self._callers[name, way], number)
         try:
-            taken = timed(connection, site, way, callers, any_status=met)
+            return timed(connection, self._sites[name], way, callers, any_status=any_status)
         except (RuntimeError, OSError) as error:
             self.failed[name] = reason(error)
             return []
-        return [] if first else taken
 
     def in_turns(self, turns: int, seconds: float) -> dict[str, float]:
-        """Return requests per second of each site, the median of its turns. Sites that fail are added to `failed`."""
+        """Return requests per second of each site, the median of its turns, after a visit of each caller.
+
+        Sites that fail are added to `failed`.
+        """
         found: dict[str, list[float]] = {}
-        for _ in range(turns):
+        for turn in range(turns):
             for name, site in self._sites.items():
                 if name in self.failed:
                     continue
+                if turn == 0:
+                    alone = self.connect(name)  # the server's only thread would wait for data on the others
+                    self._meet(name, TURNS, alone)
+                    alone.close()
                 connections = [self.connect(name) for _ in range(CONNECTIONS)]
                 try:
                     found.setdefault(name, []).append(rate(connections, site, self._callers[name, TURNS], seconds))
