@@ -45,7 +45,10 @@ def write_fields(
     """
     if facts is None and getattr(response, SHOWS, None) is decision:
         return
-    answer, families, kept = decision.answer, settings.HEADERS, response.headers._store
+    families = settings.HEADERS
+    if decision.allowed and not families:
+        return
+    answer, kept = decision.answer, response.headers._store
     if answer is not None and decision.is_plain and not answer.is_made:
         fields = allowed_fields(answer, families) if decision.allowed else rejection_fields(answer, families, facts)
     else:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from django.http import HttpResponse
 from django.test import RequestFactory, override_settings
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine.base import Version
 from django_ratelimiter.engine.templates import FilledCharges, FilledVerdicts
-from django_ratelimiter.headers import refusal, response_fields, templates, words_of
+from django_ratelimiter.headers import fields, refusal, response_fields, templates, words_of, write_fields
 from django_ratelimiter.headers.syntax import LARGEST_INTEGER, shown_limit
 from django_ratelimiter.limiter.templates import RuleTemplates
 from django_ratelimiter.rules.ruleset import rule_from
@@ -138,6 +139,15 @@ def test_only_the_families_that_are_wished_for(decision: Decision, family: str) 
         fields = response_fields(decision)
     assert decision.answer is not None
     assert {name.startswith("X-") for name in fields} == {family == "x-ratelimit"}
+
+
+def test_nothing_is_made_if_no_family_is_wished_for(decision: Decision, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(fields, "allowed_fields")
+    response = HttpResponse()
+    with override_settings(RATELIMITER={"HEADERS": []}):
+        write_fields(RequestFactory().get("/"), response, decision)
+    assert set(response.headers) == {"Content-Type"}
+    assert decision.answer is not None
 
 
 def test_one_is_made_for_each_call_and_kept_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
