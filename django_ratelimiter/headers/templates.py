@@ -111,7 +111,7 @@ def allowed_fields(answer: FilledVerdicts, families: tuple[str, ...]) -> dict[st
     if "ratelimit" in families:
         text = usual.text % tuple(numbers) if have_seconds else _states(template.limits, answer.states, False)
         fields["ratelimit-policy"], fields["ratelimit"] = template.policy, ("RateLimit", text)
-    if "x-ratelimit" in families:  # as in `_older_family`
+    if "x-ratelimit" in families:  # as in `_add_older_family`
         fields["x-ratelimit-limit"] = quota
         fields["x-ratelimit-remaining"] = "X-RateLimit-Remaining", f"{remaining[tightest]}"
         fields["x-ratelimit-reset"] = "X-RateLimit-Reset", f"{-(-(at_us + resets[tightest]) // 1_000_000)}"
@@ -129,7 +129,7 @@ def _unusual_fields(template: FieldTemplate, states: CounterStates, families: tu
         text = _states(template.limits, states, False)
         fields["ratelimit-policy"], fields["ratelimit"] = template.policy, ("RateLimit", text)
     if "x-ratelimit" in families:
-        fields |= _older_family(quota, states.remaining[place], states.at_us + states.resets[place])
+        _add_older_family(fields, quota, states.remaining[place], states.at_us + states.resets[place])
     return fields
 
 
@@ -160,19 +160,17 @@ def rejection_fields(
         fields["ratelimit-policy"], fields["ratelimit"] = template.policy, ("RateLimit", text)
     if "x-ratelimit" in families:
         left = 0 if binding.is_closed else remaining[binding.place]
-        fields |= _older_family(binding.quota, left, at_us + resets[binding.place])
+        _add_older_family(fields, binding.quota, left, at_us + resets[binding.place])
         fields["x-ratelimit-reference"] = "X-RateLimit-Reference", reference
     return fields
 
 
-def _older_family(quota: Field, remaining: int, reset_us: int) -> dict[str, Field]:
-    """Return the fields whose names begin with X-RateLimit-. quota: the first of them. reset_us: since the epoch."""
-    return {
-        "x-ratelimit-limit": quota,
-        "x-ratelimit-remaining": ("X-RateLimit-Remaining", f"{remaining}"),
-        # A time in whole seconds.
-        "x-ratelimit-reset": ("X-RateLimit-Reset", f"{-(-reset_us // 1_000_000)}"),
-    }
+def _add_older_family(fields: dict[str, Field], quota: Field, remaining: int, reset_us: int) -> None:
+    """Add the fields whose names begin with X-RateLimit-. quota: the first of them. reset_us: since the epoch."""
+    fields["x-ratelimit-limit"] = quota
+    fields["x-ratelimit-remaining"] = "X-RateLimit-Remaining", f"{remaining}"
+    # A time in whole seconds.
+    fields["x-ratelimit-reset"] = "X-RateLimit-Reset", f"{-(-reset_us // 1_000_000)}"
 
 
 def _states(limits: Iterable[LimitTemplate], states: CounterStates, is_denied: bool) -> str:
