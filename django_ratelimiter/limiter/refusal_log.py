@@ -30,10 +30,13 @@ class RefusalLog:
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._common = self._make()
+        self._common = self._make({})
 
     def write(self, names: str, extra: Mapping[str, Any], why: str = "") -> None:
-        """Log a rejection. names: of the rules that reject. extra: attributes of the record. why: one more sentence."""
+        """Log a rejection. names: of the rules that reject. extra: attributes of the record, each time the same ones.
+
+        why: one more sentence.
+        """
         logger = self._logger
         if logging.getLogRecordFactory() is not logging.LogRecord or type(logger) is not logging.Logger:
             logger.warning(MESSAGE, names, why, extra=extra)
@@ -42,7 +45,7 @@ class RefusalLog:
         made_at, pid, in_tasks, parts = self._common
         passed = now - made_at
         if not 0.0 <= passed < KEPT_SECONDS or pid != getpid():
-            made_at, _, in_tasks, parts = self._common = self._make()
+            made_at, _, in_tasks, parts = self._common = self._make(extra)
             passed = max(now - made_at, 0.0)
             now = made_at + passed
         record = _new(logging.LogRecord)
@@ -61,8 +64,11 @@ class RefusalLog:
             attributes["taskName"] = None if task is None else task.get_name()
         logger.handle(record)
 
-    def _make(self) -> tuple[float, int | None, bool, dict[str, Any]]:
-        """Return the common parts of all records, and when they were made: time, process, whether to name the task."""
+    def _make(self, extra: Mapping[str, Any]) -> tuple[float, int | None, bool, dict[str, Any]]:
+        """Return the common parts of all records, and when they were made: time, process, whether to name the task.
+
+        They include `extra`, because a dict that already has its keys need not grow.
+        """
         logger = self._logger
         record = logger.makeRecord(logger.name, logging.WARNING, __file__, 0, MESSAGE, (), None, "write")
-        return record.created, record.process, hasattr(record, "taskName"), record.__dict__
+        return record.created, record.process, hasattr(record, "taskName"), {**record.__dict__, **extra}
