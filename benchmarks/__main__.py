@@ -1,6 +1,6 @@
 """The whole benchmark: `make bench`, or `python -m benchmarks` where the group `bench` is installed.
 
-  --brief         rough figures in about four minutes
+  --brief         rough figures in about five minutes
   --only STAGE    one stage, or several; the others keep the results of the last run
   --write         write the tables into the pages below docs/
   --from-last     measure nothing: use the results of the last run
