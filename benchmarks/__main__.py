@@ -67,7 +67,8 @@ def measure(only: list[str], *, brief: bool, results: dict[str, Any]) -> None:
         for number, name in enumerate(only, 1):
             print(f"[{number}/{len(only)}] {name}: {STAGES[name]}", file=sys.stderr, flush=True)
             began = time.monotonic()
-            results[name] = run_stage(name, Path(folder), brief=brief) | {"brief": brief}
+            found = run_stage(name, Path(folder), brief=brief)
+            results[name] = found | {"brief": brief, "run": results["machine"]["date"]}
             RESULTS.parent.mkdir(exist_ok=True)
             RESULTS.write_text(json.dumps(results, indent=1), "utf-8")
             print(f"    {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)

@@ -79,6 +79,13 @@ def test_a_table_has_every_contestant_and_says_who_could_not_be_measured() -> No
     assert tables.latency(RESULTS).endswith("Not measured: It ended with code 1.")
 
 
+def test_stages_of_other_runs_have_their_own_date() -> None:
+    latest = RESULTS["machine"]["date"]
+    stages = {"web": RESULTS["web"] | {"run": latest}, "keys": RESULTS["keys"] | {"run": "the day before"}}
+    assert tables.caption(RESULTS | stages).endswith(". Measured on the day before: keys.")
+    assert "before" not in tables.caption(RESULTS | {"web": stages["web"]})
+
+
 def test_a_run_on_a_busy_machine_says_so() -> None:
     assert "busy" not in tables.caption(RESULTS)
     busy = RESULTS | {"machine": RESULTS["machine"] | {"load": 3.0}}

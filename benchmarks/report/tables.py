@@ -39,8 +39,17 @@ def caption(results: Results) -> str:
         warnings += "**The machine was busy with other work: compare ratios only.** "
     return (
         f"{warnings}Measured on {machine['date']}: {machine['machine']}, load {machine['load']} at the beginning; "
-        f"{machine['server']}, Python {machine['python']}, {versions}."
+        f"{machine['server']}, Python {machine['python']}, {versions}.{of_other_runs(results)}"
     )
+
+
+def of_other_runs(results: Results) -> str:
+    """Return which stages were measured in other runs than the latest, and when; empty if none was."""
+    runs: dict[str, list[str]] = {}
+    for name, stage in results.items():
+        if "run" in stage and stage["run"] != results["machine"]["date"]:
+            runs.setdefault(stage["run"], []).append(name)
+    return "".join(f" Measured on {date}: {', '.join(names)}." for date, names in sorted(runs.items()))
 
 
 def failures(stage: Results) -> str:
