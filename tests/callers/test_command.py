@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError, call_command, execute_from_command_line
 
 from django_ratelimiter import limiter
 from django_ratelimiter.identity import digest
@@ -91,8 +91,14 @@ def test_rules_for_a_scope_that_no_view_names_stand_apart(add_rule: Callable[...
     assert lines[1] == (
         "Only code that asks for their scope, such as a task or a command, is rejected by these rules now: nightly"
     )
-    found = json.loads(run("--digest", digest(f"user:{user.pk}"), "--json"))
+    found = json.loads(run(f"--digest={digest(f'user:{user.pk}')}", "--json"))
     assert (found["blocked"], found["blocked_scopes"]) == (None, []), "its tier is not known, so its limits are not"
+
+
+def test_a_digest_may_begin_with_a_hyphen(capsys: pytest.CaptureFixture[str]) -> None:
+    found = next(found for number in itertools.count() if (found := digest(f"user:{number}")).startswith("-"))
+    execute_from_command_line(["manage.py", "ratelimit", "caller", "--digest", found, "--json"])
+    assert json.loads(capsys.readouterr().out)["blocked"] is None
 
 
 def test_an_access_entry_counts_first(user: User) -> None:

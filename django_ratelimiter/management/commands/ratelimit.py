@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from argparse import SUPPRESS, ArgumentParser
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, OperationalError
@@ -31,6 +32,9 @@ from ..connecting import once_connected
 from ..files import FileCommands, add_file_commands
 from ..forecast import ForecastCommands
 from ..pipes import quiet_pipes
+
+#: A digest that looks like an option: one in 64 does.
+_LIKE_AN_OPTION: Final = re.compile(r"-[A-Za-z0-9_-]{21}")
 
 
 class Command(FileCommands, ForecastCommands, BaseCommand):
@@ -61,6 +65,16 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         self.add_forecast_commands(commands)
         for command in commands.choices.values():
             _add_common(command)
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Run the command line, in which a digest may begin with a hyphen."""
+        joined = list[str]()
+        for word in argv:
+            if joined[-1:] == ["--digest"] and _LIKE_AN_OPTION.fullmatch(word):
+                joined[-1] += f"={word}"
+            else:
+                joined.append(word)
+        super().run_from_argv(joined)
 
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
         """Run the subcommand. Exit code 1, with the reason, if it fails."""

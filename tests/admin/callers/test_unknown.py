@@ -135,7 +135,7 @@ def test_says_what_a_token_meets_as_an_anonymous_caller(admin_client: Client, pa
 
 def test_the_command_says_so_too(capsys: pytest.CaptureFixture[str], page: str, ann: User, shared: Rule) -> None:
     use_up()
-    call_command("ratelimit", "caller", "--digest", digest(f"user:{ann.pk}"))
+    call_command("ratelimit", "caller", f"--digest={digest(f'user:{ann.pk}')}")
     assert ": whether it is blocked is not known" in capsys.readouterr().out
     with pytest.raises(CommandError, match="There is no such user"):
         call_command("ratelimit", "caller", "--user", "424242")
