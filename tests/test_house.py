@@ -1,4 +1,4 @@
-"""The order of the house, held by a machine: names, sizes of folders and files, and what ruff counts.
+"""The order of the code, held by a machine: names, and what ruff counts.
 
 What breaks a rule today is listed. Each list is exact, so it only gets shorter: who mends something takes it off.
 """
@@ -28,9 +28,6 @@ SOURCES = {
 }
 TREES = {name: ast.parse(text) for name, text in SOURCES.items() if name.endswith(".py")}
 
-MAX_MODULES = 12
-MAX_LINES = 300
-
 #: Words that only we used for what others have a word for: connection, pool, template, counter, notified, cached …
 BANNED = {
     *("budget", "crowded", "held", "kept", "ledger", "planner", "rider", "settlement", "sheet", "stencil", "stock"),
@@ -44,12 +41,6 @@ DEFINED: set[str] = set()
 
 #: Names that several public classes have.
 TWICE: set[str] = set()
-
-#: Folders with more modules, and how many.
-CROWDED: dict[str, int] = {}
-
-#: Files with more lines.
-LONG: set[str] = set()
 
 #: Generators that are driven by hand.
 DRIVEN_BY_HAND = 1
@@ -89,10 +80,6 @@ def public_classes() -> Iterator[str]:
             yield from (node.name for node in tree.body if isinstance(node, ast.ClassDef) and node.name[0] != "_")
 
 
-def modules_of(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("*.py") if path.name != "__init__.py")
-
-
 def ruff(*rules: str, folder: str) -> list[dict[str, str]]:
     """What ruff finds by these rules alone, with no exception made."""
     program = Path(sys.executable).parent / "ruff"
@@ -116,17 +103,6 @@ def test_no_definition_has_a_banned_word() -> None:
 
 def test_no_public_class_has_the_name_of_another() -> None:
     assert {name for name, times in Counter(public_classes()).items() if times > 1} == TWICE
-
-
-def test_no_folder_has_too_many_modules() -> None:
-    folders = {path.parent for path in PACKAGE.rglob("*.py")} - {PACKAGE}
-    assert len(folders) > 20
-    many = {str(folder.relative_to(PACKAGE)): len(modules_of(folder)) for folder in folders}
-    assert {name: modules for name, modules in many.items() if modules > MAX_MODULES} == CROWDED
-
-
-def test_no_file_is_too_long() -> None:
-    assert {name for name, text in SOURCES.items() if text.count("\n") > MAX_LINES} == LONG
 
 
 def test_at_most_one_generator_is_driven_by_hand() -> None:
