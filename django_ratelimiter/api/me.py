@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from django.http import HttpRequest
 
@@ -15,15 +15,13 @@ from ..engine.coroutines import run_sync
 from ..engine.limits import Limit
 from ..exceptions import AccessDenied
 from ..headers import Quota, name_of, quota_of
-from ..identity import Identity, digest, identify, partition
+from ..identity import Identity, digest, partition
 from ..limiter.charges import access_entry_for, limit_request
 from ..limiter.io import THREAD
 from ..limiter.path import peek_decision
 from ..rules import cache
 from ..rules.records import RuleRecord, TierRecord
-
-#: Identities that only a request that the rule matches can have.
-_OF_THE_REQUEST: Final = ("path:", "field:")
+from ..values.partitions import IDENTITIES
 
 
 class OwnLimit(NamedTuple):
@@ -66,6 +64,15 @@ class OwnLimit(NamedTuple):
         return 0.0 if self.verdict.allowed else self.verdict.retry_after
 
 
+class _ProvenIdentity(Identity):
+    """The identity of a request without the values that a client can choose: they do not prove who it is."""
+
+    __slots__ = ()
+
+    def value(self, name: str) -> str | None:
+        return super().value(name) if _is_proof(name) else None
+
+
 class OwnStatus(NamedTuple):
     """A caller's tier and limits, and its digest in each rule's counters."""
 
@@ -80,7 +87,7 @@ def own_status(request: HttpRequest) -> OwnStatus:
     Raises AccessDenied if an access entry denies the caller. The result is empty for a caller that an entry allows, and
     while enforcement is stopped.
     """
-    rules, identity = cache.current_rules(), identify(request)
+    rules, identity = cache.current_rules(), _ProvenIdentity(request)
     granted = cache.entitlement_for(
         rules, identity.user_id, identity.api_key, partial(partition, identity), identity.resolve_tier
     )
@@ -89,7 +96,8 @@ def own_status(request: HttpRequest) -> OwnStatus:
         raise AccessDenied(access)
     if access is not None or not rules.enforced or not settings.ENABLED:
         return OwnStatus(granted.tier, [], {})
-    decision = run_sync(peek_decision(THREAD, limit_request(request, earlier=NOTHING_TO_DECIDE, reach="all")))
+    asked = limit_request(request, earlier=NOTHING_TO_DECIDE, reach="all")._replace(identity=identity)
+    decision = run_sync(peek_decision(THREAD, asked))
     limits = [
         OwnLimit(result.rule, result.tier, result.limit, result.verdict)
         for result in decision.results
@@ -102,8 +110,12 @@ def own_status(request: HttpRequest) -> OwnStatus:
     return OwnStatus(granted.tier, limits, {slug: found for slug, found in digests.items() if found})
 
 
+def _is_proof(name: str) -> bool:
+    return name in IDENTITIES or name in settings.TRUSTED_IDENTITIES
+
+
 def _depends_on_request(rule: RuleRecord) -> bool:
-    return any(name.startswith(_OF_THE_REQUEST) for name in rule.partition_by)
+    return not all(map(_is_proof, rule.partition_by))
 
 
 def _digest(rule: RuleRecord, identity: Identity) -> str | None:

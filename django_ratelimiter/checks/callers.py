@@ -56,7 +56,10 @@ def check_template(**_kwargs: object) -> list[CheckMessage]:
 def check_client_choices(**_kwargs: object) -> list[CheckMessage]:
     """W007: a rule counts by a value that clients choose, and no rule by address limits how often they change it."""
     rules = list(rules_in_force())
-    chosen = [rule for rule in rules if any(name.startswith(_CHOSEN) for name in rule.partition_by)]
+    trusted = () if are_invalid("TRUSTED_IDENTITIES") else settings.TRUSTED_IDENTITIES
+    chosen = [
+        rule for rule in rules if any(name.startswith(_CHOSEN) and name not in trusted for name in rule.partition_by)
+    ]
     slugs = [rule.slug for rule in chosen if not any(_bounds(each, rule) for each in rules)]
     if not slugs:
         return []

@@ -29,6 +29,7 @@ from .values import (
     proxies,
     retention,
     text,
+    trusted_identities,
     whole_number,
 )
 
@@ -96,6 +97,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "API_KEY_RESOLVER": Entry(None, text(DOTTED, "None, or the dotted path of a callable", optional=True)),
     "TIER_RESOLVER": Entry(None, text(DOTTED, "None, or the dotted path of a callable", optional=True)),
     "IDENTITIES": Entry({}, identities),
+    "TRUSTED_IDENTITIES": Entry((), trusted_identities),
     "TRUSTED_PROXIES": Entry((), proxies, True),
     "IPV4_PREFIX": Entry(32, whole_number(1, 32)),
     "IPV6_PREFIX": Entry(64, whole_number(1, 128)),
@@ -153,6 +155,8 @@ class Settings:
     TIER_RESOLVER: str | None
     #: A project's own identities: dotted paths of callables that take the request, by name.
     IDENTITIES: Mapping[str, str]
+    #: The identities that no client can choose, besides user, ip, api_key and session.
+    TRUSTED_IDENTITIES: tuple[str, ...]
     #: The proxies that are trusted to report the client's address; written as networks, "unix", or their number.
     TRUSTED_PROXIES: TrustedProxies
     #: Bits of an address that distinguish clients.

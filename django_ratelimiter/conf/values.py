@@ -162,6 +162,14 @@ def identity_names(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value))
 
 
+def trusted_identities(value: Any) -> tuple[str, ...]:
+    """Return the names of identities whose values clients cannot choose."""
+    names = identity_names(value)
+    if any(name.startswith(("path:", "field:")) for name in names):
+        raise ValueError("a list of request headers and identities of your own; clients choose paths and fields")
+    return names
+
+
 def identities(value: Any) -> dict[str, str]:
     """Return the dotted paths of a project's own identities, by name."""
     right = 'a dict of names that are free, such as {"tenant": "shop.limits.tenant_of"}, with dotted paths of callables'

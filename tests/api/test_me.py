@@ -162,6 +162,51 @@ class TestLimits:
         assert told(as_ann, "remaining", "quota", "retry_in") == [("api", None, 5, None)]
 
 
+class TestWhatAClientChooses:
+    """Values that a client can send are no proof that it is the caller whose counters they select."""
+
+    @pytest.fixture(params=["header:X-Tenant", "tenant"])
+    def identity(self, request: pytest.FixtureRequest, settings: Any) -> str:
+        own = {"tenant": f"{__name__}.tenant_of"}
+        settings.RATELIMITER = {**settings.RATELIMITER, "IDENTITIES": own}
+        return str(request.param)
+
+    @pytest.fixture
+    def acmes(self, identity: str, make_rule: MakeRule, pro: Tier) -> Rule:
+        """A rule that counts by tenant. Acme has used it, and has a tier of its own."""
+        rule = make_rule("tenants", {pro: [{"quota": 50}], None: [{"quota": 5}]}, partition_by=[identity])
+        TierAssignment.objects.create(tier=pro, partition=f"{identity}:acme", multiplier=3)
+        TopPartition.objects.create(
+            rule_slug="tenants", granularity="day", partition=digest(f"{identity}:acme"), allowed=7, denied=0,
+            start=stored(datetime.combine(today(), time.min, timezone.get_default_timezone())),
+        )  # fmt: skip
+        tiers.forget()
+        return rule
+
+    def test_shows_nothing_of_another_caller(self, acmes: Rule, make_rule: MakeRule, as_ann: Client) -> None:
+        make_rule("both", partition_by=["user", *acmes.partition_by])
+        Client().get("/hello/", headers={"X-Tenant": "acme"})
+        answer = me(as_ann, **{"X-Tenant": "acme"})
+        assert answer["tier"] is None
+        assert {(limit["rule"], limit["quota"], limit["remaining"]) for limit in answer["limits"]} == {
+            ("tenants", 5, None),
+            ("both", 5, None),
+        }
+        assert answer["usage"]["days"] == []
+
+    def test_unless_a_gateway_sets_it(self, acmes: Rule, identity: str, as_ann: Client, settings: Any) -> None:
+        settings.RATELIMITER = {**settings.RATELIMITER, "TRUSTED_IDENTITIES": [identity]}
+        Client().get("/hello/", headers={"X-Tenant": "acme"})
+        answer = me(as_ann, **{"X-Tenant": "acme"})
+        assert answer["tier"]["slug"] == "pro"
+        assert [(limit["quota"], limit["remaining"]) for limit in answer["limits"]] == [(150, 149)]
+        assert [day["requests"] for day in answer["usage"]["days"]] == [7]
+
+
+def tenant_of(request: Any) -> Any:
+    return request.headers.get("X-Tenant")
+
+
 class TestItsOwnLimit:
     def test_a_rate_for_each_caller(
         self, make_rule: MakeRule, as_ann: Client, client: Client, pro: Tier, monkeypatch: pytest.MonkeyPatch

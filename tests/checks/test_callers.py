@@ -89,6 +89,14 @@ def test_what_clients_choose_without_a_rule_by_address(names: list[str]) -> None
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize(("trusted", "fires"), [(["header:X-Device"], False), (["header:X-Tenant"], True)])
+def test_what_a_gateway_sets_is_not_chosen(trusted: list[str], fires: bool) -> None:
+    make_rule("chosen", partition_by=["header:X-Device"])
+    with ratelimiter(TRUSTED_IDENTITIES=trusted):
+        assert ids(checks.check_client_choices()) == ["W007"] * fires
+
+
+@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("fields", "fires"),
     [
