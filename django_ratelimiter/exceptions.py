@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
-from typing import Any
+from traceback import walk_tb
+from typing import Any, Final
+
+#: Parts of the paths of files that are not of the project.
+_LIBRARIES: Final = (os.path.dirname(os.__file__), "site-packages", "dist-packages")
 
 
 class RateLimiterError(Exception):
@@ -53,6 +58,16 @@ class AccessDenied(RateLimiterError):
     def __init__(self, record: Any) -> None:
         super().__init__(f"An access entry denies this {record.kind}.")
         self.record = record
+
+
+def raised_at(error: BaseException) -> str:
+    """Return the type of an exception of a project's code, and the last line outside libraries that led to it.
+
+    Its message may contain a secret, such as the API key that a KeyError names.
+    """
+    places = [f"{frame.f_code.co_filename}:{line}" for frame, line in walk_tb(error.__traceback__)]
+    own = [place for place in places if not any(library in place for library in _LIBRARIES)]
+    return f"{type(error).__name__} at {(own or places)[-1]}"
 
 
 def __getattr__(name: str) -> Any:

@@ -72,6 +72,7 @@ def test_an_unknown_attribute_is_an_attribute_error() -> None:
 RIGHT = [
     ("API_KEY_RESOLVER", "shop.keys.account_of", "shop.keys.account_of"),
     ("TIER_RESOLVER", "shop.limits.tier_of", "shop.limits.tier_of"),
+    ("API_KEY_FORM", "shop.keys.has_form", "shop.keys.has_form"),
     ("TIER_RESOLVER", None, None),
     ("IDENTITIES", {"tenant": "shop.limits.tenant_of"}, {"tenant": "shop.limits.tenant_of"}),
     ("TRUSTED_IDENTITIES", ["header:X-Tenant", "tenant"], ("header:X-Tenant", "tenant")),

@@ -113,7 +113,7 @@ def check_trust(**_kwargs: object) -> list[CheckMessage]:
 
 
 def _callables() -> Iterator[tuple[str, str]]:
-    for entry in ("API_KEY_RESOLVER", "TIER_RESOLVER", "RESPONSE"):
+    for entry in ("API_KEY_RESOLVER", "API_KEY_FORM", "TIER_RESOLVER", "RESPONSE"):
         path = None if are_invalid(entry) else getattr(settings, entry)
         if path is not None and not path.endswith(".html"):
             yield entry, path

@@ -95,6 +95,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "TIER_CACHE_SECONDS": Entry(5.0, number(0, 3600, "seconds, from 0 (no caching) to 3600")),
     "API_KEY_HEADER": Entry("X-API-Key", text(r"[A-Za-z0-9-]+", "the name of a request header")),
     "API_KEY_RESOLVER": Entry(None, text(DOTTED, "None, or the dotted path of a callable", optional=True)),
+    "API_KEY_FORM": Entry(None, text(DOTTED, "None, or the dotted path of a callable", optional=True)),
     "TIER_RESOLVER": Entry(None, text(DOTTED, "None, or the dotted path of a callable", optional=True)),
     "IDENTITIES": Entry({}, identities),
     "TRUSTED_IDENTITIES": Entry((), trusted_identities),
@@ -151,6 +152,8 @@ class Settings:
     API_KEY_HEADER: str
     #: Dotted path of a callable(raw key) that returns the identity of a known key; None = keys of tier assignments.
     API_KEY_RESOLVER: str | None
+    #: Dotted path of a callable(raw key) that returns whether API_KEY_RESOLVER can know the key; None = always asked.
+    API_KEY_FORM: str | None
     #: Dotted path of a callable(request) that returns the slug of a tier; None = tier assignments are used.
     TIER_RESOLVER: str | None
     #: A project's own identities: dotted paths of callables that take the request, by name.

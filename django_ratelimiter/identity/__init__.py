@@ -7,7 +7,7 @@ from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b, sha256
 from typing import Any, Final
 from unicodedata import normalize
@@ -188,10 +188,11 @@ def _api_key(request: HttpRequest) -> str | None:
     raw = _raw_api_key(request)
     if raw is None:
         return None
+    address = partial(client_ip, request)
     if settings.API_KEY_RESOLVER is not None:
-        return resolve_api_key(settings.API_KEY_RESOLVER, raw)
+        return resolve_api_key(settings.API_KEY_RESOLVER, raw, address)
     hashed = hash_api_key(raw)
-    return hashed if is_known_api_key(hashed) else None
+    return hashed if is_known_api_key(hashed, address) else None
 
 
 def _raw_api_key(request: HttpRequest) -> str | None:

@@ -9,7 +9,6 @@ from decimal import Decimal
 from functools import lru_cache, reduce
 from ipaddress import ip_network
 from operator import or_
-from traceback import extract_tb
 from typing import Any, Final, NamedTuple
 
 from django.contrib.auth import get_user_model
@@ -21,6 +20,7 @@ from django.utils.module_loading import import_string
 
 from ..conf import settings
 from ..databases import compares_bytes, is_joinable
+from ..exceptions import raised_at
 from ..values.partitions import is_identity, partition_names
 from .records import TierRecord
 from .ruleset import RuleSet
@@ -124,14 +124,20 @@ def entitlement_for(
     return _new(Entitlement, (tiers[best.tier], best.multiplier))
 
 
-def is_known_api_key(api_key: str) -> bool:
-    """Return whether an assignment or access entry has this hash, active or not; other keys are not identities."""
-    return _keys.get(api_key) is not None
+def is_known_api_key(api_key: str, address: Callable[[], str | None] = lambda: None) -> bool:
+    """Return whether an assignment or access entry has this hash, active or not; other keys are not identities.
+
+    address: returns the client's address.
+    """
+    return _keys.get(api_key, address) is not None
 
 
-def resolve_api_key(path: str, raw: str) -> str | None:
-    """Return the result of API_KEY_RESOLVER, at this path, for the key; `None` = unknown. Cached like assignments."""
-    return _resolved_keys.get((path, raw))
+def resolve_api_key(path: str, raw: str, address: Callable[[], str | None] = lambda: None) -> str | None:
+    """Return the result of API_KEY_RESOLVER, at this path, for the key; `None` = unknown. Cached like assignments.
+
+    address: returns the client's address.
+    """
+    return _resolved_keys.get((path, raw), address)
 
 
 def forget() -> None:
@@ -285,16 +291,22 @@ def _resolve_key(path_and_key: tuple[str, str]) -> str | None:
     try:
         found = import_string(path)(raw)
     except Exception as error:  # the project's own code; known keys stay known
-        # Its message may contain the key, as that of a KeyError does, and this is logged.
-        where = extract_tb(error.__traceback__)[-1]
-        raised = f"{type(error).__name__} at {where.filename}:{where.lineno}"
-        raise ValueError(f"RATELIMITER['API_KEY_RESOLVER'] failed: {raised}") from None
+        raise ValueError(f"RATELIMITER['API_KEY_RESOLVER'] failed: {raised_at(error)}") from None
     if found is not None and not isinstance(found, str):
         raise TypeError(f"API_KEY_RESOLVER must return a text or None, not a {type(found).__name__}.")
     return found or None
 
 
+def _has_form(path_and_key: tuple[str, str]) -> bool:
+    path, (_, raw) = settings.API_KEY_FORM, path_and_key
+    try:
+        return path is None or bool(import_string(path)(raw))
+    except Exception as error:  # the project's own code; the resolver decides
+        logger.error("RATELIMITER['API_KEY_FORM'] failed: %s", raised_at(error))
+        return True
+
+
 _callers: BatchCache[tuple[_Assigned, ...]] = BatchCache(_find_callers, ())
 _keys = KeyCache(_find_key, TableCache(_find_all_keys, None, "Assignments of API keys"))
-_resolved_keys = KeyCache(_resolve_key)
+_resolved_keys = KeyCache(_resolve_key, has_form=_has_form)
 _partitions = TableCache(_find_partitions, _Partitions({}, frozenset(), frozenset()), "Assignments of partitions")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable
 from itertools import count
 from threading import Lock
@@ -22,7 +23,7 @@ CACHE_SIZE: Final = 20_000
 #: Maximum number of keys in one query.
 MAX_BATCH: Final = 200
 
-#: Number of unknown keys that one process looks up in a second, before it reads all known ones at once.
+#: Maximum number of unknown keys that one process looks up in a second.
 MISSES_PER_SECOND: Final = 100
 
 #: Exceptions of a database that is out of reach, and of reading rows that other code wrote.
@@ -137,48 +138,68 @@ class BatchCache(Generic[Found]):
 class KeyCache(TTLCache[str | None]):
     """Cache of the keys that callers send, by the identity of each; `None` = unknown.
 
-    Made-up keys do not replace known ones. Once MISSES_PER_SECOND of them were looked up in a second,
-    others are only looked up if `all_keys` contains them. all_keys: every known key; `None` if they cannot be listed.
+    Made-up keys do not replace known ones, and a process looks up at most MISSES_PER_SECOND of them: half for keys that
+    come for the first time, half for keys that it had to turn away. Addresses share each half: one gets no more than
+    what is left when it has got it, so there is as much for the next. Other keys are only looked up if `all_keys`
+    contains them. all_keys: every known key; `None` if they cannot be listed. has_form: a test before the lookup.
     """
 
     def __init__(
-        self, find: Callable[[Any], str | None], all_keys: TableCache[frozenset[str] | None] | None = None
+        self,
+        find: Callable[[Any], str | None],
+        all_keys: TableCache[frozenset[str] | None] | None = None,
+        has_form: Callable[[Any], bool] = lambda _key: True,
     ) -> None:
         super().__init__(find, None)
-        self._all_keys = all_keys
+        self._all_keys, self._has_form = all_keys, has_form
         self._unknown: dict[Hashable, float] = {}
-        self._since, self._misses = float("-inf"), 0
+        #: The hashes of keys that were not looked up when they came.
+        self._turned_away: set[int] = set()
+        self._since = float("-inf")
 
-    def get(self, key: Hashable) -> str | None:
+    def get(self, key: Hashable, address: Callable[[], str | None] = lambda: None) -> str | None:
+        """Return the identity of `key`. address: returns who sent it, if it must be looked up."""
         now = time.monotonic()
         cached = self._cached.get(key)
         if cached and now < cached[0]:
             return cached[1]
-        if now < self._unknown.get(key, now) or not self._is_worth_asking(key, now):
+        if now < self._unknown.get(key, now):
+            return None
+        if now - self._since >= 1:
+            self._since, self._misses = now, (Counter[str | None](), Counter[str | None]())
+        misses, sender = self._misses[hash(key) in self._turned_away], address()
+        if not self._is_worth_asking(key, misses, sender) or not self._has_form(key):
             return None
         found = super().get(key)
+        self._turned_away.discard(hash(key))
         if found is None:
             self._cached.pop(key, None)
             if len(self._unknown) >= CACHE_SIZE:
                 self._unknown.clear()
             self._unknown[key] = now + settings.TIER_CACHE_SECONDS
-            self._misses += 1
+            misses[sender] += 1
         return found
 
     def forget(self) -> None:
         super().forget()
         self._unknown.clear()
-        self._since, self._misses = float("-inf"), 0
+        self._turned_away.clear()
+        self._since = float("-inf")
         if self._all_keys is not None:
             self._all_keys.forget()
 
-    def _is_worth_asking(self, key: Hashable, now: float) -> bool:
-        if now - self._since >= 1:
-            self._since, self._misses = now, 0
-        if key in self._cached or self._misses < MISSES_PER_SECOND or not settings.TIER_CACHE_SECONDS:
+    def _is_worth_asking(self, key: Hashable, misses: Counter[str | None], sender: str | None) -> bool:
+        if key in self._cached or not settings.TIER_CACHE_SECONDS:
+            return True
+        if misses[sender] < MISSES_PER_SECOND // 2 - misses.total():
             return True
         known = self._all_keys.get() if self._all_keys is not None else None
-        return known is not None and key in known
+        if known is not None:
+            return key in known
+        if len(self._turned_away) >= CACHE_SIZE:
+            self._turned_away.clear()
+        self._turned_away.add(hash(key))
+        return False
 
 
 class TableCache(Generic[Found]):

@@ -101,7 +101,7 @@ class override_rules(TestContextDecorator):
                 (cache, "entitlement_for", in_force.entitlement),
                 (storage, "load", in_force.rule_set),
                 (versions, "uncommitted_rules", lambda: None),
-                (identity, "is_known_api_key", self._api_keys.__contains__),
+                (identity, "is_known_api_key", lambda hashed, _address: hashed in self._api_keys),
                 (events, "_soft_exceeded", events.NotificationDedup()),
                 (events, "_reached", events.NotificationDedup()),
                 (io, "sleep", in_force.clock.sleep),

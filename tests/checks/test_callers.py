@@ -19,7 +19,7 @@ def ratelimiter(**entries: Any) -> Any:
 @pytest.mark.parametrize(
     "path", ["no.such.function", "tests.checks.test_checks.nothing", "tests.checks.test_checks.SESSIONS"]
 )
-@pytest.mark.parametrize("entry", ["API_KEY_RESOLVER", "TIER_RESOLVER", "RESPONSE", "IDENTITIES"])
+@pytest.mark.parametrize("entry", ["API_KEY_RESOLVER", "API_KEY_FORM", "TIER_RESOLVER", "RESPONSE", "IDENTITIES"])
 def test_callables_that_do_not_exist(entry: str, path: str) -> None:
     with ratelimiter(**{entry: {"tenant": path} if entry == "IDENTITIES" else path}):
         messages = checks.check_callables()

@@ -65,7 +65,7 @@ WORDS = [
 
 @pytest.fixture(autouse=True)
 def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "is_known_api_key", lambda hashed: False)
+    monkeypatch.setattr(identity, "is_known_api_key", lambda *_asked: False)
 
 
 def scribble(random: Random) -> str:

@@ -38,8 +38,12 @@ def tier_of(request: Any) -> str | None:
     return request.tier
 
 
-def with_key(key: str) -> Any:
-    return identify(SimpleNamespace(META={"HTTP_X_API_KEY": key, "REMOTE_ADDR": "192.0.2.7"}))  # type: ignore[arg-type]
+def with_key(key: str, address: str = "192.0.2.7") -> Any:
+    return identify(SimpleNamespace(META={"HTTP_X_API_KEY": key, "REMOTE_ADDR": address}))  # type: ignore[arg-type]
+
+
+def has_form(raw: str) -> bool:
+    return {"k": True, "i": False}[raw[0]]
 
 
 def looked_up(raw: str) -> str:
@@ -99,14 +103,45 @@ class TestApiKeys:
     def test_that_are_invented_ask_the_resolver_only_so_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("time.monotonic", lambda: 1000.0)
         with resolver("account_of"):
+            for number in range(5000):
+                assert with_key(f"invented-{number}", f"192.0.{number % 200}.7").api_key is None
+                assert with_key(f"invented-{number}", f"192.0.{number % 200}.7").api_key is None
+        assert len(asked) == ttl_cache.MISSES_PER_SECOND
+
+    @pytest.mark.parametrize("addresses", [1, 9, 2000])
+    def test_that_are_new_are_recognised_during_a_flood(self, addresses: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With the first request, or the second: if very many addresses flood, or the key's own."""
+        monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+        with resolver("account_of"):
+            for number in range(2000):
+                assert with_key(f"invented-{number}", f"2001:db8:0:{number % addresses:x}::1").api_key is None
+            assert [with_key("k1").api_key is not None for _ in range(2)] == [addresses < 2000, True]
+            assert [with_key("k3", "2001:db8::1").api_key is not None for _ in range(2)] == [False, True]
+
+    def test_that_come_again_and_again_leave_a_share_to_other_addresses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with resolver("account_of"):
+            for second in range(3):
+                monkeypatch.setattr("time.monotonic", lambda now=1000.0 + second: now)
+                for number in range(1000):
+                    assert with_key(f"invented-{number % 500}", "192.0.2.66").api_key is None
             assert with_key("k1").api_key
+
+    def test_of_another_form_are_not_looked_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+        own = {name: f"{__name__}.{entry}" for name, entry in (("RESOLVER", "account_of"), ("FORM", "has_form"))}
+        with override_settings(RATELIMITER={f"API_KEY_{name}": path for name, path in own.items()}):
             for number in range(1000):
                 assert with_key(f"invented-{number}").api_key is None
-            assert len(asked) == 1 + ttl_cache.MISSES_PER_SECOND
             assert with_key("k1").api_key
-            assert with_key("k3").api_key is None  # not now
-            monkeypatch.setattr("time.monotonic", lambda: 1001.0)
-            assert with_key("k3").api_key
+        assert asked == ["k1"]
+
+    def test_are_looked_up_if_their_form_cannot_be_tested(self, caplog: pytest.LogCaptureFixture) -> None:
+        own = {"API_KEY_RESOLVER": f"{__name__}.account_of", "API_KEY_FORM": f"{__name__}.has_form"}
+        with override_settings(RATELIMITER=own):
+            assert with_key("s3cret-key").api_key is None
+        assert asked == ["s3cret-key"]
+        assert "API_KEY_FORM'] failed: KeyError at" in caplog.text
+        assert "s3cret-key" not in caplog.text
 
 
 @pytest.mark.django_db
@@ -127,7 +162,9 @@ class TestAssignedKeys:
             len(queries) <= 2 * ttl_cache.MISSES_PER_SECOND + 4
         )  # assignments and access entries; first of all, once, the tables
 
-    def test_with_too_many_to_hold_an_unseen_one_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_with_too_many_to_hold_an_unseen_one_is_known_the_second_time(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("time.monotonic", lambda: 1000.0)
         monkeypatch.setattr(tiers, "MAX_KEYS", 0)
         tier = Tier.objects.create(slug="pro", name="Pro")
@@ -135,7 +172,6 @@ class TestAssignedKeys:
         for number in range(200):
             assert with_key(f"invented-{number}").api_key is None
         assert with_key("late").api_key is None
-        monkeypatch.setattr("time.monotonic", lambda: 1001.5)
         assert with_key("late").api_key
 
     def test_unknown_keys_do_not_fill_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
