@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from io import BytesIO
-from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -26,6 +25,7 @@ from .databases import in_own_transactions
 from .decision import NOTHING_TO_DECIDE, Decision
 from .headers import may_wait, refusal, status_of, write_fields
 from .identity.proxies import is_trusted_peer
+from .identity.users import UserByKey
 from .limiter import io, leases
 from .middleware import ASKED_BY_GATEWAYS, Exemption, exemption
 
@@ -168,7 +168,7 @@ def _forwarded_request(request: HttpRequest, path: str | None, options: GatewayO
     forwarded = ForwardedRequest(environ_of(meta, request.method or "", path))
     user = meta.get(_meta_name(options.user_header), "").strip() if options.user_header else ""
     if user:
-        forwarded.user = SimpleNamespace(pk=user, is_authenticated=True)  # type: ignore[assignment]
+        forwarded.user = UserByKey(user)  # type: ignore[assignment]
     return forwarded
 
 

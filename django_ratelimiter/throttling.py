@@ -21,6 +21,7 @@ from .conf import settings
 from .decision import NOTHING_TO_DECIDE, UNAVAILABLE_RETRY_SECONDS, Decision, decide, without
 from .headers import retry_after
 from .identity import digest, identify
+from .identity.users import user_key
 from .limiter import io
 from .limiter.charges import InlineRule
 from .rules import inline
@@ -238,9 +239,16 @@ class UserRateThrottle(SimpleRateThrottle, throttling.UserRateThrottle):
 
     scope = "user"
 
+    def get_cache_key(self, request: Any, view: Any) -> str:
+        """Return the key, with the model of a caller that is not a user; see `identity.users.user_key`."""
+        ident = user_key(request.user) or self.get_ident(request)
+        return self.cache_format % {"scope": self.scope, "ident": ident}
+
 
 class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
     """Limits requests to views that have a `throttle_scope`, by user or address. Rules of that scope apply, too."""
+
+    get_cache_key = UserRateThrottle.get_cache_key
 
     def __init__(self) -> None:  # the rate depends on the view
         pass

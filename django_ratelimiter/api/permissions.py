@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from django.contrib.auth import get_user_model
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
@@ -11,14 +12,6 @@ from ..callers.acts import GRANT, UNBLOCK
 from ..identity import identify
 
 VIEW_REPORTS: Final = "django_ratelimiter.view_usage_report"
-
-
-class MayViewReports(BasePermission):
-    """Users with the permission to view usage reports."""
-
-    def has_permission(self, request: Request, view: Any) -> bool:
-        user: Any = request.user
-        return bool(user and user.is_authenticated and user.has_perm(VIEW_REPORTS))
 
 
 class IsKnownCaller(BasePermission):
@@ -31,13 +24,19 @@ class IsKnownCaller(BasePermission):
 
 
 class _HasOne(BasePermission):
-    """Users with one of these permissions."""
+    """Users with one of these permissions. Callers of another model than the users have none."""
 
     names: tuple[str, ...] = ()
 
     def has_permission(self, request: Request, view: Any) -> bool:
         user: Any = request.user
-        return bool(user and user.is_authenticated and any(user.has_perm(name) for name in self.names))
+        return isinstance(user, get_user_model()) and any(user.has_perm(name) for name in self.names)
+
+
+class MayViewReports(_HasOne):
+    """Users with the permission to view usage reports."""
+
+    names = (VIEW_REPORTS,)
 
 
 class MaySeeCallers(_HasOne):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import SimpleNamespace
 
 from django.http.response import HttpResponseBase
 
@@ -17,6 +16,7 @@ from ..decision import decide as decision_from
 from ..decorators import Ratelimited
 from ..engine.base import Verdict, as_charged
 from ..exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
+from ..identity.users import UserByKey
 from ..limiter.charges import NO_ENTITLEMENT, LimitRequest, access_entry_for, build_charges, entitlement_of
 from ..limiter.path import ATTEMPTS, trials
 from ..limiter.templates import RuleCharge, owned
@@ -112,7 +112,7 @@ def _pass_gateway(passage: Passage, options: gateway.GatewayOptions) -> None:
         http.META.pop(field := meta_name(options.user_header), None)  # the gateway removes the client's own field
         if passage.question.user:
             http.META[field] = pk = str(passage.caller.user.pk)
-            http.user = SimpleNamespace(pk=pk, is_authenticated=True)  # type: ignore[assignment]
+            http.user = UserByKey(pk)  # type: ignore[assignment]
     passage.bypass = gateway.bypass_of(http)
     if not passage.bypass:
         passage.is_rejected = not limiter.check(http, scope=options.scope).allowed

@@ -79,7 +79,7 @@ class Identity:
 
     @property
     def user_id(self) -> str | None:
-        """The primary key, as text, of the authenticated user on the request."""
+        """The primary key, as text, of the authenticated user; see `identity.users.user_key`."""
         return self.value("user")
 
     async def read_user(self) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 from asyncio import _get_running_loop
+from functools import lru_cache
 from typing import Any
 
+from django.contrib.auth import get_user_model
 from django.core.exceptions import SynchronousOnlyOperation
+from django.core.signals import setting_changed
+from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.asyncio import async_unsafe
 from django.utils.functional import LazyObject, SimpleLazyObject, empty
@@ -21,8 +25,20 @@ class UserNotLoaded(SynchronousOnlyOperation):
 _attribute = object.__getattribute__
 
 
+class UserByKey:
+    """A user of whom only the primary key is known, as text."""
+
+    is_authenticated = True
+
+    def __init__(self, pk: str) -> None:
+        self.pk = pk
+
+    def get_username(self) -> str:
+        return self.pk
+
+
 def user_of(request: HttpRequest) -> str | None:
-    """Return the primary key of a request's user, as text. Raises UserNotLoaded on an event loop if it is not read."""
+    """Return the `user_key` of a request's user. Raises UserNotLoaded on an event loop if the user is not read."""
     user: Any = getattr(request, "user", None)
     try:
         if isinstance(user, LazyObject):  # without the wrapper, which makes each access several times slower
@@ -49,11 +65,37 @@ def _read_user(user: Any) -> None:
 
 
 def user_key(user: Any) -> str | None:
-    """Return the primary key of a user, as text; `None` for an anonymous user."""
+    """Return the primary key of a user, as text; `None` for an anonymous user.
+
+    For a caller of another model with that model before it, such as "shop.Device:7": the numbers are not users'.
+    """
     if user is None or not user.is_authenticated:
         return None
-    key = user.pk
-    return None if key is None else str(key)
+    model, name = _model_and_key(user.__class__)
+    key = getattr(user, name)
+    return None if key is None or key == "" else f"{model}{key}"
+
+
+@lru_cache(maxsize=256)
+def _model_and_key(cls: type) -> tuple[str, str]:
+    """Return the prefix of the keys of this class, "" for the user model, and the attribute that has the key.
+
+    A class that is no model stands for the user model if it has its `get_username`, as simplejwt's TokenUser does.
+    """
+    if not issubclass(cls, Model):
+        return "" if hasattr(cls, "get_username") else f"{cls.__module__}.{cls.__qualname__}:", "pk"
+    users, model = [each._meta.concrete_model or each for each in (get_user_model(), cls)]
+    if issubclass(users, model):
+        return "", "pk"
+    return ("", users._meta.pk.attname) if issubclass(model, users) else (f"{model._meta.label}:", "pk")
+
+
+def _forget_models(**_signal: object) -> None:
+    """Read AUTH_USER_MODEL again."""
+    _model_and_key.cache_clear()
+
+
+setting_changed.connect(_forget_models, dispatch_uid="django_ratelimiter.identity.users")
 
 
 def is_djangos_own(user: Any) -> bool:

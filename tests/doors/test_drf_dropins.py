@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connection as database
 from django.test import Client
 from rest_framework.request import Request
+from rest_framework.test import force_authenticate
 from rest_framework.views import APIView
 
 from django_ratelimiter.engine import Algorithm
-from django_ratelimiter.throttling import AnonRateThrottle, SimpleRateThrottle
+from django_ratelimiter.throttling import AnonRateThrottle, ScopedRateThrottle, SimpleRateThrottle, UserRateThrottle
 
 from .conftest import Clock
 from .drf_views import factory, gets, rates, statuses, view_of
@@ -32,6 +35,22 @@ def test_anonymous_requests_share_an_address_and_users_have_no_limit(client: Cli
 def test_each_user_has_a_limit_and_so_has_each_address(client: Client) -> None:
     for headers in ({"X_Name": "ann"}, {"X_Name": "bob"}, {}):
         assert gets(client, "/user/", 3, **headers) == [200, 200, 429]
+
+
+@rates
+@pytest.mark.parametrize("throttle", [UserRateThrottle, ScopedRateThrottle])
+def test_a_device_has_its_own_counter_and_a_token_that_of_its_user(throttle: type) -> None:
+    """Number 5 of another model is not user 5; who authenticates without a query stands for user 5."""
+    token_user = pytest.importorskip("rest_framework_simplejwt.models").TokenUser
+    view = view_of(throttle, throttle_scope="user", authentication_classes=[])
+    device = SimpleNamespace(pk=5, is_authenticated=True)
+
+    def ask(user: object) -> int:
+        force_authenticate(request := factory.get("/"), user=user)
+        return view(request).status_code
+
+    assert [ask(device), ask(User(pk=5)), ask(device), ask(device)] == [200, 200, 200, 429]
+    assert [ask(token_user({"user_id": 5})), ask(User(pk=5))] == [200, 429]
 
 
 @rates

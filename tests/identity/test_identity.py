@@ -8,8 +8,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.contrib.auth.models import AnonymousUser
+from django.contrib.auth.models import AnonymousUser, User
+from django.db import models
 from django.test import RequestFactory, override_settings
+from django.test.utils import isolate_apps
+from django.utils.functional import SimpleLazyObject
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -234,25 +237,89 @@ def test_a_long_header_costs_little() -> None:
     assert time.process_time() - started < 1
 
 
-class User:
+class Device:
     def __init__(self, pk: Any, is_authenticated: bool = True) -> None:
         self.pk, self.is_authenticated = pk, is_authenticated
+
+
+class Stateless(Device):
+    """Stands for a row of the user model, as simplejwt's TokenUser does."""
+
+    def get_username(self) -> str:
+        return "ann"
+
+
+def user_id_of(user: Any) -> str | None:
+    return identify(SimpleNamespace(META={}, user=user)).user_id  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("user", "user_id"),
     [
-        (User(42), "42"),
-        (User(UUID(int=1)), "00000000-0000-0000-0000-000000000001"),
-        (User("ann|b%"), "ann|b%"),
-        (User(42, is_authenticated=False), None),
-        (User(None), None),
+        (User(pk=42), "42"),
+        (SimpleLazyObject(lambda: User(pk=42)), "42"),
+        (User(pk=None), None),
+        (Stateless(42), "42"),
+        (Stateless(UUID(int=1)), "00000000-0000-0000-0000-000000000001"),
+        (Stateless("ann|b%"), "ann|b%"),
+        (Stateless(42, is_authenticated=False), None),
+        (Stateless(None), None),
+        (Device(42), f"{__name__}.Device:42"),
+        (Device(42, is_authenticated=False), None),
+        (Device(None), None),
+        (Device(""), None),
         (AnonymousUser(), None),
         (None, None),
     ],
 )
 def test_the_user_counts_once_authenticated(user: Any, user_id: str | None) -> None:
-    assert identify(SimpleNamespace(META={}, user=user)).user_id == user_id  # type: ignore[arg-type]
+    assert user_id_of(user) == user_id
+
+
+@isolate_apps("django.contrib.auth")
+def test_only_rows_of_the_user_model_count_by_the_key_alone() -> None:
+    """Number 7 of another model is not user 7; a proxy or a subclass of the user model has the users' numbers."""
+
+    class Machine(models.Model):
+        is_authenticated = True
+
+        class Meta:
+            app_label = "auth"
+
+        def __str__(self) -> str:
+            return "machine"
+
+    class Robot(Machine):
+        class Meta:
+            app_label = "auth"
+            proxy = True
+
+        def __str__(self) -> str:
+            return "robot"
+
+    class Buyer(User):
+        class Meta:
+            app_label = "auth"
+            proxy = True
+
+    class Seller(User):
+        class Meta:
+            app_label = "auth"
+
+    class Numbered(User):
+        number = models.IntegerField(primary_key=True)
+        user_ptr = models.OneToOneField(User, models.CASCADE, parent_link=True)
+
+        class Meta:
+            app_label = "auth"
+
+    mine = [Machine(pk=7), Robot(pk=7), Buyer(pk=7), Seller(pk=7, user_ptr_id=7, id=7), Numbered(number=1, id=7)]
+    assert [user_id_of(each) for each in mine] == ["auth.Machine:7", "auth.Machine:7", "7", "7", "7"]
+
+
+def test_who_has_no_key_counts_as_anonymous_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    assert user_id_of(SimpleNamespace(is_authenticated=True)) is None
+    assert "anonymous" in caplog.text
 
 
 def test_a_request_without_authentication_has_no_user() -> None:
