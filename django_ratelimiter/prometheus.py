@@ -38,6 +38,7 @@ from .decision import Decision, Result
 from .engine.breaker import on_state_change, open_breakers
 from .exceptions import EngineUnavailable
 from .limiter.observer import set_observer
+from .rules.inline import PREFIX, is_listed
 from .usage.collector.lag import lag
 
 #: Seconds. A decision takes a fraction of a millisecond, and at most DEADLINE_MS.
@@ -209,13 +210,13 @@ def _observe(decision: Decision, seconds: float) -> None:
 
 
 def _labels(result: Result) -> tuple[str, str, str]:
-    """Return the labels of one result: its rule, its tier and its outcome."""
+    """Return the labels of one result: its rule, its tier and its outcome. Rules that are not listed share one name."""
     rule, tier, verdict = result.rule, result.tier, result.verdict
     if not rule.during_outage.refuses if verdict is None else verdict.allowed:
         outcome = "soft_exceeded" if verdict is not None and verdict.soft_exceeded else "allowed"
     else:
         outcome = "denied" if result.mode == "enforce" else "shadow_denied"
-    return rule.slug, "" if tier is None else tier.slug, outcome
+    return rule.slug if is_listed(rule.slug) else PREFIX, "" if tier is None else tier.slug, outcome
 
 
 @lru_cache(maxsize=10_000)

@@ -18,7 +18,7 @@ RANKED_AFTER_TRIM: Final = 200
 #: Maximum number of labels and partitions that are sampled in one minute, for all rules together.
 MAX_SAMPLED: Final = 1_000
 
-#: Maximum number of different partitions that MemoryEngine counts for each label and hour.
+#: Maximum number of different partitions that MemoryEngine keeps for all labels and hours; the oldest hour is dropped.
 MAX_UNIQUE: Final = 100_000
 
 #: An hour since the Unix epoch, with a label or a rule.
@@ -58,6 +58,7 @@ class MemoryPartitions:
     def __init__(self, now_us: Callable[[], int]) -> None:
         self.now_us = now_us
         self._unique: dict[Hour, set[str]] = {}
+        self._kept = 0  # how many are in `_unique`
         self._weights: tuple[dict[Hour, dict[str, int]], ...] = ({}, {})
         self._samples: dict[int, dict[tuple[str, str], int]] = {}
 
@@ -73,8 +74,12 @@ class MemoryPartitions:
 
     def _note(self, label: str, partition: str, hour: int, minute: int, allowed: bool) -> None:
         unique = self._unique.setdefault((hour, label), set())
-        if len(unique) < MAX_UNIQUE:
-            unique.add(partition)
+        if partition not in unique:
+            if self._kept >= MAX_UNIQUE and (oldest := min(self._unique))[0] < hour:
+                self.drop_hours([oldest])
+            if self._kept < MAX_UNIQUE:
+                unique.add(partition)
+                self._kept += 1
         weights = self._weights[not allowed].setdefault((hour, rule_of(label)), {})
         weights[partition] = weights.get(partition, 0) + 1
         if len(weights) > MAX_RANKED:
@@ -86,10 +91,10 @@ class MemoryPartitions:
                 samples[whom] = samples.get(whom, 0) + 1
 
     def forget_before(self, minute: int) -> None:
-        """Drop data that was not collected, as Redis does."""
-        for each in [each for each in self._unique if each[0] < minute // 60]:
-            del self._unique[each]
-        self.drop_top([each for weights in self._weights for each in weights if each[0] < minute // 60])
+        """Drop data that was not collected, of hours that began before this minute, too."""
+        self.drop_hours([each for each in self._unique if each[0] * 60 < minute])
+        self.drop_top([each for weights in self._weights for each in weights if each[0] * 60 < minute])
+        self.drop_samples([each for each in self._samples if each < minute])
 
     def hours(self) -> set[Hour]:
         """Return the hours and labels with data."""
@@ -123,7 +128,7 @@ class MemoryPartitions:
     def drop_hours(self, hours: Iterable[Hour]) -> None:
         """Delete the partitions of these hours and labels."""
         for each in hours:
-            self._unique.pop(each, None)
+            self._kept -= len(self._unique.pop(each, ()))
 
     def samples(self, before: int, most: int | None = None) -> dict[int, dict[tuple[str, str], int]]:
         """Return requests by label and partition for each minute before `before`. most: of the oldest minutes."""

@@ -13,6 +13,7 @@ from ..engine.base import NEVER, Charge, Verdict, Version
 from ..engine.limits import Limit
 from ..engine.templates import CallTemplate, ChargeTemplate, FilledCharges, FilledVerdicts
 from ..identity import digest
+from ..rules.inline import is_listed
 from ..rules.records import RuleRecord, TierRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
@@ -50,8 +51,9 @@ class RuleCharge(NamedTuple):
 class RuleTemplate:
     """The charges of a rule for one tier and multiplier that have limits there.
 
-    source: which value distinguishes callers: one name if its values are short; `None` if the rule is not split; else
-    the rule itself, which is split by another name or by several.
+    label: what usage is counted under; `None` = it is not. source: which value distinguishes callers: one name if its
+    values are short; `None` if the rule is not split; else the rule itself, which is split by another name or by
+    several.
     """
 
     __slots__ = ("label", "records", "rule", "source", "tier")
@@ -59,7 +61,7 @@ class RuleTemplate:
     def __init__(self, rule: RuleRecord, entitlement: Entitlement) -> None:
         self.rule, self.tier = rule, entitlement.tier
         self.records = rule.limits_for(*entitlement)
-        self.label = f"{rule.slug}|{entitlement.tier or ''}"
+        self.label = f"{rule.slug}|{entitlement.tier or ''}" if is_listed(rule.slug) else None
         alone = rule.partition_by[0] if len(rule.partition_by) == 1 and rule.missing_partition != "ip" else None
         self.source = None if not rule.partition_by else alone if alone in IDENTITIES else rule
 

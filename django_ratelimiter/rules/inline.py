@@ -15,7 +15,7 @@ from .records import LimitRecord, RuleRecord
 PREFIX: Final = "code:"
 #: As long as the slugs of operators' rules, so that usage reports contain all of it.
 _SLUG_LENGTH: Final = 50
-#: Maximum number of rules that are kept: a rate that depends on the request may have any number of values.
+#: Maximum number of rules that are listed and counted in reports: code may make any number of groups.
 _MAX_RULES: Final = 1_000
 
 #: "100/h", "10/30s", "100/10" (seconds); other periods are left to Limit.parse.
@@ -36,6 +36,11 @@ def register(rule: RuleRecord) -> None:
     """Add a rule to this list."""
     if rule.slug in _registered or len(_registered) < _MAX_RULES:
         _registered[rule.slug] = rule
+
+
+def is_listed(slug: str) -> bool:
+    """Return whether usage is counted under this slug: of an operator's rule, or of a rule in code in this list."""
+    return slug in _registered or not slug.startswith(PREFIX)
 
 
 @lru_cache(maxsize=_MAX_RULES)

@@ -48,7 +48,7 @@ def top_partitions(engine: Any, rule: str = "rule", most: int = 100) -> dict[str
 def test_different_partitions_are_counted_by_label_and_hour(engine: Any) -> None:
     meet(engine, ["a", "b", "a", "c"])
     meet(engine, ["a", "b"], label="rule|pro")
-    meet(engine, ["a", "d"], at=NOW_US + HOUR_US)
+    meet(engine, ["a", "d"], at=NOW_US + 59 * 60_000_000)  # in the next hour
     assert engine.partitions.hours() == {(HOUR, "rule|free"), (HOUR, "rule|pro"), (HOUR + 1, "rule|free")}
     assert (unique(engine), unique(engine, "rule|pro"), unique(engine, "rule|free", HOUR + 1)) == (3, 2, 2)
     assert unique(engine, "rule|free", HOUR, HOUR + 1) == 4
@@ -296,10 +296,22 @@ def test_both_kinds_of_top_clients_have_their_turns() -> None:
 
 def test_memory_forgets_what_nobody_collects() -> None:
     engine = MemoryEngine()
-    meet(engine, ["a"])
-    meet(engine, ["b"], at=NOW_US + 9 * 24 * HOUR_US)
-    assert engine.partitions.hours() == {(HOUR + 9 * 24, "rule|free")}
+    meet(engine, ["a", SAMPLED])
+    meet(engine, COMMON[:1], at=NOW_US + 61 * 60_000_000)
+    assert engine.partitions.hours() == {(HOUR + 1, "rule|free")}
     assert top_partitions(engine) == {}
+    assert engine.partitions.samples(MINUTE + 62) == {}
+
+
+def test_memory_keeps_the_partitions_of_the_latest_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_UNIQUE", 10)
+    engine = MemoryEngine(lambda: NOW_US)
+    engine.drop_usage("0:a batch")  # so that usage is kept for days
+    meet(engine, numbered(8))
+    meet(engine, numbered(4), label="other|")
+    assert (unique(engine), unique(engine, "other|")) == (8, 2)
+    meet(engine, numbered(20), at=NOW_US + HOUR_US)
+    assert (unique(engine), unique(engine, "other|"), unique(engine, "rule|free", HOUR + 1)) == (0, 0, 10)
 
 
 def template(*, is_split: bool = True) -> CallTemplate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine, Version
-from django_ratelimiter.engine.memory.engine import HELD_US, USAGE_MINUTES
+from django_ratelimiter.engine.memory.engine import HELD_US, UNCOLLECTED_MINUTES, USAGE_MINUTES
 from django_ratelimiter.engine.usage import UsageCarry
 from django_ratelimiter.exceptions import StaleRules
 
@@ -52,20 +52,15 @@ def test_the_most_that_it_shall_keep_are_the_latest() -> None:
     assert engine.peek([Charge("key0", DAY)], now_us=0)[0].allowed
 
 
-def test_usage_that_nobody_collects_is_forgotten_after_8_days() -> None:
-    engine = MemoryEngine()
-    engine.check([Charge("key", DAY, usage="rule|")], now_us=0)
-    assert len(engine.take_usage(now_us=MINUTE_US)) == 1
-    engine.check([Charge("key", DAY, usage="rule|")], now_us=MINUTE_US)
-    engine.check([Charge("key", DAY, usage="rule|")], now_us=(USAGE_MINUTES + 2) * MINUTE_US)
-    assert engine.take_usage(now_us=(USAGE_MINUTES + 2) * MINUTE_US) == []
-
-
-def test_usage_of_8_days_ago_is_still_collected() -> None:
-    engine = MemoryEngine()
-    for minute in (0, USAGE_MINUTES):
+@pytest.mark.parametrize("is_collected", [False, True])
+def test_usage_is_forgotten_after_8_days_and_where_nobody_collects_after_an_hour(is_collected: bool) -> None:
+    kept = USAGE_MINUTES if is_collected else UNCOLLECTED_MINUTES
+    engine = MemoryEngine(lambda: kept * MINUTE_US)
+    if is_collected:
+        engine.drop_usage("0:a batch")
+    for minute, batches in ((0, 0), (1, 1), (kept + 1, 1)):  # the last one forgets minute 0, which lag() has closed
         engine.check([Charge("key", DAY, usage="rule|")], now_us=minute * MINUTE_US)
-    assert len(engine.take_usage(now_us=USAGE_MINUTES * MINUTE_US)) == 1
+        assert len(engine.take_usage(now_us=minute * MINUTE_US)) == batches
 
 
 def test_what_is_sent_again_is_known_for_a_day_and_no_longer() -> None:

@@ -85,6 +85,7 @@ def scene(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.Mon
     clock = [change - BEFORE]
     monkeypatch.setattr(timezone, "now", lambda: clock[0])
     engine = MemoryEngine(lambda: int(clock[0].timestamp() * 1_000_000))
+    engine.drop_usage("0:collected before")  # else it would keep one hour only
     monkeypatch.setattr(collecting, "get_engine", lambda: engine)
     told = record(engine, clock, change)
     with timezone.override(project):
@@ -101,7 +102,7 @@ def record(engine: MemoryEngine, clock: list[datetime], change: datetime) -> lis
     told: list[Told] = []
     for number, clock[0] in enumerate(sorted(moments)):
         told += decide(engine, clock[0], chance) if number % 9 else degraded(engine, clock[0], number)
-        if number % 150 == 0:
+        if number % 50 == 0:
             collect()
     clock[0] = change + AFTER
     collect()

@@ -19,8 +19,10 @@ from ..templates import CounterStates, FilledCharges, FilledVerdicts, verdicts_f
 from ..usage.refusals import RecentRefusals, Refusal, latest
 from .counters import MemoryCounters
 
-#: Usage that is not collected is kept for 8 days, as in Redis.
+#: Minutes for which usage is kept: 8 days, as in Redis, if this process has collected some in the last day; else the
+#: latest hour, because no other process can collect it.
 USAGE_MINUTES: Final = 8 * 1_440
+UNCOLLECTED_MINUTES: Final = 60
 
 #: The ids of counts that processes have sent are kept for a day, as in Redis.
 HELD_US: Final = 86_400_000_000
@@ -49,6 +51,7 @@ class MemoryEngine:
         self._version: Version | None = None
         self._minutes: dict[int, Counter[str]] = {}
         self._batches: dict[str, Counter[str]] = {}
+        self._collected_at: int | None = None  # the minute of the latest collection
         #: The partitions that the rules have matched.
         self.partitions = MemoryPartitions(self._clock)
         self._refusals = RecentRefusals()
@@ -153,6 +156,7 @@ class MemoryEngine:
 
     def drop_usage(self, batch: str) -> None:
         """Delete a batch that has been collected."""
+        self._collected_at = self._clock() // MINUTE_US
         self._batches.pop(batch, None)
 
     def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[Refusal]:
@@ -184,14 +188,15 @@ class MemoryEngine:
     def _count(self, minute: int, field: str, calls: int) -> int:
         """Count calls, and return how many were counted under this field in this minute."""
         if minute not in self._minutes:
-            self._forget_usage_before(minute - USAGE_MINUTES)
+            is_collected = self._collected_at is not None and minute - self._collected_at <= 1_440
+            self._forget_usage_before(minute - (USAGE_MINUTES if is_collected else UNCOLLECTED_MINUTES))
             self._minutes[minute] = Counter()
         field = usage.without_name(field)
         self._minutes[minute][field] += calls
         return self._minutes[minute][field]
 
     def _forget_usage_before(self, minute: int) -> None:
-        """Drop usage that was not collected, as Redis does."""
+        """Drop usage that was not collected."""
         self.partitions.forget_before(minute)
         self._minutes = {stored: counts for stored, counts in self._minutes.items() if stored >= minute}
         self._batches = {batch: counts for batch, counts in self._batches.items() if usage.minute_of(batch) >= minute}

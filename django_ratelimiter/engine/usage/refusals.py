@@ -182,7 +182,7 @@ class RecentRefusals:
             return
         self._add(name, weight, now_us // STEP_US)
         if counted % RECORDED_ONE_IN == 0:
-            self._sampled[field] = now_us // STEP_US
+            self._mark_sampled(field, now_us // STEP_US)
 
     def record_local(self, counts: tuple[int, str, int], counted: int, now_us: int) -> None:
         """Record a decision of a process. counts: a minute, a field, which may be a named one, and calls.
@@ -194,7 +194,13 @@ class RecentRefusals:
         if name != field:
             self._add(name, calls, step)
         if refused_labels(field) and (name == field or counted >= RECORDED_EXACTLY):
-            self._sampled[field] = step
+            self._mark_sampled(field, step)
+
+    def _mark_sampled(self, field: str, step: int) -> None:
+        self._sampled.pop(field, None)
+        self._sampled[field] = step
+        if len(self._sampled) > MAX_LISTED:
+            del self._sampled[next(iter(self._sampled))]
 
     def _add(self, name: str, weight: int, step: int) -> None:
         entry = self._entries.get(name)
