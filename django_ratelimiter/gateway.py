@@ -154,8 +154,7 @@ def _marked(decide: Callable[..., Any], options: GatewayOptions) -> Callable[...
 
 def bypass_of(forwarded: HttpRequest) -> Exemption:
     """Return why no rule applies; "" = some may. Unlike this site's own, others' admin and assets are not exempt."""
-    found = exemption(forwarded)
-    return found if found == "preflight" or settings.EXEMPT_PATHS is not None else ""
+    return exemption(forwarded) if settings.EXEMPT_PATHS is not None else ""
 
 
 def _forwarded_request(request: HttpRequest, path: str | None, options: GatewayOptions) -> ForwardedRequest:

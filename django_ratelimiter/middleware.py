@@ -20,7 +20,7 @@ from .conf import asset_paths, django_setting, settings
 from .decision import NOTHING_TO_DECIDE, Decision
 from .headers import add_reference, drop_fields, may_wait, refusal, write_fields
 from .limiter import io, leases, refunds
-from .rules.routes import is_translated
+from .rules.routes import answers_options, is_translated, start_of
 
 #: Paths of the health checks of load balancers and orchestrators, with or without a trailing slash.
 HEALTH_PATHS: Final = frozenset({"/health", "/healthz", "/livez", "/readyz"})
@@ -141,16 +141,33 @@ class RateLimitMiddleware:
 
 
 def exemption(request: HttpRequest) -> Exemption:
-    """Return why no rule applies to this request: a preflight, a health check, or its path; "" = rules may apply."""
-    if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
-        return "preflight" if "Origin" in request.headers else ""
+    """Return why no rule applies to this request: a preflight, a health check, or its path; "" = rules may apply.
+
+    Clients choose method, headers and path, so these alone exempt nothing: no handler of the project runs for the
+    preflight, and by default the view has a route of its own below the exempt path.
+    """
+    if request.method == "OPTIONS" and _is_answered_preflight(request):
+        return "preflight"
     path = request.path_info  # not request.path: some servers let clients choose its prefix
     urlconf = getattr(request, "urlconf", None)
     if not path.startswith(_perhaps_exempt(urlconf)):
         return ""
-    if settings.EXEMPT_PATHS is None and path.removesuffix("/") in HEALTH_PATHS:
-        return "health" if request.resolver_match is not None else ""
-    return "exempt" if path.startswith(exempt_paths(urlconf)) else ""
+    if settings.EXEMPT_PATHS is not None:
+        return "exempt"
+    match = request.resolver_match
+    exempt, is_health = exempt_paths(urlconf), path.removesuffix("/") in HEALTH_PATHS
+    if match is None or not (is_health or path.startswith(exempt)):
+        return "exempt" if path.startswith(exempt) else ""
+    start, _ = start_of(match.route or "")
+    if is_health:
+        return "health" if start.rstrip("/") == path.rstrip("/") else ""
+    return "exempt" if start.startswith(exempt) else ""
+
+
+def _is_answered_preflight(request: HttpRequest) -> bool:
+    """Return whether this is a CORS preflight that Django or DRF answers, without a handler of the project."""
+    is_preflight = "Origin" in request.headers and "Access-Control-Request-Method" in request.headers
+    return is_preflight and request.resolver_match is not None and answers_options(request.resolver_match.func)
 
 
 @lru_cache(maxsize=100)

@@ -19,7 +19,7 @@ from ..identity import Identity, identify
 from ..limiter.charges import InlineRule
 from ..rules import inline
 from ..rules.records import RuleRecord
-from ..rules.routes import name_of_class
+from ..rules.routes import class_of, name_of_class
 from ..values.failure_policies import FAILURE_POLICIES
 
 Methods = str | Sequence[str | None]
@@ -166,7 +166,7 @@ def name_of(function: Any) -> str:
     """
     while isinstance(function, partial):
         function = function.func
-    cls = getattr(function, "view_class", None) or getattr(function, "cls", None)
+    cls = class_of(function)
     owner = getattr(function, "__self__", None)
     if owner is not None:
         return f"{name_of(type(owner))}.{function.__name__}"

@@ -17,6 +17,7 @@ from django.http.response import HttpResponseBase
 
 from ..decorators import ViewLimit
 from ..headers import add_reference
+from ..rules.routes import class_of
 from .request import BuiltRequest, has_limiter
 
 #: The module whose `allow_request` only asks the limiter.
@@ -63,7 +64,7 @@ def code_of(http: BuiltRequest) -> ViewCode:
     view: Any = match.func
     if getattr(view, "__module__", "") == _NINJAS:
         found.unexplained.append("django-ninja")
-    cls = getattr(view, "cls", None) or getattr(view, "view_class", None)
+    cls = class_of(view)
     made = _made(view, cls, http) if cls is not None else None
     found.first = _steps(view, http, made, "dispatch")
     if made is not None and hasattr(made, "check_throttles"):

@@ -18,7 +18,13 @@ from ..conf import django_setting
 from .records import RuleRecord
 
 #: The literal start of a route: up to a parameter or a special character of a regular expression.
-_START: Final = re.compile(r"[^<(\[\\^$?*+{|]*")
+_START: Final = re.compile(r"(?:[^<(\[\\^$?*+{|]|\\[^A-Za-z0-9])*")
+#: The methods of Django and DRF that answer `OPTIONS` without a handler of the project.
+_ANSWERING: Final = {
+    f"{cls}.{method}"
+    for cls in ("django.views.generic.base.View", "rest_framework.views.APIView")
+    for method in ("dispatch", "options")
+}
 
 
 class Target(Protocol):
@@ -162,9 +168,32 @@ def _views(urlconf: Any) -> tuple[View, ...]:
 def view_of(match: ResolverMatch) -> View:
     """Return the view of a match."""
     route = match.route or ""
+    return View(match.view_name, route, scopes_named_by(match.func), *start_of(route))
+
+
+def start_of(route: str) -> tuple[str, bool]:
+    """Return the start that all paths of a route have, and whether they differ after it."""
     text = route.removeprefix("^")
     start = _START.match(text)[0]  # type: ignore[index]  # it always matches, if only ""
-    return View(match.view_name, route, scopes_named_by(match.func), f"/{start}", start != text.removesuffix("$"))
+    return "/" + re.sub(r"\\(.)", r"\1", start), start != text.removesuffix("$")
+
+
+def answers_options(view: Any) -> bool:
+    """Return whether Django or DRF answers `OPTIONS` for this view, so that no handler of the project runs."""
+    if "options" in (getattr(view, "actions", None) or {}):
+        return False
+    classes = getattr(class_of(view), "__mro__", ())
+    named = [vars(cls)[name] for cls in classes for name in ("dispatch", "options") if name in vars(cls)]
+    return bool(named) and {_full_name(each) for each in named} <= _ANSWERING
+
+
+def _full_name(function: Any) -> str:
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
+
+
+def class_of(view: Any) -> Any:
+    """Return the class of a class-based view, of Django or DRF; `None` = it is a function."""
+    return getattr(view, "cls", None) or getattr(view, "view_class", None)
 
 
 def chosen_classes(view: Any, name: str) -> Any:
@@ -185,7 +214,7 @@ def name_of_class(cls: Any) -> str:
 
 def scopes_named_by(view: Any) -> tuple[str, ...]:
     """Return the scopes of a view: from `@ratelimit`, also on methods of its class, or from `throttle_scope`."""
-    made_of = getattr(view, "cls", None) or getattr(view, "view_class", None)
+    made_of = class_of(view)
     methods = (*getattr(made_of, "http_method_names", ()), *(getattr(view, "actions", None) or {}).values())
     decorated = (view, *[getattr(made_of, method, None) for method in methods])
     found = [scope for each in decorated for scope in getattr(each, "ratelimit_scopes", ())]

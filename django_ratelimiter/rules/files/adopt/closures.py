@@ -6,6 +6,8 @@ from collections.abc import Hashable, Iterator, Mapping
 from inspect import isfunction
 from typing import Any, Final, NamedTuple
 
+from ...routes import class_of
+
 DJANGO_RATELIMIT: Final = "django-ratelimit"
 SMART_RATELIMIT: Final = "django-smart-ratelimit"
 
@@ -51,7 +53,7 @@ def uses_on(view: Any) -> Iterator[Use]:
     """Yield the decorator uses on a view: on the function, or on its class and the methods of that."""
     seen: set[int] = set()
     yield from _in_closures(view, _Place(), seen)
-    cls = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    cls = class_of(view)
     if cls is not None:
         yield from _in_closures(getattr(cls, "dispatch", None), _Place((), cls.__name__), seen)
         for method in _METHODS:
