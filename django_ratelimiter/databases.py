@@ -67,6 +67,11 @@ def is_joinable(model: type[Model], other: type[Model]) -> bool:
     return router.db_for_read(model) == router.db_for_read(other)
 
 
+def is_in_transaction() -> bool:
+    """Return whether this thread has an open transaction. If that is broken, only this thread cannot read."""
+    return any(connection.in_atomic_block for connection in connections.all(initialized_only=True))
+
+
 def in_own_transactions(view: Callable[..., T]) -> Callable[..., T]:
     """Exclude a view from ATOMIC_REQUESTS in all databases, because it opens its own transactions."""
     for alias in connections:

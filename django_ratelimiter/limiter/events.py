@@ -125,8 +125,8 @@ async def _tell_names(io: IO, request: HttpRequest, latest: Decision, about: tup
         names_until[about] = now + news.lasts
         for replaced in news.replaced:  # if it becomes the latest again, it is sent again
             names_until[partitions, replaced] = now + caller_names.TELL_SOON_SECONDS
-    if news.texts:
-        await io.look_up(caller_names.tell, news.texts, partial(_partition_of, request))
+    if news.texts and not await io.look_up(caller_names.tell, news.texts, partial(_partition_of, request)):
+        names_until.pop(about, None)
 
 
 async def send_degraded(io: IO, local: FallbackEngine, error: Exception) -> None:

@@ -13,6 +13,7 @@ from django.utils.asyncio import async_unsafe
 
 from ..backend import get_engine
 from ..conf import settings
+from ..databases import is_in_transaction
 from ..engine.base import Version
 from ..engine.breaker import on_recovered
 from ..exceptions import RulesUnavailable, StaleRules
@@ -20,12 +21,13 @@ from ..heartbeats import beat, pulse
 from ..locks import freed_by_fork
 from ..signals import rules_changed, rules_committed
 from .ruleset import NO_VERSION, RuleSet
-from .stored import storage, tables, uncommitted, versions
+from .stored import storage, uncommitted, versions
 from .stored.access_cache import access_list
 from .stored.storage import enforcement_enabled
 from .stored.tables import models
 from .stored.versions import editing, invalidate, last_publish_failed, republish, switch_enforcement
 from .tiers import entitlement_for, tier_for
+from .ttl_cache import RETRY_SECONDS
 
 __all__ = [
     "access_list",
@@ -46,9 +48,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger("django_ratelimiter")
-
-#: Seconds to wait after a failure of the database.
-RETRY_SECONDS: Final = 1.0
 
 #: Seconds between two checks in the database whether enforcement was stopped, while the engine is out of reach.
 SWITCH_SECONDS: Final = 0.8
@@ -164,9 +163,8 @@ def _mark_outdated(**kwargs: Any) -> None:
     _state.failed_at = float("-inf")
 
 
-def _on_migration(using: str, **_signal: Any) -> None:
-    if tables.were_missing(using):
-        tables.forget()
+def _on_migration(**_signal: Any) -> None:
+    if _state.rules is storage.NO_TABLES:
         _mark_outdated()
 
 
@@ -201,7 +199,7 @@ def _reread(seen: RuleSet, behind: Version | None) -> RuleSet:
             if behind is not None and not _reaches(rules, behind):
                 rules = _reaching(behind)
         except Error as error:
-            _state.failed_at = time.monotonic()
+            _note_failure()
             raise RulesUnavailable("The rules are stale and the database cannot be read now.") from error
         if (edited := versions.uncommitted_rules()) is not None:  # it contains the new epoch
             return edited
@@ -218,6 +216,12 @@ def _reaching(behind: Version) -> RuleSet:
         versions.begin_epoch(behind)
         rules = storage.load()
     return rules
+
+
+def _note_failure() -> None:
+    """Let no thread read the rules again for RETRY_SECONDS, unless perhaps only this open transaction cannot."""
+    if not is_in_transaction():
+        _state.failed_at = time.monotonic()
 
 
 def _is_outdated() -> bool:
@@ -241,7 +245,8 @@ def _load_if_aged() -> None:
     with _state.lock:
         if _is_aged():
             _load_or_keep()
-            mark_confirmed(_state.rules)  # even after a failure: one query per RULES_MAX_AGE
+            if not is_in_transaction():
+                mark_confirmed(_state.rules)  # even after a failure: one query per RULES_MAX_AGE
     _send_if_changed()
 
 
@@ -259,7 +264,8 @@ def _load_if_switched() -> None:
     try:
         switched = enforcement_enabled() is not _state.rules.enforced
     except Error:  # each attempt may take as long as the connection timeout
-        _state.switch_check_at = time.monotonic() + settings.RULES_MAX_AGE
+        if not is_in_transaction():
+            _state.switch_check_at = time.monotonic() + settings.RULES_MAX_AGE
         return
     if switched:
         with _state.lock:
@@ -271,7 +277,7 @@ def _load_or_keep() -> None:
     try:
         _keep(storage.load())
     except Error:
-        _state.failed_at = time.monotonic()
+        _note_failure()
         logger.exception("The rules cannot be read; deciding by version %s.", _state.rules.version)
 
 

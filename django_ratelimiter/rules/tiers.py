@@ -265,21 +265,15 @@ def _networks_around(value: str | None, prefixes: frozenset[tuple[int, int]]) ->
     return [f"ip:{network.supernet(new_prefix=length)}" for length in lengths]
 
 
-def _can_know_keys() -> bool:
-    return all(tables.exists(name, router.db_for_read) for name in ("TierAssignment", "AccessEntry"))
-
-
 def _find_key(api_key: str) -> str | None:
-    if not _can_know_keys():
-        return None
+    tables.must_exist("TierAssignment", "AccessEntry")
     assigned = models.TierAssignment.objects.filter(api_key_hash=api_key)
     is_known = assigned.exists() or models.AccessEntry.objects.filter(kind="api_key", value=api_key).exists()
     return api_key if is_known else None
 
 
 def _find_all_keys() -> frozenset[str] | None:
-    if not _can_know_keys():
-        return frozenset()
+    tables.must_exist("TierAssignment", "AccessEntry")
     assigned = models.TierAssignment.objects.exclude(api_key_hash="").values_list("api_key_hash", flat=True)
     listed = models.AccessEntry.objects.filter(kind="api_key").values_list("value", flat=True)
     found = frozenset([*assigned[: MAX_KEYS + 1], *listed[: MAX_KEYS + 1]])
@@ -306,7 +300,7 @@ def _has_form(path_and_key: tuple[str, str]) -> bool:
         return True
 
 
-_callers: BatchCache[tuple[_Assigned, ...]] = BatchCache(_find_callers, ())
-_keys = KeyCache(_find_key, TableCache(_find_all_keys, None, "Assignments of API keys"))
-_resolved_keys = KeyCache(_resolve_key, has_form=_has_form)
+_callers: BatchCache[tuple[_Assigned, ...]] = BatchCache(_find_callers, (), "Tier assignments")
+_keys = KeyCache(_find_key, "An API key", TableCache(_find_all_keys, None, "Assignments of API keys"))
+_resolved_keys = KeyCache(_resolve_key, "An API key", has_form=_has_form)
 _partitions = TableCache(_find_partitions, _Partitions({}, frozenset(), frozenset()), "Assignments of partitions")

@@ -6,14 +6,16 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable
+from functools import partial
 from itertools import count
 from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
-from django.db import Error
+from django.db import Error, InterfaceError, OperationalError
 from django.utils.asyncio import async_unsafe
 
 from ..conf import settings
+from ..databases import is_in_transaction
 from ..locks import freed_by_fork
 
 logger = logging.getLogger("django_ratelimiter")
@@ -26,8 +28,18 @@ MAX_BATCH: Final = 200
 #: Maximum number of unknown keys that one process looks up in a second.
 MISSES_PER_SECOND: Final = 100
 
-#: Exceptions of a database that is out of reach, and of reading rows that other code wrote.
-_UNREADABLE: Final = (Error, ValueError, TypeError, ArithmeticError)
+#: Seconds to wait after a failure of the database.
+RETRY_SECONDS: Final = 1.0
+
+
+class NoAnswer(Exception):
+    """Raised instead of reading rows from a table that does not exist yet. It is already logged."""
+
+
+#: Exceptions of a database that is out of reach, or has no tables.
+_UNREACHABLE: Final = (OperationalError, InterfaceError, NoAnswer)
+#: The same, and exceptions of reading rows that other code wrote.
+_UNREADABLE: Final = (*_UNREACHABLE, Error, ValueError, TypeError, ArithmeticError)
 
 #: For calls that may wait for the database: on an event loop it raises SynchronousOnlyOperation.
 _WAITS: Final = async_unsafe("Assignments have to be read from the database; `limiter.acheck` does it in a thread.")
@@ -35,35 +47,41 @@ _WAITS: Final = async_unsafe("Assignments have to be read from the database; `li
 Found = TypeVar("Found")
 
 
-class TTLCache(Generic[Found]):
-    """Cache of `find(key)` by key. find: one query. otherwise: the value while the database cannot be read."""
+class _Cache(Generic[Found]):
+    """The part that all caches share: how they ask the database. find: reads rows. what: their name in the log."""
 
-    def __init__(self, find: Callable[[Any], Found], otherwise: Found) -> None:
-        self._find, self._otherwise = _WAITS(find), otherwise
-        self._cached: dict[Hashable, tuple[float, Found]] = {}
-
-    def get(self, key: Hashable) -> Found:
-        """Return the value of `key`. No query when cached."""
-        now = time.monotonic()
-        cached = self._cached.get(key)
-        if cached and now < cached[0]:
-            return cached[1]
-        try:
-            found = self._find(key)
-        except _UNREADABLE:
-            logger.exception("Tier assignments cannot be read; the last ones known or the default tier are used.")
-            found = cached[1] if cached else self._otherwise
-        if cached is None and len(self._cached) >= CACHE_SIZE:
-            self._cached.clear()
-        self._cached[key] = (now + settings.TIER_CACHE_SECONDS, found)
-        return found
+    def __init__(self, find: Callable[..., Any], what: str) -> None:
+        self._find, self._what = find, what
+        self.forget()
 
     def forget(self) -> None:
         """Drop all values."""
-        self._cached.clear()
+        self._paused_until = float("-inf")
+
+    @_WAITS
+    def _ask(self, *keys: Any) -> tuple[tuple[Any] | None, float]:
+        """Return the answer and until when it holds, in monotonic seconds; `None` = there is no answer.
+
+        An error is no answer, and no cache keeps one in its place: it is asked again after RETRY_SECONDS. After an
+        error in an open transaction it is asked again at once: perhaps only this transaction cannot read.
+        """
+        now = time.monotonic()
+        if now < self._paused_until:
+            return None, self._paused_until
+        try:
+            return (self._find(*keys),), now + settings.TIER_CACHE_SECONDS
+        except _UNREADABLE as error:
+            if not isinstance(error, NoAnswer):
+                logger.exception("%s cannot be read; the last ones known or the default are used.", self._what)
+            if is_in_transaction() and (isinstance(error, Error) or isinstance(error.__context__, Error)):
+                return None, now
+            until = time.monotonic() + min(RETRY_SECONDS, settings.TIER_CACHE_SECONDS)
+            if isinstance(error, _UNREACHABLE):  # for all keys
+                self._paused_until = until
+            return None, until
 
 
-class BatchCache(Generic[Found]):
+class BatchCache(_Cache[Found]):
     """Cache of many keys that are read repeatedly: when one has expired, others are read in the same query.
 
     These are the next MAX_BATCH keys that were read after it, if they have expired too and were used since: a caller
@@ -72,9 +90,9 @@ class BatchCache(Generic[Found]):
     read, and of a key that is not found.
     """
 
-    def __init__(self, find: Callable[[list[Any]], dict[Any, Found]], otherwise: Found) -> None:
-        self._find, self._otherwise = _WAITS(find), otherwise
-        self.forget()
+    def __init__(self, find: Callable[[list[Any]], dict[Any, Found]], otherwise: Found, what: str) -> None:
+        self._otherwise = otherwise
+        super().__init__(partial(_readable, find), what)
 
     def get(self, key: Hashable) -> Found:
         """Return the value of `key`. No query when cached."""
@@ -87,7 +105,7 @@ class BatchCache(Generic[Found]):
         return found
 
     def forget(self) -> None:
-        """Drop all values."""
+        super().forget()
         #: Expiry, value, whether it was used since, and the number of the read.
         self._cached: dict[Hashable, list[Any]] = {}
         self._by_number: dict[int, Hashable] = {}
@@ -96,10 +114,12 @@ class BatchCache(Generic[Found]):
     def _renew(self, key: Hashable, now: float) -> Found:
         """Read the values of `key`, and of the keys that were read after it."""
         others = self._followers(key, now)
-        found = self._read([key, *others])
+        answer, until = self._ask([key, *others])
+        found = (
+            answer[0] if answer else {each: known[1] for each in (key, *others) if (known := self._cached.get(each))}
+        )
         if len(self._by_number) >= CACHE_SIZE:  # two threads may have added one key twice
             self.forget()
-        until = now + settings.TIER_CACHE_SECONDS
         result: Found = found.get(key, self._otherwise)
         self._keep(key, [until, result, True])
         for other in others:
@@ -124,18 +144,18 @@ class BatchCache(Generic[Found]):
                 found.append(other)
         return found
 
-    def _read(self, keys: list[Hashable]) -> dict[Any, Found]:
-        """Return the values of these keys; only of the first, or the old value, if the others cannot be read."""
-        try:
-            return self._find(keys)
-        except _UNREADABLE as error:
-            if len(keys) > 1 and not isinstance(error, Error):  # a row of another caller may be the cause
-                return self._read(keys[:1])
-            logger.exception("Tier assignments cannot be read; the last ones known or the default tier are used.")
-            return {each: known[1] for each in keys if (known := self._cached.get(each))}
+
+def _readable(find: Callable[[list[Any]], dict[Any, Found]], keys: list[Any]) -> dict[Any, Found]:
+    """Return the values of these keys; only of the first if a row of another key may be unreadable."""
+    try:
+        return find(keys)
+    except (ValueError, TypeError, ArithmeticError):
+        if len(keys) == 1:
+            raise
+        return find(keys[:1])
 
 
-class KeyCache(TTLCache[str | None]):
+class KeyCache(_Cache[str]):
     """Cache of the keys that callers send, by the identity of each; `None` = unknown.
 
     Made-up keys do not replace known ones, and a process looks up at most MISSES_PER_SECOND of them: half for keys that
@@ -144,18 +164,17 @@ class KeyCache(TTLCache[str | None]):
     contains them. all_keys: every known key; `None` if they cannot be listed. has_form: a test before the lookup.
     """
 
+    _since: float
+
     def __init__(
         self,
         find: Callable[[Any], str | None],
+        what: str,
         all_keys: TableCache[frozenset[str] | None] | None = None,
         has_form: Callable[[Any], bool] = lambda _key: True,
     ) -> None:
-        super().__init__(find, None)
         self._all_keys, self._has_form = all_keys, has_form
-        self._unknown: dict[Hashable, float] = {}
-        #: The hashes of keys that were not looked up when they came.
-        self._turned_away: set[int] = set()
-        self._since = float("-inf")
+        super().__init__(find, what)
 
     def get(self, key: Hashable, address: Callable[[], str | None] = lambda: None) -> str | None:
         """Return the identity of `key`. address: returns who sent it, if it must be looked up."""
@@ -170,20 +189,27 @@ class KeyCache(TTLCache[str | None]):
         misses, sender = self._misses[hash(key) in self._turned_away], address()
         if not self._is_worth_asking(key, misses, sender) or not self._has_form(key):
             return None
-        found = super().get(key)
+        answer, until = self._ask(key)
+        found: str | None = answer[0] if answer else cached and cached[1]
         self._turned_away.discard(hash(key))
-        if found is None:
-            self._cached.pop(key, None)
-            if len(self._unknown) >= CACHE_SIZE:
-                self._unknown.clear()
-            self._unknown[key] = now + settings.TIER_CACHE_SECONDS
-            misses[sender] += 1
-        return found
+        if found is not None:
+            if cached is None and len(self._cached) >= CACHE_SIZE:
+                self._cached.clear()
+            self._cached[key] = until, found
+            return found
+        self._cached.pop(key, None)
+        if len(self._unknown) >= CACHE_SIZE:
+            self._unknown.clear()
+        self._unknown[key] = until
+        misses[sender] += 1
+        return None
 
     def forget(self) -> None:
         super().forget()
-        self._unknown.clear()
-        self._turned_away.clear()
+        self._cached: dict[Hashable, tuple[float, str]] = {}
+        self._unknown: dict[Hashable, float] = {}
+        #: The hashes of keys that were not looked up when they came.
+        self._turned_away: set[int] = set()
         self._since = float("-inf")
         if self._all_keys is not None:
             self._all_keys.forget()
@@ -202,17 +228,16 @@ class KeyCache(TTLCache[str | None]):
         return False
 
 
-class TableCache(Generic[Found]):
+class TableCache(_Cache[Found]):
     """Cache of `find()`: all rows of a kind, in one query.
 
-    While one thread reads it again, the others use the old value. It is kept while the
-    database cannot be read. what: its name in the log.
+    While one thread reads it again, the others use the old value. It is kept while the database cannot be read.
     """
 
     def __init__(self, find: Callable[[], Found], otherwise: Found, what: str) -> None:
-        self._find, self._otherwise, self._what = find, otherwise, what
+        self._otherwise = otherwise
         self._lock = freed_by_fork(Lock())
-        self.forget()
+        super().__init__(find, what)
 
     def get(self) -> Found:
         """Return all rows. No query when cached."""
@@ -221,7 +246,7 @@ class TableCache(Generic[Found]):
         return self._found
 
     def forget(self) -> None:
-        """Drop the value."""
+        super().forget()
         self._found, self._is_read, self._until = self._otherwise, False, float("-inf")
 
     @_WAITS
@@ -231,9 +256,7 @@ class TableCache(Generic[Found]):
                 self._read()
 
     def _read(self) -> None:
-        try:
-            self._found = self._find()
-        except _UNREADABLE:
-            logger.exception("%s cannot be read; the last ones known are used.", self._what)
-        self._is_read = True
-        self._until = time.monotonic() + settings.TIER_CACHE_SECONDS
+        answer, self._until = self._ask()
+        if answer:
+            self._found = answer[0]
+        self._is_read = self._is_read or time.monotonic() < self._until

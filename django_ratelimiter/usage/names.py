@@ -107,6 +107,12 @@ class _Notified:
             self._until.clear()
         self._until.update(dict.fromkeys(digests, until))
 
+    def note_lost(self, whats: Iterable[str]) -> None:
+        """Send these names and views again: Redis did not store them."""
+        for what in whats:
+            self._until.pop(what, None)
+            self._views.pop(what, None)
+
     def may_tell(self) -> bool:
         """Return whether one more call of Redis is allowed in this second, and count it."""
         second = int(monotonic())
@@ -153,8 +159,8 @@ def news_of(refusing: Iterable[tuple[RuleRecord, str]], view: str) -> News:
 
 
 @async_unsafe("Redis is asked by the client of the cache; `limiter.acheck` does it in a thread.")
-def tell(news: Mapping[str, str | tuple[str, ...]], find: FindPartition) -> None:
-    """Store the names from `news_of`. Without Redis nothing is stored, and nothing is raised.
+def tell(news: Mapping[str, str | tuple[str, ...]], find: FindPartition) -> bool:
+    """Store the names from `news_of`; False, without an exception, if Redis is out of reach.
 
     find: returns the digest of a caller and its partition, by the names of its values; `None` if one is missing.
     """
@@ -164,7 +170,7 @@ def tell(news: Mapping[str, str | tuple[str, ...]], find: FindPartition) -> None
             texts[what] = text
         elif (found := find(text)) is not None and found[0] == what:  # else it is counted by another value
             texts[what] = found[1]
-    _write(texts)
+    return _write(texts)
 
 
 def keep(partitions: Mapping[str, str]) -> None:
@@ -175,11 +181,14 @@ def keep(partitions: Mapping[str, str]) -> None:
         _write(news)
 
 
-def _write(texts: Mapping[str, str]) -> None:
+def _write(texts: Mapping[str, str]) -> bool:
     try:
         _store().write(texts)
     except EngineUnavailable as error:
         logger.debug("Names of callers were not stored: %s", error)
+        notified.note_lost(texts)
+        return False
+    return True
 
 
 def remember(digest: str, kind: str, value: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, OperationalError, connection, transaction
 from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext, override_settings
 from django.utils import timezone
@@ -18,9 +18,10 @@ from pytest_django import DjangoAssertNumQueries
 
 from django_ratelimiter.limiter.charges import build_charges, limit_request
 from django_ratelimiter.limiter.templates import owned
-from django_ratelimiter.models import Rule, RuleLimit, Tier, TierAssignment
+from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers, ttl_cache
 from django_ratelimiter.rules.ruleset import RuleSet
+from django_ratelimiter.rules.stored import access_cache
 from django_ratelimiter.rules.tiers import Entitlement, entitlement_for
 from django_ratelimiter.values.access import NOBODY
 
@@ -279,7 +280,7 @@ class TestRemembering:
             asked.append(key)
             return key.upper()
 
-        known = ttl_cache.TTLCache(find, "none")
+        known = ttl_cache.KeyCache(find, "A key")
         assert [known.get(key) for key in ("a", "b", "a", "c", "c", "a")] == ["A", "B", "A", "C", "C", "A"]
         assert asked == ["a", "b", "c", "a"]
 
@@ -293,10 +294,10 @@ class TestRemembering:
                 raise DatabaseError
             return rows[key]
 
-        callers = ttl_cache.TTLCache(find, "none")
+        callers = ttl_cache.KeyCache(find, "A key")
         assert [callers.get(key) for key in ("a", "b", "a")] == ["1", "2", "1"]
         rows.clear()
-        assert [callers.get(key) for key in ("b", "a", "c")] == ["2", "1", "none"]
+        assert [callers.get(key) for key in ("b", "a", "c")] == ["2", "1", None]
 
     def test_a_row_that_cannot_be_read_hides_no_change_from_those_read_with_it(
         self, monkeypatch: pytest.MonkeyPatch
@@ -310,7 +311,7 @@ class TestRemembering:
                 raise ValueError
             return found
 
-        callers = ttl_cache.BatchCache(find, "none")
+        callers = ttl_cache.BatchCache(find, "none", "Rows")
         assert [callers.get(key) for key in ("a", "b")] == ["1", "none"]
         rows["a"] = "2"
         assert callers.get("a") == "2"
@@ -338,6 +339,54 @@ class TestRemembering:
         later = ttl_cache.time.monotonic() + 9
         monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: later)
         assert entitlement_for(rules, None, "cd" * 32).tier == rules.tiers["partner"]
+
+
+class TestErrors:
+    """What an error returns is no answer, whichever cache asks."""
+
+    def test_in_a_broken_transaction_are_kept_for_nobody(self, rules: RuleSet, assign: Assign) -> None:
+        user = User.objects.create(username="ann")
+        assign("pro", user=user)
+        assign("pro")
+        assign("pro", partition="ip:192.0.2.7")
+        AccessEntry.objects.create(kind="user", value=str(user.pk), action="deny")
+
+        def answers() -> list[object]:
+            return [
+                entitlement_for(rules, str(user.pk), None).tier == rules.tiers["pro"],
+                entitlement(rules, ip="192.0.2.7") == ("pro", 1),
+                tiers.is_known_api_key(HASH),
+                tiers.resolve_api_key(f"{__name__}.owner_of", HASH) == "pro",
+                bool(access_cache.access_list()),
+            ]
+
+        with transaction.atomic():
+            transaction.set_rollback(True)
+            assert answers() == [False] * 5
+        assert answers() == [True] * 5
+
+    @pytest.mark.parametrize("error", [OperationalError, ttl_cache.NoAnswer])
+    def test_of_a_database_out_of_reach_pause_all_keys_for_a_second(
+        self, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now, asked = 1_000.0, []
+
+        def find(keys: list[str]) -> dict[str, str]:
+            asked.append(keys)
+            raise error
+
+        monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
+        monkeypatch.setattr(ttl_cache, "is_in_transaction", lambda: False)
+        callers = ttl_cache.BatchCache(find, "none", "Rows")
+        assert [callers.get(key) for key in "aab"] == ["none"] * 3
+        assert asked == [["a"]]
+        now += ttl_cache.RETRY_SECONDS
+        monkeypatch.setattr(callers, "_find", lambda keys: dict.fromkeys(keys, "known"))
+        assert [callers.get(key) for key in "aab"] == ["known"] * 3
+
+
+def owner_of(key: str) -> str:
+    return TierAssignment.objects.get(api_key_hash=key).tier.slug
 
 
 def test_the_limits_that_are_met_are_multiplied(rules: RuleSet, assign: Assign) -> None:

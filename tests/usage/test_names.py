@@ -181,10 +181,14 @@ def test_without_redis_a_rejection_stays_one(
         def read(self, _whats: object) -> None:
             raise EngineUnavailable("gone")
 
-    monkeypatch.setattr(names, "_store", Gone)
+    user = digest(f"user:{ann.pk}")
     ratelimit_rules(BY_USER)
-    reject(client)
-    assert names.revealed(["any"]) == {}
+    with monkeypatch.context() as without_redis:
+        without_redis.setattr(names, "_store", Gone)
+        reject(client)
+        assert names.revealed([user]) == {}
+    assert client.get(PATH).status_code == 429
+    assert user in names.revealed([user]), "what was not stored is sent again"
 
 
 def test_on_an_event_loop(ratelimit_rules: RulesInForce, async_client: AsyncClient, settings: Any) -> None:

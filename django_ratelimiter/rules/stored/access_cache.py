@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from django.db import router
 from django.db.models import Q
 from django.utils import timezone
 
@@ -30,8 +29,7 @@ def forget() -> None:
 def _find() -> AccessList:
     """Return the entries that have not expired; the same list as before if nothing has changed."""
     global _latest
-    if not tables.exists("AccessEntry", router.db_for_read):
-        return NOBODY
+    tables.must_exist("AccessEntry")
     rows = models.AccessEntry.objects.filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now())).order_by("-pk")
     found = tuple(rows.values_list("action", "kind", "value", "expires_at", "reason", "pk")[: MAX_ENTRIES + 1])
     if len(found) > MAX_ENTRIES:

@@ -8,7 +8,6 @@ in code, without the app in INSTALLED_APPS and without the tables.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
@@ -16,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections
+from django.db import Error, connections, router, transaction
 from django.db.models import Model
 
-from ...conf import settings
+from ..ttl_cache import NoAnswer
 
-__all__ = ["exists", "forget", "is_present", "models", "were_missing"]
+__all__ = ["exists", "forget", "is_present", "models", "must_exist"]
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -48,54 +47,55 @@ else:
 
 #: Alias and name of each existing table. These are not checked again.
 _seen: set[tuple[str, str]] = set()
-#: When to check again, by alias, after a table was missing. Monotonic seconds.
-_next_check: dict[str, float] = {}
 _logged = False
 
 
 def exists(name: str, alias_for: Callable[[type[Model]], str]) -> bool:
     """Return whether the table of the model of this name exists; False if the app is not installed.
 
-    alias_for: returns the database, as `router.db_for_read` does. An existing table is checked once, a missing one
-    every RULES_MAX_AGE. A SELECT from a missing table would also abort the project's open transaction on PostgreSQL.
-    Raises the database's exception if it is out of reach.
+    alias_for: returns the database, as `router.db_for_read` does. Only an existing table is remembered. Raises the
+    database's exception if it is out of reach.
     """
     if not apps.is_installed(APP):
         return False
     model = getattr(models, name)
-    using, table = alias_for(model), model._meta.db_table
-    if (using, table) not in _seen and time.monotonic() < _next_check.get(using, 0.0):
-        return False
+    using = alias_for(model)
     with suppress(ImproperlyConfigured):  # a project without a database
         if is_present(model, using):
-            _next_check.pop(using, None)
             return True
-    _next_check[using] = time.monotonic() + settings.RULES_MAX_AGE
-    _log(using, table)
+    _log(using, model._meta.db_table)
     return False
+
+
+def must_exist(*names: str) -> None:
+    """Raise NoAnswer unless these models' tables exist where they are read."""
+    if not all(exists(name, router.db_for_read) for name in names):
+        raise NoAnswer
 
 
 def is_present(model: type[Model], using: str) -> bool:
     """Return whether this database has the model's table. Raises its exception if it is out of reach."""
     key = using, model._meta.db_table
-    if key not in _seen:
-        _seen.update((using, found) for found in _names(using))
+    if key not in _seen and _has_table(model, using):
+        _seen.add(key)
     return key in _seen
-
-
-def were_missing(using: str) -> bool:
-    """Return whether a table was missing in this database at the last check."""
-    return using in _next_check
 
 
 def forget() -> None:
     """Check for the tables again at their next use."""
     _seen.clear()
-    _next_check.clear()
 
 
-def _names(using: str) -> list[str]:
-    return connections[using].introspection.table_names()
+def _has_table(model: type[Model], using: str) -> bool:
+    """Return whether the table answers. A list of tables would only have those of one schema."""
+    try:
+        with transaction.atomic(using=using):  # PostgreSQL would end the project's own transaction
+            model._base_manager.using(using).exists()
+    except Error:
+        if model._meta.db_table in connections[using].introspection.table_names():
+            raise
+        return False
+    return True
 
 
 def _log(using: str, table: str) -> None:
