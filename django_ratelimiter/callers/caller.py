@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 
 from ..conf import django_setting, settings
 from ..explain.users import TwoUsers, by_key, find_user
-from ..identity import MAX_API_KEY, digest, hash_api_key
+from ..identity import MAX_API_KEY, digest, hash_api_key, session_value
 from ..identity.proxies import client_address, client_ip
 from ..limiter.templates import missing
 from ..rules.records import RuleRecord
@@ -278,10 +278,12 @@ def _api_key(text: str) -> tuple[str, str | None]:
 
 
 def _add_user_of_session(known: dict[str, str]) -> None:
-    """Add the logged-in user of this session. A session that cannot be read has none."""
+    """Add the logged-in user of this session, and its value. A session that cannot be read has no user."""
     engine = import_module(django_setting("SESSION_ENGINE", "django.contrib.sessions.backends.db"))
     try:
-        user = engine.SessionStore(known["session"]).load().get(SESSION_KEY)
+        session = engine.SessionStore(known["session"])
+        user = session.get(SESSION_KEY)
+        known["session"] = session_value(session) or known["session"]
     except Exception:  # session stores may raise anything
         user = None
     if user is not None:

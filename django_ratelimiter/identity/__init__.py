@@ -39,6 +39,10 @@ _MAX_LENGTH: Final = 1_000
 
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
+#: The maximum length of keys in Django's table of sessions.
+_MAX_SESSION_KEY: Final = 40
+_SESSION_VALUE: Final = "_ratelimit"
+
 #: Types of values from a path or a custom identity. The text of other types might differ with each request.
 _VALUES: Final = (str, int, float, Decimal, UUID, date)
 
@@ -167,15 +171,31 @@ def hash_api_key(raw: str) -> str:
     return sha256(raw.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def session_value(session: Any) -> str | None:
+    """Return the key of a session that exists in its store and is not empty.
+
+    A longer key than Django's stores have is the session's content, as in signed cookies, and changes with it. Then it
+    is a value in the session: the digest of the first key, so that a client that sends the same cookie again has it.
+    """
+    if not session.keys():
+        return None
+    key: str | None = session.session_key
+    if key is None or len(key) <= _MAX_SESSION_KEY:
+        return key
+    if _SESSION_VALUE not in session:
+        session[_SESSION_VALUE] = digest(key)
+    return str(session[_SESSION_VALUE])
+
+
 def _session(request: HttpRequest) -> str | None:
-    """Return the key of a session that exists in its store and is not empty. A cookie alone is not enough."""
+    """Return the `session_value` of a request's session. A cookie alone is not enough."""
     session: Any = getattr(request, "session", None)
     if session is None:
         return None
     try:
         if not hasattr(session, "_session_cache"):
             _SESSION(session.keys)()
-        return session.session_key if session.keys() else None
+        return session_value(session)
     except SynchronousOnlyOperation:
         raise
     except Exception:  # session stores may raise anything

@@ -19,6 +19,7 @@ from django.utils.functional import SimpleLazyObject
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from django_ratelimiter.callers.caller import caller_of
 from django_ratelimiter.identity import identify, partition
 from django_ratelimiter.values.partitions import IDENTITIES, MAX_VALUE, encode_partition, is_identity, partition_names
 
@@ -38,7 +39,15 @@ class TestSession:
         kept = store()
         kept["cart"] = [1]
         kept.save()
-        assert value("session", session=store(kept.session_key)) == kept.session_key
+        found = value("session", session=store(kept.session_key))
+        assert (found == kept.session_key) is (store is not signed_cookies.SessionStore)
+        again = store(kept.session_key)
+        assert value("session", session=again) == found
+        again["cart"] = [1, 2]
+        again.save()
+        assert value("session", session=store(again.session_key)) == found
+        with override_settings(SESSION_ENGINE=store.__module__):
+            assert caller_of("session", again.session_key).known["session"] == found
 
     @pytest.mark.parametrize("key", [None, "", "short", "a" * 32, "a:b:c", "x" * 100_000, "\x00\udcff" * 20])
     def test_an_invented_one_is_none(self, store: Any, key: str | None) -> None:
