@@ -105,6 +105,8 @@ class RateLimitMiddleware:
             io.sleep(decision.delay)
         return None if decision.allowed else refusal(request, decision)
 
+    # Marked, so that a plain function in which a tool wraps it, such as old versions of sentry-sdk, is awaited as well.
+    @markcoroutinefunction
     async def aprocess_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:
         """`process_view` on an event loop."""
         if exemption(request) or hasattr(view, ASKED_BY_GATEWAYS):
@@ -125,6 +127,7 @@ class RateLimitMiddleware:
             add_reference(response, decision)
         return response
 
+    @markcoroutinefunction
     async def aprocess_template_response(self, request: HttpRequest, response: Any) -> Any:
         """`process_template_response` on an event loop."""
         return RateLimitMiddleware.process_template_response(self, request, response)
