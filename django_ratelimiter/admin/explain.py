@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 
 from ..callers.references import as_in_force, known_rules
+from ..conf import is_secret
 from ..explain import Explanation, Question, QuestionError
 from ..explain.curl import with_curl
 from ..explain.explanation import CounterState, RuleExplanation
@@ -237,9 +238,9 @@ def _edge(each: RuleExplanation) -> str:
 
 
 def _counted_as(explanation: Explanation) -> list[tuple[str, str]]:
-    """Return the caller's values that the rules here count by; without the key of a session."""
+    """Return the caller's values that the rules here count by, without credentials."""
     return [
-        (label_of(name), _("missing") if value is None else "…" if name == "session" else value)
+        (label_of(name), _("missing") if value is None else "…" if is_secret(name) else value)
         for name, value in explanation.identities.items()
     ]
 

@@ -12,7 +12,7 @@ from django.contrib.auth import SESSION_KEY
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
-from ..conf import django_setting, settings
+from ..conf import django_setting, is_secret, settings
 from ..explain.users import TwoUsers, by_key, find_user
 from ..identity import MAX_API_KEY, digest, hash_api_key, session_value
 from ..identity.proxies import client_address, client_ip
@@ -211,11 +211,11 @@ def _caller(kind: str, value: str, parts: Mapping[str, str]) -> Caller:
 
 
 def _is_secret(kind: str, value: str, known: Mapping[str, str]) -> bool:
-    """Return whether the input, or a known value, is the key of a session or an API."""
+    """Return whether the input, or a known value, is a credential, such as the key of a session or an API."""
     if kind == "api_key":
         return value == known["api_key"] and not _HASH.fullmatch(value)
     typed = parts_of(value) if kind == "partition" else {kind: value}
-    return "session" in typed or ("api_key" in typed and typed["api_key"] != _open_key(known["api_key"]))
+    return any(map(is_secret, typed)) or ("api_key" in typed and typed["api_key"] != _open_key(known["api_key"]))
 
 
 def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:
@@ -223,7 +223,8 @@ def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:
     parts: dict[str, str] = {}
     for text in texts:
         parts |= parts_of(text)
-    opened, is_all = {name: value for name, value in parts.items() if name != "session"}, "session" not in parts
+    opened = {name: value for name, value in parts.items() if not is_secret(name)}
+    is_all = len(opened) == len(parts)
     if "api_key" in opened:
         found, _hashed = _api_key(opened["api_key"])
         if found == opened["api_key"] and not _HASH.fullmatch(found):

@@ -46,6 +46,7 @@ __all__ = [
     "TrustedProxies",
     "asset_paths",
     "django_setting",
+    "is_secret",
     "problems",
     "settings",
 ]
@@ -82,6 +83,21 @@ def _hash_key(value: Any) -> bytes:
     return blake2b(value.encode() if isinstance(value, str) else value).digest()
 
 
+def _revealed(value: Any) -> tuple[str, ...]:
+    """Return the names of identities that staff may see: of none whose values are credentials."""
+    names = identity_names(value)
+    if secrets := list(filter(is_secret, names)):
+        raise ValueError(f"a list of identities without {', '.join(secrets)}: whoever sees their values can use them")
+    return names
+
+
+def is_secret(name: str) -> bool:
+    """Return whether an identity's values are credentials: these must not be in URLs, logs or stores."""
+    kind, _, field = name.upper().replace("-", "_").partition(":")
+    secret = ("AUTHORIZATION", "PROXY_AUTHORIZATION", "COOKIE", settings.API_KEY_HEADER.upper().replace("-", "_"))
+    return name == "session" or (kind == "HEADER" and field in secret)
+
+
 ENTRIES: Final[Mapping[str, Entry]] = {
     "ENABLED": Entry(True, flag),
     "ENGINE": Entry(None, text(DOTTED, "None, or the dotted path of a callable", optional=True), True),
@@ -116,7 +132,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         ),
     ),
     "RETENTION": Entry(RETENTION, retention),
-    "REVEAL": Entry(("user",), identity_names),
+    "REVEAL": Entry(("user",), _revealed),
 }
 
 

@@ -22,6 +22,7 @@ from django.utils.translation import gettext as _
 
 from ..conf import django_setting, settings
 from ..decision import Decision
+from ..exceptions import raised_at
 from .fields import SHOWS, retry_after, write_fields
 from .policies import policy_name
 from .templates import RefusalFacts, refusal_facts
@@ -118,14 +119,15 @@ def _own_response(path: str, request: HttpRequest, decision: Decision) -> HttpRe
     try:
         make = import_string(path)
         response = (async_to_sync(make) if iscoroutinefunction(make) else make)(request, decision)
-        if not isinstance(response, HttpResponseBase):
-            raise TypeError(f"It must return a response, not {type(response).__name__}.")
         if hasattr(response, "render"):
             response.render()  # so that an error in a template is raised here
-    except Exception:  # in the project's own code
-        logger.exception("RATELIMITER['RESPONSE'], %s, failed; the usual response is sent.", path)
+    except Exception as error:  # in the project's own code
+        logger.error("RATELIMITER['RESPONSE'], %s, failed; the usual response is sent: %s", path, raised_at(error))
         return None
-    return response
+    if isinstance(response, HttpResponseBase):
+        return response
+    logger.error("RATELIMITER['RESPONSE'], %s, must return a response, not %s.", path, type(response).__name__)
+    return None
 
 
 def _usual_response(request: HttpRequest, facts: RefusalFacts) -> HttpResponse:
@@ -153,8 +155,8 @@ def _page(request: HttpRequest, context: dict[str, object]) -> str | None:
     for template in filter(None, (own if own and own.endswith(".html") else None, usual)):
         try:
             return render_to_string(template, context, request)
-        except Exception:  # in the project's templates and context processors
-            logger.exception("The page of a rejection, %s, cannot be rendered.", template)
+        except Exception as error:  # in the project's templates and context processors
+            logger.error("The page of a rejection, %s, cannot be rendered: %s", template, raised_at(error))
     return None
 
 

@@ -20,6 +20,7 @@ from django.utils.asyncio import async_unsafe
 from django.utils.module_loading import import_string
 
 from ..conf import settings
+from ..exceptions import raised_at
 from ..rules.tiers import is_known_api_key, resolve_api_key
 from ..values.partitions import encode_partition
 from .body import fields_of
@@ -95,8 +96,8 @@ class Identity:
                 await sync_to_async(lambda: self.user_id)()
         except SynchronousOnlyOperation:
             raise
-        except Exception:  # project code may raise anything
-            log_unreadable_user()
+        except Exception as error:  # project code may raise anything
+            log_unreadable_user(error)
             self._values["user"] = None
 
     @property
@@ -198,8 +199,8 @@ def _session(request: HttpRequest) -> str | None:
         return session_value(session)
     except SynchronousOnlyOperation:
         raise
-    except Exception:  # session stores may raise anything
-        logger.exception("The session of a request cannot be read; it counts as missing.")
+    except Exception as error:  # session stores may raise anything
+        logger.error("The session of a request cannot be read; it counts as missing: %s", raised_at(error))
         return None
 
 
@@ -257,8 +258,8 @@ def _own(request: HttpRequest, path: str | None, name: str) -> str | None:
         return _text(_OWN(_imported(path))(request), name)
     except SynchronousOnlyOperation:
         raise
-    except Exception:  # the project's own code
-        logger.exception("%s failed; it counts as missing.", name)
+    except Exception as error:  # the project's own code
+        logger.error("%s failed; it counts as missing: %s", name, raised_at(error))
         return None
 
 

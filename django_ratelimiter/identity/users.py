@@ -15,6 +15,8 @@ from django.http import HttpRequest
 from django.utils.asyncio import async_unsafe
 from django.utils.functional import LazyObject, SimpleLazyObject, empty
 
+from ..exceptions import raised_at
+
 logger = logging.getLogger("django_ratelimiter")
 
 
@@ -53,8 +55,8 @@ def user_of(request: HttpRequest) -> str | None:
         return user_key(user)
     except SynchronousOnlyOperation as error:
         raise UserNotLoaded(*error.args) from None
-    except Exception:  # project code may raise anything
-        log_unreadable_user()
+    except Exception as error:  # project code may raise anything
+        log_unreadable_user(error)
         return None
 
 
@@ -104,7 +106,7 @@ def is_djangos_own(user: Any) -> bool:
     return getattr(find, "__module__", "") == "django.contrib.auth.middleware"
 
 
-def log_unreadable_user() -> None:
-    """Log the current exception."""
+def log_unreadable_user(error: Exception) -> None:
+    """Log an error without its message."""
     # The view decides whether it needs the session.
-    logger.exception("The user of a request cannot be read; it counts as anonymous.")
+    logger.error("The user of a request cannot be read; it counts as anonymous: %s", raised_at(error))

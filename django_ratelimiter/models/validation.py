@@ -14,7 +14,7 @@ from django.urls.resolvers import RoutePattern
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..conf import settings
+from ..conf import is_secret, settings
 from ..values.access import network_of
 from ..values.partitions import IDENTITIES, NAMED, is_identity, partition_names
 
@@ -111,6 +111,15 @@ def normal_partition(text: str) -> str:
                 _("Unknown kind of value: %(name)r. Begin with %(known)s."),
                 code="unknown",
                 params={"name": name, "known": ", ".join(f"“{known}:”" for known in IDENTITIES)},
+            )
+        if is_secret(name):
+            raise ValidationError(
+                _(
+                    "“%(name)s” is a secret, and a partition is stored as text. Assign the tier to the user or the API "
+                    "key."
+                ),
+                code="secret",
+                params={"name": name},
             )
     if names == ("ip",):
         network = _network(text.removeprefix("ip:"))

@@ -26,7 +26,7 @@ from .records import TierRecord
 from .ruleset import RuleSet
 from .stored import tables
 from .stored.tables import models
-from .ttl_cache import BatchCache, KeyCache, TableCache
+from .ttl_cache import BatchCache, KeyCache, OwnCodeFailed, TableCache
 
 logger = logging.getLogger("django_ratelimiter")
 _new = tuple.__new__  # what a named tuple calls in the end
@@ -285,9 +285,9 @@ def _resolve_key(path_and_key: tuple[str, str]) -> str | None:
     try:
         found = import_string(path)(raw)
     except Exception as error:  # the project's own code; known keys stay known
-        raise ValueError(f"RATELIMITER['API_KEY_RESOLVER'] failed: {raised_at(error)}") from None
+        raise OwnCodeFailed(f"RATELIMITER['API_KEY_RESOLVER'] failed: {raised_at(error)}") from None
     if found is not None and not isinstance(found, str):
-        raise TypeError(f"API_KEY_RESOLVER must return a text or None, not a {type(found).__name__}.")
+        raise OwnCodeFailed(f"API_KEY_RESOLVER must return a text or None, not a {type(found).__name__}.")
     return found or None
 
 

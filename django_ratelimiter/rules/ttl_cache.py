@@ -36,10 +36,14 @@ class NoAnswer(Exception):
     """Raised instead of reading rows from a table that does not exist yet. It is already logged."""
 
 
+class OwnCodeFailed(Exception):
+    """Raised if a project's own code fails. Logged without a traceback: tools record the variables, such as a key."""
+
+
 #: Exceptions of a database that is out of reach, or has no tables.
 _UNREACHABLE: Final = (OperationalError, InterfaceError, NoAnswer)
 #: The same, and exceptions of reading rows that other code wrote.
-_UNREADABLE: Final = (*_UNREACHABLE, Error, ValueError, TypeError, ArithmeticError)
+_UNREADABLE: Final = (*_UNREACHABLE, OwnCodeFailed, Error, ValueError, TypeError, ArithmeticError)
 
 #: For calls that may wait for the database: on an event loop it raises SynchronousOnlyOperation.
 _WAITS: Final = async_unsafe("Assignments have to be read from the database; `limiter.acheck` does it in a thread.")
@@ -72,7 +76,8 @@ class _Cache(Generic[Found]):
             return (self._find(*keys),), now + settings.TIER_CACHE_SECONDS
         except _UNREADABLE as error:
             if not isinstance(error, NoAnswer):
-                logger.exception("%s cannot be read; the last ones known or the default are used.", self._what)
+                text = "%s cannot be read; the last ones known or the default are used: %s"
+                logger.error(text, self._what, error, exc_info=not isinstance(error, OwnCodeFailed))
             if is_in_transaction() and (isinstance(error, Error) or isinstance(error.__context__, Error)):
                 return None, now
             until = time.monotonic() + min(RETRY_SECONDS, settings.TIER_CACHE_SECONDS)

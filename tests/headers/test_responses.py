@@ -222,7 +222,7 @@ def test_a_callable_that_fails_leaves_the_usual_response(name: str, caplog: pyte
     assert (response.status_code, response["Retry-After"]) == (429, "8")
     assert b"<h1>Too many requests</h1>" in response.content
     [record] = caplog.records
-    assert (record.levelname, name in record.getMessage()) == ("ERROR", True)
+    assert (record.levelname, name in record.getMessage(), record.exc_info) == ("ERROR", True, None)
 
 
 def test_a_callable_may_be_a_coroutine_function() -> None:
@@ -242,7 +242,7 @@ def test_a_template_that_fails_leaves_our_page(page: dict[str, str], caplog: pyt
         response = refusal(get("text/html"), decision(results(DENIED)))
     assert response.status_code == 429
     assert b"<h1>Too many requests</h1>" in response.content
-    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert [(record.levelname, record.exc_info) for record in caplog.records] == [("ERROR", None)]
 
 
 def test_without_any_template_a_page_becomes_text(caplog: pytest.LogCaptureFixture) -> None:

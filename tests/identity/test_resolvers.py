@@ -97,7 +97,9 @@ class TestApiKeys:
     def test_are_not_logged_when_the_resolver_fails(self, caplog: pytest.LogCaptureFixture) -> None:
         with resolver("looked_up"):
             assert with_key("s3cret-key").api_key is None
-        assert "KeyError at" in caplog.text
+        [record] = caplog.records
+        assert f"KeyError at {__file__}:" in record.getMessage()
+        assert record.exc_info in (None, False)
         assert "s3cret-key" not in caplog.text
 
     def test_that_are_invented_ask_the_resolver_only_so_often(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,29 @@ def test_a_user_that_cannot_be_found_is_anonymous_and_told(error: Exception, cap
     assert "anonymous" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["user", "session", "tenant"])
+def test_of_code_that_fails_only_the_type_and_the_place_are_logged(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A message may contain what the request has sent; a traceback lets tools record it with the local variables."""
+    error = KeyError("s3cret from 192.0.2.7")
+
+    def find() -> Any:
+        raise error
+
+    parts = {"user": SimpleLazyObject(find), "session": Broken(error)}
+    if name == "tenant":
+        assert own(path=f"{__name__}.refuse_tenant") is None
+    else:
+        assert value(name, **{name: parts[name]}) is None
+    [record] = caplog.records
+    assert f"KeyError at {__file__}:" in record.getMessage()
+    assert record.exc_info is None
+    assert "s3cret" not in caplog.text
+
+
+def refuse_tenant(request: Any) -> Any:
+    raise KeyError("s3cret")
+
+
 def test_without_sessions_there_is_none() -> None:
     assert value("session") is None
 

@@ -221,7 +221,10 @@ def test_names_in_redis_expire_and_are_bounded(redis_client: redis.Redis) -> Non
     assert redis_client.info("commandstats")["cmdstat_mget"]["calls"] == 1
 
 
-@pytest.mark.parametrize("value", ["user", [1], ["no identity"], {"user": 1}, None])
+SECRETS = [["session"], ["user", "header:authorization"], ["header:Cookie"], ["header:X-Api_Key"]]
+
+
+@pytest.mark.parametrize("value", ["user", [1], ["no identity"], {"user": 1}, None, *SECRETS])
 def test_the_check_names_a_wrong_entry(value: object) -> None:
     with override_settings(RATELIMITER={"REVEAL": value}):
         assert [problem.entry for problem in problems()] == ["REVEAL"]

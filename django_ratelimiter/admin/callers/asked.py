@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+import time
+from typing import Any, Final
 
 from django.http import HttpRequest, QueryDict
 
 from ...callers.caller import Caller, UnknownCaller, caller_of, open_parts
+from ...conf import is_secret
 from ...explain.users import by_key
 from ...usage import names
 from ...values.partitions import encode_partition, partition_names
@@ -15,6 +17,7 @@ from ...values.references import parse_reference
 #: The key in the operator's session for callers that were looked up, without those identified by a secret.
 LOOKED_UP: Final = "ratelimiter_callers"
 MAX_LOOKED_UP: Final = 50
+LOOKED_UP_SECONDS: Final = 3_600
 
 
 def caller_typed(kind: str, text: str) -> Caller:
@@ -57,12 +60,20 @@ def looked_up(request: HttpRequest, digest: str) -> tuple[str, str]:
 
     The caller is known if this operator has looked it up, or if REVEAL allows its name to this operator.
     """
-    found = request.session.get(LOOKED_UP, {}).get(digest)
-    if found is None and request.user.has_perm(names.PERMISSION):
-        name = names.revealed([digest]).get(digest)
-        found = name and _openly(name)
-    kind, value = found or ("digest", digest)
-    return kind, value
+    if own := _looked_up(request).get(digest):
+        return own[0], own[1]
+    if request.user.has_perm(names.PERMISSION) and (name := names.revealed([digest]).get(digest)):
+        return _openly(name) or ("digest", digest)
+    return "digest", digest
+
+
+def _looked_up(request: HttpRequest) -> dict[str, list[Any]]:
+    """Return kind, value and end by digest of the callers that this operator has looked up; older ones are dropped."""
+    stored, now = request.session.get(LOOKED_UP, {}), time.time()
+    known = {digest: found for digest, found in stored.items() if found[2:] > [now]}
+    if known != stored:
+        request.session[LOOKED_UP] = known
+    return known
 
 
 def _openly(name: names.Name) -> tuple[str, str] | None:
@@ -72,16 +83,18 @@ def _openly(name: names.Name) -> tuple[str, str] | None:
     if name.kind == "ip":
         return "ip", name.value
     text = name.value if name.kind == "partition" else encode_partition([(name.kind, name.value)])
-    return None if {"session", "api_key"} & set(partition_names(text)) else ("partition", text)
+    is_open = not any(name == "api_key" or is_secret(name) for name in partition_names(text))
+    return ("partition", text) if is_open else None
 
 
 def remember(request: HttpRequest, caller: Caller) -> None:
-    """Store the caller in the operator's session, so that its digest in a report leads to its page."""
+    """Store the caller in the operator's session for an hour, so that its digest in a report leads to its page."""
+    known = dict(_looked_up(request))
     if caller.kind == "digest" or caller.is_secret:
         return
-    known, found = dict(request.session.get(LOOKED_UP, {})), [caller.kind, caller.open_value]
-    if known.pop(caller.digest, None) != found or len(known) >= MAX_LOOKED_UP:
+    found = [caller.kind, caller.open_value]
+    if known.pop(caller.digest, [])[:2] != found or len(known) >= MAX_LOOKED_UP:
         known = dict(list(known.items())[1 - MAX_LOOKED_UP :])
-        request.session[LOOKED_UP] = {**known, caller.digest: found}
+        request.session[LOOKED_UP] = {**known, caller.digest: [*found, int(time.time()) + LOOKED_UP_SECONDS]}
         if caller.kind in caller.known and not caller.is_unknown_user:
             names.remember(caller.digest, caller.kind, caller.known[caller.kind])

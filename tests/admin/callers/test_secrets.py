@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from decimal import Decimal
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -9,11 +10,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
+from django.core.exceptions import ValidationError
 from django.test import Client
 from django.urls import reverse
 
-from django_ratelimiter.identity import hash_api_key
-from django_ratelimiter.models import Rule, RuleLimit
+from django_ratelimiter.identity import digest, hash_api_key
+from django_ratelimiter.models import Rule, RuleLimit, Tier, TierAssignment
 
 from ..pages import shown
 from .page import CALLER, ask, press
@@ -93,3 +95,45 @@ def test_what_else_is_known_is_sent_in_the_body_and_secrets_stay_out_of_addresse
     assert admin_client.get(f"{page}&is:session=abcdefgh")["Location"] == page
     assert "s3cret" not in admin_client.get(f"{page}&is:api_key=s3cret")["Location"]
     assert "Say who" not in shown(admin_client.get(f"{page}&is=nonsense"))
+
+
+@pytest.mark.parametrize("name", ["header:Authorization", "header:cookie", "header:x_shop_key", "header:X-SHOP-KEY"])
+def test_header_fields_with_credentials_are_secrets(
+    admin_client: Client, page: str, ann: User, settings: Any, name: str
+) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "API_KEY_HEADER": "X-Shop-Key"}
+    rule = Rule.objects.create(slug="own", name="own", mode="enforce", partition_by=["user", name])
+    RuleLimit.objects.create(rule=rule, quota=7, window_seconds=Decimal(60))
+    for answer in (
+        admin_client.post(CALLER, {"kind": "partition", "value": f"{name}=s3cret"}),
+        admin_client.get(CALLER, {"kind": "partition", "value": f"{name}=s3cret"}),
+        admin_client.post(reverse("admin:django_ratelimiter_search"), {"q": f"partition:{name}=s3cret"}),
+    ):
+        assert set(parse_qs(urlsplit(answer["Location"]).query)) == {"digest"}
+        assert admin_client.get(answer["Location"]).status_code == 200
+    known = admin_client.post(page, {"know": "1", f"is:{name}": "s3cret"})
+    assert [row.counter.rule.slug for row in known.context["counters"]].count("own") == 1
+    assert "s3cret" not in shown(known)
+    assert "s3cret" not in str(dict(admin_client.session))
+    explained = {"path": "/", "method": "GET", "status": "200", "identities": f"user={ann.pk}\n{name}=s3cret"}
+    answer = admin_client.post(reverse("admin:django_ratelimiter_explain"), explained)
+    assert (name.replace(":", " "), "…") in [(str(label), value) for label, value in answer.context["counted_as"]]
+
+
+@pytest.mark.parametrize("name", ["session", "header:Authorization", "header:X-API-Key"])
+def test_no_tier_is_assigned_by_a_secret(name: str) -> None:
+    assignment = TierAssignment(tier=Tier.objects.create(slug="gold", name="Gold"), partition=f"{name}:s3cret")
+    with pytest.raises(ValidationError, match="stored as text"):
+        assignment.full_clean()
+
+
+def test_who_was_looked_up_is_forgotten_after_an_hour(
+    admin_client: Client, page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = f"{CALLER}?digest={digest('ip:192.0.2.7')}"
+    admin_client.post(CALLER, {"kind": "ip", "value": "192.0.2.7"})
+    now = time.time()
+    for minutes, kind in ((30, "ip"), (59, "ip"), (61, "digest")):  # not counted from the last view
+        monkeypatch.setattr("time.time", lambda at=now + 60 * minutes: at)
+        assert admin_client.get(page).context["caller"].kind == kind
+    assert "192.0.2.7" not in str(dict(admin_client.session))
