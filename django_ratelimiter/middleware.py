@@ -18,7 +18,7 @@ from django.utils.translation import get_language
 from . import limiter
 from .conf import asset_paths, django_setting, settings
 from .decision import NOTHING_TO_DECIDE, Decision
-from .headers import add_reference, drop_fields, may_wait, refusal, write_fields
+from .headers import add_reference, may_wait, refusal, write_fields
 from .limiter import io, leases, refunds
 from .rules.routes import answers_options, is_translated, start_of
 
@@ -60,8 +60,6 @@ class RateLimitMiddleware:
             response: HttpResponseBase = self.get_response(request)
             if response.status_code == 404 and request.resolver_match is None:  # no view was found
                 response = self.process_view(request) or response
-            if request.resolver_match is None:
-                drop_fields(response)  # set by no view, but perhaps by a cache
             decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
             if decision is not NOTHING_TO_DECIDE:
                 if not decision.is_plain:
@@ -81,8 +79,6 @@ class RateLimitMiddleware:
             response: HttpResponseBase = await self.get_response(request)
             if response.status_code == 404 and request.resolver_match is None:
                 response = await self.aprocess_view(request) or response
-            if request.resolver_match is None:
-                drop_fields(response)
             decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
             if decision is not NOTHING_TO_DECIDE:
                 if not decision.is_plain:

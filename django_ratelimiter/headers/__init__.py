@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .fields import drop_fields, response_fields, retry_after, write_fields
+from .fields import response_fields, retry_after, write_fields
 from .policies import Quota, name_of, policy_name, quota_of
 from .responses import PROBLEM_JSON, TEMPLATE, RefusalText, add_reference, may_wait, refusal, status_of, words_of
 from .syntax import Policy, ratelimit_fields
@@ -14,7 +14,6 @@ __all__ = [
     "Quota",
     "RefusalText",
     "add_reference",
-    "drop_fields",
     "may_wait",
     "name_of",
     "policy_name",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
 from django.http import HttpRequest
-from django.http.response import HttpResponseBase
+from django.http.response import HttpResponseBase, ResponseHeaders
 from django.utils.cache import patch_vary_headers
 
 from ..conf import settings
@@ -20,7 +20,7 @@ from .templates import RefusalFacts, allowed_fields, rejection_fields
 #: pickled.
 SHOWS: Final = "_ratelimit_shows"
 #: The fields of both families, which all concern a single client.
-_NAMES_OF_FIELDS: Final = (
+_NAMES_OF_FIELDS: Final = {
     "RateLimit",
     "RateLimit-Policy",
     "X-RateLimit-Limit",
@@ -28,7 +28,7 @@ _NAMES_OF_FIELDS: Final = (
     "X-RateLimit-Reset",
     "X-RateLimit-Soft-Exceeded",
     "X-RateLimit-Reference",
-)
+}
 #: RFC 6585: a cache must not store a 429.
 _NO_STORE: Final = ("Cache-Control", "no-store")
 #: Django need not log a warning: the rejection is logged already.
@@ -48,6 +48,8 @@ def write_fields(
     families = settings.HEADERS
     if decision.allowed and not families:
         return
+    if type(response.headers) is ResponseHeaders:
+        response.headers.__class__ = _UncachedHeaders
     answer, kept = decision.answer, response.headers._store
     if answer is not None and decision.is_plain and not answer.is_made:
         fields = allowed_fields(answer, families) if decision.allowed else rejection_fields(answer, families, facts)
@@ -65,11 +67,11 @@ def write_fields(
         response._has_been_logged = True  # type: ignore[attr-defined]  # Django checks it before it warns
 
 
-def drop_fields(response: HttpResponseBase) -> None:
-    """Remove the fields from a response of Django's cache: they are those of another client."""
-    if not hasattr(response, SHOWS):
-        for name in _NAMES_OF_FIELDS:
-            response.headers.pop(name, None)
+class _UncachedHeaders(ResponseHeaders):
+    """Headers that are pickled without our fields: caches store responses so, and these fields are one client's."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ResponseHeaders, ({name: value for name, value in self.items() if name not in _NAMES_OF_FIELDS},)
 
 
 def response_fields(decision: Decision) -> dict[str, str]:
