@@ -220,7 +220,7 @@ def _ask(passage: Passage, request: LimitRequest) -> Decision:
         door.bypass = "stopped"
         return _decided_so_far(passage, decision)
     try:
-        charges = build_charges(rules, passage.entries, request)
+        charges = build_charges(rules, passage.entries, request._replace(body="read"))
     except AccessDenied as denied:
         door.bypass, door.access = "denied", denied.record
         _give_back(earlier)

@@ -23,11 +23,21 @@ from ..conf import settings
 from ..exceptions import raised_at
 from ..rules.tiers import is_known_api_key, resolve_api_key
 from ..values.partitions import encode_partition
-from .body import fields_of
+from .body import BodyNotRead, fields_of, is_unread
 from .proxies import client_address, client_ip
 from .users import UserNotLoaded, is_djangos_own, log_unreadable_user, user_key, user_of
 
-__all__ = ["MAX_API_KEY", "Identity", "UserNotLoaded", "client_ip", "digest", "hash_api_key", "identify", "partition"]
+__all__ = [
+    "MAX_API_KEY",
+    "BodyNotRead",
+    "Identity",
+    "UserNotLoaded",
+    "client_ip",
+    "digest",
+    "hash_api_key",
+    "identify",
+    "partition",
+]
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -128,6 +138,11 @@ class Identity:
     def awaits_authentication(self) -> bool:
         """True if the request has unchecked credentials, and neither a user nor a known API key."""
         return "HTTP_AUTHORIZATION" in self._request.META and self.user_id is None and self.api_key is None
+
+    @property
+    def has_unread_body(self) -> bool:
+        """True if the request has a body that `field:NAME` would have to read or parse."""
+        return self._fields is None and is_unread(self._request)
 
     def _find(self, name: str) -> str | None:
         kind, colon, own = name.partition(":")

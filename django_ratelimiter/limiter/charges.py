@@ -12,7 +12,7 @@ from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision
 from ..engine.base import Charge
 from ..exceptions import AccessDenied
-from ..identity import Identity, digest, partition
+from ..identity import BodyNotRead, Identity, digest, partition
 from ..rules import cache
 from ..rules.records import Facts, RuleRecord, TierRecord
 from ..rules.ruleset import RuleSet
@@ -29,11 +29,16 @@ from .templates import (
     RuleTemplates,
     add_templates,
     missing,
+    mixes_body,
     source_digest,
 )
 
 #: Which rules to decide: those that match the request; of them only those of exactly its scope; or all.
 Reach = Literal["request", "scope", "all"]
+
+#: What to do with rules by a field of a body that is not read yet, if other rules match, too: raise BodyNotRead, to
+#: decide the others first; leave these rules to the next call; or read the body.
+Body = Literal["first_the_others", "leave", "read"]
 
 #: Why nothing is charged for a rule that matches: it waits for authentication, the tier has no limit there, or the
 #: caller lacks the value that the rule is split by.
@@ -71,6 +76,7 @@ class LimitRequest(NamedTuple):
     before_authentication: leave rules that need the user to a later call. inline: rules written in code, decided with
     those of the rule set. reach: which rules of the rule set to decide. only_leases: an earlier call has charged all
     else. is_usual: the first call for a request, without special arguments: the rules alone determine the charges.
+    body: see `Body`.
     """
 
     facts: Facts
@@ -85,6 +91,7 @@ class LimitRequest(NamedTuple):
     partition: str | None = None
     only_leases: bool = False
     is_usual: bool = False
+    body: Body = "read"
 
     @property
     def now_us(self) -> int | None:
@@ -137,6 +144,7 @@ def limit_request(
             None,
             False,
             is_usual,
+            "first_the_others",
         ),
     )
 
@@ -154,7 +162,7 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
     """Return the charges: one for each limit of each rule that matches and was not decided before.
 
     No rule applies to a caller that an access entry allows, or while enforcement is stopped. Raises AccessDenied for a
-    caller that an access entry denies, unless enforcement is stopped.
+    caller that an access entry denies, unless enforcement is stopped, and BodyNotRead as `request.body` says.
     """
     if not rules.enforced:
         return NO_CHARGES
@@ -176,6 +184,8 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
         hash_key, (tier, multiplier) = settings.HASH_KEY, entitlement
         kind: Kind = id(matched), id(tier), multiplier, request.max_delay, hash_key
         templates: RuleTemplates = rules.kept.get(kind) or add_templates(rules, kind, matched, entitlement)
+        if templates.mixes_body and request.body == "first_the_others" and identity.has_unread_body:
+            raise BodyNotRead
         digests: list[str | None] = []
         for source in templates.sources:
             if isinstance(source, str):
@@ -185,9 +195,18 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
                 value = value_of(source, request)
                 digests.append(None if value is None else digest(value))
         return templates.fill(digests)
-    decided = {result.rule.slug for result in request.earlier.results}
-    due = [rule for rule in matched if rule.slug not in decided and _meets(rule, request)]
-    return _filled_one_by_one([RuleTemplate(rule, entitlement) for rule in due], request)
+    return _filled_one_by_one(_due(matched, entitlement, request), request)
+
+
+def _due(matched: Iterable[RuleRecord], entitlement: Entitlement, request: LimitRequest) -> list[RuleTemplate]:
+    """Return the rules that this call decides, for a request with special arguments. Raises BodyNotRead."""
+    decided, identity = {result.rule.slug for result in request.earlier.results}, request.identity
+    due = [RuleTemplate(rule, entitlement) for rule in matched if rule.slug not in decided and _meets(rule, request)]
+    if identity is None or request.body == "read" or not mixes_body(due) or not identity.has_unread_body:
+        return due
+    if request.body != "leave":
+        raise BodyNotRead
+    return [template for template in due if not template.needs_body]
 
 
 def _filled_one_by_one(templates: Sequence[RuleTemplate], request: LimitRequest) -> RuleCharges:

@@ -2,8 +2,8 @@
 
 Every entry point calls `limiter.check` or `limiter.acheck`, which come here with different `io`. A
 request is decided in one call to the engine, or in two if a REST framework view knows its user only after
-authentication. If the second call rejects the request, it refunds the charges of the first. The path never waits for
-data that this process already has.
+authentication, or if only some rules need its body. If the second call rejects the request, it refunds the charges of
+the first. The path never waits for data that this process already has.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..decision import decide as decision_from
 from ..engine.base import Verdict
 from ..engine.templates import FilledVerdicts, is_from_engine
 from ..exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
-from ..identity import UserNotLoaded
+from ..identity import BodyNotRead, UserNotLoaded
 from ..rules import cache
 from ..rules.ruleset import RuleSet
 from ..signals import quota_reached
@@ -56,6 +56,8 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
         assert request.identity is not None  # the entry was found by it
         events.note_denied(http, request.identity, denied.record)
         await refunds.refund_results(io, earlier.results)
+    except BodyNotRead:
+        return await _decide_body_last(io, request)
     if latest is None:
         http.ratelimit = earlier  # type: ignore[attr-defined]
         return earlier
@@ -67,6 +69,17 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
         leases.on_request_closed(http, partial(refunds.release, decision=latest))
     if not latest.allowed or events.has_events(latest):
         await events.send_events(io, http, latest, decision)
+    return decision
+
+
+async def _decide_body_last(io: IO, request: LimitRequest) -> Decision:
+    """Decide the rules that need no body, and if they allow the request, the others. The decisions are merged."""
+    first = await decide(io, request._replace(body="leave", is_usual=False))
+    if not first.allowed:
+        return first
+    decision = await decide(io, request._replace(body="read", is_usual=False, earlier=first))
+    if decision.allowed and first.delay > decision.delay:  # nobody has waited yet
+        decision = request.http.ratelimit = replace(decision, delay=first.delay)  # type: ignore[union-attr]
     return decision
 
 
@@ -150,7 +163,7 @@ async def peek_decision(io: IO, request: LimitRequest) -> Decision:
         return NOTHING_TO_DECIDE
     rules = await io.look_up(cache.current_rules, together=True)
     try:
-        charges = await charges_for(io, rules, request)
+        charges = await charges_for(io, rules, request._replace(body="read"))
     except AccessDenied as denied:
         return replace(NOTHING_TO_DECIDE, allowed=False, access=denied.record)
     if charges is NO_CHARGES:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from operator import itemgetter
@@ -53,16 +53,17 @@ class RuleTemplate:
 
     label: what usage is counted under; `None` = it is not. source: which value distinguishes callers: one name if its
     values are short; `None` if the rule is not split; else the rule itself, which is split by another name or by
-    several.
+    several. needs_body: one of its values is a field of the body.
     """
 
-    __slots__ = ("label", "records", "rule", "source", "tier")
+    __slots__ = ("label", "needs_body", "records", "rule", "source", "tier")
 
     def __init__(self, rule: RuleRecord, entitlement: Entitlement) -> None:
         self.rule, self.tier = rule, entitlement.tier
         self.records = rule.limits_for(*entitlement)
         self.label = f"{rule.slug}|{entitlement.tier or ''}" if is_listed(rule.slug) else None
         alone = rule.partition_by[0] if len(rule.partition_by) == 1 and rule.missing_partition != "ip" else None
+        self.needs_body = any(name.startswith("field:") for name in rule.partition_by)
         self.source = None if not rule.partition_by else alone if alone in IDENTITIES else rule
 
     def charges(self, cost: int | None, max_delay: MaxDelay, *, is_missing: bool = False) -> list[ChargeTemplate]:
@@ -95,6 +96,11 @@ class RuleTemplate:
             )
             for limit, delay, generation in self.records
         ]
+
+
+def mixes_body(templates: Iterable[RuleTemplate]) -> bool:
+    """Return whether some of these rules need the body, and some do not."""
+    return len({template.needs_body for template in templates if template.records}) > 1
 
 
 class ChargeList(list[Charge]):
@@ -155,14 +161,15 @@ class RuleTemplates:
     """The templates of some rules for one tier and multiplier, without rules that are unlimited for it.
 
     sources: the distinct values that distinguish callers, see `RuleTemplate`. kept: references to the rules and the
-    tier, so that no other objects get their `id`.
+    tier, so that no other objects get their `id`. mixes_body: some rules need the body, and some do not.
     """
 
-    __slots__ = ("_max_delay", "_of_all", "_variants", "complete", "kept", "rules", "sources")
+    __slots__ = ("_max_delay", "_of_all", "_variants", "complete", "kept", "mixes_body", "rules", "sources")
 
     def __init__(self, rules: Sequence[RuleRecord], entitlement: Entitlement, max_delay: MaxDelay = None) -> None:
         self.kept, self._max_delay = (rules, entitlement), max_delay
         self.rules = tuple([made for rule in rules if (made := RuleTemplate(rule, entitlement)).records])
+        self.mixes_body = mixes_body(self.rules)
         self.sources = tuple(dict.fromkeys([rule.source for rule in self.rules if rule.source is not None]))
         self._of_all = digest("")
         self._variants: dict[tuple[bool, ...], RuleCallTemplate] = {}

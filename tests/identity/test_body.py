@@ -21,7 +21,7 @@ from rest_framework.parsers import FormParser, JSONParser, MultiPartParser
 from rest_framework.request import Request
 
 from django_ratelimiter.identity import identify
-from django_ratelimiter.identity.body import MAX_BODY
+from django_ratelimiter.identity.body import MAX_BODY, MAX_FIELDS, MAX_PARTS
 
 FORM, JSON = "application/x-www-form-urlencoded", "application/json"
 
@@ -166,6 +166,8 @@ UNREADABLE = [
         MULTIPART_CONTENT,
         encode_multipart(BOUNDARY, {"email": "ann", "photo": SimpleUploadedFile("p", b"p" * MAX_BODY)}),
     ),
+    (FORM, b"email=ann" + b"&a" * MAX_FIELDS),
+    (MULTIPART_CONTENT, encode_multipart(BOUNDARY, {"email": "ann", **dict.fromkeys(map(str, range(MAX_PARTS)), 1)})),
 ]
 
 
@@ -205,6 +207,12 @@ def test_the_framework_parses_json_afterwards(make: Any) -> None:
     request = make(body, JSON)
     assert field(request) == "ann"
     assert Request(request, parsers=[JSONParser()]).data == {"email": "ann", "more": [1]}
+
+
+def test_as_many_fields_and_parts_as_are_allowed_are_read() -> None:
+    parts = {**dict.fromkeys(map(str, range(MAX_PARTS - 1)), 1), "email": "ann"}
+    assert field(wsgi(encode_multipart(BOUNDARY, parts), MULTIPART_CONTENT)) == "ann"
+    assert field(wsgi(b"a&" * (MAX_FIELDS - 1) + b"email=ann", FORM)) == "ann"
 
 
 def test_a_long_body_is_not_touched() -> None:
