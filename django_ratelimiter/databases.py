@@ -6,12 +6,22 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, TypeVar
+from unicodedata import category, digit, normalize
 
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router, transaction
 from django.db.models import Func, IntegerField, Model, QuerySet
 
+from .conf import settings
+
 #: Seconds to wait for the lock of another transaction.
 LOCK_SECONDS: Final = 20
+
+#: Longer texts are no names, and take long to normalize.
+_MAX_NAME: Final = 1_000
+#: Unicode's categories of accents and invisible characters.
+_UNREAD: Final = ("Mn", "Mc", "Me", "Cf", "Cc")
 
 Row = TypeVar("Row", bound=Model)
 T = TypeVar("T")
@@ -88,6 +98,35 @@ def compares_bytes(field: Any, database: str) -> bool:
     if field.get_internal_type() not in ("CharField", "TextField", "EmailField", "SlugField", "URLField"):
         return True
     return connections[database].vendor != "mysql" and not getattr(field, "db_collation", None)
+
+
+def spelled(name: str, value: str) -> str:
+    """Return the value of an identity of the request's body spelled like all that the log-in treats as the same name.
+
+    In form NFKC, as in Django's log-in form, and without regard to case. Where the column of log-in names ignores
+    accents, so does this. Of fields in EXACT_FIELDS only the form is changed; other identities are not.
+    """
+    if not name.startswith("field:"):
+        return value
+    value = value.strip()
+    if len(value) > _MAX_NAME:
+        return value
+    value = normalize("NFKC", value).strip()
+    if name in settings.EXACT_FIELDS:
+        return value
+    if not _compares_names_loosely():
+        return value.casefold()
+    letters = normalize("NFKD", value.upper()).casefold()
+    return "".join([str(digit(each, each)) for each in letters if category(each) not in _UNREAD]).replace("ss", "s")
+
+
+def _compares_names_loosely() -> bool:
+    """Return whether the column of log-in names may ignore accents. A project may have no users."""
+    try:
+        users = get_user_model()
+    except ImproperlyConfigured:
+        return False
+    return not compares_bytes(users._meta.get_field(users.USERNAME_FIELD), router.db_for_read(users))
 
 
 def limit_wait(database: str) -> None:

@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from django.db import connection, connections, models, transaction
 from django.test import Client
 
-from django_ratelimiter.databases import compares_bytes
+from django_ratelimiter.databases import compares_bytes, spelled
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier, TopPartition, UsageBucket
 from django_ratelimiter.rules import cache
@@ -164,3 +164,23 @@ def test_whether_two_primary_keys_may_be_one(
 ) -> None:
     monkeypatch.setattr(connections["default"], "vendor", vendor)
     assert compares_bytes(field, "default") is expected
+
+
+#: Spellings of one name, in the eyes of some database: case, accents, invisible characters, digits, letters alike.
+SPELLINGS = ["JOSS7", "jóss7", "jo\u0301ss7", "joß7", "jo\u200bss7", "joss\u0667", "joss7 ", "\uff4aoss7", "jo\u017fs7"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_who_is_one_account_in_the_database_is_one_value(spelling: str) -> None:
+    """On MariaDB and MySQL more spellings find the account than elsewhere."""
+    User.objects.create(username="joss7")
+    if User.objects.filter(username=spelling).exists() or spelling.strip().lower() == "joss7":
+        assert spelled("field:username", spelling) == spelled("field:username", "joss7")
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_where_log_in_names_are_compared_loosely_so_are_fields(monkeypatch: pytest.MonkeyPatch, spelling: str) -> None:
+    monkeypatch.setattr(User.username.field, "db_collation", "loose")
+    assert spelled("field:username", spelling) == spelled("field:username", "joss7")
+    assert spelled("header:X-User", spelling) == spelling

@@ -13,6 +13,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from ..conf import django_setting, is_secret, settings
+from ..databases import spelled
 from ..explain.users import TwoUsers, by_key, find_user
 from ..identity import MAX_API_KEY, digest, hash_api_key, session_value
 from ..identity.proxies import client_address, client_ip
@@ -194,7 +195,7 @@ def _kinds() -> str:
 
 def _caller(kind: str, value: str, parts: Mapping[str, str]) -> Caller:
     """Return the caller, with each value as a request would have it."""
-    known = dict(parts)
+    known = {name: spelled(name, value) for name, value in parts.items()}
     address = api_key = user = None
     if "session" in known:
         _add_user_of_session(known)

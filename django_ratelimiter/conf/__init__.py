@@ -20,6 +20,7 @@ from .values import (
     RETENTION,
     TrustedProxies,
     families,
+    fields_of_bodies,
     flag,
     identities,
     identity_names,
@@ -115,6 +116,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "TIER_RESOLVER": Entry(None, text(DOTTED, "None, or the dotted path of a callable", optional=True)),
     "IDENTITIES": Entry({}, identities),
     "TRUSTED_IDENTITIES": Entry((), trusted_identities),
+    "EXACT_FIELDS": Entry((), fields_of_bodies),
     "TRUSTED_PROXIES": Entry((), proxies, True),
     "IPV4_PREFIX": Entry(32, whole_number(1, 32)),
     "IPV6_PREFIX": Entry(64, whole_number(1, 128)),
@@ -176,6 +178,8 @@ class Settings:
     IDENTITIES: Mapping[str, str]
     #: The identities that no client can choose, besides user, ip, api_key and session.
     TRUSTED_IDENTITIES: tuple[str, ...]
+    #: The identities of the body whose values differ in case, too.
+    EXACT_FIELDS: tuple[str, ...]
     #: The proxies that are trusted to report the client's address; written as networks, "unix", or their number.
     TRUSTED_PROXIES: TrustedProxies
     #: Bits of an address that distinguish clients.

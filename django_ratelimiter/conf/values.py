@@ -170,6 +170,14 @@ def trusted_identities(value: Any) -> tuple[str, ...]:
     return names
 
 
+def fields_of_bodies(value: Any) -> tuple[str, ...]:
+    """Return the names of identities of the body."""
+    names = identity_names(value)
+    if not all(name.startswith("field:") for name in names):
+        raise ValueError('a list of fields of the body, such as ["field:code"]')
+    return names
+
+
 def identities(value: Any) -> dict[str, str]:
     """Return the dotted paths of a project's own identities, by name."""
     right = 'a dict of names that are free, such as {"tenant": "shop.limits.tenant_of"}, with dotted paths of callables'

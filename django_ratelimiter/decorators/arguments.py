@@ -14,6 +14,7 @@ from django.utils.module_loading import import_string
 
 from .. import ALL
 from ..conf import django_setting
+from ..databases import spelled
 from ..decision import NOTHING_TO_DECIDE, Decision, Result, without
 from ..identity import Identity, identify
 from ..limiter.charges import InlineRule
@@ -210,8 +211,10 @@ def _key_value(key: Key, group: str, request: Any) -> str | None:
         value: Any = None
     elif name and kind == "header":
         value = request.META.get("HTTP_" + name.replace("-", "_").upper())
-    elif name and kind in ("get", "post"):
-        value = getattr(request, kind.upper()).get(name)
+    elif name and kind == "get":
+        value = request.GET.get(name)
+    elif name and kind == "post":
+        value = spelled(f"field:{name}", request.POST.get(name, ""))
     elif callable(key) or _DOTTED.fullmatch(key):
         value, key = _called(key, group, request), "key"
     elif kind != "ip" or name:

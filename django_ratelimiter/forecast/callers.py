@@ -10,6 +10,7 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 
 from ..conf import settings
+from ..databases import spelled
 from ..identity import client_ip, digest, hash_api_key
 from ..identity.proxies import client_address
 from ..rules.cache import access_list, entitlement_for
@@ -149,7 +150,7 @@ class LoggedCallers:
         return LoggedCaller(part, (self._of_all, part, *self._none), kind)
 
     def _make_of_fields(self, address: str, user: str, more: tuple[str, ...]) -> LoggedCaller:
-        values = {name: value for name, value in zip(self._identities, more, strict=True) if value}
+        values = {name: spelled(name, value) for name, value in zip(self._identities, more, strict=True) if value}
         tier, http = values.pop(TIER, None), _Peer()
         http.META["REMOTE_ADDR"] = values.pop("ip", address)
         if "forwarded" in values:

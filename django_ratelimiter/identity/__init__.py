@@ -10,7 +10,6 @@ from decimal import Decimal
 from functools import lru_cache, partial
 from hashlib import blake2b, sha256
 from typing import Any, Final
-from unicodedata import normalize
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -20,6 +19,7 @@ from django.utils.asyncio import async_unsafe
 from django.utils.module_loading import import_string
 
 from ..conf import settings
+from ..databases import spelled
 from ..exceptions import raised_at
 from ..rules.tiers import is_known_api_key, resolve_api_key
 from ..values.partitions import encode_partition
@@ -44,8 +44,7 @@ logger = logging.getLogger("django_ratelimiter")
 #: Longer keys are never valid, and are not hashed.
 MAX_API_KEY: Final = 256
 
-#: Maximum length of values whose digest is cached, and of fields that are normalized, which is slow for long texts.
-#: Values of a project's own code may be as long as a body. Names are never longer than this.
+#: Maximum length of values whose digest is cached. Values of a project's own code may be as long as a body.
 _MAX_LENGTH: Final = 1_000
 
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
@@ -85,7 +84,7 @@ class Identity:
 
     def assume(self, name: str, value: str) -> None:
         """Set the request's value for this name, whatever the request contains."""
-        self._values[name] = value or None
+        self._values[name] = spelled(name, value) or None
 
     @property
     def value_names(self) -> frozenset[str]:
@@ -154,7 +153,7 @@ class Identity:
             return _path(self._request, own)
         if self._fields is None:
             self._fields = fields_of(self._request)
-        return _field(self._fields.get(own))
+        return _field(name, self._fields.get(own))
 
 
 def identify(request: HttpRequest) -> Identity:
@@ -246,19 +245,13 @@ def _path(request: HttpRequest, name: str) -> str | None:
     return _text(match.kwargs.get(name), f"The identity path:{name}") if match else None
 
 
-def _field(value: object) -> str | None:
-    """Return a field's value without surrounding spaces: a JSON number as in a form, no list or object.
-
-    In normal form NFKC, as in Django's log-in form: otherwise each way to type a name would have its own counter.
-    """
+def _field(name: str, value: object) -> str | None:
+    """Return a field's value: a JSON number as in a form, no list or object."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if not isinstance(value, str | int | float):
-        return None
-    text = str(value).strip()
-    return normalize("NFKC", text).strip() if len(text) <= _MAX_LENGTH else text
+    return spelled(name, str(value)) if isinstance(value, str | int | float) else None
 
 
 def _custom(request: HttpRequest, name: str) -> str | None:

@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..conf import is_secret, settings
+from ..databases import spelled
 from ..values.access import network_of
 from ..values.partitions import IDENTITIES, NAMED, is_identity, partition_names
 
@@ -125,7 +126,10 @@ def normal_partition(text: str) -> str:
         network = _network(text.removeprefix("ip:"))
         _refuse_narrow(network)
         return f"ip:{_network_text(network)}"
-    return text
+    values = [part.removeprefix(f"{name}:") for name, part in zip(names, text.split("|"), strict=True)]
+    return "|".join(
+        f"{name}:{value if '%' in value else spelled(name, value)}" for name, value in zip(names, values, strict=True)
+    )
 
 
 def normal_network(text: str) -> str:

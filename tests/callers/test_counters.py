@@ -71,6 +71,10 @@ def test_are_those_that_a_request_charges(add_rule: Callable[..., Rule], user: U
     assert [each.used for each in counters_now(caller).counters] == [1, 1, 1, 1]
 
 
+def test_a_field_is_spelled_as_in_requests() -> None:
+    assert caller_of("partition", "field:email= Ann@Example.org").known == {"field:email": "ann@example.org"}
+
+
 def test_an_address_stands_for_what_is_missing(add_rule: Callable[..., Rule]) -> None:
     add_rule("export", ["user"], missing_partition="ip")
     ask(REMOTE_ADDR="2001:db8::7")

@@ -113,6 +113,7 @@ def test_keys_by_request(key: Any) -> None:
     [
         ("get:q", [factory.get("/", {"q": q}) for q in "aba"], [0, 0, 1]),
         ("post:q", [factory.post("/", {"q": q}) for q in "aba"], [0, 0, 1]),
+        ("post:name", [factory.post("/", {"name": name}) for name in ("ann", "ANN ", "Bob")], [0, 1, 0]),
         ("header:x-real-ip", [factory.get("/", headers={"X-Real-IP": ip}) for ip in "aba"], [0, 0, 1]),
         ("header:x-missing", [factory.get("/", REMOTE_ADDR=f"203.0.113.{n}") for n in (1, 2, 1)], [0, 0, 1]),
         ("ip", [factory.get("/", REMOTE_ADDR=f"203.0.113.{n}") for n in (1, 2, 1)], [0, 0, 1]),

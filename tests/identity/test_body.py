@@ -83,6 +83,12 @@ def field(request: HttpRequest, name: str = "email") -> str | None:
 MULTIPART = encode_multipart(BOUNDARY, {"email": " ann@example.com ", "photo": SimpleUploadedFile("p.png", b"\x89PNG")})
 
 
+def test_exact_fields_are_compared_as_sent() -> None:
+    with override_settings(RATELIMITER={"EXACT_FIELDS": ["field:code"]}):
+        found = identify(RequestFactory().post("/", {"code": " aB", "email": "aB"}))
+        assert (found.value("field:code"), found.value("field:email")) == ("aB", "ab")
+
+
 def test_no_time_is_spent_on_what_is_no_name() -> None:
     accents = ("e" + "\u0301\u0323" * 15_000).encode()  # to put these in order takes CPython two seconds
     started = time.thread_time()
@@ -124,7 +130,10 @@ def test_the_field_that_the_view_would_read(make: Any, method: str, kind: str, b
         ("[42]", None),
         ('{"a": 1}', None),
         (r'"\ud800"', "\ud800"),
-        ('"\uff21\U0001d427n"', "Ann"),
+        ('"\uff21\U0001d427n"', "ann"),
+        ('" ANN\u00c1 "', "ann\u00e1"),
+        ('"STRASSE"', "strasse"),
+        ('"stra\u00dfe"', "strasse"),
         ("1" * 300, "1" * 300),
         ("1" * 5_000, None),
     ],
@@ -286,4 +295,4 @@ def test_several_fields_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None
     found = identify(RequestFactory().post("/", {"email": "ann", "city": "Bonn"}))
     assert found.value("field:email") == "ann"
     monkeypatch.setattr("django_ratelimiter.identity.fields_of", None)
-    assert (found.value("field:city"), found.value("field:zip")) == ("Bonn", None)
+    assert (found.value("field:city"), found.value("field:zip")) == ("bonn", None)

@@ -126,6 +126,7 @@ class TestAssignment:
             ("ip:2001:DB8:0::/48", "ip:2001:db8::/48"),
             ("user:7|ip:192.0.2.7", "user:7|ip:192.0.2.7"),
             ("user:a%7Cb", "user:a%7Cb"),
+            ("user:Ann|field:email: Ann@example.org", "user:Ann|field:email:ann@example.org"),
         ],
     )
     def test_a_partition_is_kept_as_requests_have_it(self, tier: Tier, typed: str, kept: str) -> None:
