@@ -172,7 +172,7 @@ def decide(results: Sequence[Result], version: Version, *, degraded: bool = Fals
             if verdict.delay > delay:
                 delay = verdict.delay
         else:
-            tightness = _tightness(result)
+            tightness = tightness_of(result)
             if tightness < 0.0:
                 allowed = False
         if tightness < least:
@@ -199,7 +199,7 @@ def without(decision: Decision, slugs: Collection[str]) -> Decision:
 _UNKNOWN: Final = 2.0
 
 
-def _tightness(result: Result) -> float:
+def tightness_of(result: Result) -> float:
     """Sort key that puts the binding result first: never allowed, then the longest wait, then the smallest share.
 
     Below 0 = rejected; from 0 to 1 = the remaining share.

@@ -11,9 +11,9 @@ from django.http.response import HttpResponseBase, ResponseHeaders
 from django.utils.cache import patch_vary_headers
 
 from ..conf import settings
-from ..decision import Decision
+from ..decision import Decision, tightness_of
 from ..engine.base import NEVER
-from .syntax import OURS, joined, shown_limit, state_of
+from .syntax import OURS, fitting, joined, shown_limit, state_of
 from .templates import RefusalFacts, allowed_fields, rejection_fields
 
 #: The attribute of a response with the decision that its fields show. Only set on rejections: cacheable responses are
@@ -97,7 +97,8 @@ def response_fields(decision: Decision) -> dict[str, str]:
 
 def _quota_fields(decision: Decision, families: Sequence[str]) -> dict[str, str]:
     """Return the fields of both families that are sent. In one function, because every response waits for it."""
-    limits, states, exceeded = [], [], []
+    limits, states, tightness = [], [], []
+    exceeded: dict[str, float] = {}
     legacy: dict[str, str] = {}
     for result in decision.results:
         rule, tier, limit, verdict, mode, _ = result
@@ -115,8 +116,9 @@ def _quota_fields(decision: Decision, families: Sequence[str]) -> dict[str, str]
             seconds = shown.until_more(remaining, reset)
         limits.append(shown.item)
         states.append(state_of(shown.name, remaining, seconds, OURS))
+        tightness.append(tightness_of(result))
         if verdict.soft_exceeded:
-            exceeded.append(shown.name)
+            exceeded[shown.name] = tightness[-1]
         if result is decision.binding:
             reset_us = verdict.at_us + round(reset * 1_000_000)  # a time by the engine's clock, in whole seconds
             legacy["X-RateLimit-Limit"] = shown.quota
@@ -125,8 +127,10 @@ def _quota_fields(decision: Decision, families: Sequence[str]) -> dict[str, str]
     if not decision.allowed and decision.binding is not None and (reference := decision.binding.reference):
         legacy["X-RateLimit-Reference"] = reference
     if exceeded:
-        legacy["X-RateLimit-Soft-Exceeded"] = ",".join(exceeded)
-    fields = joined(limits, states) if "ratelimit" in families else {}
+        names = [*exceeded]
+        places = fitting([len(name) + 1 for name in names], [*exceeded.values()])
+        legacy["X-RateLimit-Soft-Exceeded"] = ",".join([names[place] for place in places])
+    fields = joined(limits, states, tightness) if "ratelimit" in families else {}
     return fields | legacy if "x-ratelimit" in families else fields
 
 

@@ -14,6 +14,8 @@ from .policies import UntilMore, name_of, quota_of, until_more
 DRAFT: Final = 11
 #: Maximum number of limits in the cache; then all are computed again.
 MAX_REMEMBERED: Final = 1_000
+#: Maximum characters of RateLimit and RateLimit-Policy together: the usual buffers of proxies hold 4 kB of all fields.
+MAX_LENGTH: Final = 1_000
 #: Integers in structured fields have at most 15 digits (RFC 9651).
 LARGEST_INTEGER: Final = 10**15 - 1
 
@@ -108,8 +110,25 @@ def state_of(name: str, remaining: int, seconds: int | None, names: _ParameterNa
     return state if seconds is None else f"{state};{names.seconds}={seconds}"
 
 
-def joined(limits: Sequence[str], states: Sequence[str]) -> dict[str, str]:
+def joined(limits: Sequence[str], states: Sequence[str], tightness: Sequence[float] = ()) -> dict[str, str]:
+    """Return the fields of these limits. tightness: see `fitting`; without it, the fields have no maximum length."""
+    if tightness:
+        places = fitting([len(limit) + len(state) + 2 for limit, state in zip(limits, states, strict=True)], tightness)
+        limits, states = [limits[place] for place in places], [states[place] for place in places]
     return {"RateLimit-Policy": ",".join(limits), "RateLimit": ",".join(states)} if limits else {}
+
+
+def fitting(lengths: Sequence[int], tightness: Sequence[float]) -> list[int]:
+    """Return the places of what fits into MAX_LENGTH: the tightest, at least one.
+
+    tightness: for each place, the lowest first; see `decision.tightness_of`.
+    """
+    places, left = sorted(range(len(lengths)), key=tightness.__getitem__), MAX_LENGTH
+    for number, place in enumerate(places):
+        left -= lengths[place]
+        if left < 0 and number:
+            return sorted(places[:number])
+    return sorted(places)
 
 
 def quoted(name: str) -> str:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from operator import itemgetter, truediv
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ..engine.base import NEVER
 from ..engine.templates import CounterStates, FilledVerdicts
 from ..values.references import DIGITS
 from .policies import UntilMore, flow_of, name_of
-from .syntax import LARGEST_INTEGER, shown_limit
+from .syntax import LARGEST_INTEGER, MAX_LENGTH, joined, shown_limit
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
 #: A field's name and value as Django's headers store it under the lower-case name.
 Field = tuple[str, str]
+
+#: More than the characters of the numbers of a limit in RateLimit, of ";t=", and of two commas.
+_DIGITS: Final = 32
 
 #: For no limit.
 NO_FIELD: Field = "", ""
@@ -58,8 +61,9 @@ class UsualStates(NamedTuple):
 class FieldTemplate(NamedTuple):
     """The fields of a call. policy: RateLimit-Policy. limits: the enforced ones.
 
-    usual: `None` = a limit needs more than its flow. capacities: of the limits. pick: selects the limits' values
-    from those of all charges. by_place: the limits by the places of their charges.
+    usual: `None` = a limit needs more than its flow, or not all may fit. capacities: of the limits. pick: selects the
+    limits' values from those of all charges. by_place: the limits by the places of their charges. items: of
+    RateLimit-Policy, if not all may fit; else empty.
     """
 
     policy: Field
@@ -68,6 +72,7 @@ class FieldTemplate(NamedTuple):
     capacities: tuple[int, ...]
     pick: Callable[[Sequence[int]], Sequence[int]]
     by_place: dict[int, LimitTemplate]
+    items: tuple[str, ...]
 
 
 class RefusalFacts(NamedTuple):
@@ -109,7 +114,7 @@ def allowed_fields(answer: FilledVerdicts, families: tuple[str, ...]) -> dict[st
             least, quota, tightest = share, shown, place
     fields: dict[str, Field] = {}
     if "ratelimit" in families:
-        text = usual.text % tuple(numbers) if have_seconds else _states(template.limits, answer.states, False)
+        text = usual.text % tuple(numbers) if have_seconds else ",".join(_states(template.limits, answer.states, False))
         fields["ratelimit-policy"], fields["ratelimit"] = template.policy, ("RateLimit", text)
     if "x-ratelimit" in families:  # as in `_add_older_family`
         fields["x-ratelimit-limit"] = quota
@@ -126,8 +131,7 @@ def _unusual_fields(template: FieldTemplate, states: CounterStates, families: tu
     place, _, quota, *_ = template.limits[tightness.index(min(tightness))]
     fields: dict[str, Field] = {}
     if "ratelimit" in families:
-        text = _states(template.limits, states, False)
-        fields["ratelimit-policy"], fields["ratelimit"] = template.policy, ("RateLimit", text)
+        fields |= _unusual_family(template, states, tightness)
     if "x-ratelimit" in families:
         _add_older_family(fields, quota, states.remaining[place], states.at_us + states.resets[place])
     return fields
@@ -154,10 +158,15 @@ def rejection_fields(
             # Retry-After might be earlier than the time of a limit that does not reject, so that limit has no time.
             until, text = usual.refused[binding.place]
             left = template.pick(remaining)
-            text %= (*left[:until], seconds, *left[until:])
+            fields["ratelimit-policy"] = template.policy
+            fields["ratelimit"] = "RateLimit", text % (*left[:until], seconds, *left[until:])
         else:
-            text = _states(template.limits, answer.states, True)
-        fields["ratelimit-policy"], fields["ratelimit"] = template.policy, ("RateLimit", text)
+            shares = map(truediv, template.pick(remaining), template.capacities)
+            tightness = [
+                -1.0 - wait / 1_000_000 if wait > 0 else -inf if wait else share  # as by `decision.tightness_of`
+                for wait, share in zip(template.pick(waits), shares, strict=True)
+            ]
+            fields |= _unusual_family(template, answer.states, tightness, is_denied=True)
     if "x-ratelimit" in families:
         left = 0 if binding.is_closed else remaining[binding.place]
         _add_older_family(fields, binding.quota, left, at_us + resets[binding.place])
@@ -173,8 +182,18 @@ def _add_older_family(fields: dict[str, Field], quota: Field, remaining: int, re
     fields["x-ratelimit-reset"] = "X-RateLimit-Reset", f"{-(-reset_us // 1_000_000)}"
 
 
-def _states(limits: Iterable[LimitTemplate], states: CounterStates, is_denied: bool) -> str:
-    """Return the value of RateLimit."""
+def _unusual_family(
+    template: FieldTemplate, states: CounterStates, tightness: Sequence[float], *, is_denied: bool = False
+) -> dict[str, Field]:
+    """Return RateLimit and RateLimit-Policy; if they would be too long, only of the tightest limits."""
+    shown = _states(template.limits, states, is_denied)
+    if not template.items:
+        return {"ratelimit-policy": template.policy, "ratelimit": ("RateLimit", ",".join(shown))}
+    return {name.lower(): (name, text) for name, text in joined(template.items, shown, tightness).items()}
+
+
+def _states(limits: Iterable[LimitTemplate], states: CounterStates, is_denied: bool) -> list[str]:
+    """Return the items of RateLimit."""
     _, remaining, waits, resets, _ = states
     shown = []
     for place, state, _, _, flow, until_more, is_closed, *_ in limits:
@@ -189,7 +208,7 @@ def _states(limits: Iterable[LimitTemplate], states: CounterStates, is_denied: b
             seconds = -(-left * flow[0] // flow[1]) if flow[0] else -(-reset_us // 1_000_000) or None
         item = f"{state}{0 if is_closed else min(left, LARGEST_INTEGER)}"
         shown.append(item if seconds is None else f"{item};t={seconds}")
-    return ",".join(shown)
+    return shown
 
 
 def refusal_facts(answer: FilledVerdicts) -> RefusalFacts:
@@ -229,13 +248,16 @@ def _template_of(answer: FilledVerdicts) -> FieldTemplate:
                     rule.slug,
                 )
             )
+    longest = sum([len(item) + len(limit.state) + _DIGITS for item, limit in zip(items, limits, strict=True)])
+    fits = longest <= MAX_LENGTH
     template = call.kept[FieldTemplate] = FieldTemplate(
         ("RateLimit-Policy", ",".join(items)),
         tuple(limits),
-        _usual_of(limits),
+        _usual_of(limits) if fits else None,
         tuple([limit.capacity for limit in limits]),
         _picking([limit.place for limit in limits]),
         {limit.place: limit for limit in limits},
+        () if fits else tuple(items),
     )
     return template
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from django.http import HttpResponse
 from django.test import RequestFactory, override_settings
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine.base import Version
 from django_ratelimiter.engine.templates import FilledCharges, FilledVerdicts
-from django_ratelimiter.headers import fields, refusal, response_fields, templates, words_of, write_fields
+from django_ratelimiter.headers import fields, refusal, response_fields, syntax, templates, words_of, write_fields
 from django_ratelimiter.headers.syntax import LARGEST_INTEGER, shown_limit
 from django_ratelimiter.limiter.templates import RuleTemplates
 from django_ratelimiter.rules.ruleset import rule_from
@@ -75,8 +75,14 @@ CALLS = st.lists(
 )
 
 
-@given(CALLS)
-def test_they_tell_the_same_whether_somebody_has_looked_or_not(given_call: list[tuple[int, str, Any]]) -> None:
+@pytest.mark.parametrize("longest", [syntax.MAX_LENGTH, 130])
+@given(given_call=CALLS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_they_tell_the_same_whether_somebody_has_looked_or_not(
+    given_call: list[tuple[int, str, Any]], longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (syntax, templates):
+        monkeypatch.setattr(module, "MAX_LENGTH", longest)
     numbers = [state for _, _, state in given_call]
     call = call_of([(number, mode) for number, mode, _ in given_call])
     looked_at, untouched = decided(call, numbers), decided(call, numbers)
@@ -96,6 +102,20 @@ def test_they_tell_the_same_whether_somebody_has_looked_or_not(given_call: list[
         assert (told.status_code, told.headers, told.content) == (again.status_code, again.headers, again.content)  # type: ignore[attr-defined]
     assert untouched == looked_at
     assert (untouched.binding, untouched.delay, untouched.answer) == (looked_at.binding, 0.0, None)
+
+
+@pytest.mark.parametrize("number", [0, 2, 3])  # limits with a fast path, and one without
+@pytest.mark.parametrize("is_rejected", [False, True])
+def test_many_limits_make_no_long_fields(number: int, is_rejected: bool) -> None:
+    """Some proxies answer 502 to fields that do not fit into their buffers."""
+    states = [(3, 0, 1_000_000), *[(100, 0, 0)] * 38, (1, 7_000_000 if is_rejected else 0, 9_000_000)]
+    shown = response_fields(decided(call_of([(number, "enforce")] * 40), states))
+    names = [
+        [item.partition(";")[0] for item in shown[field].split(",")] for field in ("RateLimit-Policy", "RateLimit")
+    ]
+    assert names[0] == names[1]
+    assert {names[0][0], names[0][-1]} == {'"rule-0"', '"rule-39"'}  # those nearest exhaustion
+    assert 700 < len(shown["RateLimit-Policy"]) + len(shown["RateLimit"]) <= syntax.MAX_LENGTH
 
 
 PLAIN = [(40, 0, 30_000_000), (3, 0, 5_000_000)]
