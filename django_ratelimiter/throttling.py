@@ -241,7 +241,7 @@ class UserRateThrottle(SimpleRateThrottle, throttling.UserRateThrottle):
 
     def get_cache_key(self, request: Any, view: Any) -> str:
         """Return the key, with the model of a caller that is not a user; see `identity.users.user_key`."""
-        ident = user_key(request.user) or self.get_ident(request)
+        ident = user_key(request.user, request) or self.get_ident(request)
         return self.cache_format % {"scope": self.scope, "ident": ident}
 
 

@@ -20,6 +20,7 @@ from ..identity.proxies import client_address, client_ip
 from ..limiter.templates import missing
 from ..rules.records import RuleRecord
 from ..rules.tiers import is_known_api_key, resolve_api_key
+from ..tenants import user_key
 from ..values.partitions import encode_partition, is_identity
 from .references import digests_of, everybody, find_reference, rules_of
 
@@ -247,11 +248,12 @@ def _user_of(text: str) -> tuple[str, Any]:
     except TwoUsers as error:
         raise UnknownCaller(str(error)) from error
     if user is not None:
-        return str(user.pk), user
+        return user_key(user.pk), user
     prefix, colon, rest = text.partition(":")
     if colon and prefix == "name":
         raise UnknownCaller(_("No user has this login name."))
-    return (rest if colon and prefix in ("id", "pk") else text), None
+    key = rest if colon and prefix in ("id", "pk") else text
+    return (key if ":" in key else user_key(key)), None
 
 
 def _addresses(text: str) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from .gateways import check_gateways
 from .other_limiters import check_settings_of_django_ratelimit
 from .paths import check_admin, check_exempt, check_prefix, check_targets
 from .servers import check_clock, check_eviction, check_pools, check_scripts
-from .tables import check_tables
+from .tables import check_tables, check_tenants
 from .views import check_addresses, check_rates, check_views
 
 _MIDDLEWARE: Final = "django_ratelimiter.middleware.RateLimitMiddleware"
@@ -162,6 +162,7 @@ CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (
     check_pools,
     check_prefix,
     check_tables,
+    check_tenants,
     check_targets,
     check_clock,
     check_gateways,

@@ -8,6 +8,8 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import ObjectDoesNotExist, ValidationError
 from django.utils.translation import gettext as _
 
+from ..tenants import own_pk
+
 
 class TwoUsers(ValueError):
     """The text is the login name of one user and the primary key of another; the message says what to enter."""
@@ -41,7 +43,7 @@ def by_key(pk: Any) -> str:
 
 def _of_key(text: str) -> Any:
     try:
-        return get_user_model()._default_manager.filter(pk=text).first()
+        return get_user_model()._default_manager.filter(pk=own_pk(text)).first()
     except (ValueError, ValidationError, OverflowError):  # not a valid primary key
         return None
 

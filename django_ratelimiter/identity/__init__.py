@@ -100,7 +100,7 @@ class Identity:
         """Read the user without blocking the event loop, after UserNotLoaded."""
         try:
             if is_djangos_own(getattr(self._request, "user", None)):
-                self._values["user"] = user_key(await self._request.auser())
+                self._values["user"] = user_key(await self._request.auser(), self._request)
             else:
                 await sync_to_async(lambda: self.user_id)()
         except SynchronousOnlyOperation:

@@ -15,6 +15,7 @@ from django.http import HttpRequest
 from django.utils.asyncio import async_unsafe
 from django.utils.functional import LazyObject, SimpleLazyObject, empty
 
+from .. import tenants
 from ..exceptions import raised_at
 
 logger = logging.getLogger("django_ratelimiter")
@@ -52,7 +53,7 @@ def user_of(request: HttpRequest) -> str | None:
                     _read_user(user)
                 wrapped = _attribute(user, "_wrapped")
             user = wrapped
-        return user_key(user)
+        return user_key(user, request)
     except SynchronousOnlyOperation as error:
         raise UserNotLoaded(*error.args) from None
     except Exception as error:  # project code may raise anything
@@ -66,34 +67,43 @@ def _read_user(user: Any) -> None:
     user._setup()
 
 
-def user_key(user: Any) -> str | None:
+def user_key(user: Any, request: Any) -> str | None:
     """Return the primary key of a user, as text; `None` for an anonymous user.
 
     For a caller of another model with that model before it, such as "shop.Device:7": the numbers are not users'.
+    For one of a tenant that has its own users, with the schema before that, such as "acme:7".
     """
     if user is None or not user.is_authenticated:
         return None
-    model, name = _model_and_key(user.__class__)
+    model, name, is_of_tenant = _model_and_key(user.__class__)
     key = getattr(user, name)
-    return None if key is None or key == "" else f"{model}{key}"
+    if key is None or key == "":
+        return None
+    return f"{tenants.schema_of(request)}:{model}{key}" if is_of_tenant else f"{model}{key}"
 
 
 @lru_cache(maxsize=256)
-def _model_and_key(cls: type) -> tuple[str, str]:
+def _model_and_key(cls: type) -> tuple[str, str, bool]:
     """Return the prefix of the keys of this class, "" for the user model, and the attribute that has the key.
+
+    Also whether each tenant has its own rows of it.
 
     A class that is no model stands for the user model if it has its `get_username`, as simplejwt's TokenUser does.
     """
     if not issubclass(cls, Model):
-        return "" if hasattr(cls, "get_username") else f"{cls.__module__}.{cls.__qualname__}:", "pk"
+        prefix = "" if hasattr(cls, "get_username") else f"{cls.__module__}.{cls.__qualname__}:"
+        return prefix, "pk", tenants.have_own_users()
     users, model = [each._meta.concrete_model or each for each in (get_user_model(), cls)]
+    is_of_tenant = tenants.have_own(model._meta.app_label)
     if issubclass(users, model):
-        return "", "pk"
-    return ("", users._meta.pk.attname) if issubclass(model, users) else (f"{model._meta.label}:", "pk")
+        return "", "pk", is_of_tenant
+    if issubclass(model, users):
+        return "", users._meta.pk.attname, is_of_tenant
+    return f"{model._meta.label}:", "pk", is_of_tenant
 
 
 def _forget_models(**_signal: object) -> None:
-    """Read AUTH_USER_MODEL again."""
+    """Read AUTH_USER_MODEL and TENANT_APPS again."""
     _model_and_key.cache_clear()
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..values.access import ACTIONS
-from .validation import normal_network, validate_hash
+from .validation import normal_network, normal_user, validate_hash
 
 
 class AccessEntryQuerySet(models.QuerySet["AccessEntry"]):
@@ -77,6 +76,6 @@ class AccessEntry(models.Model):
             elif self.kind == self.Kind.API_KEY:
                 validate_hash(self.value)
             elif self.kind == self.Kind.USER:
-                self.value = str(get_user_model()._meta.pk.to_python(self.value))
+                self.value = normal_user(self.value)
         except ValidationError as error:
             raise ValidationError({"value": error}) from error

@@ -14,7 +14,9 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
+from .. import tenants
 from ..conf import django_setting
+from ..values.partitions import encode_partition
 from .people import PersonKey, cascade, set_null
 from .validation import normal_partition, validate_hash
 
@@ -219,6 +221,10 @@ class TierAssignment(models.Model):
     def __str__(self) -> str:
         return f"{self.subject}: {self.tier}"
 
+    def save(self, *args: Any, **options: Any) -> None:
+        self._name_tenant()
+        super().save(*args, **options)
+
     @property
     def subject(self) -> str:
         """Return the subject as text; of an API key only the start of its hash, a partition as it was entered."""
@@ -230,8 +236,16 @@ class TierAssignment(models.Model):
             return self.partition
         return _("API key %s…") % self.api_key_hash[:8]
 
+    def _name_tenant(self) -> None:
+        """Assign a tenant's own user as a partition, with the schema: others have users with the same primary key."""
+        if self.user_id is not None and tenants.have_own_users():
+            self.partition, self.user = encode_partition([("user", tenants.user_key(self.user_id))]), None
+
     def clean(self) -> None:
         """Reject a partition that no request can have; an address or network is normalized."""
+        self._name_tenant()
+        if self.group_id is not None and tenants.have_own("auth"):
+            raise ValidationError({"group": _("Each tenant has its own groups. Assign users or partitions instead.")})
         if self.partition:
             try:
                 self.partition = normal_partition(self.partition)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_interface
 from typing import Any, Final
 
+from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.core.validators import RegexValidator
 from django.urls import get_resolver
@@ -14,6 +15,7 @@ from django.urls.resolvers import RoutePattern
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from .. import tenants
 from ..conf import is_secret, settings
 from ..databases import spelled
 from ..values.access import network_of
@@ -130,6 +132,17 @@ def normal_partition(text: str) -> str:
     return "|".join(
         f"{name}:{value if '%' in value else spelled(name, value)}" for name, value in zip(names, values, strict=True)
     )
+
+
+def normal_user(text: str) -> str:
+    """Return what rules count a user by, from a primary key: with the current schema if tenants have their own users.
+
+    A key with a schema or with another model, such as "shop.Device:7", does not change.
+    """
+    prefix = text.rpartition(":")[0]
+    if "." in prefix or (prefix and tenants.have_own_users()):
+        return text
+    return tenants.user_key(get_user_model()._meta.pk.to_python(text))
 
 
 def normal_network(text: str) -> str:

@@ -18,6 +18,7 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
+from .. import tenants
 from ..conf import settings
 from ..databases import compares_bytes, is_joinable
 from ..exceptions import raised_at
@@ -186,9 +187,14 @@ def _find_callers(callers: Sequence[_Caller]) -> dict[_Caller, tuple[_Assigned, 
 
 
 def user_pk(user_id: str | None) -> Any:
-    """Return the primary key from this text; `None` for no user, or a user of another model than AUTH_USER_MODEL."""
+    """Return the primary key from this text; `None` for no user, or one of another model than AUTH_USER_MODEL.
+
+    Also `None` if tenants have their own users: these are assigned as partitions, with their schema.
+    """
+    if user_id is None or tenants.have_own_users():
+        return None
     with suppress(ValidationError):
-        pk = None if user_id is None else get_user_model()._meta.pk.to_python(user_id)
+        pk = get_user_model()._meta.pk.to_python(user_id)
         return None if isinstance(pk, int) and pk.bit_length() > 63 else pk  # above the maximum of databases
     return None
 

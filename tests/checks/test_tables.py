@@ -1,4 +1,4 @@
-"""The check of whether the tables of this app exist."""
+"""The checks that the tables of this app exist, and only once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError
 
 from django_ratelimiter import checks
 from django_ratelimiter.rules.stored import tables
@@ -23,7 +23,7 @@ def _no_table_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _without_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection.introspection, "table_names", lambda *args: ["auth_user"])
+    monkeypatch.setattr(tables, "_has_table", lambda *table: False)
 
 
 @pytest.mark.usefixtures("_without_tables")
@@ -47,5 +47,12 @@ def test_a_database_that_is_down_is_not_one_without_tables(monkeypatch: pytest.M
     def fail(*args: Any) -> None:
         raise OperationalError("no such host")
 
-    monkeypatch.setattr(connection.introspection, "table_names", fail)
+    monkeypatch.setattr(tables, "_has_table", fail)
     assert checks.check_tables() == []
+
+
+@pytest.mark.parametrize("name", ["django_ratelimiter", "django_ratelimiter.apps.DjangoRatelimiterConfig"])
+def test_tables_of_each_tenant(name: str, settings: Any) -> None:
+    assert checks.check_tenants() == []
+    settings.TENANT_APPS = ["django.contrib.auth", name]
+    assert ids(checks.check_tenants()) == ["E011"]

@@ -1,0 +1,41 @@
+"""Tenants with a PostgreSQL schema each, as django-tenants makes them: users of two tenants have the same numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.apps import apps
+from django.contrib.auth import get_user_model
+from django.db import connections, router
+
+from .conf import django_setting
+
+
+def have_own(app_label: str) -> bool:
+    """Return whether each tenant has its own tables of this app: TENANT_APPS names it."""
+    own = django_setting("TENANT_APPS", ())
+    config: Any = apps.app_configs.get(app_label) if own else None
+    return config is not None and (config.name in own or f"{type(config).__module__}.{type(config).__name__}" in own)
+
+
+def have_own_users() -> bool:
+    """Return whether each tenant has its own users."""
+    return have_own(django_setting("AUTH_USER_MODEL").partition(".")[0])
+
+
+def schema_of(request: Any = None) -> str:
+    """Return the schema of the request's tenant; else the one that this thread's queries use."""
+    tenant = getattr(request, "tenant", None)
+    connection: Any = connections[router.db_for_read(get_user_model())] if tenant is None else tenant
+    schema: str = connection.schema_name
+    return schema
+
+
+def user_key(pk: object) -> str:
+    """Return what rules count a user by, from the primary key: behind the schema if tenants have their own users."""
+    return f"{schema_of()}:{pk}" if have_own_users() else str(pk)
+
+
+def own_pk(key: str) -> str:
+    """Return the primary key in such a text if it is of this tenant; else the text itself."""
+    return key.removeprefix(f"{schema_of()}:") if have_own_users() else key
