@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final, NamedTuple
 
 from django.db import IntegrityError, transaction
+from django.db.models import F
 from django.utils.translation import gettext as _
 
 from ...databases import as_committed
@@ -20,7 +23,7 @@ from .access import write_access
 from .planning import FilePlan, plan_file
 from .reading import RulesFile
 
-#: How often a plan is made again because the rules were changed meanwhile.
+#: How often a plan is made, if the rules are changed meanwhile. For the last one, nobody else can change them.
 ATTEMPTS: Final = 5
 
 
@@ -62,20 +65,26 @@ def apply_file(
     overwrite: also undo changes in the database since the file was last applied or exported; otherwise they raise
     WouldUndo. Raises WrongFile, and NotApplied if the database rejects the rows.
     """
-    for _attempt in range(ATTEMPTS):
-        plan = plan_file(file, prune=prune)
-        if expected is not None and plan.state != expected:
-            raise _changed()
-        if plan.is_empty:
-            return Applied(plan, None)
-        if plan.drift and not overwrite:
-            raise WouldUndo(plan)
-        try:
-            return Applied(plan, _apply(plan, author, reason))
-        except RulesHaveChanged:  # since the plan was made just now
-            if expected is not None:
-                raise
+    for attempt in range(1, ATTEMPTS + 1):
+        with nullcontext() if attempt < ATTEMPTS else _locked():
+            plan = plan_file(file, prune=prune)
+            if expected is not None and plan.state != expected:
+                raise _changed()
+            if plan.is_empty:
+                return Applied(plan, None)
+            if plan.drift and not overwrite:
+                raise WouldUndo(plan)
+            with suppress(RulesHaveChanged):  # since the plan was made just now
+                return Applied(plan, _apply(plan, author, reason))
     raise _changed()
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    """Open a transaction in which nobody else can save rules."""
+    with transaction.atomic(using=storage.primary()):
+        storage.state().update(number=F("number"))  # takes the lock on every database
+        yield
 
 
 def _apply(plan: FilePlan, author: Any, reason: str) -> Version:

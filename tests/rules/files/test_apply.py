@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,14 +15,15 @@ import pytest
 import yaml as other_reader
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
-from django.db import models, transaction
+from django.db import OperationalError, models, transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from django_ratelimiter.databases import lock_at_once, read_beside, waiting_at_most
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetState, RuleSetVersion, Tier, TierAssignment
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.files.access import access_rows
-from django_ratelimiter.rules.files.applying import NotApplied, RulesHaveChanged, apply_file
+from django_ratelimiter.rules.files.applying import ATTEMPTS, NotApplied, RulesHaveChanged, apply_file
 from django_ratelimiter.rules.files.planning import FilePlan, plan_file
 from django_ratelimiter.rules.files.reading import RulesFile, WrongFile, read
 from django_ratelimiter.rules.files.words import lines_of
@@ -181,6 +183,30 @@ def test_somebody_who_saves_between_plan_and_lock_is_not_overwritten() -> None:
         apply_file(file_of(FILE.replace("quota: 60,", "quota: 90,")))
     assert Rule.objects.filter(slug="theirs").exists()
     assert RuleLimit.objects.filter(quota=90).exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_it_is_applied_beside_somebody_who_saves_all_the_time() -> None:
+    apply_file(file_of())
+    using, saved = storage.primary(), []
+
+    def save() -> None:
+        with suppress(OperationalError), waiting_at_most(0.01, using), transaction.atomic(using=using):
+            lock_at_once(storage.state())  # else another connection would wait
+            Rule.objects.create(slug=f"theirs-{len(saved)}")
+            saved.append(True)
+
+    def plan_beside_them(file: RulesFile, *, prune: bool) -> FilePlan:
+        read_beside(using, save)
+        plan = plan_file(file, prune=prune)
+        read_beside(using, save)
+        return plan
+
+    with patch("django_ratelimiter.rules.files.applying.plan_file", plan_beside_them):
+        applied = apply_file(file_of(FILE.replace("quota: 60,", "quota: 90,")))
+    assert applied.version == storage.committed_version()
+    assert RuleLimit.objects.filter(quota=90).exists()
+    assert Rule.objects.filter(slug__startswith="theirs-").count() == len(saved) == 2 * (ATTEMPTS - 1)
 
 
 @pytest.mark.parametrize("writes", [1, 2, 4])
