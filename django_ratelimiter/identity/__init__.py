@@ -44,6 +44,9 @@ logger = logging.getLogger("django_ratelimiter")
 #: Longer keys are never valid, and are not hashed.
 MAX_API_KEY: Final = 256
 
+#: Schemes of the header Authorization that carry an API key; "" = none, the key alone.
+_KEY_SCHEMES: Final = ("api-key", "bearer", "token", "")
+
 #: Maximum length of values whose digest is cached. Values of a project's own code may be as long as a body.
 _MAX_LENGTH: Final = 1_000
 
@@ -231,7 +234,11 @@ def _api_key(request: HttpRequest) -> str | None:
 
 
 def _raw_api_key(request: HttpRequest) -> str | None:
-    raw: str = (request.META.get(_meta_name(settings.API_KEY_HEADER)) or "").strip()
+    field = _meta_name(settings.API_KEY_HEADER)
+    raw: str = (request.META.get(field) or "").strip()
+    if field == "HTTP_AUTHORIZATION":
+        scheme, _, credentials = raw.rpartition(" ")
+        raw = credentials if scheme.strip().lower() in _KEY_SCHEMES else ""
     return raw if raw and len(raw) <= MAX_API_KEY and raw.isascii() else None
 
 

@@ -381,6 +381,28 @@ def test_the_api_key_header_is_a_setting() -> None:
         assert identify(RequestFactory().get("/", headers={"X-API-Key": "k1"})).api_key is None
 
 
+@pytest.mark.usefixtures("known_keys")
+@pytest.mark.parametrize(
+    ("header", "is_known"),
+    [
+        ("Api-Key k1", True),
+        ("Bearer  k1", True),
+        ("TOKEN k1 ", True),
+        ("k1", True),
+        ("Bearer k2", False),
+        ("Basic k1", False),
+        ("Digest k1", False),
+        ("Bearer", False),
+        ("Bearer k1 k1", False),
+        ("Bearerk1", False),
+    ],
+)
+def test_of_the_header_authorization_the_key_follows_the_scheme(header: str, is_known: bool) -> None:
+    with override_settings(RATELIMITER={"API_KEY_HEADER": "authorization"}):
+        found = identify(RequestFactory().get("/", headers={"Authorization": header})).api_key
+        assert found == (hash_api_key("k1") if is_known else None)
+
+
 def test_the_hash_of_an_api_key_is_plain_sha256() -> None:
     assert hash_api_key("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
