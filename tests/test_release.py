@@ -74,10 +74,28 @@ def test_the_workflows_run_what_everybody_runs_and_publish_without_a_token() -> 
     [job] = ci["jobs"].values()
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
     assert release["jobs"]["checks"]["uses"] == "./.github/workflows/ci.yml"
-    assert (release["jobs"]["build"]["needs"], release["jobs"]["publish"]["needs"]) == ("checks", "build")
+    needs = [release["jobs"][name]["needs"] for name in ("build", "attest", "publish")]
+    assert needs == ["checks", "build", "attest"]
     assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
     assert "secrets." not in (ROOT / ".github/workflows/release.yml").read_text("utf-8")
     assert all("permissions" in workflow for workflow in (ci, release))
+
+
+@pytest.mark.parametrize("workflow", ["ci", "coverage", "links", "release"])
+def test_other_peoples_actions_are_pinned_by_commit(workflow: str) -> None:
+    """A tag can be moved to other code. The version behind it is for readers, and for Dependabot."""
+    text = (ROOT / f".github/workflows/{workflow}.yml").read_text("utf-8")
+    used = re.findall(r"^\s+(?:- )?uses: (?!\./)(.*)$", text, re.MULTILINE)
+    assert [name for name in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", name)] == []
+
+
+def test_no_job_that_can_sign_runs_a_command() -> None:
+    """A tool that builds, or what it installs, could sign other files."""
+    jobs = read(".github/workflows/release.yml")["jobs"]
+    signing = {name: job for name, job in jobs.items() if "id-token" in job.get("permissions", {})}
+    assert set(signing) == {"attest", "publish"}
+    assert all("uses" in step and "run" not in step for job in signing.values() for step in job["steps"])
+    assert not any("checkout" in step["uses"] for job in signing.values() for step in job["steps"])
 
 
 @pytest.mark.parametrize(("workflow", "target"), [("links", "linkcheck"), ("coverage", "coverage")])
