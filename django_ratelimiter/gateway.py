@@ -27,7 +27,7 @@ from .headers import may_wait, refusal, status_of, write_fields
 from .identity.proxies import is_trusted_peer
 from .identity.users import UserByKey
 from .limiter import io, leases
-from .middleware import ASKED_BY_GATEWAYS, Exemption, exemption
+from .middleware import ASKED_BY_GATEWAYS, Exemption
 
 __all__ = ["STATUS_FIELD", "aview", "view"]
 
@@ -153,8 +153,9 @@ def _marked(decide: Callable[..., Any], options: GatewayOptions) -> Callable[...
 
 
 def bypass_of(forwarded: HttpRequest) -> Exemption:
-    """Return why no rule applies; "" = some may. Unlike this site's own, others' admin and assets are not exempt."""
-    return exemption(forwarded) if settings.EXEMPT_PATHS is not None else ""
+    """Return why no rule applies; "" = some may. Only `EXEMPT_PATHS` exempts: urls.py says nothing of other servers."""
+    exempt = settings.EXEMPT_PATHS
+    return "exempt" if exempt is not None and forwarded.path_info.startswith(exempt) else ""
 
 
 def _forwarded_request(request: HttpRequest, path: str | None, options: GatewayOptions) -> ForwardedRequest:

@@ -10,9 +10,12 @@ from urllib.parse import unquote
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.core.signals import setting_changed
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseNotFound
 from django.http.response import HttpResponseBase
+from django.middleware.common import CommonMiddleware
+from django.middleware.locale import LocaleMiddleware
 from django.urls import NoReverseMatch, get_script_prefix, reverse, set_script_prefix
+from django.utils.module_loading import import_string
 from django.utils.translation import get_language
 
 from . import limiter
@@ -29,7 +32,7 @@ HEALTH_PATHS: Final = frozenset({"/health", "/healthz", "/livez", "/readyz"})
 ASKED_BY_GATEWAYS: Final = "ratelimit_gateway"
 
 #: Why no rule applies to a request; "" = some may.
-Exemption = Literal["", "preflight", "health", "exempt"]
+Exemption = Literal["", "preflight", "health", "exempt", "redirect"]
 
 
 class RateLimitMiddleware:
@@ -150,17 +153,37 @@ def exemption(request: HttpRequest) -> Exemption:
     path = request.path_info  # not request.path: some servers let clients choose its prefix
     urlconf = getattr(request, "urlconf", None)
     if not path.startswith(_perhaps_exempt(urlconf)):
-        return ""
+        return "" if request.resolver_match is not None else _redirect(request)
     if settings.EXEMPT_PATHS is not None:
         return "exempt"
     match = request.resolver_match
     exempt, is_health = exempt_paths(urlconf), path.removesuffix("/") in HEALTH_PATHS
     if match is None or not (is_health or path.startswith(exempt)):
-        return "exempt" if path.startswith(exempt) else ""
+        return "exempt" if path.startswith(exempt) else "" if match is not None else _redirect(request)
     start, _ = start_of(match.route or "")
     if is_health:
         return "health" if start.rstrip("/") == path.rstrip("/") else ""
     return "exempt" if start.startswith(exempt) else ""
+
+
+def _redirect(request: HttpRequest) -> Exemption:
+    """Return "redirect" if Django answers with the right spelling of this path: with a slash, or with a language."""
+    appends, adds_language = _respelling_middleware(tuple(django_setting("MIDDLEWARE", ())))
+    if appends and CommonMiddleware(HttpResponse).should_redirect_with_slash(request):
+        return "redirect"
+    if not adds_language:
+        return ""
+    answer = LocaleMiddleware(HttpResponse).process_response(request, HttpResponseNotFound())
+    return "redirect" if answer.status_code != 404 else ""
+
+
+@lru_cache(maxsize=10)
+def _respelling_middleware(names: tuple[str, ...]) -> tuple[bool, bool]:
+    """Return whether these include CommonMiddleware and LocaleMiddleware, or classes derived from them."""
+    classes = [each for each in map(import_string, names) if isinstance(each, type)]
+    return any(issubclass(each, CommonMiddleware) for each in classes), any(
+        issubclass(each, LocaleMiddleware) for each in classes
+    )
 
 
 def _is_answered_preflight(request: HttpRequest) -> bool:

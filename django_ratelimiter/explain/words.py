@@ -19,6 +19,7 @@ BYPASSES: Final[dict[str, Any]] = {
     "stopped": gettext_lazy("All enforcement is stopped: no rule is looked at."),
     "preflight": gettext_lazy("This is a CORS preflight, which no rule applies to."),
     "health": gettext_lazy("This path is a health probe, which no rule applies to."),
+    "redirect": gettext_lazy("Django redirects this path to another spelling of it. That costs nothing."),
     "exempt": gettext_lazy(
         "No rule applies to this path: it is exempt, by RATELIMITER['EXEMPT_PATHS'] or its default."
     ),

@@ -144,6 +144,22 @@ def views_of(rule: Target) -> list[View]:
     return found or (_resolved(rule) if rule.path_kind == "exact" else [])
 
 
+def missed_spellings(rule: Target) -> list[View]:
+    """Return the views that a rule by path misses, although it matches views of the same names in another language.
+
+    A path without a language stands for this path in each language.
+    """
+    if rule.path_kind not in ("exact", "prefix") or not is_translated(django_setting("ROOT_URLCONF")):
+        return []
+    starts = ["", *(f"/{code}" for code, _ in django_setting("LANGUAGES"))]
+    meant = {
+        view.name
+        for view in views()
+        if any(view._replace(start=view.start.removeprefix(start)).may_match(rule) for start in starts)
+    }
+    return [view for view in views() if view.name in meant and not view.may_match(rule)]
+
+
 def _resolved(rule: Target) -> list[View]:
     """Return the view of this rule's exact path, if it has the rule's name and scope."""
     try:

@@ -14,7 +14,7 @@ from django.utils.translation import ngettext
 from ...conf import script_name
 from ...middleware import exempt_paths
 from ...models import Rule
-from ...rules.routes import NO_SUCH_SCOPE, UnknownName, View, unknown_names, views, views_of
+from ...rules.routes import NO_SUCH_SCOPE, UnknownName, View, missed_spellings, unknown_names, views, views_of
 from ..formatting import breakable, place_in_words
 
 #: Maximum number of views that are listed; the others are only counted.
@@ -51,7 +51,7 @@ def views_in_words(rule: Rule) -> str:
     if len(names) > MAX_NAMED:
         more = len(names) - MAX_NAMED
         shown += " " + ngettext("and %(count)d more", "and %(count)d more", more) % {"count": more}
-    return text % {"count": len(names), "names": f"{shown}."}
+    return " ".join([text % {"count": len(names), "names": f"{shown}."}, *_missed(rule)])
 
 
 def _or_else(rule: Rule) -> str:
@@ -97,7 +97,19 @@ def doubts(rule: Rule) -> list[str]:
             "prefix, so this rule probably matches no request."
         )
         sentences.append(text % {"prefix": prefix})
-    return sentences
+    return [*sentences, *_missed(rule)]
+
+
+def _missed(rule: Rule) -> list[str]:
+    """Return a sentence that names the paths in other languages that the rule does not match, if there are any."""
+    missed = limited(missed_spellings(rule), rule)
+    if not missed:
+        return []
+    text = _(
+        "It does not match %(paths)s, in other languages. To limit all of them, choose the view %(names)s instead."
+    )
+    paths = list(dict.fromkeys(view.start for view in missed))[:MAX_NAMED]
+    return [text % {"paths": ", ".join(paths), "names": ", ".join(names_of(missed)[:MAX_NAMED])}]
 
 
 def place_with_doubts(rule: Rule) -> str:
