@@ -39,6 +39,7 @@ from ..explain.words import (
 from ..models import Rule
 from ..models.validation import METHODS
 from ..rules.records import RuleRecord
+from ..values.bounds import MAX_TEXT
 from .identities import label_of
 from .logged import caller_url, logged_context, prefilled, rule_url
 
@@ -58,6 +59,7 @@ class QuestionForm(forms.Form):
     pasted = forms.CharField(
         label=gettext_lazy("Paste a curl command, a line of the log, or the reference of a rejection"),
         required=False,
+        max_length=MAX_TEXT,
         widget=forms.Textarea({"rows": 3, "spellcheck": "false", "autocomplete": "off"}),
     )
     method = forms.CharField(label=gettext_lazy("Method"), required=False, initial="GET", max_length=20)
@@ -84,14 +86,22 @@ class QuestionForm(forms.Form):
     headers = forms.CharField(
         label=gettext_lazy("Header fields, one “Name: value” per line"),
         required=False,
+        max_length=MAX_TEXT,
         widget=forms.Textarea({"rows": 3, "spellcheck": "false", "autocomplete": "off"}),
     )
     identities = forms.CharField(
         label=gettext_lazy("Values to count by, one “name=value” per line"),
         required=False,
+        max_length=MAX_TEXT,
         widget=forms.Textarea({"rows": 2, "spellcheck": "false", "placeholder": "field:email=ann@example.org"}),
     )
-    body = forms.CharField(label=gettext_lazy("Body"), required=False, widget=forms.Textarea({"rows": 2}), strip=False)
+    body = forms.CharField(
+        label=gettext_lazy("Body"),
+        required=False,
+        max_length=MAX_TEXT,
+        widget=forms.Textarea({"rows": 2}),
+        strip=False,
+    )
     gateway = forms.ChoiceField(label=gettext_lazy("Asked by"), required=False)
     digest = forms.CharField(required=False, max_length=100, widget=forms.HiddenInput)
     logged_rules = forms.CharField(required=False, max_length=4_000, widget=forms.HiddenInput)

@@ -12,17 +12,20 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
+from ..values.bounds import MAX_SEARCH
+
 
 class NulSafeAdmin(admin.ModelAdmin):
-    """An admin whose list treats a NUL byte in its URL as an invalid filter, and shows the whole list.
+    """An admin whose list treats a NUL byte or a very long text in its URL as an invalid filter: it shows all rows.
 
-    PostgreSQL rejects such a text, but only while the page is rendered.
+    PostgreSQL rejects the one, and SQLite the other, but only while the page is rendered.
     """
 
     show_add_link = True  # django-unfold only shows the link beside a list with this
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        if any("\0" in f"{name}{value}" for name, values in request.GET.lists() for value in values):
+        texts = (f"{name}{value}" for name, values in request.GET.lists() for value in values)
+        if any("\0" in text or len(text) > MAX_SEARCH for text in texts):
             raise IncorrectLookupParameters
         try:
             return super().get_changelist_instance(request)

@@ -20,6 +20,7 @@ from ..backend import get_engine
 from ..engine.base import Version
 from ..exceptions import EngineUnavailable, StaleRules
 from ..rules import cache
+from ..rules.formatting import listed
 from ..rules.stored.history.log import latest_change_of
 from ..rules.stored.storage import primary
 from .conflicts import REASON, SEEN, EditedForm, both_sides, conflict
@@ -117,7 +118,7 @@ class VersionedAdmin(NulSafeAdmin):
             super().delete_model(request, obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        names = ", ".join(map(str, queryset))
+        names = listed(queryset)
         with saved_as_version(
             request, _("%(kinds)s deleted: %(names)s") % {"kinds": self.opts.verbose_name_plural, "names": names}
         ):

@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..backend import get_engine
+from ..rules.formatting import listed
 from .caller import Caller
 from .counters import Counter, Counters
 from .giving_back import end_lease, give_back
@@ -81,7 +82,7 @@ class ResetCounters(Act):
             )
         get_engine().reset([each.charge for each in counters])
         self._counters = counters
-        rules = ", ".join(dict.fromkeys(each.rule.slug for each in counters))
+        rules = listed(dict.fromkeys(each.rule.slug for each in counters))
         return Done(ngettext("Reset %(count)d counter: %(rules)s.", "Reset %(count)d counters: %(rules)s.",
                              len(counters)) % {"count": len(counters), "rules": rules})  # fmt: skip
 
@@ -91,7 +92,7 @@ class ResetCounters(Act):
         if after.problem:
             return unchecked(done)
         if blocked:
-            rules = ", ".join(each.rule.slug for each in blocked)
+            rules = listed(dict.fromkeys(each.rule.slug for each in blocked))
             return Outcome(_("%(done)s Still blocked by: %(rules)s.") % {"done": done.text, "rules": rules}, took=False)
         text = _("%(done)s Checked: none of them blocks the caller now.")
         return Outcome(text % {"done": done.text})

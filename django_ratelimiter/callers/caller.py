@@ -160,8 +160,8 @@ def caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
         raise UnknownCaller(_("%(kind)r is unknown; choose one of %(kinds)s.") % {"kind": kind, "kinds": _kinds()})
     parts = parts_of(value) if kind == "partition" else {kind: value}
     for text in others:
-        if text.strip():
-            parts = {**parts_of(text), **parts}
+        for name, known in parts_of(text).items() if text.strip() else ():
+            parts.setdefault(name, known)
     return _caller(kind, value, parts)
 
 

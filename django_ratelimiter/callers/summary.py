@@ -8,7 +8,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
-from ..rules.formatting import limit_in_words, moment_in_words, units, until_in_words
+from ..rules.formatting import limit_in_words, listed, moment_in_words, units, until_in_words
 from ..usage.denied import DeniedCaller
 from .acts import as_typed
 from .caller import Caller
@@ -177,7 +177,7 @@ def _state(summary: dict[str, Any]) -> str:
     else:
         text = _("not blocked if a session logs the user in; not known where a view checks a token itself: %(rules)s")
     unknown = [each["rule"] for each in before if each["used"] is None and each["mode"] == "enforce"]
-    return text % {"rules": ", ".join(dict.fromkeys(blocking or unknown))}
+    return text % {"rules": listed(dict.fromkeys(blocking or unknown))}
 
 
 def own_counters(summary: dict[str, Any]) -> list[dict[str, Any]]:

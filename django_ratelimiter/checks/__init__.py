@@ -6,7 +6,6 @@ Checks that need the rules read them from the database. They report nothing if i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from difflib import get_close_matches
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -18,6 +17,7 @@ from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.stored import storage
 from ..rules.stored.compiler import snapshot_of_rows
+from ..values.bounds import closest
 from .callers import check_callables, check_client_choices, check_identities, check_template, check_trust
 from .collecting import check_collecting
 from .common import TAG, are_invalid, by_rules, from_database, import_or_none, is_subclass, rules_in_force
@@ -59,8 +59,8 @@ def _unknown(name: str) -> str:
     unknown = f"Unknown setting RATELIMITER[{name!r}]."
     if "REDIS" in name.upper():
         return f"{unknown} Name the Redis server in CACHES, and that entry of CACHES in CACHE_ALIAS."
-    close = get_close_matches(name.upper(), ENTRIES, n=1)
-    return unknown + (f" Did you mean {close[0]!r}?" if close else "")
+    close = closest(name.upper(), ENTRIES)
+    return unknown + (f" Did you mean {close!r}?" if close else "")
 
 
 def check_engine(**_kwargs: object) -> list[CheckMessage]:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import re
-import shlex
-from argparse import ArgumentParser, Namespace
+from argparse import Action, ArgumentParser, Namespace
 from base64 import b64encode
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, NoReturn
 from urllib.parse import quote, urlsplit
 
 from django.utils.translation import gettext as _
 
+from ..values.bounds import MAX_TEXT
 from .question import Question, QuestionError
 
 _FORM: Final = "application/x-www-form-urlencoded"
-#: `$'…'`, which browsers use for texts with quotes or line breaks.
-_ANSI_C: Final = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
+#: A part of a word of a shell, or what separates words. Browsers write `$'…'` for texts with quotes or line breaks.
+_PART: Final = re.compile(
+    r"""(?P<gap>(?:\s|\\\r?\n)+)|\$'(?P<ansi>(?:[^'\\]|\\.)*)'|'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)"
+    |\\(?P<escaped>.)|(?P<plain>(?:[^\s'"\\$]|\$(?!'))+)""",
+    re.DOTALL | re.VERBOSE,
+)
+_ESCAPED_IN_DOUBLE: Final = re.compile(r'\\(["\\$`])')
 _ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{1,2}|.)", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
 
@@ -30,6 +36,13 @@ _IGNORED: Final = (
 _FLAGS: Final = "fgikLnNOqRsSvZ0123456#"
 
 
+class _Append(Action):
+    """As "append", which copies the list for each option."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        getattr(namespace, self.dest).append(values)
+
+
 class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise QuestionError("curl", _("This command cannot be read: %s") % message)
@@ -37,10 +50,9 @@ class _Parser(ArgumentParser):
 
 def parse_curl(text: str, question: Question | None = None) -> Question:
     """Return the question in a command, about the caller of `question`. Raises QuestionError."""
-    try:
-        words = shlex.split(_characters(_ANSI_C.sub(_plain, re.sub(r"\\\r?\n", " ", text.strip()))))
-    except ValueError as error:
-        raise QuestionError("curl", _("This command cannot be read: %s") % error) from error
+    if len(text) > MAX_TEXT:
+        raise QuestionError("curl", _("A text has at most %(count)d characters.") % {"count": MAX_TEXT})
+    words = [_characters(word) for word in _words(text.strip())]
     if not words or words[0].rpartition("/")[2] != "curl":
         raise QuestionError("curl", _("This is neither a curl command nor a line of the log nor a reference."))
     found, ignored = _parser().parse_known_args([word for word in words[1:] if not _is_flag(word)])
@@ -64,18 +76,18 @@ def with_curl(text: str, question: Question) -> Question:
 def _parser() -> ArgumentParser:
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("-X", "--request", default="")
-    parser.add_argument("-H", "--header", action="append", default=[])
+    parser.add_argument("-H", "--header", action=_Append, default=[])
     for name in _DATA:
         short = ("-d",) if name == "--data" else ()
-        parser.add_argument(*short, name, dest="data", action="append", type=_tagged(name), default=[])
-    parser.add_argument("-F", "--form", action="append", default=[])
+        parser.add_argument(*short, name, dest="data", action=_Append, type=_tagged(name), default=[])
+    parser.add_argument("-F", "--form", action=_Append, default=[])
     parser.add_argument("-u", "--user", default="")
-    parser.add_argument("-b", "--cookie", action="append", default=[])
+    parser.add_argument("-b", "--cookie", action=_Append, default=[])
     parser.add_argument("-A", "--user-agent", default="")
     parser.add_argument("-e", "--referer", default="")
     parser.add_argument("-I", "--head", action="store_true")
     parser.add_argument("-G", "--get", action="store_true")
-    parser.add_argument("--url", action="append", default=[])
+    parser.add_argument("--url", action=_Append, default=[])
     for name in _IGNORED:
         parser.add_argument(name, dest="nothing")
     parser.add_argument("urls", nargs="*")
@@ -149,16 +161,35 @@ def _is_flag(word: str) -> bool:
     return len(word) > 1 and word[0] == "-" and all(letter in _FLAGS for letter in word[1:])
 
 
-def _plain(match: re.Match[str]) -> str:
-    """Return an ANSI-C quoted text in ordinary quotes."""
+def _words(text: str) -> Iterator[str]:
+    """Yield the words of a command as a shell takes them apart. Raises QuestionError."""
+    at, parts = 0, list[str]()
+    while at < len(text):
+        found = _PART.match(text, at)
+        if found is None:
+            raise QuestionError("curl", _("This command cannot be read: a quotation mark has no end."))
+        at = found.end()
+        if found.lastgroup != "gap":
+            parts.append(_unquoted(found))
+        elif parts:
+            yield "".join(parts)
+            parts.clear()
+    if parts:
+        yield "".join(parts)
 
-    def unescaped(found: re.Match[str]) -> str:
-        escape = found[1]
-        if escape[0] in "ux" and len(escape) > 1:
-            return chr(int(escape[1:], 16))
-        return _ESCAPES.get(escape, escape)
 
-    return shlex.quote(_ESCAPE.sub(unescaped, match[1]))
+def _unquoted(part: re.Match[str]) -> str:
+    kind = str(part.lastgroup)
+    if kind == "ansi":
+        return _ESCAPE.sub(_unescaped, part[kind])
+    return _ESCAPED_IN_DOUBLE.sub(r"\1", part[kind]) if kind == "double" else part[kind]
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    escape = found[1]
+    if escape[0] in "ux" and len(escape) > 1:
+        return chr(int(escape[1:], 16))
+    return _ESCAPES.get(escape, escape)
 
 
 def _characters(text: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ..rules.records import RuleRecord
+from ..values.bounds import MAX_TEXT, json_from
 from ..values.references import Reference, parse_reference
 from .question import Question
 
@@ -50,13 +50,15 @@ def about_rule(question: Question, rule: RuleRecord) -> Question:
 
 
 def parse_log_line(text: str, slugs: Iterable[str] = ()) -> LoggedRefusal | None:
-    """Return the content of the line; `None` if it is not about a rejected request.
+    """Return the content of the line; `None` if it is not about a rejected request, or longer than MAX_TEXT.
 
     The body of a response to one is accepted as well, and so is its reference alone.
     It contains neither the path nor the caller, only the digest; see `limiter/events.py`. slugs: of
     rules that its reference may name, if other words look like one.
     """
     first = text.split(None, 1)[:1]
+    if len(text) > MAX_TEXT:
+        return None
     if first and first[0].rpartition("/")[2] == "curl":  # its data may look like a line
         return None
     found = _attributes(text)
@@ -75,7 +77,7 @@ def parse_log_line(text: str, slugs: Iterable[str] = ()) -> LoggedRefusal | None
 
 def _attributes(text: str) -> dict[str, str]:
     try:
-        found = json.loads(text[text.index("{") :])
+        found = json_from(text[text.index("{") :])
     except ValueError:
         found = None
     if isinstance(found, dict):

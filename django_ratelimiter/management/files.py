@@ -28,6 +28,7 @@ from ..rules.files.text.yaml import YamlMissing
 from ..rules.files.words import data_of, drift_of, lines_of
 from ..rules.files.writing import text_of_database, updated_file
 from ..rules.stored import storage
+from ..values.bounds import json_from
 from .traffic import add_traffic, forecast
 from .writing import write_file
 
@@ -242,7 +243,7 @@ class FileCommands(BaseCommand):
     def _agreed(self, file: RulesFile) -> str:
         """Return the state that a stored plan was made from."""
         try:
-            kept = json.loads(Path(self._options["plan"]).read_text("utf-8"))
+            kept = json_from(Path(self._options["plan"]).read_text("utf-8"))
             digest, state, prune = kept["digest"], kept["state"], kept["prune"]
         except OSError as error:
             raise CommandError(str(error)) from error

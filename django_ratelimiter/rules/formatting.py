@@ -1,8 +1,8 @@
-"""Limits and times as text."""
+"""Limits, times and lists of names as text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import Any, Final
@@ -10,9 +10,10 @@ from typing import Any, Final
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext_lazy, pgettext_lazy
+from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy, pgettext_lazy
 
 from ..engine.limits import Limit
+from ..values.bounds import MAX_NAMES
 from .records import LimitRecord, RuleRecord
 
 #: Seconds, the text of a quota per that many, and their own text; the longest unit that divides a window is used.
@@ -204,3 +205,12 @@ def until_in_words(moment: datetime, now: datetime | None = None) -> str:
 
 def _decimal(microseconds: int) -> str:
     return number_format(f"{microseconds // 1_000_000}.{microseconds % 1_000_000:06d}".rstrip("0").rstrip("."))
+
+
+def listed(found: Iterable[object]) -> str:
+    """Return "a, b, c": at most MAX_NAMES names; the others are counted."""
+    names = [*map(str, found)]
+    text, more = ", ".join(names[:MAX_NAMES]), len(names) - MAX_NAMES
+    if more <= 0:
+        return text
+    return f"{text} {ngettext('and %(count)d more', 'and %(count)d more', more) % {'count': more}}"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
-from difflib import get_close_matches
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -15,6 +14,7 @@ from django.utils import translation
 from django.utils.translation import gettext_lazy
 
 from ..conf import django_setting
+from ..values.bounds import closest
 from .records import RuleRecord
 
 #: The literal start of a route: up to a parameter or a special character of a regular expression.
@@ -51,12 +51,17 @@ class UnknownName(NamedTuple):
     """A name in a rule that no view has.
 
     field: route, view_name or scope. Any code may name a scope, so an unknown scope may be right.
-    close: the most similar name of a view; empty = none is similar.
     """
 
     field: str
     name: str
-    close: str
+
+    @property
+    def close(self) -> str:
+        """The most similar name of a view; empty = none is similar. First choice: one that only begins differently."""
+        names = getattr(_view_names(django_setting("ROOT_URLCONF")), self.field)
+        longer = [each for each in names if each.endswith((f":{self.name}", f"/{self.name}"))]
+        return min(longer) if longer else closest(self.name, sorted(names), cutoff=0.75)
 
 
 class View(NamedTuple):
@@ -110,16 +115,10 @@ def unknown_names(rule: Target) -> list[UnknownName]:
         return []
     names = _view_names(urlconf)
     return [
-        UnknownName(field, name, _closest(name, getattr(names, field)))
+        UnknownName(field, name)
         for field, name in named.items()
         if name is not None and name not in getattr(names, field)
     ]
-
-
-def _closest(name: str, names: Collection[str]) -> str:
-    """Return the most similar name; first choice: one that differs only in its start, such as a namespace."""
-    longer = [each for each in names if each.endswith((f":{name}", f"/{name}"))]
-    return next(iter(sorted(longer) or get_close_matches(name, sorted(names), n=1, cutoff=0.75)), "")
 
 
 @lru_cache(maxsize=10)

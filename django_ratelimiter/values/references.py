@@ -12,16 +12,15 @@ from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
+from .bounds import MAX_TEXT
+
 #: Characters of the digest: 48 bits, which distinguish a rule's callers.
 DIGITS: Final = 8
 
 #: Maximum number of possible references that are examined in a text.
 MAX_CANDIDATES: Final = 10
 
-#: Longer texts are not searched: our responses to rejected requests are shorter, including their fields.
-MAX_PASTED: Final = 10_000
-
-_SLUG: Final = r"([\w.:-]+)"
+_SLUG: Final = r"([\w.:-]{1,200})"
 #: The whole text, with spaces where people pause.
 _TYPED: Final = re.compile(rf"{_SLUG}\s*#\s*((?:[\w-]\s*){{{DIGITS}}})", re.ASCII)
 #: A word in a text that is not part of an address.
@@ -76,7 +75,7 @@ def parse_reference(text: str, slugs: Iterable[str] = ()) -> Reference | None:
 
 def references_in(text: str) -> list[Reference]:
     """Return all possible references in this text, the most likely first; only one if the text is nothing else."""
-    if len(text) > MAX_PASTED or "#" not in text:
+    if len(text) > MAX_TEXT or "#" not in text:
         return []
     bare = text.strip(_AROUND)
     if label := _LABEL.match(bare):

@@ -6,7 +6,7 @@ import pytest
 
 from django_ratelimiter.values.references import (
     MAX_CANDIDATES,
-    MAX_PASTED,
+    MAX_TEXT,
     Reference,
     parse_reference,
     reference_of,
@@ -85,7 +85,7 @@ def test_it_is_found_in_a_whole_response(pasted: str, is_one_line: bool) -> None
         "/docs#sections",
         "curl 'https://example.org/export?a=b#sections'",
         '{"type": "https://iana.org/assignments/http-problem-types#quotaabc"}',
-        "x" * MAX_PASTED + " export#eJL8d1F2",
+        "x" * MAX_TEXT + " export#eJL8d1F2",
     ],
 )
 def test_what_is_none(text: str) -> None:

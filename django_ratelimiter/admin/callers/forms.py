@@ -54,7 +54,7 @@ class UserSelect(AutocompleteSelect):
 
     def _may_be_key(self, text: Any) -> bool:
         try:
-            self.field.target_field.to_python(text)
+            self.field.target_field.clean(text, None)  # with its range: SQLite takes no larger number
         except ValidationError:
             return False
         return "\0" not in str(text)

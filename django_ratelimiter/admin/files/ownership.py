@@ -19,6 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ...models import Rule
+from ...rules.formatting import listed
 from ..conflicts import SEEN
 from ..history.permissions import PUBLISH
 from ..reasons import ReasonField
@@ -117,7 +118,7 @@ def name_locked(request: HttpRequest, slugs: Sequence[str]) -> None:
     """Show a message with the rules that an action does not change, because they belong to a file and are locked."""
     if slugs:
         text = _("Rules of a file stay as they are: %(names)s. Change them there, or unlock them first.")
-        messages.warning(request, text % {"names": ", ".join(slugs)})
+        messages.warning(request, text % {"names": listed(slugs)})
 
 
 def _is_locked(rule: Any) -> bool:

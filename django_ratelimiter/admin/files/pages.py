@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy
 from ...models import AccessEntry
 from ...rules.files.applying import NotApplied, apply_file
 from ...rules.files.planning import FilePlan, plan_file
-from ...rules.files.reading import RulesFile, read
+from ...rules.files.reading import FileBounds, RulesFile, read
 from ...rules.files.text.faults import Fault, WrongFile
 from ...rules.files.text.yaml import YamlMissing
 from ...rules.files.words import summary_of
@@ -33,8 +33,9 @@ from .ownership import ReasonForm
 PAGE: Final = "django_ratelimiter_rules_file"
 DOWNLOAD: Final = "django_ratelimiter_rules_download"
 
-#: Maximum size of a file: enough for many thousand rules.
-MAX_BYTES: Final = 1_000_000
+#: Maximum size of a file, and of what is in it. Larger ones would keep a worker busy for seconds.
+MAX_BYTES: Final = 250_000
+BOUNDS: Final = FileBounds(values=40_000, rows=2_000)
 
 _TYPES: Final = {"yaml": "application/yaml", "json": "application/json"}
 
@@ -42,13 +43,15 @@ _TYPES: Final = {"yaml": "application/yaml", "json": "application/json"}
 class UploadForm(forms.Form):
     """A rules file."""
 
-    file = forms.FileField(label=gettext_lazy("Rules file"), help_text=gettext_lazy("YAML or JSON, at most 1 MB."))
+    file = forms.FileField(label=gettext_lazy("Rules file"), help_text=gettext_lazy("YAML or JSON, at most 250 kB."))
 
     def clean_file(self) -> RulesFile:
         """Return the content of the file. Its errors become errors of the field."""
         uploaded = self.cleaned_data["file"]
         if uploaded.size > MAX_BYTES:
-            raise ValidationError(_("The file is larger than 1 MB."))
+            raise ValidationError(
+                _("The file is larger than 250 kB. Apply such a file with `manage.py ratelimit apply`.")
+            )
         try:
             self.text = uploaded.read().decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -179,7 +182,7 @@ def _plan_for(request: HttpRequest, file: RulesFile) -> FilePlan:
 def _read(text: str, name: str) -> RulesFile:
     """Return the rules of an uploaded text. Raises ValidationError with its errors."""
     try:
-        return read(text, name)
+        return read(text, name, BOUNDS)
     except YamlMissing as error:
         raise ValidationError(str(error)) from error
     except WrongFile as error:
@@ -187,7 +190,7 @@ def _read(text: str, name: str) -> RulesFile:
 
 
 def _errors(error: WrongFile) -> ValidationError:
-    return ValidationError([fault.in_words(error.file) for fault in error.faults])
+    return ValidationError(error.lines)
 
 
 def _plan_context(request: HttpRequest, plan: FilePlan) -> dict[str, Any]:

@@ -21,13 +21,13 @@ from ...conf import settings
 from ...explain.users import by_key
 from ...identity import identify
 from ...models import Rule
+from ...values.bounds import MAX_SEARCH
 from ...values.references import parse_reference
 from ..identities import may_see_names
 from .viewer import Viewer
 
 #: Maximum number of results of one kind.
 MAX_MATCHES: Final = 10
-MAX_LENGTH: Final = 500
 
 #: Possible prefixes before a ":" that select the kind. No session: its key opens it, and URLs are logged.
 KINDS: Final = ("user", "api_key", "ip", "rule", "partition")
@@ -53,7 +53,7 @@ def find(text: str, viewer: Viewer) -> list[Match]:
     text = text.strip()
     if not text or "\0" in text:
         return []
-    if len(text) > MAX_LENGTH:
+    if len(text) > MAX_SEARCH:
         return [match for match in _references(text, viewer) if match.url]
     kind, colon, rest = text.partition(":")
     if colon and kind in KINDS and rest.strip():

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from ...models import Rule, RuleLimit
+from ...rules.formatting import listed
 from ...rules.stored.storage import primary
 from ..files.ownership import locked_among, name_locked
 from ..versioned import SaveAborted, saved_as_version
@@ -58,7 +59,7 @@ class RuleActions(admin.ModelAdmin):
         limits = RuleLimit.objects.using(primary()).filter(rule__in=chosen)
         limited = {*limits.values_list("rule", flat=True)}
         rules = [rule for rule in chosen if rule.pk in limited]
-        names = ", ".join(rule.slug for rule in rules)
+        names = listed(rule.slug for rule in rules)
         with saved_as_version(request, _("Counters reset: %(names)s") % {"names": names}):
             if not (current := [*limits]):  # read under the lock
                 raise SaveAborted

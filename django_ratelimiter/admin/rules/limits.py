@@ -21,6 +21,7 @@ from ...engine.calendars import CALENDARS
 from ...engine.registry import Algorithm
 from ...models import Rule, RuleLimit
 from ...models.options import NOT_GIVEN, columns_used
+from ...values.bounds import MAX_LIMITS
 from ...values.sync_interval import LOCAL_MS, MAX_MS
 from ..identities import IdentitiesField
 from .descriptions import sentences
@@ -56,6 +57,10 @@ class RuleLimitInline(admin.StackedInline):
         "in_words",
     )
     readonly_fields = ("in_words",)
+    max_num = MAX_LIMITS
+
+    def get_formset(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
+        return super().get_formset(request, obj, absolute_max=MAX_LIMITS, **kwargs)
 
     def get_queryset(self, request: HttpRequest) -> Any:
         return super().get_queryset(request).select_related("rule", "tier")

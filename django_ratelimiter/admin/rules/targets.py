@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from django import forms
 from django.http import QueryDict
@@ -14,11 +14,9 @@ from django.utils.translation import ngettext
 from ...conf import script_name
 from ...middleware import exempt_paths
 from ...models import Rule
+from ...rules.formatting import listed
 from ...rules.routes import NO_SUCH_SCOPE, UnknownName, View, missed_spellings, unknown_names, views, views_of
 from ..formatting import breakable, place_in_words
-
-#: Maximum number of views that are listed; the others are only counted.
-MAX_NAMED: Final = 12
 
 
 class TargetForm(forms.Form):
@@ -47,11 +45,7 @@ def views_in_words(rule: Rule) -> str:
     if not names:
         return _("Matches no view.") + " " + " ".join([*doubts(rule), _or_else(rule)]).strip()
     text = ngettext("Matches %(count)d view: %(names)s", "Matches %(count)d views: %(names)s", len(names))
-    shown = ", ".join(names[:MAX_NAMED])
-    if len(names) > MAX_NAMED:
-        more = len(names) - MAX_NAMED
-        shown += " " + ngettext("and %(count)d more", "and %(count)d more", more) % {"count": more}
-    return " ".join([text % {"count": len(names), "names": f"{shown}."}, *_missed(rule)])
+    return " ".join([text % {"count": len(names), "names": f"{listed(names)}."}, *_missed(rule)])
 
 
 def _or_else(rule: Rule) -> str:
@@ -108,8 +102,7 @@ def _missed(rule: Rule) -> list[str]:
     text = _(
         "It does not match %(paths)s, in other languages. To limit all of them, choose the view %(names)s instead."
     )
-    paths = list(dict.fromkeys(view.start for view in missed))[:MAX_NAMED]
-    return [text % {"paths": ", ".join(paths), "names": ", ".join(names_of(missed)[:MAX_NAMED])}]
+    return [text % {"paths": listed(dict.fromkeys(view.start for view in missed)), "names": listed(names_of(missed))}]
 
 
 def place_with_doubts(rule: Rule) -> str:

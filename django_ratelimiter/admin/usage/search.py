@@ -15,6 +15,7 @@ from ...explain.users import TwoUsers, find_user
 from ...identity import Identity, digest, identify
 from ...rules import cache
 from ...rules.records import RuleRecord
+from ...values.bounds import MAX_TEXT
 from ...values.partitions import encode_partition
 from ..identities import label_of
 
@@ -37,7 +38,9 @@ class ClientForm(forms.Form):
             label = capfirst(label_of(name))
             widget = forms.PasswordInput if name == "api_key" else forms.TextInput
             attributes = {"autocomplete": "off"}
-            self.fields[name] = forms.CharField(required=False, label=label, widget=widget(attributes), strip=False)
+            self.fields[name] = forms.CharField(
+                required=False, label=label, max_length=MAX_TEXT, widget=widget(attributes), strip=False
+            )
 
     @property
     def digest(self) -> str:

@@ -13,6 +13,7 @@ from ...explain.console import json_of
 from ...explain.curl import with_curl
 from ...explain.readers import CallerHidden, explain_to
 from ...throttling import RuleThrottle
+from ...values.bounds import MAX_TEXT
 from ..permissions import MayExplain
 from .answers import RateLimitExplanationSerializer
 from .callers import PRIVATE
@@ -29,11 +30,11 @@ class RateLimitQuestionSerializer(StrictSerializer):
     view = serializers.CharField(
         default="", allow_blank=True, max_length=200, help_text="The name of a view, instead of a path."
     )
-    curl = serializers.CharField(default="", allow_blank=True, max_length=20_000, help_text="A curl command.")
+    curl = serializers.CharField(default="", allow_blank=True, max_length=MAX_TEXT, help_text="A curl command.")
     reference = serializers.CharField(
         default="",
         allow_blank=True,
-        max_length=10_000,
+        max_length=MAX_TEXT,
         help_text="The reference of a rejection, or a rejected response or a line of the log.",
     )
     scope = serializers.CharField(

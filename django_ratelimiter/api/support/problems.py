@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from http import HTTPStatus
+from itertools import islice
 from typing import Any, Final
 
 from django.utils.translation import gettext as _
-from rest_framework import serializers
-from rest_framework.exceptions import ValidationError
+from django.utils.translation import gettext_lazy
+from rest_framework import serializers, status
+from rest_framework.exceptions import APIException, ParseError, ValidationError
 from rest_framework.generics import GenericAPIView
+from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.settings import api_settings
 
 from ...headers import PROBLEM_JSON
+from ...values.bounds import MAX_LISTED, MAX_NAMES, MAX_TEXT, closest, encodable
+
+#: Unknown names of fields are repeated up to here.
+MAX_FIELD_NAME: Final = 60
 
 #: DRF's name for errors that concern several fields.
 _WHOLE: Final = (api_settings.NON_FIELD_ERRORS_KEY, "detail")
@@ -25,16 +31,22 @@ class StrictSerializer(serializers.Serializer[Any]):
 
     def to_internal_value(self, data: Any) -> Any:
         if type(data) is dict:  # a form may send more, such as its token
-            unknown = {name: [self._unknown(str(name))] for name in data if name not in self.fields}
-            if unknown:
-                raise ValidationError(unknown)
+            unknown = (name for name in data if name not in self.fields)
+            if wrong := {name[:MAX_FIELD_NAME]: [self._unknown(name)] for name in islice(unknown, MAX_NAMES)}:
+                raise ValidationError(wrong)
         return super().to_internal_value(data)
 
     def _unknown(self, name: str) -> str:
-        likely = get_close_matches(name, self.fields, 1)
-        if likely:
-            return _("Unknown field. Did you mean “%(name)s”?") % {"name": likely[0]}
+        if likely := closest(name, self.fields):
+            return _("Unknown field. Did you mean “%(name)s”?") % {"name": likely}
         return _("Unknown field. The fields are: %(names)s.") % {"names": ", ".join(self.fields)}
+
+
+class BodyTooLarge(APIException):
+    """The body is longer than any question or act needs."""
+
+    status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
+    default_detail = gettext_lazy("The body is too large: at most 64 KB are read.")
 
 
 class ProblemView(GenericAPIView[Any]):
@@ -43,6 +55,16 @@ class ProblemView(GenericAPIView[Any]):
     versioning_class = None
     filter_backends = ()
     pagination_class = None
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Check who asks, then how much, before any parser reads it. Parsers of a project are bound, too."""
+        super().initial(request, *args, **kwargs)
+        if int(request.META.get("CONTENT_LENGTH") or 0) > MAX_TEXT:
+            raise BodyTooLarge
+        try:
+            encodable(request.data)
+        except (RecursionError, UnicodeEncodeError) as error:
+            raise ParseError(_("JSON may not be nested so deeply, nor hold half of a surrogate pair.")) from error
 
     def handle_exception(self, exc: Exception) -> Response:
         response = super().handle_exception(exc)
@@ -63,7 +85,7 @@ def problem_of(status: int, data: Any) -> dict[str, Any]:
     problem: dict[str, Any] = {"type": "about:blank", "title": title, "status": status}
     if isinstance(data, dict) and isinstance(data.get("detail"), str):
         return {**problem, "detail": data["detail"]}
-    found = list(_flattened(data))
+    found = list(islice(_flattened(data), MAX_LISTED))
     errors = [{"pointer": f"#/{place}", "detail": text} if place else {"detail": text} for place, text in found]
     detail = " ".join(f"{place}: {text}" if place else text for place, text in found)
     return {**problem, "detail": detail, "errors": errors}

@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from ...databases import as_committed
 from ...engine.base import Version
 from ...models import Rule
+from ..formatting import listed
 from ..stored import storage
 from ..stored.compiler import snapshot_of_rows
 from ..stored.history.changes import Change, diff, rule_fields, tier_fields
@@ -92,7 +93,8 @@ def _planned(file: RulesFile, now: Snapshot, prune: bool) -> dict[str, Any]:
         if data["slug"] not in tiers and (not prune or data["slug"] in needed)
     ]
     kept = [] if prune else [data for data in now["rules"] if data["slug"] not in rules and not _is_of_file(data)]
-    others = [data for data in now["rules"] if data not in kept]
+    kept_slugs = {data["slug"] for data in kept}
+    others = [data for data in now["rules"] if data["slug"] not in kept_slugs]
     found = [pair for pair in pairs(others, file.rules) if pair.after]
     generations = first_generations([pair.after["slug"] for pair in found if pair.after and pair.before is None])
     again = [
@@ -197,12 +199,12 @@ def _notes(file: RulesFile, now: Snapshot, planned: Snapshot) -> Iterator[str]:
         )
         yield text % {"number": file.exported.number}
     if others := [data["slug"] for data in planned["rules"] if data["slug"] not in rules]:
-        yield _("Rules of the admin that are not in the file stay: %(names)s.") % {"names": ", ".join(others)}
+        yield _("Rules of the admin that are not in the file stay: %(names)s.") % {"names": listed(others)}
     if others := [data["slug"] for data in planned["tiers"] if data["slug"] not in tiers]:
-        yield _("Tiers that are not in the file stay: %(names)s.") % {"names": ", ".join(others)}
+        yield _("Tiers that are not in the file stay: %(names)s.") % {"names": listed(others)}
     if faulty := [entry["rule"] for entry in now["left_out"] if entry["rule"] not in rules]:
         text = _("Rules that cannot be enforced stay as they are, not in force: %(names)s.")
-        yield text % {"names": ", ".join(faulty)}
+        yield text % {"names": listed(faulty)}
     if not now["enforcement"]:
         yield _("All enforcement is stopped until you resume it.")
 

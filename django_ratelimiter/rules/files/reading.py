@@ -9,6 +9,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,20 +20,29 @@ from django.utils.translation import gettext as _
 from ...conf import settings
 from ...engine.base import Version
 from ...models import Rule
+from ...values.bounds import MAX_LISTED
 from ...values.partitions import IDENTITIES, NAMED
 from ..routes import NO_SUCH_SCOPE, unknown_names, views
 from ..ruleset import RuleSet
 from .fields import EXPORTED_PATTERN, SECTIONS, VERSION, access_fields, shown
 from .rows import Entries, RowReader
-from .text.faults import Fault, Place, WrongFile, did_you_mean
-from .text.nodes import Node, Pairs, tree_of_json
+from .text.faults import Fault, Faults, Place, TooManyFaults, WrongFile, did_you_mean
+from .text.nodes import MAX_NODES, Node, Pairs, tree_of_json
 from .text.yaml import tree_of_yaml
 
 #: The name of the standard input.
 STDIN: Final = "-"
 
-#: Maximum number of view names in an error if no name is similar.
-MAX_NAMES: Final = 10
+
+class FileBounds(NamedTuple):
+    """Maxima of a file. values: all texts, numbers, lists and groups. rows: tiers, rules, limits and access entries."""
+
+    values: int = MAX_NODES
+    rows: int = MAX_NODES
+
+
+#: For files that a command reads: nobody waits for a response.
+OF_COMMANDS: Final = FileBounds()
 
 
 class AccessRow(NamedTuple):
@@ -97,14 +107,16 @@ def load(path: str | Path) -> RulesFile:
         raise WrongFile(str(path), [Fault(place, _("Not UTF-8."))]) from error
 
 
-def read(text: str, name: str) -> RulesFile:
+def read(text: str, name: str, bounds: FileBounds = OF_COMMANDS) -> RulesFile:
     """Return the rules of this text. Raises WrongFile, and YamlMissing.
 
     name: of the file in errors. It is JSON if its name or its first character says so, else YAML.
     """
-    reader = _Reader(name)
+    reader = _Reader(name, bounds.rows)
     is_json = name.endswith(".json") or (not name.endswith((".yaml", ".yml")) and text.lstrip()[:1] in ("{", "["))
-    reader.read((tree_of_json if is_json else tree_of_yaml)(text, name))
+    tree = (tree_of_json if is_json else tree_of_yaml)(text, name, bounds.values)
+    with suppress(TooManyFaults):
+        reader.read(tree)
     if reader.faults:
         raise WrongFile(name, [*reader.faults, *(fault for found in reader.doubts.values() for fault in found)])
     rows = reader.rows
@@ -116,10 +128,10 @@ def read(text: str, name: str) -> RulesFile:
 class _Reader:
     """Reads section by section. After an error it continues, to report all errors."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, most_rows: int) -> None:
         self.name = name
-        self.faults: list[Fault] = []
-        self.rows = RowReader(self.faults)
+        self.faults = Faults()
+        self.rows = RowReader(self.faults, most_rows)
         self.access: list[AccessRow] = []
         self.doubts: dict[str, list[Fault]] = {}
         self.warnings: list[Fault] = []
@@ -166,14 +178,19 @@ class _Reader:
             node = entries[field].node if field in entries else key
             if unknown.field == "scope":  # it may be right, so no choices are offered
                 text = NO_SUCH_SCOPE % {"name": unknown.name}
-                close = did_you_mean(unknown.name, [unknown.close] if unknown.close else [])
+                close = did_you_mean(unknown.name, filter(None, [self._suggests and unknown.close]))
                 self.warnings.append(Fault(node.place, f"{text} {close}".strip()))
                 continue
             words = {"route": _("No view has the route %(name)s."), "view_name": _("No view has the name %(name)s.")}
             text = words[unknown.field] % {"name": shown(unknown.name)}
-            known = [unknown.close] if unknown.close else _names(unknown.field)
+            known = ([unknown.close] if unknown.close else _names(unknown.field)) if self._suggests else []
             fault = Fault(node.place, f"{text} {did_you_mean(unknown.name, known)}".strip())
             self.doubts.setdefault(rule.slug, []).append(fault)
+
+    @property
+    def _suggests(self) -> bool:
+        """Return whether an answer still lists a doubt or warning, so that similar names are worth a search."""
+        return len(self.doubts) + len(self.warnings) < MAX_LISTED
 
     def _check_identities(self, rule: Rule, entries: Entries, key: Node) -> None:
         """Add errors for identities that neither this package nor the project has."""
@@ -182,7 +199,7 @@ class _Reader:
             if name not in known and ":" not in name:
                 text = _("partition_by: %(word)s is not an identity of this project.") % {"word": shown(name)}
                 place = entries["partition_by"].node.place
-                fault = Fault(place, f"{text} {did_you_mean(name, (*known, *NAMED))}")
+                fault = Fault(place, f"{text} {did_you_mean(name, (*known, *NAMED)) if self._suggests else ''}".strip())
                 self.doubts.setdefault(rule.slug, []).append(fault)
 
     def _read_access(self, node: Node) -> None:
@@ -212,4 +229,4 @@ def _names(field: str) -> list[str]:
     found = (
         {getattr(view, "route" if field == "route" else "name", "") for view in views()} if field != "scope" else set()
     )
-    return sorted(name for name in found if name and not name.startswith("admin"))[:MAX_NAMES]
+    return sorted(name for name in found if name and not name.startswith("admin"))

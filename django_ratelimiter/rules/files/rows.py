@@ -11,10 +11,11 @@ from django.utils.translation import gettext as _
 
 from ...models import AccessEntry, Rule, RuleLimit, Tier
 from ...usage.times import aware, stored
+from ...values.bounds import MAX_LIMITS
 from ..ruleset import rule_from
 from ..stored.compiler import rule_data, tier_data
 from .fields import FileField, access_fields, limit_fields, rule_fields, shown, tier_fields
-from .text.faults import Fault, Place, did_you_mean
+from .text.faults import Fault, Faults, Place, TooManyFaults, did_you_mean
 from .text.nodes import Node, Pairs
 
 
@@ -29,10 +30,13 @@ Entries = Mapping[str, KeyedNode]
 
 
 class RowReader:
-    """The tiers, rules and access entries that were read. Errors are added to the given list."""
+    """The tiers, rules and access entries that were read. Errors are added to the given list.
 
-    def __init__(self, faults: list[Fault]) -> None:
-        self._faults = faults
+    most: the maximum number of rows, including limits.
+    """
+
+    def __init__(self, faults: Faults, most: int) -> None:
+        self._faults, self._most, self._count = faults, most, 0
         self._tiers: dict[str, Tier] = {}
         self._default_places: dict[str, tuple[str, Place]] = {}
         self.tiers: list[dict[str, Any]] = []
@@ -70,6 +74,7 @@ class RowReader:
 
     def read_tier(self, slug: str, entry: KeyedNode) -> None:
         """Read a tier."""
+        self._count_row(entry.key)
         found = self._fields_of(entry, self._tier_fields, _("a tier"))
         tier = Tier(slug=slug, **self._values(found, self._tier_fields, slug))
         self.places["tier", slug] = entry.key.place
@@ -90,6 +95,7 @@ class RowReader:
 
     def read_rule(self, slug: str, entry: KeyedNode) -> tuple[Rule, Entries, Node] | None:
         """Read a rule with its limits. Return it, its fields and its key; `None` = it has an error."""
+        self._count_row(entry.key)
         faults = len(self._faults)
         found = self._fields_of(entry, {**self._rule_fields, "limits": None}, _("a rule"))
         rule = Rule(slug=slug, **self._values(found, self._rule_fields, slug))
@@ -110,6 +116,7 @@ class RowReader:
 
     def read_access(self, node: Node, found: Entries) -> dict[str, Any] | None:
         """Read an access entry; `None` = it has an error. It has a value, or the digest of one."""
+        self._count_row(node)
         faults = len(self._faults)
         values = self._values(found, self._access_fields, "")
         digest = values.pop("digest")
@@ -135,6 +142,9 @@ class RowReader:
             self._fault(node, text % {"kind": _("a list of limits"), "value": shown(node.value)})
             return []
         limits: list[RuleLimit] = []
+        if len(node.value) > MAX_LIMITS:
+            self._fault(node, _("A rule has at most %(count)d limits.") % {"count": MAX_LIMITS})
+            return []
         seen: dict[Any, int] = {}
         for each in node.value:
             faults = len(self._faults)
@@ -156,6 +166,7 @@ class RowReader:
         if not isinstance(node.value, Pairs):
             self._fault(node, _("A limit is a group of fields, such as “quota: 100” and “window_seconds: 60”."))
             return None
+        self._count_row(node)
         found = self.entries(node, tuple(self._limit_fields), _("a limit"))
         values = self._values(found, self._limit_fields, "")
         slug = values.pop("tier")
@@ -165,6 +176,16 @@ class RowReader:
         limit = RuleLimit(rule=rule, tier=self._tiers.get(slug), **values)
         self._is_clean(limit, found, node, without={"rule", "tier"})
         return limit
+
+    def _count_row(self, node: Node) -> None:
+        self._count += 1
+        if self._count > self._most:
+            text = _(
+                "There are more than %(count)d tiers, rules, limits and access entries. Apply such a file with "
+                "`manage.py ratelimit apply`."
+            )
+            self._fault(node, text % {"count": self._most})
+            raise TooManyFaults
 
     def _fields_of(self, entry: KeyedNode, known: Mapping[str, Any], what: str) -> dict[str, KeyedNode]:
         if entry.node.value is None:

@@ -191,7 +191,7 @@ class TestUpload:
             ("rules:\n  a: {cost: 0}\n", "r.yaml:2:13: cost: "),
             ("rules:\n  a: {view_name: nowhere}\n", "r.yaml:2:18: No view has the name"),
             ("rules: [", "r.yaml:1:9: Not YAML"),
-            ("x" * 1_000_001, "The file is larger than 1 MB."),
+            ("x" * 250_001, "The file is larger than 250 kB."),
         ],
     )
     def test_faults_are_named_with_their_places(self, admin_client: Client, text: str, fault: str) -> None:

@@ -72,7 +72,7 @@ def test_says_that_there_is_none(admin_client: Client, typed: dict[str, str], sa
 
 
 def test_many_views_are_counted_and_only_some_named(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_ratelimiter.admin.rules.targets.MAX_NAMED", 2)
+    monkeypatch.setattr("django_ratelimiter.rules.formatting.MAX_NAMES", 2)
     assert ask(admin_client) == "Matches 6 views: login, api:export and 4 more."
 
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from django.utils.translation import gettext as _
+
+from ....values.bounds import MAX_LISTED, closest
+from ...formatting import listed
+
+#: Maximum length of an error, which repeats words of the file.
+_MAX_TEXT: Final = 500
 
 
 class Place(NamedTuple):
@@ -27,19 +32,34 @@ class Fault(NamedTuple):
         return f"{file}:{self.place.line}:{self.place.column}: {self.text}"
 
 
+class TooManyFaults(Exception):
+    """Raised at the last error that an answer lists: the rest of the file is not read."""
+
+
+class Faults(list[Fault]):
+    """The errors that were found so far. Adding the last one that is listed raises TooManyFaults."""
+
+    def append(self, fault: Fault) -> None:
+        super().append(Fault(fault.place, fault.text[:_MAX_TEXT]))
+        if len(self) == MAX_LISTED:
+            raise TooManyFaults
+
+
 class WrongFile(Exception):
-    """A rules file that is not applied. Its text has one line for each fault."""
+    """A rules file that is not applied. Its text has one of `lines` for each fault."""
 
     def __init__(self, file: str, faults: Iterable[Fault]) -> None:
         self.file = file
-        self.faults: Sequence[Fault] = sorted(set(faults))
-        super().__init__("\n".join(fault.in_words(file) for fault in self.faults))
+        self.faults: Sequence[Fault] = sorted(set(faults))[:MAX_LISTED]
+        self.lines = [fault.in_words(file) for fault in self.faults]
+        if len(self.faults) == MAX_LISTED:
+            self.lines.append(_("Only the first %(count)d faults are listed.") % {"count": MAX_LISTED})
+        super().__init__("\n".join(self.lines))
 
 
 def did_you_mean(word: object, known: Iterable[object]) -> str:
-    """Return a sentence with the word of `known` that is most similar, else with all of them."""
+    """Return a sentence with the word of `known` that is most similar, else with the first of them."""
     names = [str(name) for name in known]
-    close = get_close_matches(str(word), names, n=1)
-    if close:
-        return _("Did you mean %(name)s?") % {"name": close[0]}
-    return _("Choose from %(names)s.") % {"names": ", ".join(names)} if names else ""
+    if close := closest(str(word), names):
+        return _("Did you mean %(name)s?") % {"name": close}
+    return _("Choose from %(names)s.") % {"names": listed(names)} if names else ""

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 
 from .faults import Fault, Place, WrongFile
 
-#: More values than any rules file needs. In YAML a short text with references can contain very many.
+#: Maximum number of values. In YAML a short text with references can contain very many.
 MAX_NODES: Final = 200_000
 #: Maximum nesting; a rules file has five levels.
 MAX_DEPTH: Final = 50
@@ -40,9 +40,14 @@ class Pairs:
     pairs: tuple[tuple[Node, Node], ...]
 
 
-def tree_of_json(text: str, file: str) -> Node:
-    """Return the tree of a JSON text. Raises WrongFile."""
-    return _Json(text, file).tree()
+def tree_of_json(text: str, file: str, most: int = MAX_NODES) -> Node:
+    """Return the tree of a JSON text with at most so many values. Raises WrongFile."""
+    return _Json(text, file, most).tree()
+
+
+def too_large(file: str, place: Place) -> WrongFile:
+    """Return the error for a text with too many values, or with values nested too deeply."""
+    return WrongFile(file, [Fault(place, _("This is too large or too deep for a rules file."))])
 
 
 def exact(text: str | int | Decimal) -> Decimal:
@@ -73,8 +78,8 @@ class _Json:
     _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
     _WORDS: Final = (("true", True), ("false", False), ("null", None))
 
-    def __init__(self, text: str, file: str) -> None:
-        self._text, self._file = text.removeprefix("\ufeff"), file
+    def __init__(self, text: str, file: str, most: int) -> None:
+        self._text, self._file, self._most = text.removeprefix("\ufeff"), file, most
         self._at, self._nodes = 0, 0
         self._lines = [0, *(found.end() for found in re.finditer("\n", self._text))]
 
@@ -90,8 +95,8 @@ class _Json:
         self._skip()
         place = self._place()
         self._nodes += 1
-        if depth > MAX_DEPTH or self._nodes > MAX_NODES:
-            raise self._wrong(_("This is too large or too deep for a rules file."))
+        if depth > MAX_DEPTH or self._nodes > self._most:
+            raise too_large(self._file, place)
         begins = self._text[self._at : self._at + 1]
         if begins == "{":
             return Node(Pairs(tuple(self._several("}", lambda: self._pair(depth)))), place)

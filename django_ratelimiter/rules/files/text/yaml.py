@@ -11,13 +11,17 @@ from typing import Any, Final
 from django.utils.translation import gettext as _
 
 from .faults import Fault, Place, WrongFile
-from .nodes import MAX_DEPTH, MAX_DIGITS, MAX_NODES, Node, Pairs, checked, exact
+from .nodes import MAX_DEPTH, MAX_DIGITS, MAX_NODES, Node, Pairs, checked, exact, too_large
 
 _TAG: Final = "tag:yaml.org,2002:"
 #: Longer than any line, so that no line is broken.
 _WIDTH: Final = 4_096
 #: Comments keep their column unless fewer spaces remain before them: two, as YAML linters require.
 _ENOUGH_SPACE: Final = 2
+#: What begins or ends a value, in a text that may also have it within one.
+_MARK: Final = re.compile(r"[\[\]{},\n]|[:?-](?=\s)")
+#: How many times longer references may make a text.
+_MAX_GROWTH: Final = 10
 
 
 class YamlMissing(Exception):
@@ -63,11 +67,12 @@ def text_of(document: Any) -> str:
     return written.getvalue()
 
 
-def tree_of_yaml(text: str, file: str) -> Node:
-    """Return the tree of a YAML text. Raises WrongFile, and YamlMissing."""
+def tree_of_yaml(text: str, file: str, most: int = MAX_NODES) -> Node:
+    """Return the tree of a YAML text with at most so many values. Raises WrongFile, and YamlMissing."""
     reader = _library()(typ="safe", pure=True)
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
+    _check_size(text, file, most)
     try:
         found = reader.compose(text)
     except MarkedYAMLError as error:
@@ -82,13 +87,25 @@ def tree_of_yaml(text: str, file: str) -> Node:
         if mark and mark.buffer[mark.pointer : mark.pointer + 1] == "\t":
             fault = _("A tab is not allowed here. Indent YAML with spaces.")
         raise WrongFile(file, [Fault(place, fault)]) from error
-    except (YAMLError, ValueError, RecursionError) as error:  # such as a character that YAML does not allow
+    except RecursionError as error:
+        raise too_large(file, Place(1, 1)) from error
+    except (YAMLError, ValueError) as error:  # such as a character that YAML does not allow
         at = getattr(error, "position", 0) or 0
         line_start = text.rfind("\n", 0, at) + 1
         place = Place(text.count("\n", 0, at) + 1, at - line_start + 1)
         problem = getattr(error, "reason", "") or str(error)
         raise WrongFile(file, [Fault(place, _("Not YAML: %(problem)s.") % {"problem": problem})]) from error
-    return Node(None, Place(1, 1)) if found is None else _Tree(file).of(found, 0)
+    return Node(None, Place(1, 1)) if found is None else _Tree(file, most, _MAX_GROWTH * len(text)).of(found, 0)
+
+
+def _check_size(text: str, file: str, most: int) -> None:
+    """Raise WrongFile for a text that takes long to parse: by its values, and by brackets open in one line."""
+    depth = 0
+    for number, found in enumerate(_MARK.finditer(text)):
+        mark = found[0]
+        depth = 0 if mark == "\n" else depth + (mark in "[{") - (mark in "]}")
+        if number > most or depth > MAX_DEPTH:
+            raise too_large(file, Place(text.count("\n", 0, found.start()) + 1, 1))
 
 
 def composed(text: str) -> Any:
@@ -131,14 +148,15 @@ def _library() -> Any:
 class _Tree:
     """Converts ruamel's nodes to ours."""
 
-    def __init__(self, file: str) -> None:
-        self._file, self._nodes = file, 0
+    def __init__(self, file: str, nodes_left: int, characters_left: int) -> None:
+        self._file, self._nodes_left, self._characters_left = file, nodes_left, characters_left
 
     def of(self, node: Any, depth: int) -> Node:
         place = Place(node.start_mark.line + 1, node.start_mark.column + 1)
-        self._nodes += 1
-        if depth > MAX_DEPTH or self._nodes > MAX_NODES:  # also if a reference contains itself
-            raise WrongFile(self._file, [Fault(place, _("This is too large or too deep for a rules file."))])
+        self._nodes_left -= 1
+        self._characters_left -= len(node.value)
+        if depth > MAX_DEPTH or min(self._nodes_left, self._characters_left) < 0:  # also if a reference contains itself
+            raise too_large(self._file, place)
         if node.id == "mapping":
             return Node(Pairs(tuple(self._pairs(node, depth))), place)
         if node.id == "sequence":

@@ -13,6 +13,7 @@ from django.utils.translation import ngettext
 
 from ....databases import as_committed
 from ....engine.base import Version
+from ...formatting import listed
 from .. import storage
 from ..compiler import snapshot_of_rows
 from ..tables import models
@@ -146,7 +147,7 @@ def _notes_on_tiers(now: Snapshot, then: Snapshot, assigned: Mapping[str, int]) 
     again = [pair.after["slug"] for pair in pairs(now["tiers"], then["tiers"]) if pair.after and not pair.before]
     if again:
         text = _("Assignments are not part of a version. Tiers that come back have none: %(tiers)s.")
-        yield text % {"tiers": ", ".join(again)}
+        yield text % {"tiers": listed(again)}
 
 
 def _notes_on_rules(now: Snapshot, then: Snapshot) -> Iterator[str]:
@@ -157,16 +158,16 @@ def _notes_on_rules(now: Snapshot, then: Snapshot) -> Iterator[str]:
         text = _(
             "Rules that did not exist then are deleted: %(rules)s. The history keeps them, so you can bring them back."
         )
-        yield text % {"rules": ", ".join(deleted)}
+        yield text % {"rules": listed(deleted)}
     if off := sorted(gone & out_then):
         text = _("Rules that could not be enforced then are switched off: %(rules)s.")
-        yield text % {"rules": ", ".join(off)}
+        yield text % {"rules": listed(off)}
     if lost := sorted(out_then - gone - out_now):
         text = _("Rules that could not be enforced then are in no version, and do not come back: %(rules)s.")
-        yield text % {"rules": ", ".join(lost)}
+        yield text % {"rules": listed(lost)}
     if staying := sorted(out_now - {rule["slug"] for rule in then["rules"]}):
         text = _("Rules that cannot be enforced now stay as they are, not in force: %(rules)s.")
-        yield text % {"rules": ", ".join(staying)}
+        yield text % {"rules": listed(staying)}
     if now["enforcement"] and then.get("enforcement", True) is False:
         yield _("All enforcement was stopped then. It is not stopped again.")
     elif not now["enforcement"]:

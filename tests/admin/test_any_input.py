@@ -1,0 +1,244 @@
+"""Whatever staff sends to a page or to the API: it is answered, without a server error, and at little cost.
+
+The cost is processor time of this thread, which what else runs on the machine hardly changes. Counting calls would miss
+what patterns and copies of long texts take. An ordinary answer takes a tenth of MAX_SECONDS.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import re
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from time import thread_time
+from typing import Any, Final
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from django.urls import reverse
+
+from django_ratelimiter.api.urls import urlpatterns
+from django_ratelimiter.rules.files.reading import read
+from django_ratelimiter.rules.files.text.faults import WrongFile
+from tests.admin_pages import Page, fill, pages
+
+from .pages import ADD_RULE, rule_form, shown
+from .test_hostile_texts import PARAMETERS
+from .test_urls import addresses
+
+pytestmark = [pytest.mark.django_db, pytest.mark.once, pytest.mark.urls("tests.admin.any_input_urls")]
+
+MAX_SECONDS: Final = 2.0
+
+TEXTS: Final = (
+    "a" * 200_000,
+    "a " * 100_000,
+    "a,\n" * 60_000,
+    "a: b\n" * 40_000,
+    "a=b\n" * 40_000,
+    "user:" * 40_000,
+    "header:a|" * 20_000,
+    "X-RateLimit-Reference:" * 9_000,
+    "curl x " + "-d a " * 40_000,
+    "curl 'http://x/?" + "a" * 200_000 + "'",
+    "A request was rejected by " + "a, " * 60_000,
+    '{"a":' * 2_000 + "1" + "}" * 2_000,
+    "[" * 100_000,
+    '{"rule": "\\ud800", "reference": "\\ud800#\\ud800"}',
+    "curl x -H $'A: \\ud800' -d $'{\"a\":\"\\ud800\"}'",
+    "1" + "0" * 30,
+    "9" * 5_000,
+    "-1",
+    "1e999999999",
+    "NaN",
+    "user:1" + "0" * 30,
+    "id:1" + "0" * 30,
+    "\x1b[2J\x9b::add-mask::a\r\n",
+    "\u202e\ufeff\x7f\0",
+)
+
+#: What only JSON can hold.
+VALUES: Final = ("\ud800", None, True, -1, 10**30, 1e308, [[]], {"\ud800": "\ud800"}, ["a"] * 10_000, {"a": {"a": 1}})
+BODIES: Final = (
+    "[" * 100_000,
+    '{"a":' * 100_000,
+    '{"kind":' + "[" * 900 + "]" * 900 + "}",
+    '"\\ud800"',
+    '{"\\ud800": 1}',
+    "9" * 5_000,
+    "[" + "1," * 500_000 + "1]",
+    "{" + ",".join(f'"k{number}":1' for number in range(150_000)) + "}",
+    "{" + ",".join(f'"k{number}":1' for number in range(5_000)) + "}",
+    '{"known":[' + "[]," * 20_000 + "[]]}",
+    "NaN",
+    b"\xff\xfe",
+)
+
+
+class Forms(HTMLParser):
+    """The forms of a page: of each the fields, with the values that a browser would send."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[dict[str, str]] = []
+        self._select = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        name = values.get("name", "")
+        if tag == "form":
+            self.found.append({})
+        if not self.found:
+            return
+        fields = self.found[-1]
+        if tag == "select":
+            self._select = name
+        elif tag == "option" and ("selected" in values or self._select not in fields):
+            fields[self._select] = values.get("value", "")
+        elif name and tag in ("input", "textarea", "button") and "__prefix__" not in name:
+            is_off = values.get("type") in ("checkbox", "radio") and "checked" not in values
+            fields.setdefault(name, "" if is_off else values.get("value", ""))
+
+
+@pytest.fixture
+def draw(pytestconfig: pytest.Config) -> random.Random:
+    return random.Random(getattr(pytestconfig.option, "randomly_seed", 0))
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Keep no record of each answer that is an error: it would hold request and body."""
+    caplog.set_level(logging.CRITICAL, "django")
+
+
+def answered(ask: Callable[..., Any], url: str, sent: Any, **options: Any) -> Any:
+    """Return the response; it was made at little cost, and is no server error."""
+    about = f"{url}: {repr(sent)[:500]}"
+    began = thread_time()
+    try:
+        response = ask(url, sent, **options)
+    except Exception as error:
+        raise AssertionError(about) from error
+    took = thread_time() - began
+    assert response.status_code < 500, about
+    assert took < MAX_SECONDS, f"{took:.1f} s, {about}"
+    return response
+
+
+def sendings(fields: dict[str, str], draw: random.Random) -> Iterator[dict[str, str]]:
+    """Yield the fields with any text in one of them, and in all of them."""
+    for name in fields:
+        yield {**fields, name: draw.choice(TEXTS)}
+    yield {name: draw.choice(TEXTS)[: 1_000_000 // len(fields)] for name in fields}
+
+
+def all_addresses() -> dict[str, str]:
+    """Return the addresses of the admin's pages, those of one view once."""
+    found = [page.url for page in pages()] + [Page(name, name).url for name in {*addresses(admin.site.get_urls())}]
+    return {re.sub(r"\d+|\?.*", "", url): url for url in found if url}
+
+
+def test_forms(admin_client: Client, admin_user: User, draw: random.Random) -> None:
+    fill(admin_user)
+    for url in all_addresses().values():
+        page = admin_client.get(url)
+        if page.status_code != 200 or not page["Content-Type"].startswith("text/html"):
+            continue
+        for form in Forms(page.content.decode()).found:
+            own = {name: text for name, text in form.items() if name != "csrfmiddlewaretoken"}
+            for sent in sendings(own, draw) if own else ():
+                answered(admin_client.post, url, sent)
+
+
+def test_parameters(admin_client: Client, admin_user: User, draw: random.Random) -> None:
+    fill(admin_user)
+    names = sorted(
+        {*PARAMETERS, "reference", "leases", "is:user", "_forecast", "forecast-period", "mode", "limits__tier"}
+    )
+    for url in all_addresses().values():
+        for sent in sendings(dict.fromkeys(draw.sample(names, 8), ""), draw):
+            answered(admin_client.get, url.partition("?")[0], sent)
+
+
+def test_the_api(admin_client: Client, admin_user: User, draw: random.Random) -> None:
+    fill(admin_user)
+    usual = {"kind": "user", "value": str(admin_user.pk), "reason": "x", "path": "/hello/", "counter": "x"}
+    usual |= {"began_us": "1", "multiplier": "2", "until": "2027-01-01T00:00:00Z"}
+    for pattern in urlpatterns:
+        view: Any = pattern.callback.cls  # type: ignore[attr-defined]
+        url = reverse(f"ratelimiter_api:{pattern.name}", args=["search"] if "slug" in str(pattern.pattern) else [])
+        if not hasattr(view, "post"):
+            query = dict.fromkeys(("rule", "tier", "period", "until", "granularity", "by", "page", "mode"), "")
+            for sent in sendings(query, draw):
+                answered(admin_client.get, url, sent)
+            continue
+        names = view.serializer_class().fields
+        fields = {name: value for name, value in usual.items() if name in names}
+        bodies: list[Any] = [*BODIES, *({**fields, name: value} for name in names for value in VALUES)]
+        for name in names:
+            text = draw.choice(TEXTS)[:60_000]
+            bodies += [{**fields, name: value} for value in (text, [text] * 2, {text: text})]
+        for body in bodies:
+            sent = body if isinstance(body, str | bytes) else json.dumps(body)
+            answered(admin_client.post, url, sent, content_type="application/json")
+
+
+def with_faults(tiers: int, limits: int) -> str:
+    rules = {"r": {"limits": [{"tier": f"tier-nunber-{number}"} for number in range(limits)]}}
+    return json.dumps({"tiers": dict.fromkeys(f"tier-number-{number}" for number in range(tiers)), "rules": rules})
+
+
+FILES: Final = {
+    "faults.json": with_faults(2_000, 100),
+    "unknown.json": json.dumps({"rules": {f"r{number}": {"view_name": "x" * 150} for number in range(900)}}),
+    "fields.json": json.dumps({f"field-{number}": 1 for number in range(10_000)}),
+    "tiers.json": json.dumps({"tiers": dict.fromkeys(f"t{number}" for number in range(19_000))}),
+    "limits.json": json.dumps({"rules": {"r": {"limits": [{"quota": 1, "window_seconds": n} for n in range(6_000)]}}}),
+    "valid.json": json.dumps({"rules": dict.fromkeys(f"r{number}" for number in range(2_000))}),
+    "deep.json": "[" * 240_000,
+    "deep.yaml": "[" * 240_000,
+    "nested.yaml": "a: " + f"{'[' * 200}{']' * 200}," * 600,
+    "flow.yaml": "a: [" + "1," * 120_000 + "]",
+    "keys.yaml": "a: {" + ",".join(f"k{number}: 1" for number in range(20_000)) + "}",
+    "lines.yaml": "a: b\n" * 49_000,
+    "text.yaml": "a: '" + "b " * 120_000 + "'",
+    "references.yaml": f"a: &a {'b' * 90_000}\nrules:\n" + "".join(f"  r{n}: {{message: *a}}\n" for n in range(900)),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_rules_files(admin_client: Client, name: str) -> None:
+    url = reverse("admin:django_ratelimiter_rules_file")
+    page = answered(admin_client.post, url, {"file": SimpleUploadedFile(name, FILES[name].encode())})
+    assert len(page.content) < 1_000_000
+    answered(admin_client.post, url, {"text": FILES[name], "name": name, "expected": "x", "reason": ""})
+
+
+EXPLAIN, ADD_ASSIGNMENT = (reverse(f"admin:django_ratelimiter_{name}") for name in ("explain", "tierassignment_add"))
+
+
+@pytest.mark.parametrize("url", [EXPLAIN, ADD_ASSIGNMENT])
+def test_any_text_in_any_field(admin_client: Client, url: str) -> None:
+    fields = {"pasted": ""} if url == EXPLAIN else {"user": "", "group": "", "tier": "", "partition": ""}
+    for name in fields:
+        for text in TEXTS:
+            answered(admin_client.post, url, {**fields, name: text})
+
+
+def test_a_form_says_how_many_limits_it_takes(admin_client: Client) -> None:
+    page = answered(admin_client.post, ADD_RULE, {**rule_form(slug="new"), "limits-TOTAL_FORMS": "2000"})
+    assert "Please submit at most 100 forms." in shown(page)
+
+
+def test_errors_end_with_the_hundredth() -> None:
+    with pytest.raises(WrongFile) as caught:
+        read(with_faults(200, 100), "r.json")
+    assert caught.value.lines[-1] == "Only the first 100 faults are listed."
+    assert any(line.endswith("Did you mean tier-number-7?") for line in caught.value.lines)
+    assert len(str(caught.value)) < 20_000
