@@ -24,6 +24,7 @@ from .conf import settings
 from .databases import in_own_transactions
 from .decision import NOTHING_TO_DECIDE, Decision
 from .headers import may_wait, refusal, status_of, write_fields
+from .identity import meta_name
 from .identity.proxies import is_trusted_peer
 from .identity.users import UserByKey
 from .limiter import io, leases
@@ -166,7 +167,7 @@ def _forwarded_request(request: HttpRequest, path: str | None, options: GatewayO
         raise GatewayError(403, text)
     meta = {name: value for name, value in request.META.items() if name not in _OF_THE_QUESTION}
     forwarded = ForwardedRequest(environ_of(meta, request.method or "", path))
-    user = meta.get(_meta_name(options.user_header), "").strip() if options.user_header else ""
+    user = meta.get(meta_name(options.user_header), "").strip() if options.user_header else ""
     if user:
         forwarded.user = UserByKey(user)  # type: ignore[assignment]
     return forwarded
@@ -251,16 +252,12 @@ def _check_address(meta: dict[str, Any]) -> None:
     field = settings.TRUSTED_PROXIES.field
     if field is None:  # then X-Forwarded-For is read if it is present, even if it is empty
         field = "forwarded" if "HTTP_X_FORWARDED_FOR" not in meta and "HTTP_FORWARDED" in meta else "x-forwarded-for"
-    if not meta.get(_meta_name(field)):
+    if not meta.get(meta_name(field)):
         raise _lacking(field.title())
 
 
 def _lacking(field: str) -> GatewayError:
     return GatewayError(400, _("The request header %(name)s is missing or wrong.") % {"name": field})
-
-
-def _meta_name(header: str) -> str:
-    return f"HTTP_{header.upper().replace('-', '_')}"
 
 
 def error_response(error: GatewayError, options: GatewayOptions) -> HttpResponse:

@@ -16,6 +16,7 @@ from ..decision import decide as decision_from
 from ..decorators import Ratelimited
 from ..engine.base import Verdict, as_charged
 from ..exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
+from ..identity import meta_name
 from ..identity.users import UserByKey
 from ..limiter.charges import NO_ENTITLEMENT, LimitRequest, access_entry_for, build_charges, entitlement_of
 from ..limiter.path import ATTEMPTS, trials
@@ -28,7 +29,7 @@ from ..rules.tiers import Entitlement
 from ..values.access import AccessList, AccessRecord
 from .explanation import Bypass
 from .question import Question
-from .request import BuiltRequest, KnownCaller, assume_values, has_limiter, log_in, meta_name
+from .request import BuiltRequest, KnownCaller, assume_values, has_limiter, log_in
 from .views import Step, ViewCode, checks_credentials, code_of
 
 

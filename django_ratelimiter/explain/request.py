@@ -23,7 +23,7 @@ from django.utils.translation import gettext as _
 
 from ..conf import django_setting, settings
 from ..gateway import GatewayError, GatewayOptions, environ_of
-from ..identity import Identity
+from ..identity import Identity, meta_name
 from ..middleware import ASKED_BY_GATEWAYS
 from ..rules.routes import all_views
 from ..rules.tiers import is_known_api_key
@@ -277,12 +277,6 @@ def _sent(text: str) -> bytes:
 def _as_read(text: str) -> str:
     """Return how a server decodes them in a header field and in a query."""
     return _sent(text).decode("latin-1")
-
-
-def meta_name(header: str) -> str:
-    """Return the name of a request header in META."""
-    name = header.upper().replace("-", "_")
-    return name if name in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{name}"
 
 
 def _add_session(http: BuiltRequest, question: Question) -> None:

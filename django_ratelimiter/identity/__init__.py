@@ -36,6 +36,7 @@ __all__ = [
     "digest",
     "hash_api_key",
     "identify",
+    "meta_name",
     "partition",
 ]
 
@@ -234,7 +235,7 @@ def _api_key(request: HttpRequest) -> str | None:
 
 
 def _raw_api_key(request: HttpRequest) -> str | None:
-    field = _meta_name(settings.API_KEY_HEADER)
+    field = meta_name(settings.API_KEY_HEADER)
     raw: str = (request.META.get(field) or "").strip()
     if field == "HTTP_AUTHORIZATION":
         scheme, _, credentials = raw.rpartition(" ")
@@ -243,7 +244,7 @@ def _raw_api_key(request: HttpRequest) -> str | None:
 
 
 def _header(request: HttpRequest, name: str) -> str | None:
-    value: str | None = request.META.get(_meta_name(name))
+    value: str | None = request.META.get(meta_name(name))
     return value.strip() if value else None
 
 
@@ -294,7 +295,8 @@ _FINDERS: Final[Mapping[str, Callable[[HttpRequest], str | None]]] = {
 
 
 @lru_cache(maxsize=64)
-def _meta_name(header: str) -> str:
+def meta_name(header: str) -> str:
+    """Return the name of a request header in META."""
     name = header.upper().replace("-", "_")
     return name if name in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{name}"
 

@@ -13,10 +13,23 @@ from .io import IO, LOOP, THREAD
 from .metered import MeteredCost
 from .path import decide, decide_latest, peek_decision
 from .refunds import arefund, mark_failed, refund
+from .resets import reset_counters
 from .slots import Slot
 from .templates import MaxDelay
 
-__all__ = ["acheck", "apeek", "arefund", "charge", "check", "mark_failed", "peek", "refund", "slot"]
+__all__ = [
+    "acheck",
+    "apeek",
+    "arefund",
+    "areset",
+    "charge",
+    "check",
+    "mark_failed",
+    "peek",
+    "refund",
+    "reset",
+    "slot",
+]
 
 
 def check(
@@ -79,6 +92,43 @@ def charge(request: Any, *, scope: str | None = None, cost: int = 1, extra: Sequ
         return await decide(io, limit_request(request, scope, cost, max_delay, inline=tuple(extra)))
 
     return MeteredCost(request, decide_once, cost)
+
+
+def reset(
+    *,
+    rule: str | None = None,
+    user: Any = None,
+    ip: str | None = None,
+    api_key: str | None = None,
+    session: Any = None,
+    **identities: str | None,
+) -> list[str]:
+    """Reset a caller's counters: the next request has the full quota. Returns the slugs of the rules that have some.
+
+    The caller is named as rules count it: a counter is reset if its rule is split by the named values alone. user: a
+    user, or a primary key. ip: an address. api_key: a key as it was sent, its hash, or what API_KEY_RESOLVER returns.
+    session: `request.session`, or its key. identities: other values, such as `tenant="acme"`, or
+    `**{"field:username": "ann"}`. rule: the slug of one rule; `None` = all. Counters that all callers share stay.
+    Raises ValueError if this names no counter, and EngineUnavailable.
+    """
+    return run_sync(reset_counters(THREAD, rule, _named(user, ip, api_key, session, identities)))
+
+
+async def areset(
+    *,
+    rule: str | None = None,
+    user: Any = None,
+    ip: str | None = None,
+    api_key: str | None = None,
+    session: Any = None,
+    **identities: str | None,
+) -> list[str]:
+    """Reset a caller's counters without blocking the event loop; see `reset`."""
+    return await reset_counters(LOOP, rule, _named(user, ip, api_key, session, identities))
+
+
+def _named(user: Any, ip: str | None, api_key: str | None, session: Any, others: dict[str, Any]) -> dict[str, Any]:
+    return {"user": user, "ip": ip, "api_key": api_key, "session": session, **others}
 
 
 def slot(scope: str, *, cost: int | None = None, max_wait: float | None = None, partition: str | None = None) -> Slot:

@@ -59,6 +59,9 @@ class IO(Protocol):
     def release(self, verdicts: Sequence[Verdict]) -> Awaitable[None]:
         """End the leases of these verdicts."""
 
+    def reset(self, charges: Sequence[Charge]) -> Awaitable[None]:
+        """Delete the counters of these charges."""
+
     def send(self, signal: Signal, sender: type, **named: Any) -> Awaitable[object]:
         """Send a signal. Exceptions of receivers are logged by Django and not raised."""
 
@@ -95,6 +98,9 @@ class ThreadIO:
 
     async def release(self, verdicts: Sequence[Verdict]) -> None:
         get_engine().release(verdicts)
+
+    async def reset(self, charges: Sequence[Charge]) -> None:
+        get_engine().reset(charges)
 
     async def send(self, signal: Signal, sender: type, **named: Any) -> None:
         signal.send_robust(sender, **named)
@@ -159,6 +165,9 @@ class LoopIO:
 
     async def release(self, verdicts: Sequence[Verdict]) -> None:
         await (await _engine()).release(verdicts)
+
+    async def reset(self, charges: Sequence[Charge]) -> None:
+        await (await _engine()).reset(charges)
 
     async def send(self, signal: Signal, sender: type, **named: Any) -> None:
         await signal.asend_robust(sender, **named)  # calls synchronous receivers in a thread

@@ -110,6 +110,13 @@ def test_what_an_earlier_shard_spent_is_given_back(engine: Any) -> None:
     assert remaining(engine, first, last) == [4, 0]
 
 
+def test_counters_are_reset_in_every_shard(engine: Any) -> None:
+    charges = [charge(3), charge(40), charge(50)]
+    engine.check(charges)
+    engine.reset(charges[1:])
+    assert remaining(engine, *charges) == [4, 5, 5]
+
+
 @pytest.mark.parametrize("places", [(3, 40, 50), (40, 3, 50), (50, 3, 40)])
 def test_receipts_are_given_back_wherever_they_lie_if_the_call_is_refused(engine: Any, places: tuple[int, ...]) -> None:
     brought, passing, refusing = (charge(place) for place in places)

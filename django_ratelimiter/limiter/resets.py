@@ -1,0 +1,114 @@
+"""Resetting a caller's counters from code, such as after a password reset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from django.http import HttpRequest
+
+from ..conf import settings
+from ..engine.base import Charge
+from ..exceptions import RulesUnavailable, StaleRules
+from ..identity import Identity, digest, meta_name, session_value
+from ..identity.users import UserByKey
+from ..rules import cache, inline
+from ..rules.records import RuleRecord
+from ..rules.ruleset import RuleSet
+from ..rules.tiers import Entitlement
+from ..values.partitions import encode_partition, is_identity
+from .io import IO
+from .path import ATTEMPTS
+from .templates import RuleTemplate
+
+
+async def reset_counters(io: IO, slug: str | None, given: Mapping[str, Any]) -> list[str]:
+    """Reset the counters of a caller, and return the slugs of their rules. slug: of one rule; `None` = all rules.
+
+    given: the caller's values, by the names that rules are split by.
+    """
+    values = await io.look_up(_values_of, {name: value for name, value in given.items() if value is not None})
+    rules = await _rules_in_force(io)
+    charges = {
+        rule.slug: _charges(rules, rule, digest(value))
+        for rule in _rules_named(rules, slug)
+        for value in [_partition(rule, values)]
+        if value is not None
+    }
+    if slug is not None and slug not in charges:
+        raise ValueError(_why_not(rules, slug))
+    await io.reset([charge for found in charges.values() for charge in found])
+    return [*charges]
+
+
+async def _rules_in_force(io: IO) -> RuleSet:
+    """Return the rules that the engine decides by now: their names of counters may differ from those of older rules."""
+    for _ in range(ATTEMPTS):
+        rules = await io.look_up(cache.current_rules, together=True)
+        try:
+            await io.check((), rules.compared_as)
+        except StaleRules as stale:
+            await io.look_up(cache.reload, stale, rules, together=True)
+        else:
+            return rules
+    raise RulesUnavailable(f"The rules were replaced {ATTEMPTS} times during one reset.")
+
+
+def _values_of(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the caller's values as a request of this caller has them. Raises ValueError."""
+    if not given:
+        raise ValueError("reset: name the caller, as in reset(user=user) or reset(ip=address).")
+    request = HttpRequest()
+    identity = Identity(request)
+    for name, value in given.items():
+        if not is_identity(name):
+            raise ValueError(f"reset: rules are not split by {name!r}.")
+        if name == "user":
+            request.user = value if hasattr(value, "is_authenticated") else UserByKey(str(value))  # type: ignore[assignment]
+        elif name == "ip":
+            request.META["REMOTE_ADDR"] = value.partition("/")[0]
+        elif name == "api_key":
+            request.META[meta_name(settings.API_KEY_HEADER)] = value
+            identity.assume(name, identity.value(name) or value)
+        else:
+            identity.assume(name, session_value(value) or "" if hasattr(value, "session_key") else str(value))
+    values = {name: identity.value(name) for name in given}
+    if missing := [name for name, value in values.items() if value is None]:
+        raise ValueError(f"reset: {', '.join(missing)} must be the value of a caller, not {given[missing[0]]!r}.")
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _rules_named(rules: RuleSet, slug: str | None) -> Iterable[RuleRecord]:
+    return [rule for rule in (*rules.rules, *inline.registered()) if slug is None or rule.slug == slug]
+
+
+def _partition(rule: RuleRecord, values: Mapping[str, str]) -> str | None:
+    """Return the value that splits the rule's counters for this caller; `None` = not known, or all callers share one.
+
+    A rule that counts requests without a value by address has a counter of the address, too.
+    """
+    for names in (rule.partition_by, ("ip",) if rule.missing_partition == "ip" else ()):
+        if names and values.keys() >= {*names}:
+            return encode_partition([(name, values[name]) for name in names])
+    return None
+
+
+def _charges(rules: RuleSet, rule: RuleRecord, partition: str) -> list[Charge]:
+    """Return a charge for each of the rule's counters of this partition, whatever tier the caller has or had."""
+    found: dict[tuple[str, str], Charge] = {}
+    for tier in rule.limits:
+        template = RuleTemplate(rule, Entitlement(rules.tiers.get(tier) if tier else None))
+        for each in template.charges(None, None):
+            charge = each.fill(partition)
+            found[charge.key, charge.limit.tag] = charge
+    return [*found.values()]
+
+
+def _why_not(rules: RuleSet, slug: str) -> str:
+    """Return why no counter of this rule can be reset for a caller."""
+    rule = next(iter(_rules_named(rules, slug)), None)
+    if rule is None:
+        return f"reset: there is no rule {slug!r}."
+    if not rule.partition_by:
+        return f"reset: all callers share the counters of {slug!r}; reset them in the admin."
+    return f"reset: {slug!r} is split by {' and '.join(rule.partition_by)}; give these values of the caller."
