@@ -11,8 +11,10 @@ import pytest
 from asgiref.sync import async_to_sync
 from asgiref.testing import ApplicationCommunicator
 from django.contrib.auth.models import User
-from django.test import AsyncClient, Client, override_settings
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client, modify_settings, override_settings
 from django.urls import path
+from django.views.decorators.http import condition
 
 from .conftest import Clock, MakeRule
 
@@ -122,3 +124,23 @@ def test_what_is_no_request_passes() -> None:
 
     async_to_sync(recipe("Plain ASGI").RateLimited(lifespan))({"type": "lifespan"}, None, None)
     assert seen == ["lifespan"]
+
+
+@condition(etag_func=lambda _request: '"1"')
+def unchanged(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("text")
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_response_that_is_not_modified_is_free(
+    client: Client, async_client: AsyncClient, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    make_rule("all", quota=2)
+    made = recipe("Not modified").free_if_not_modified
+    monkeypatch.setattr(f"{__name__}.free_if_not_modified", made, raising=False)
+    get: Any = client.get if kind == "sync" else async_to_sync(async_client.get)
+    middleware = modify_settings(MIDDLEWARE={"append": f"{__name__}.free_if_not_modified"})
+    with middleware, override_settings(ROOT_URLCONF=(path("unchanged/", unchanged),)):
+        answers = [get("/unchanged/", headers={"If-None-Match": tag}) for tag in ('"0"', '"1"', '"1"', '"0"', '"1"')]
+    assert [answer.status_code for answer in answers] == [200, 304, 304, 200, 429]
+    assert [answer["X-RateLimit-Remaining"] for answer in answers] == ["1", "1", "1", "0", "0"]
