@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from operator import itemgetter
@@ -53,18 +53,22 @@ class RuleTemplate:
 
     label: what usage is counted under; `None` = it is not. source: which value distinguishes callers: one name if its
     values are short; `None` if the rule is not split; else the rule itself, which is split by another name or by
-    several. needs_body: one of its values is a field of the body.
+    several.
     """
 
-    __slots__ = ("label", "needs_body", "records", "rule", "source", "tier")
+    __slots__ = ("label", "records", "rule", "source", "tier")
 
     def __init__(self, rule: RuleRecord, entitlement: Entitlement) -> None:
         self.rule, self.tier = rule, entitlement.tier
         self.records = rule.limits_for(*entitlement)
         self.label = f"{rule.slug}|{entitlement.tier or ''}" if is_listed(rule.slug) else None
         alone = rule.partition_by[0] if len(rule.partition_by) == 1 and rule.missing_partition != "ip" else None
-        self.needs_body = any(name.startswith("field:") for name in rule.partition_by)
         self.source = None if not rule.partition_by else alone if alone in IDENTITIES else rule
+
+    @property
+    def needs_body(self) -> bool:
+        """True if one of its values is a field of the body."""
+        return any(name.startswith("field:") for name in self.rule.partition_by)
 
     def charges(self, cost: int | None, max_delay: MaxDelay, *, is_missing: bool = False) -> list[ChargeTemplate]:
         """Return one charge for each limit.
@@ -98,9 +102,9 @@ class RuleTemplate:
         ]
 
 
-def mixes_body(templates: Iterable[RuleTemplate]) -> bool:
+def mixes_body(templates: Sequence[RuleTemplate]) -> bool:
     """Return whether some of these rules need the body, and some do not."""
-    return len({template.needs_body for template in templates if template.records}) > 1
+    return len(templates) > 1 and len({template.needs_body for template in templates if template.records}) > 1
 
 
 class ChargeList(list[Charge]):
