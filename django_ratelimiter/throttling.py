@@ -74,19 +74,44 @@ class _CurrentRates:
         return api_settings.DEFAULT_THROTTLE_RATES
 
 
+class _CacheWithHistory:
+    """The cache, in which a decided throttle finds its history, as subclasses of DRF's throttles do."""
+
+    def __init__(self, throttle: SimpleRateThrottle, cache: Any) -> None:
+        self._throttle, self._cache = throttle, cache
+
+    def get(self, key: str, *default: Any, **options: Any) -> Any:
+        throttle = self._throttle
+        return throttle.history if key == throttle.key else self._cache.get(key, *default, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cache, name)
+
+
+class _Cache:
+    """DRF's cache; for an instance that has decided a request, with its history."""
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        cache = throttling.SimpleRateThrottle.cache
+        return cache if instance is None or instance._decision is None else _CacheWithHistory(instance, cache)
+
+
 class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
     """Replacement for DRF's class of this name. Decides exactly and atomically, together with the rule set.
 
     Subclasses can set and override the same names as in DRF. If several throttles of a view apply, and one rejects a
     request, none is charged. Rates up to 10,000 requests are exact; above that, `sliding_window_counter` is used.
-    `cache` is not used. A subclass's own `timer` sets the limiter's time, too.
+    `cache` stores nothing, but subclasses can read the history there. A subclass's own `timer` sets the limiter's time,
+    too.
 
     As in DRF, results are attributes of the instance. They are local to the thread, so instances can be shared.
     """
 
     decides_rules = True
     THROTTLE_RATES = _CurrentRates()
+    cache = _Cache()
 
+    key: Any = None
     num_requests: int | None
     duration: Any
     _system_timer: ClassVar[Any] = throttling.SimpleRateThrottle.timer
