@@ -43,7 +43,14 @@ def fields_of(request: HttpRequest) -> Mapping[str, object]:
 
 def is_unread(request: Any) -> bool:
     """Return whether `fields_of` would read a body, or parse one."""
-    return _may_have_fields(request.content_type or "") and (hasattr(request, "_body") or not request._read_started)
+    if not _may_have_fields(request.content_type or "") or _is_parsed(request):
+        return False
+    return hasattr(request, "_body") or not request._read_started
+
+
+def _is_parsed(request: Any) -> bool:
+    """Return whether a form was parsed already, as by CsrfViewMiddleware. Of other methods, Django reads no form."""
+    return hasattr(request, "_post") and (request.method == "POST" or bool(request._post))
 
 
 def _may_have_fields(kind: str) -> bool:
@@ -52,15 +59,16 @@ def _may_have_fields(kind: str) -> bool:
 
 def _read(request: HttpRequest) -> Mapping[str, object]:
     kind = request.content_type or ""
-    is_form = kind in (_FORM, _MULTIPART)
     if not _may_have_fields(kind):
         return {}
     if request.encoding and lookup(request.encoding).name != "utf-8":
         return {}
+    if kind in (_FORM, _MULTIPART) and _is_parsed(request):
+        length = len(request._body) if hasattr(request, "_body") else _said_length(request)
+        return request._post if length <= MAX_BODY else {}  # type: ignore[attr-defined]
     body = _small_body(request)
     if body is None:
-        parsed = is_form and hasattr(request, "_post") and _said_length(request) <= MAX_BODY
-        return request._post if parsed else {}  # type: ignore[attr-defined]
+        return {}
     if kind == _FORM:
         return QueryDict(body, encoding="utf-8") if body.count(b"&") < MAX_FIELDS else {}
     if kind == _MULTIPART:

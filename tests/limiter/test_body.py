@@ -10,6 +10,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.http import HttpRequest
 from django.test import RequestFactory
+from django.test.client import MULTIPART_CONTENT
 
 from django_ratelimiter import limiter
 from django_ratelimiter.decision import Decision
@@ -76,6 +77,20 @@ def test_two_calls_only_if_some_rules_need_a_body(
         calls = calls_of(in_force, monkeypatch)
         limiter.check(request_of())
     assert calls == charges
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", MULTIPART_CONTENT])
+def test_a_form_that_was_parsed_before_takes_one_call(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """As CsrfViewMiddleware does. It is not parsed again, either."""
+    data: Any = b"name=ann" if "urlencoded" in kind else {"name": "ann"}
+    request = RequestFactory().post("/", data, content_type=kind)
+    assert request.POST["name"] == "ann"
+    monkeypatch.setattr("django_ratelimiter.identity.body.QueryDict", None)
+    monkeypatch.setattr("django_ratelimiter.identity.body.MultiPartParser", None)
+    with override_rules(BY_IP, BY_NAME) as in_force:
+        calls = calls_of(in_force, monkeypatch)
+        assert [result.rule.slug for result in limiter.check(request).results] == ["by-ip", "by-name"]
+    assert calls == [2]
 
 
 def test_a_rate_in_code_is_decided_before_the_body_too(monkeypatch: pytest.MonkeyPatch) -> None:
