@@ -85,9 +85,11 @@ def _rules_named(rules: RuleSet, slug: str | None) -> Iterable[RuleRecord]:
 def _partition(rule: RuleRecord, values: Mapping[str, str]) -> str | None:
     """Return the value that splits the rule's counters for this caller; `None` = not known, or all callers share one.
 
-    A rule that counts requests without a value by address has a counter of the address, too.
+    A rule that counts requests without a value by address has a counter of the address, too. A rate in code by
+    `user_or_ip` counts by user.
     """
-    for names in (rule.partition_by, ("ip",) if rule.missing_partition == "ip" else ()):
+    by_user = ("user",) if rule.partition_by == ("user_or_ip",) else ()
+    for names in (rule.partition_by, by_user, ("ip",) if rule.missing_partition == "ip" else ()):
         if names and values.keys() >= {*names}:
             return encode_partition([(name, values[name]) for name in names])
     return None

@@ -128,12 +128,18 @@ def test_counters_under_a_later_version_of_the_rules(
     assert status(client) == 200
 
 
-def test_a_rate_in_code(reset: Reset) -> None:
+@pytest.mark.parametrize(
+    ("key", "given"), [("ip", {"ip": "127.0.0.1"}), ("user", {"user": 7}), ("user_or_ip", {"user": 7})]
+)
+def test_a_rate_in_code(reset: Reset, key: str, given: dict[str, Any]) -> None:
+    request = RequestFactory().get("/")
+    request.user = User(pk=7)
+
     def ask() -> bool:
-        return is_ratelimited(RequestFactory().get("/"), group="g", key="ip", rate="1/h", increment=True)
+        return is_ratelimited(request, group="g", key=key, rate="1/h", increment=True)
 
     assert [ask(), ask()] == [False, True]
-    [slug] = reset(ip="127.0.0.1")
+    [slug] = reset(**given)
     assert slug.startswith("code:g.")
     assert not ask()
 
