@@ -1,0 +1,95 @@
+"""Fields of GraphQL are counted as the docs show it, with each of the two libraries that is installed."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import pytest
+from django.test import Client, override_settings
+from django.urls import path
+
+from .conftest import MakeRule
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("clock")]
+
+PAGE = (Path(__file__).parents[2] / "docs/howto/graphql.md").read_text("utf-8")
+STRAWBERRY_FIELD, GRAPHENE_FIELD, CALLS_OF, STRAWBERRY_VIEW, GRAPHENE_VIEW = re.findall(
+    r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
+)
+GUESS = 'login(name: "ann", password: "%s")'
+
+
+@pytest.fixture(params=["strawberry", "graphene_django"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a library; the page's views are at one/ and, for batches, at batch/."""
+    pytest.importorskip(request.param, reason=f"{request.param} is not installed")
+    is_strawberry, recipe = request.param == "strawberry", cast(Any, ModuleType("recipe"))
+    monkeypatch.setitem(sys.modules, "recipe", recipe)  # strawberry looks up the annotations there
+    for block in CALLS_OF, *([STRAWBERRY_FIELD, STRAWBERRY_VIEW] if is_strawberry else [GRAPHENE_FIELD, GRAPHENE_VIEW]):
+        exec(block, recipe.__dict__)
+    if is_strawberry:
+        batches = pytest.importorskip("strawberry.schema.config").StrawberryConfig(
+            batching_config={"max_operations": 10}
+        )
+        schema = recipe.strawberry.Schema(query=recipe.Query, mutation=recipe.Mutation, config=batches)
+        one = batch = recipe.LimitedView.as_view(schema=schema, multipart_uploads_enabled=True)
+    else:
+        one, batch = (recipe.LimitedView.as_view(schema=recipe.schema, batch=batch) for batch in (False, True))
+    recipe.urlpatterns = [path("one/", one), path("batch/", batch)]
+    with override_settings(ROOT_URLCONF=recipe):
+        yield request.param
+
+
+def answers(*bodies: Any) -> list[Any]:
+    """What the page's views answer to these bodies, each of which may be a batch."""
+    client = Client()
+    return [
+        client.post("/batch/" if isinstance(body, list) else "/one/", body, content_type="application/json")
+        for body in bodies
+    ]
+
+
+def guesses(library: str, count: int, fragment: bool = False) -> dict[str, str]:
+    rest = "" if library == "strawberry" else "{ ok }"
+    fields = " ".join(f"a{number}: {GUESS % number} {rest}" for number in range(count))
+    return {
+        "query": f"mutation {{ ...F }} fragment F on Mutation {{ {fields} }}"
+        if fragment
+        else f"mutation {{ {fields} }}"
+    }
+
+
+def test_each_call_of_a_field_is_counted(library: str, make_rule: MakeRule) -> None:
+    make_rule("fields", quota=3, scope="login-field", partition_by=["ip"])
+    first, second = answers(guesses(library, 5), [guesses(library, 1)])
+    assert (first.status_code, len(first.json()["errors"])) == (200, 2)
+    assert [value is not None for value in first.json()["data"].values()] == [True, True, True, False, False]
+    assert "Rejected by fields" in second.json()[0]["errors"][0]["message"]
+
+
+def test_a_request_costs_what_its_aliases_call(library: str, make_rule: MakeRule) -> None:
+    make_rule("logins", quota=5, scope="logins", partition_by=["ip"])
+    plain, inside = guesses(library, 3), guesses(library, 3, fragment=True)
+    found = answers(plain, {"query": "{ version }"}, inside, [guesses(library, 1), inside], guesses(library, 2))
+    assert [answer.status_code for answer in found] == [200, 200, 429, 429, 200]
+    assert found[0]["RateLimit"].startswith('"logins";r=2;')
+    assert found[2]["Content-Type"] == "application/problem+json"
+
+
+def test_no_other_form_of_a_body_evades_it(library: str, make_rule: MakeRule) -> None:
+    make_rule("logins", quota=5, scope="logins", partition_by=["ip"])
+    many, client = guesses(library, 6), Client()
+    forms = client.post("/one/", {"operations": json.dumps(many), "map": "{}", **many})
+    in_url = client.get("/one/", many)
+    deep = client.post("/one/", {"query": "{ version" + "{a" * 9_000 + "}" * 9_001}, "application/json")
+    endless = client.post("/one/", {"query": "mutation { ...F } fragment F on Mutation { ...F }"}, "application/json")
+    assert [forms.status_code, in_url.status_code] == [429, 429]
+    assert "nested too deeply" in deep.content.decode() or deep.status_code == 400
+    assert endless.status_code == (200 if library == "strawberry" else 400)
+    assert "spread fragment" in endless.content.decode().lower()
