@@ -64,9 +64,9 @@ def _values_of(given: Mapping[str, Any]) -> dict[str, str]:
         if not is_identity(name):
             raise ValueError(f"reset: rules are not split by {name!r}.")
         if name == "user":
-            request.user = value if hasattr(value, "is_authenticated") else UserByKey(str(value))  # type: ignore[assignment]
+            request.user = value if hasattr(value, "pk") else UserByKey(str(value))  # type: ignore[assignment]
         elif name == "ip":
-            request.META["REMOTE_ADDR"] = value.partition("/")[0]
+            request.META["REMOTE_ADDR"] = str(value).partition("/")[0]
         elif name == "api_key":
             request.META[meta_name(settings.API_KEY_HEADER)] = value
             identity.assume(name, identity.value(name) or value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def test_a_user_is_forgiven_and_nobody_else(
     ("names", "sent", "given"),
     [
         (["ip"], {"REMOTE_ADDR": "192.0.2.7"}, {"ip": "192.0.2.7"}),
-        (["ip"], {"REMOTE_ADDR": "2001:db8::1"}, {"ip": "2001:db8::ffff"}),
+        (["ip"], {"REMOTE_ADDR": "2001:db8::1"}, {"ip": ip_address("2001:db8::ffff")}),
         (["field:username"], {"data": {"username": " Ann "}}, {"field:username": "ann"}),
         (["header:X-Org", "ip"], {"headers": {"X-Org": "acme"}}, {"header:X-Org": "acme", "ip": "127.0.0.1"}),
         (["tenant"], {"headers": {"X-Host-Tenant": "acme"}}, {"tenant": "acme"}),
@@ -149,6 +150,7 @@ def test_a_rate_in_code(reset: Reset, key: str, given: dict[str, Any]) -> None:
     [
         ({}, "name the caller"),
         ({"user": AnonymousUser()}, "user must be the value of a caller"),
+        ({"user": User()}, "user must be the value of a caller"),
         ({"ip": "nowhere"}, "ip must be the value of a caller, not 'nowhere'"),
         ({"ip": "192.0.2.7", "colour of hair": "red"}, "not split by 'colour of hair'"),
         ({"ip": "192.0.2.7", "rule": "nothing"}, "there is no rule 'nothing'"),
