@@ -20,7 +20,7 @@ from ..rules.stored.compiler import snapshot_of_rows
 from ..values.bounds import closest
 from .callers import check_callables, check_client_choices, check_identities, check_template, check_trust
 from .collecting import check_collecting
-from .common import TAG, are_invalid, by_rules, from_database, import_or_none, is_subclass, rules_in_force
+from .common import SYMPTOMS, TAG, are_invalid, by_rules, from_database, import_or_none, is_subclass, rules_in_force
 from .gateways import check_gateways
 from .other_limiters import check_settings_of_django_ratelimit
 from .paths import check_admin, check_exempt, check_prefix, check_targets
@@ -76,7 +76,7 @@ def check_engine(**_kwargs: object) -> list[CheckMessage]:
     return [
         checks.Warning(
             "Each process counts requests in its own memory, so each process allows the whole limit.",
-            hint="Name a Redis entry of CACHES in RATELIMITER['CACHE_ALIAS'].",
+            hint=f"Name a Redis entry of CACHES in RATELIMITER['CACHE_ALIAS']. See {SYMPTOMS}",
             id=f"{TAG}.W002",
         )
     ]
@@ -91,7 +91,7 @@ def check_middleware(**_kwargs: object) -> list[CheckMessage]:
             checks.Warning(
                 "RateLimitMiddleware is not in MIDDLEWARE: only views with @ratelimit or a throttle class of this "
                 "package, and code that calls the limiter, are limited.",
-                hint=f'Add "{_MIDDLEWARE}" to MIDDLEWARE, after AuthenticationMiddleware.',
+                hint=f'Add "{_MIDDLEWARE}" to MIDDLEWARE, after AuthenticationMiddleware. See {SYMPTOMS}',
                 id=f"{TAG}.W001",
             )
         ]
@@ -101,7 +101,7 @@ def check_middleware(**_kwargs: object) -> list[CheckMessage]:
     return [
         checks.Error(
             "RateLimitMiddleware is before AuthenticationMiddleware in MIDDLEWARE, so it does not know the user.",
-            hint="Move RateLimitMiddleware below AuthenticationMiddleware.",
+            hint=f"Move RateLimitMiddleware below AuthenticationMiddleware. See {SYMPTOMS}",
             id=f"{TAG}.E005",
         )
     ]
@@ -123,7 +123,7 @@ def check_proxies(**_kwargs: object) -> list[CheckMessage]:
             f"{signs[0]} indicates a proxy, but RATELIMITER['TRUSTED_PROXIES'] trusts none: "
             f"all clients share the proxy's address in rules by IP address: {', '.join(slugs)}.",
             hint='Name the networks of your proxies, such as ["10.0.0.0/8"], "unix" for a Unix socket, '
-            "or give their number.",
+            f"or give their number. See {SYMPTOMS}",
             id=f"{TAG}.W005",
         )
     ]

@@ -19,6 +19,9 @@ from ..rules.stored import storage, tables
 
 TAG: Final = "django_ratelimiter"
 
+#: The page with the causes of limits that reject everybody, or nobody, or count twice.
+SYMPTOMS: Final = "https://django-tiered-ratelimiter.readthedocs.io/page/howto/symptoms.html"
+
 T = TypeVar("T")
 
 _known_rules: ContextVar[RuleSet | None] = ContextVar("known_rules", default=None)

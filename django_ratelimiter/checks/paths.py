@@ -12,7 +12,7 @@ from ..conf import django_setting, script_name, settings
 from ..middleware import exempt_paths
 from ..rules.records import RuleRecord
 from ..rules.routes import is_translated, unknown_names, views
-from .common import TAG, are_invalid, rules_in_force
+from .common import SYMPTOMS, TAG, are_invalid, rules_in_force
 
 #: The end of the URL name of the list of rules, in any AdminSite.
 _LIST_OF_RULES: Final = ":django_ratelimiter_rule_changelist"
@@ -37,7 +37,7 @@ def check_exempt(**_kwargs: object) -> list[CheckMessage]:
         checks.Warning(
             f"These rules never apply in the middleware, because their paths are exempt: {', '.join(slugs)}.",
             hint="Set RATELIMITER['EXEMPT_PATHS'] to the paths that no rule applies to, without the paths of "
-            "these rules.",
+            f"these rules. See {SYMPTOMS}",
             id=f"{TAG}.W012",
         )
     ]
@@ -99,7 +99,7 @@ def check_targets(**_kwargs: object) -> list[CheckMessage]:
             f"Rule {rule.slug} {_NOWHERE[found.field].format(found.name)}."
             + (f" Did you mean {found.close!r}?" if found.close else ""),
             hint="Correct the rule in the admin. View names have their namespace in front, as in reverse(); a route is "
-            "the whole pattern of urls.py, without a slash at its start.",
+            f"the whole pattern of urls.py, without a slash at its start. See {SYMPTOMS}",
             id=f"{TAG}.W019",
         )
         for rule in rules_in_force()

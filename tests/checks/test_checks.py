@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from django.test import override_settings
 
 from django_ratelimiter import checks
 from django_ratelimiter.checks import DJANGOS
+from django_ratelimiter.checks.common import SYMPTOMS
 from django_ratelimiter.middleware import RateLimitMiddleware
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules.stored import tables
@@ -93,7 +95,15 @@ def test_a_wrong_entry_is_told_once_and_breaks_no_other_check(wrong: Any) -> Non
 
 def test_the_memory_engine_with_debug_off() -> None:
     with override_settings(RATELIMITER={}, DEBUG=False):
-        assert ids(checks.check_engine()) == ["W002"]
+        [message] = checks.check_engine()
+    assert (ids([message]), SYMPTOMS in (message.hint or "")) == (["W002"], True)
+
+
+def test_the_page_of_symptoms_is_where_the_docs_are() -> None:
+    root = Path(__file__).parents[2]
+    docs = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Documentation"]
+    site, _, page = SYMPTOMS.partition("/page/")
+    assert (site, (root / "docs" / page).with_suffix(".md").is_file()) == (docs, True)
 
 
 def test_the_memory_engine_with_debug_on() -> None:
@@ -215,12 +225,14 @@ def test_a_missing_middleware() -> None:
         [message] = checks.check_middleware()
     assert ids([message]) == ["W001"]
     assert "only views with @ratelimit or a throttle class of this package" in message.msg
+    assert SYMPTOMS in (message.hint or "")
 
 
 @pytest.mark.parametrize("own", [MIDDLEWARE, "tests.checks.test_checks.OwnMiddleware"])
 def test_a_middleware_before_authentication(own: str) -> None:
     with override_settings(MIDDLEWARE=[SESSIONS, own, AUTHENTICATION]):
-        assert ids(checks.check_middleware()) == ["E005"]
+        [message] = checks.check_middleware()
+    assert (ids([message]), SYMPTOMS in (message.hint or "")) == (["E005"], True)
     with override_settings(MIDDLEWARE=[own, SESSIONS, AUTHENTICATION]):
         assert ids(checks.check_middleware()) == ["E005"]
 
@@ -244,6 +256,7 @@ def test_an_address_asked_for_behind_an_untrusted_proxy(signs: dict[str, Any], f
         messages = checks.check_proxies()
     assert ids(messages) == ["W005"]
     assert "addresses" in messages[0].msg
+    assert SYMPTOMS in (messages[0].hint or "")
     assert next(iter(signs)) in messages[0].msg
 
 

@@ -17,6 +17,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from django_ratelimiter import checks
+from django_ratelimiter.checks.common import SYMPTOMS
 from django_ratelimiter.decorators import ratelimit
 
 from ..admin.rules import own_site
@@ -123,6 +124,7 @@ def test_rules_for_what_the_urls_lack(fields: dict[str, Any], says: str | None) 
     messages = checks.check_targets()
     assert ids(messages) == (["W019"] if says else [])
     assert says is None or ("Rule lost " in messages[0].msg and says in messages[0].msg)
+    assert all(SYMPTOMS in (message.hint or "") for message in messages)
 
 
 @pytest.mark.django_db

@@ -11,6 +11,7 @@ from django.utils import timezone
 from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
 
+from ...checks.common import SYMPTOMS
 from ...rules.formatting import moment_in_words
 from ...rules.stored import tables
 from ...usage.reports.chart import number
@@ -104,7 +105,7 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
         }
     if viewer.sees_rules:
         items += rule_items(read_rule_doubts(), links, viewer)
-    return {**context, "items": items}
+    return {**context, "items": items, "symptoms_url": SYMPTOMS}
 
 
 def _version(status: Status, viewer: Viewer) -> Mapping[str, Any] | None:

@@ -21,6 +21,7 @@ from django_ratelimiter import admin as pages
 from django_ratelimiter.admin.overview import health
 from django_ratelimiter.admin.overview.status import read_status
 from django_ratelimiter.backend import get_engine
+from django_ratelimiter.checks.common import SYMPTOMS
 from django_ratelimiter.engine.base import Version
 from django_ratelimiter.heartbeats import pulse
 from django_ratelimiter.models import Rule, RuleSetVersion, TopPartition, UsageBatch, UsageBucket, UsageEpisode
@@ -82,6 +83,7 @@ def test_knows_no_rejections_before_usage_was_collected(admin_client: Client, sa
 def test_says_how_the_limiter_stands(admin_client: Client, saved: Rule) -> None:
     text = text_of(admin_client.get(OVERVIEW))
     assert "Enforcement on Requests are decided" in text
+    assert "Does a limit reject everybody, or nobody, or count twice?" in text
     assert re.search(r"Version \d+ Saved .* by admin What Rule Export saved", text)
     assert "not yet in force everywhere" not in text
     assert re.search(
@@ -216,6 +218,7 @@ def test_names_rules_that_need_attention(admin_client: Client, saved: Rule) -> N
     assert "error Not in force: Wrong" in text
     assert "Off" not in text.partition("Needs attention")[2].partition("Rejected in")[0]
     assert f'<a href="{page_of(Rule.objects.get(slug="nowhere"))}">Nowhere</a>' in shown(response)
+    assert f'<a href="{SYMPTOMS}"' in shown(response)
 
 
 def test_says_since_when_and_by_whom_it_is_on_again(
