@@ -18,7 +18,14 @@ from ..rules.ruleset import RuleSet
 from ..rules.stored import storage
 from ..rules.stored.compiler import snapshot_of_rows
 from ..values.bounds import closest
-from .callers import check_callables, check_client_choices, check_identities, check_template, check_trust
+from .callers import (
+    check_callables,
+    check_client_choices,
+    check_identities,
+    check_leftovers,
+    check_template,
+    check_trust,
+)
 from .collecting import check_collecting
 from .common import SYMPTOMS, TAG, are_invalid, by_rules, from_database, import_or_none, is_subclass, rules_in_force
 from .gateways import check_gateways
@@ -168,8 +175,8 @@ CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (
     check_gateways,
 )
 
-#: Checks that call Redis, which is only done with `check --deploy`.
-DEPLOY_CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (check_eviction, check_scripts)
+#: Checks that call Redis, or read many rows, which is only done with `check --deploy`.
+DEPLOY_CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (check_eviction, check_scripts, check_leftovers)
 
 
 def messages_about(rules: RuleSet) -> list[CheckMessage]:

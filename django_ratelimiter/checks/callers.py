@@ -12,14 +12,17 @@ from django.template import TemplateDoesNotExist, TemplateSyntaxError
 from django.template.loader import get_template
 
 from ..conf import settings
+from ..models.people import missing_users
 from ..rules.records import RuleRecord
 from ..values.partitions import IDENTITIES
-from .common import TAG, are_invalid, import_or_none, rules_in_force
+from .common import TAG, are_invalid, from_database, import_or_none, rules_in_force
 
 #: Identities that clients can choose freely.
 _CHOSEN: Final = ("session", "header:", "field:")
 #: Networks with shorter prefixes are too large to contain only a site's proxies.
 _MIN_PREFIX: Final = {4: 8, 6: 16}
+#: Maximum number of users that a message names.
+_MAX_NAMED: Final = 5
 
 
 def check_callables(**_kwargs: object) -> list[CheckMessage]:
@@ -138,3 +141,19 @@ def _holds_path(rule: RuleRecord, chosen: RuleRecord) -> bool:
     if rule.path_kind == "any" or (rule.path_kind, rule.path) == (chosen.path_kind, chosen.path):
         return True
     return rule.path_kind == "prefix" and chosen.path_kind in ("exact", "prefix") and chosen.path.startswith(rule.path)
+
+
+def check_leftovers(**_kwargs: object) -> list[CheckMessage]:
+    """W023: access entries or tier assignments name users that do not exist."""
+    missing = from_database(missing_users)
+    if not missing:
+        return []
+    named = ", ".join(missing[:_MAX_NAMED]) + (", …" if missing[_MAX_NAMED:] else "")
+    return [
+        checks.Warning(
+            f"Access entries or tier assignments are for users that do not exist: {named}. They would apply to a new "
+            "user with the same primary key.",
+            hint="Run `manage.py ratelimit forget user:KEY`. If users are not in this database, silence W023.",
+            id=f"{TAG}.W023",
+        )
+    ]

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
 
+from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.core.exceptions import ObjectDoesNotExist, ValidationError
 from django.db import models, router, transaction
-from django.db.models import CASCADE, SET_NULL, QuerySet
+from django.db.models import CASCADE, SET_NULL, Q, QuerySet
 from django.db.models.fields.related_descriptors import ForwardManyToOneDescriptor
 from django.db.models.signals import post_delete
+from django.utils import timezone
+
+from .. import tenants
+from ..values.partitions import encode_partition
+
+#: Maximum number of users that one query looks for.
+MAX_KEYS: Final = 500
 
 
 class _OfOtherDatabase(ForwardManyToOneDescriptor):  # type: ignore[type-arg]
@@ -79,12 +89,20 @@ cascade.lazy_sub_objs = set_null.lazy_sub_objs = True  # type: ignore[attr-defin
 
 def connect() -> None:
     """Connect `forget` to the deletion of users and groups."""
-    for person in (get_user_model(), Group):
-        post_delete.connect(forget, sender=person, dispatch_uid="django_ratelimiter.forget")
+    people = get_user_model(), Group
+    for model in apps.get_models():
+        if model._meta.concrete_model in people:  # also of proxies, which send their own signals
+            post_delete.connect(forget, sender=model, dispatch_uid="django_ratelimiter.forget")
 
 
 def forget(sender: type[models.Model], instance: models.Model, using: str, **kwargs: Any) -> None:
-    """Delete rows that refer to this user or group, or remove the reference, if they are in another database."""
+    """Delete rows that name this user by value. If rows refer to this user or group from another database, those too,
+    or the reference is removed.
+    """
+    if isinstance(instance, get_user_model()):
+        key = tenants.user_key(instance.pk)
+        for rows in rows_naming("user", key, encode_partition([("user", key)])):
+            _delete_with(rows, using)
     # Including hidden relations: authors and creators have no name on the user's side (related_name="+").
     for relation in sender._meta.get_fields(include_hidden=True):
         field: Any = getattr(relation, "field", None)
@@ -94,6 +112,56 @@ def forget(sender: type[models.Model], instance: models.Model, using: str, **kwa
         rows = field.model._base_manager.using(database).filter(**{field.attname: instance.pk})
         gone = rows.delete if field.remote_field.on_delete is cascade else _letting_go(rows, field)
         transaction.on_commit(gone, using=using)
+
+
+def rows_naming(kind: str, value: str | None, partition: str | None) -> Iterator[QuerySet[Any]]:
+    """Yield the access entries of this kind and value, and the assignments of partitions with all parts of this one."""
+    entries, assignments = (apps.get_model("django_ratelimiter", name) for name in ("AccessEntry", "TierAssignment"))
+    yield written(entries).filter(kind=kind, value=value)
+    if partition is None:
+        return
+    parts = {*partition.split("|")}
+    rows = written(assignments).filter(partition__contains=min(parts)).values_list("pk", "partition")
+    yield written(assignments).filter(pk__in=[pk for pk, found in rows if parts <= {*found.split("|")}])
+
+
+def missing_users() -> list[str]:
+    """Return the values of users that access entries and assignments name, and that do not exist.
+
+    Values of another model or tenant are left out.
+    """
+    users = get_user_model()
+    entries, assignments = (apps.get_model("django_ratelimiter", name) for name in ("AccessEntry", "TierAssignment"))
+    is_over = Q(expires_at__lte=timezone.now())
+    named = {*entries._base_manager.filter(kind="user").exclude(is_over).values_list("value", flat=True)}
+    rows = assignments._base_manager.exclude(ends_at__lte=timezone.now())
+    named |= {str(pk) for pk in rows.exclude(user=None).values_list("user_id", flat=True).distinct()}
+    for partition in rows.filter(partition__contains="user:").values_list("partition", flat=True):
+        named |= {part.removeprefix("user:") for part in partition.split("|") if part.startswith("user:")}
+    keys = {}
+    for value in named:
+        with suppress(ValidationError):
+            users._meta.pk.run_validators(pk := users._meta.pk.to_python(tenants.own_pk(value)))
+            keys[pk] = value
+    wanted = list(keys)
+    for place in range(0, len(wanted), MAX_KEYS):
+        for pk in users._base_manager.filter(pk__in=wanted[place : place + MAX_KEYS]).values_list("pk", flat=True):
+            del keys[pk]
+    return sorted(keys.values())
+
+
+def written(model: Any) -> QuerySet[Any]:
+    """Return all rows of this model in the database that is written."""
+    rows: QuerySet[Any] = model._base_manager.using(router.db_for_write(model))
+    return rows
+
+
+def _delete_with(rows: QuerySet[Any], using: str) -> None:
+    """Delete these rows; if they are in another database, once the transaction in this one is committed."""
+    if rows.db == using:
+        rows.delete()
+    else:
+        transaction.on_commit(rows.delete, using=using)
 
 
 def _letting_go(rows: QuerySet[Any], field: Any) -> Any:

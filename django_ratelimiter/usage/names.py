@@ -191,6 +191,14 @@ def _write(texts: Mapping[str, str]) -> bool:
     return True
 
 
+def forget(digest: str, rules: Iterable[str]) -> int:
+    """Remove the name of a digest and its views in these rules, and return their number. Raises EngineUnavailable."""
+    known = [*_store().read([digest, *(f"{rule} {digest}" for rule in dict.fromkeys(rules))])]
+    _store().delete(known)
+    notified.note_lost(known)
+    return len(known)
+
+
 def remember(digest: str, kind: str, value: str) -> None:
     """Store the name of a digest, if REVEAL allows it: for a page on which a caller was looked up."""
     if kind in settings.REVEAL:
@@ -245,6 +253,11 @@ class _MemoryNames:
     def read(self, whats: Iterable[str]) -> dict[str, str]:
         """Return those of these that are known."""
         return {what: self._texts[what] for what in whats if what in self._texts}
+
+    def delete(self, whats: Iterable[str]) -> None:
+        """Delete these."""
+        for what in whats:
+            self._texts.pop(what, None)
 
 
 _in_memory: Final[WeakKeyDictionary[object, _MemoryNames]] = WeakKeyDictionary()

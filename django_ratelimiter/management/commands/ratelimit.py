@@ -15,7 +15,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...backend import get_engine
-from ...callers.caller import KINDS, UnknownCaller, caller_of
+from ...callers.acts import counters_now
+from ...callers.caller import KINDS, UnknownCaller, caller_of, parts_of
+from ...callers.forgetting import forget
 from ...callers.references import question_about
 from ...callers.summary import in_words, own_counters, summary_of
 from ...conf import settings
@@ -62,6 +64,8 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         add_question(commands.add_parser("explain", help="Show the answer that a request would get now, and why."))
         add_file_commands(commands)
         _add_caller(commands.add_parser("caller", help="Show a caller's tier, counters, and whether they are blocked."))
+        forget = commands.add_parser("forget", help="Remove what is stored about a caller, and say what stays.")
+        forget.add_argument("caller", help="A kind of value and the value, such as user:42.")
         self.add_forecast_commands(commands)
         for command in commands.choices.values():
             _add_common(command)
@@ -187,6 +191,25 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         self.stdout.write(json.dumps(summary, indent=2) if self._options["json"] else "\n".join(in_words(summary, who)))
         if summary["problem"]:
             raise CommandError(_("Redis cannot be reached now: %s") % summary["problem"])
+
+    def forget(self) -> None:
+        """Remove what is stored about a caller, and say what stays, and until when."""
+        text = self._options["caller"]
+        try:
+            [(kind, value), *others] = parts_of(text).items()
+            who = caller_of("partition", text) if others or kind not in KINDS else caller_of(kind, value)
+            once_connected(partial(counters_now, who), lambda found: not found.problem)
+            found = forget(who)
+        except UnknownCaller as error:
+            raise CommandError(str(error)) from error
+        except DatabaseError as error:
+            raise CommandError(_("It cannot be reached now: %s") % error) from error
+        removed = found.removed or [_("nothing was stored")]
+        for title, lines in ((_("%s: removed") % who, removed), (_("What stays, and for how long:"), found.staying)):
+            self.stdout.write("\n  ".join([title, *lines]))
+        if found.problem:
+            text = _("Redis cannot be reached now, so counters and names stay. Run this again: %s")
+            raise CommandError(text % found.problem)
 
     def off(self) -> None:
         """Stop all enforcement."""

@@ -1,0 +1,103 @@
+"""What is stored about a caller ends with the user, and `manage.py ratelimit forget` removes it and says what stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from io import StringIO
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from django_ratelimiter import checks
+from django_ratelimiter.identity import digest
+from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment, TopPartition, UsageSample
+from django_ratelimiter.rules import tiers
+from django_ratelimiter.rules.stored import access_cache
+from django_ratelimiter.usage import names
+
+from ..test_unreachable import unreachable
+from .test_counters import ask
+
+pytestmark = pytest.mark.django_db
+
+
+def forget(caller: str) -> str:
+    out = StringIO()
+    call_command("ratelimit", "forget", caller, stdout=out)
+    return out.getvalue()
+
+
+@pytest.fixture
+def stored(user: User, pro: Tier) -> str:
+    """Rows of this user and of the next. Returns the user's key."""
+    other = User.objects.create_user("bob")
+    AccessEntry.objects.create(kind="ip", value="192.0.2.7", action="deny")
+    for pk in (user.pk, other.pk):
+        AccessEntry.objects.create(kind="user", value=str(pk), action="deny")
+        TierAssignment.objects.create(tier=pro, user_id=pk)
+        for partition in (f"user:{pk}", f"header:X-Org:acme|user:{pk}"):
+            TierAssignment.objects.create(tier=pro, partition=partition)
+        place = {"rule_slug": "export", "minute": datetime(2026, 11, 27, tzinfo=UTC), "count": 1}
+        UsageSample.objects.create(partition_hash=digest(f"user:{pk}"), **place)
+        start = {"rule_slug": "export", "granularity": "day", "start": place["minute"]}
+        TopPartition.objects.create(partition=digest(f"user:{pk}"), **start)
+    return str(user.pk)
+
+
+def rows() -> list[int]:
+    return [model.objects.count() for model in (AccessEntry, TierAssignment, TopPartition, UsageSample)]
+
+
+def test_assignments_and_entries_end_with_the_user(stored: str) -> None:
+    User.objects.get(pk=stored).delete()
+    assert rows() == [2, 3, 2, 2]
+    assert checks.check_leftovers() == []
+
+
+def test_a_check_names_what_a_deletion_without_signals_has_left(stored: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM auth_user WHERE id = %s", [stored])
+    [message] = checks.check_leftovers()
+    assert message.msg.startswith(f"Access entries or tier assignments are for users that do not exist: {stored}. They")
+    forget(f"user:{stored}")
+    assert checks.check_leftovers() == []
+
+
+def test_the_command_removes_what_it_can_and_says_what_stays(
+    stored: str, user: User, add_rule: Callable[..., Rule]
+) -> None:
+    add_rule("export", ["user"], quota=1, algorithm="fixed_window")
+    add_rule("org", ["user", "header:X-Org"])
+    AccessEntry.objects.filter(value=stored).update(action="allow", kind="api_key")  # the caller must reach the rules
+    ask(user, 2, HTTP_X_ORG="acme")
+    AccessEntry.objects.filter(value=stored).update(kind="user")
+    names.remember(digest(f"user:{stored}"), "user", stored)
+    assert forget(f"user:{stored}").splitlines() == [
+        f"user {stored}: removed",
+        "  access entries: 1",
+        "  tier assignments: 3",
+        "  top partitions: 1",
+        "  usage samples: 1",
+        "  counters: 1 (export)",
+        "  names and views in Redis: 1",
+        "What stays, and for how long:",
+        "  counters of rules that also count by other values (org): an hour at most",
+        "  recent rejections and denials in Redis, by digest: a day",
+        "  usage by digest, of other values too or not collected yet: 8 days (samples), 100 days (hours)",
+    ]
+    assert rows() == [2, 3, 1, 1]
+    assert names.revealed([digest(f"user:{stored}")]) == {}
+    for cache in (tiers, access_cache):
+        cache.forget()
+    assert ask(user).allowed
+    assert "nothing was stored" in forget("user:4711")
+
+
+def test_without_redis_the_rows_are_removed_and_the_rest_is_said(stored: str, add_rule: Callable[..., Rule]) -> None:
+    add_rule("export", ["user"])
+    with unreachable(), pytest.raises(CommandError, match="Run this again"):
+        forget(f"user:{stored}")
+    assert rows() == [2, 3, 1, 1]
