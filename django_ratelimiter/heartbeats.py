@@ -28,6 +28,9 @@ logger = logging.getLogger("django_ratelimiter")
 INTERVAL: Final = 30.0
 #: Seconds after its last heartbeat for which a process is listed.
 HEARD_SECONDS: Final = 120.0
+#: Seconds after the last sign of it for which a proxy is reported that is not trusted; maximum number of them.
+PROXY_SECONDS: Final = 3_600.0
+MAX_PROXIES: Final = 10
 
 
 class Heartbeat(NamedTuple):
@@ -35,7 +38,7 @@ class Heartbeat(NamedTuple):
 
     process: its random name. version: of the rules that it uses. open_breakers: number of servers that it does not call
     at present. outage_at: when one of its breakers opened or closed last; `None` = never. at: when it was sent. Both in
-    seconds since the Unix epoch.
+    seconds since the Unix epoch. proxies: that seem not to be trusted, see `identity.proxies.Forwarding`.
     """
 
     process: str
@@ -45,6 +48,7 @@ class Heartbeat(NamedTuple):
     open_breakers: int
     outage_at: float | None
     at: float
+    proxies: tuple[str, ...] = ()
 
 
 class Fleet(NamedTuple):
@@ -71,6 +75,7 @@ class _Pulse:
         self.process, self.pid = secrets.token_hex(6), os.getpid()
         self.due_at = float("-inf")
         self.outage_at: float | None = None
+        self.proxies: dict[str, float] = {}
         self.thread: Thread | None = None
 
     def hasten(self, **_signal: object) -> None:
@@ -82,10 +87,21 @@ class _Pulse:
         self.outage_at = time()
         self.hasten()
 
+    def note_proxy(self, proxy: str) -> bool:
+        """Record that a proxy seems not to be trusted; returns whether that is new."""
+        is_new = proxy not in self.proxies and len(self.proxies) < MAX_PROXIES
+        if is_new:
+            self.hasten()
+        if is_new or proxy in self.proxies:
+            self.proxies[proxy] = monotonic()
+        return is_new
+
     def heartbeat(self, version: Version) -> Heartbeat:
         """Return the heartbeat to send now."""
+        since = monotonic() - PROXY_SECONDS
+        proxies = tuple(proxy for proxy, at in self.proxies.items() if at > since)
         return Heartbeat(
-            self.process, socket.gethostname(), os.getpid(), version, open_breakers(), self.outage_at, time()
+            self.process, socket.gethostname(), os.getpid(), version, open_breakers(), self.outage_at, time(), proxies
         )
 
 
@@ -130,7 +146,8 @@ def read_fleet(version: Version) -> Fleet:
 def _read(process: str, text: str) -> Heartbeat | None:
     """Return a heartbeat; `None` if a later release of this app has written another format."""
     try:
-        host, pid, version, open_now, outage_at, at = json.loads(text)
-        return Heartbeat(process, str(host), int(pid), Version(*map(int, version)), int(open_now), outage_at, float(at))
+        host, pid, version, open_now, outage_at, at, *more = json.loads(text)
+        version, proxies = Version(*map(int, version)), tuple(str(each) for part in more[:1] for each in part)
+        return Heartbeat(process, str(host), int(pid), version, int(open_now), outage_at, float(at), proxies)
     except (TypeError, ValueError):
         return None

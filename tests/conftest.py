@@ -29,7 +29,7 @@ from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.engine.fallback import FallbackEngine
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
-from django_ratelimiter.limiter import events
+from django_ratelimiter.limiter import events, untrusted
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.rules.stored import access_cache, uncommitted, versions
 from django_ratelimiter.usage import denied, names
@@ -176,6 +176,7 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     denied.waiting.begin()
     monkeypatch.setattr(denied, "start_sending", lambda: None)
     events.names_until.clear()
+    untrusted.named.clear()
     uncommitted.forget_all()
     tiers.forget()
     access_cache.forget()

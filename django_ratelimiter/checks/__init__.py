@@ -13,7 +13,6 @@ from django.core import checks
 from django.core.checks import CheckMessage
 
 from ..conf import ENTRIES, django_setting, problems, settings
-from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.stored import storage
 from ..rules.stored.compiler import snapshot_of_rows
@@ -122,7 +121,7 @@ def check_proxies(**_kwargs: object) -> list[CheckMessage]:
     trusted = settings.TRUSTED_PROXIES
     if trusted.hops or trusted.networks or trusted.unix:
         return []
-    slugs = [rule.slug for rule in rules_in_force() if _asks_for_address(rule)]
+    slugs = [rule.slug for rule in rules_in_force() if rule.asks_for_address]
     if not slugs:
         return []
     return [
@@ -248,7 +247,3 @@ def _left_out() -> dict[str, str]:
     reasons = {entry.rule: entry.reason for entry in rules.left_out} if rules else {}
     snapshot = from_database(snapshot_of_rows) or {}
     return reasons | {entry["rule"]: entry["reason"] for entry in snapshot.get("left_out", ())}
-
-
-def _asks_for_address(rule: RuleRecord) -> bool:
-    return "ip" in rule.partition_by or (bool(rule.partition_by) and rule.missing_partition == "ip")

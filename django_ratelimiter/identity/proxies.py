@@ -12,11 +12,12 @@ Only one of the two headers is read: the one that TRUSTED_PROXIES names, else X-
 
 from __future__ import annotations
 
+import json
 import re
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from socket import inet_aton, inet_ntoa
-from typing import Final
+from typing import Final, NamedTuple
 
 from django.http import HttpRequest
 
@@ -61,6 +62,47 @@ def is_trusted_peer(request: HttpRequest) -> bool:
     if trusted.hops:
         return True
     return trusted.unix if peer in _UNIX_PEERS else _is_trusted(peer, trusted)
+
+
+class Forwarding(NamedTuple):
+    """The address that counts as the client of a request, but names another one.
+
+    proxy: the address for TRUSTED_PROXIES; "" = a public one, which may be a real client's and is shown to nobody.
+    """
+
+    address: str
+    client: str
+    field: str
+    proxy: str
+
+
+def forwarding(request: HttpRequest) -> Forwarding | None:
+    """Return it if the address behind the trusted proxies names a client before it, as proxies do."""
+    meta, trusted, found = request.META, settings.TRUSTED_PROXIES, _client(request)
+    is_standard = trusted.field == "forwarded" or (trusted.field is None and "HTTP_X_FORWARDED_FOR" not in meta)
+    field, read = ("Forwarded", _node) if is_standard else ("X-Forwarded-For", str.strip)
+    parts = meta.get("HTTP_FORWARDED" if is_standard else "HTTP_X_FORWARDED_FOR", "").split(",")
+    hops = [*map(read, parts), meta.get("REMOTE_ADDR") or ""]
+    place = len(hops) - 1 if found is None else max((at for at, hop in enumerate(hops) if hop == found), default=0)
+    client = _parse(hops[place - 1]) if place else None
+    if client is None:
+        return None
+    address = None if found is None else _parse(found)
+    proxy = "unix" if address is None else str(address) if address.is_private else ""
+    return Forwarding(found or "", str(client), field, proxy)
+
+
+def trusting(proxy: str) -> str:
+    """Return the setting TRUSTED_PROXIES that trusts this proxy as well, as JSON. proxy: see `Forwarding`.
+
+    A public address is not named, and not counted as one more hop: a client might have sent the request for that.
+    """
+    trusted = settings.TRUSTED_PROXIES
+    field = [trusted.field] if trusted.field else []
+    if trusted.hops and proxy:
+        return json.dumps([trusted.hops + 1, *field] if field else trusted.hops + 1)
+    named = [*map(str, trusted.networks), *["unix"] * trusted.unix, proxy or "THE NETWORKS OF YOUR PROXY"]
+    return json.dumps([*named, *field])
 
 
 def _client(request: HttpRequest) -> str | None:

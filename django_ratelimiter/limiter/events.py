@@ -29,6 +29,7 @@ from ..usage import denied
 from ..usage import names as caller_names
 from ..values.access import AccessRecord
 from ..values.references import DIGITS
+from . import untrusted
 from .io import IO
 from .refusal_log import RefusalLog
 
@@ -84,6 +85,8 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
                 _log_refusal(decision)
             else:
                 _log_unread(decision.answer, decision.version)
+        if "HTTP_X_FORWARDED_FOR" in request.META or "HTTP_FORWARDED" in request.META:
+            untrusted.examine(request, (rule for rule, _ in _refusing(latest)))
         match = request.resolver_match
         about = (None if answer is None else answer.charges.partitions, match.view_name if match else "")
         if names_until.get(about, 0.0) < monotonic():  # tested here, because most rejections repeat a known caller
@@ -93,10 +96,14 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
     if not latest.is_plain:
         await _send_soft(io, request, latest, decision)
     if quota_reached.receivers:
-        for result in latest.results:
-            percent = percent_reached(result)
-            if percent and _is_reached_first(result, percent):
-                await io.send(quota_reached, Result, request=request, result=result, percent=percent)
+        await _send_reached(io, request, latest)
+
+
+async def _send_reached(io: IO, request: HttpRequest, latest: Decision) -> None:
+    for result in latest.results:
+        percent = percent_reached(result)
+        if percent and _is_reached_first(result, percent):
+            await io.send(quota_reached, Result, request=request, result=result, percent=percent)
 
 
 async def _send_soft(io: IO, request: HttpRequest, latest: Decision, decision: Decision) -> None:

@@ -113,6 +113,11 @@ class RuleRecord:
         """True if some tier has its own limits here."""
         return any(tier is not None for tier in self.limits)
 
+    @property
+    def asks_for_address(self) -> bool:
+        """True if it counts requests by their address, at least those without another value."""
+        return "ip" in self.partition_by or (bool(self.partition_by) and self.missing_partition == "ip")
+
     def limits_for(self, tier: TierRecord | None, multiplier: Decimal = Decimal(1)) -> tuple[LimitRecord, ...]:
         """Return the limits of this tier, else those of every other tier, else none: the rule does not apply to it.
 

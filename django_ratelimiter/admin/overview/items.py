@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...callers.references import everybody
+from ...identity.proxies import trusting
 from ...models import Rule
 from ...rules.formatting import moment_in_words, until_in_words
 from ...usage.reports.chart import number
@@ -107,6 +108,18 @@ def health_items(health: Health) -> Iterator[Item]:
             lately,
         )
         yield Item("warning", text % lately)
+
+
+def proxy_items(health: Health) -> Iterator[Item]:
+    """Yield proxies that seem not to be trusted."""
+    for proxy in sorted({proxy for each in health.processes for proxy in each.proxies})[:MAX_NAMED]:
+        text = _("Rejected requests of one address name different clients, as behind a proxy that is not trusted.")
+        hint = _(
+            "If %(proxy)s is your proxy, set RATELIMITER['TRUSTED_PROXIES'] to %(setting)s: until then all its clients "
+            "share one counter. If not, a client invents these names."
+        )
+        name = {"": _("a public address"), "unix": _("a Unix socket")}.get(proxy, proxy)
+        yield Item("warning", text, hint=hint % {"proxy": name, "setting": trusting(proxy)})
 
 
 def usage_items(doubts: UsageDoubts, hour: LastHour, links: RuleLinks, viewer: Viewer) -> Iterator[Item]:

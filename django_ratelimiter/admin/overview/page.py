@@ -21,7 +21,7 @@ from ..names import names_in_words
 from . import last_hour
 from .attention import UsageDoubts, read_rule_doubts, read_usage_doubts
 from .health import Health, engine_in_words, outage_began, read_health
-from .items import Item, RuleLinks, health_items, rule_items, status_items, usage_items
+from .items import Item, RuleLinks, health_items, proxy_items, rule_items, status_items, usage_items
 from .last_hour import LastHour, SparkBar
 from .processes import processes_context
 from .status import Status, VersionNote, read_status
@@ -72,7 +72,7 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
     health = read_health(with_processes=viewer.sees_engine)
     status = read_status(health)
     links = RuleLinks(viewer)
-    items: list[Item] = [*status_items(status, health, viewer), *health_items(health)]
+    items: list[Item] = [*status_items(status, health, viewer), *health_items(health), *proxy_items(health)]
     context: dict[str, Any] = {
         "state": status.state,
         "stopped": status.stopped and _when_and_who(status.stopped),

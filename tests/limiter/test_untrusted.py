@@ -1,0 +1,105 @@
+"""Behind a proxy that is not trusted, all clients share one counter: rejections say so, once."""
+
+from __future__ import annotations
+
+import json
+from time import time
+from typing import Any
+
+import pytest
+from django.test import Client, override_settings
+
+from django_ratelimiter.backend import get_engine
+from django_ratelimiter.heartbeats import pulse
+from django_ratelimiter.limiter import untrusted
+from django_ratelimiter.rules import cache
+
+from ..admin.overview.test_overview import OVERVIEW, text_of
+from ..doors.conftest import MakeRule
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
+
+CLIENTS = [f"198.51.100.{number}" for number in range(1, 6)]
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [text for text in caplog.messages if "TRUSTED_PROXIES" in text]
+
+
+@pytest.mark.parametrize(
+    ("peer", "header", "trusted", "setting"),
+    [
+        ("10.0.0.1", "{}", (), '["10.0.0.1"]'),
+        ("10.0.0.1", "6.6.6.6, {}", ["unix"], '["unix", "10.0.0.1"]'),
+        ("10.0.0.1", "{}, 10.0.0.2", ["10.0.0.1", "x-forwarded-for"], '["10.0.0.1/32", "10.0.0.2", "x-forwarded-for"]'),
+        ("10.0.0.1", "{}, 10.0.0.2", 1, "2"),
+        ("8.8.8.8", "{}", (), '["THE NETWORKS OF YOUR PROXY"]'),
+        ("8.8.8.8", "{}, 8.8.4.4", 1, '["THE NETWORKS OF YOUR PROXY"]'),
+        ("", "{}", (), '["unix"]'),
+    ],
+)
+def test_a_proxy_that_is_not_trusted_is_named_once_with_the_setting(
+    client: Client,
+    make_rule: MakeRule,
+    caplog: pytest.LogCaptureFixture,
+    peer: str,
+    header: str,
+    trusted: Any,
+    setting: str,
+) -> None:
+    make_rule("all", quota=1, partition_by=["ip"], missing_partition="deny")
+    with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "TRUSTED_PROXIES": trusted}):
+        for each in CLIENTS:
+            client.get("/plain/", REMOTE_ADDR=peer, headers={"X-Forwarded-For": header.format(each)})
+        [text] = said(caplog)
+    assert f"RATELIMITER['TRUSTED_PROXIES'] to {setting}." in text
+    assert "8.8.8.8" not in text
+
+
+@pytest.mark.parametrize(
+    ("trusted", "headers"),
+    [
+        ((), [{"X-Forwarded-For": CLIENTS[0]}] * 5),  # always the same client
+        ((), [{"X-Forwarded-For": f"unknown{number}"} for number in range(5)]),
+        (["10.0.0.1"], [{"X-Forwarded-For": each} for each in CLIENTS * 3]),
+        (["10.0.0.1", "forwarded"], [{"Forwarded": f"for={CLIENTS[0]}", "X-Forwarded-For": each} for each in CLIENTS]),
+    ],
+)
+def test_other_rejections_say_nothing(
+    client: Client, make_rule: MakeRule, caplog: pytest.LogCaptureFixture, trusted: Any, headers: list[dict[str, str]]
+) -> None:
+    make_rule("all", quota=1, partition_by=["ip"])
+    with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "TRUSTED_PROXIES": trusted}):
+        answers = [client.get("/plain/", REMOTE_ADDR="10.0.0.1", headers=each).status_code for each in headers]
+    assert answers.count(429) >= 4
+    assert said(caplog) == []
+
+
+def test_rules_that_count_no_addresses_say_nothing(
+    client: Client, make_rule: MakeRule, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_rule("all", quota=1)
+    for each in CLIENTS:
+        client.get("/plain/", REMOTE_ADDR="10.0.0.1", headers={"X-Forwarded-For": each})
+    assert said(caplog) == []
+
+
+def test_the_overview_says_it_of_all_processes(admin_client: Client, make_rule: MakeRule) -> None:
+    make_rule("all", quota=1, partition_by=["ip"])
+    for each in CLIENTS:
+        admin_client.get("/plain/", REMOTE_ADDR="10.0.0.1", HTTP_FORWARDED=f"for={each}")
+    other = ["host", 7, cache.current_rules().version, 0, None, time(), ["unix"]]
+    get_engine().heartbeats.write("other", json.dumps(other))  # type: ignore[attr-defined]
+    text = text_of(admin_client.get(OVERVIEW))
+    assert "If a Unix socket is your proxy" in text
+    assert "If 10.0.0.1 is your proxy, set RATELIMITER['TRUSTED_PROXIES'] to [\"10.0.0.1\"]" in text
+
+
+def test_what_is_remembered_is_bounded(client: Client, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(untrusted, "MAX_EXAMINED", 3)
+    make_rule("all", quota=1, partition_by=["ip"], count_refusals=True)
+    for number in range(20):
+        for each in CLIENTS[:2]:
+            client.get("/plain/", REMOTE_ADDR=f"10.0.0.{number}", headers={"X-Forwarded-For": each})
+    assert len(untrusted.named) <= 3
+    assert len(pulse.proxies) <= 3
