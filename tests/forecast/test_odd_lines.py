@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import tracemalloc
+from datetime import UTC
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -17,6 +19,7 @@ from django_ratelimiter.forecast import callers
 from django_ratelimiter.forecast.callers import LoggedCallers
 from django_ratelimiter.forecast.logs.formats import find_format
 from django_ratelimiter.forecast.logs.line import AccessLogLine
+from django_ratelimiter.forecast.logs.reading import LogFiles
 from django_ratelimiter.forecast.targets import target_finder
 from django_ratelimiter.rules.ruleset import NO_VERSION, RuleSet
 
@@ -26,6 +29,23 @@ COMMON = '203.0.113.9 - %s [25/Oct/2026:20:00:05 +0000] "GET /plain/ HTTP/1.1" 2
 JSON = {
     "time": "2026-10-25T20:00:05Z", "method": "GET", "path": "/plain/", "user": "ann", "request_time": 0.1
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("first", [b"", b"\n" * 1_000_000])
+def test_a_line_of_any_length_takes_little_memory(tmp_path: Path, first: bytes) -> None:
+    fine = COMMON.replace("%s", "ann").encode()
+    log = tmp_path / "log"
+    log.write_bytes(gzip.compress(first + fine + b"\n" + b"a" * 100_000_000 + b"\n" + fine + b"\n"))
+    tracemalloc.start()
+    try:
+        with LogFiles([str(log)], "auto", (), UTC) as files:
+            assert len([*files]) == 2
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+    [(_name, number, why, text)] = files.shown
+    assert (number, why) == (len(first) + 2, "is longer than 65,536 characters")
+    assert len(text) == 120
 
 
 def replayed(log: Path, *lines: bytes) -> tuple[int, int]:

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from datetime import tzinfo
 from heapq import merge
 from importlib import import_module
-from itertools import chain, zip_longest
+from itertools import chain, repeat, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any, Final
 
+from ...values.bounds import MAX_TEXT
 from .formats import Parse, find_format
 from .line import AccessLogLine, WrongFormat
 
@@ -66,8 +67,8 @@ class LogFiles:
             for name, raw in zip(self.names, self._raw, strict=True)
         ]
         self.total_bytes = sum(self._sizes) if all(self._sizes) else 0
-        self._firsts = [_first_lines(text, name) for text, name in zip(self._texts, self.names, strict=True)]
-        self._formats = [find_format(format_name, lines[-1], more, zone) if lines else None for lines in self._firsts]
+        self._firsts = [_first_line(text, name) for text, name in zip(self._texts, self.names, strict=True)]
+        self._formats = [find_format(format_name, line, more, zone) if line else None for _blank, line in self._firsts]
         self.formats = [each for each in self._formats if each is not None]
         if not self.formats:
             raise WrongFormat(f"There are no lines in {', '.join(self.names)}.")
@@ -106,10 +107,13 @@ class LogFiles:
         if found is None:
             return
         parse = found.parse
+        blank, first = self._firsts[file]
         with _damage_named(self.names[file]):
-            for text in chain(self._firsts[file], self._texts[file]):
+            for text in chain(repeat("\n", blank), (first,), _cut_lines(self._texts[file])):
                 number += 1
                 try:
+                    if len(text) == MAX_TEXT:
+                        raise ValueError(f"is longer than {MAX_TEXT:,} characters")
                     yield parse(text, number, file)
                 except UNREADABLE as error:
                     if text.strip():
@@ -156,12 +160,18 @@ def _damage_named(name: str) -> Iterator[None]:
         raise WrongFormat(f"{name} is cut off or damaged: {error}") from error
 
 
-def _first_lines(text: Any, name: str) -> list[str]:
-    """Return the lines up to the first that is not empty; none if there is none."""
-    lines: list[str] = []
+def _cut_lines(text: Any) -> Iterator[str]:
+    """Yield the lines of a log. Of one that is longer than MAX_TEXT, only the beginning is kept in memory."""
+    while line := text.readline(MAX_TEXT):
+        yield line
+        while len(line) == MAX_TEXT and line[-1] != "\n":
+            line = text.readline(MAX_TEXT)
+
+
+def _first_line(text: Any, name: str) -> tuple[int, str]:
+    """Return the number of empty lines at the beginning, and the first other line; "" = there is none."""
     with _damage_named(name):
-        for line in text:
-            lines.append(line)
+        for number, line in enumerate(_cut_lines(text)):
             if line.strip():
-                return lines
-    return []
+                return number, line
+    return 0, ""

@@ -9,6 +9,7 @@ from math import sqrt
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
+from ...values.bounds import MAX_TEXT
 from ..logs.formats import Parse
 from ..logs.line import AccessLogLine
 from ..logs.reading import UNREADABLE, LogFiles
@@ -18,9 +19,6 @@ ONE_IN: Final = 20
 BLOCK_BYTES: Final = 32_768
 MIN_BLOCKS: Final = 32
 MAX_BLOCKS: Final = 128
-
-#: Maximum bytes that are read as one line.
-MAX_LINE: Final = 1_000_000
 
 
 class LogBlocks(NamedTuple):
@@ -80,9 +78,9 @@ def _block(raw: IO[bytes], start: int, parse: Parse) -> tuple[list[AccessLogLine
     """Return the readable lines that begin in the block at `start`, and the bytes of all that do."""
     raw.seek(max(start - 1, 0))
     if start:
-        raw.readline(MAX_LINE)  # the rest of a line that begins before the block
+        raw.readline(MAX_TEXT)  # the rest of a line that begins before the block
     lines, begun = list[AccessLogLine](), raw.tell()
-    while (at := raw.tell()) < start + BLOCK_BYTES and (text := raw.readline(MAX_LINE)):
+    while (at := raw.tell()) < start + BLOCK_BYTES and (text := raw.readline(MAX_TEXT)):
         with suppress(*UNREADABLE):
             lines.append(parse(text.decode("utf-8", "backslashreplace"), 0, 0))
     return lines, max(at, raw.tell()) - begun
