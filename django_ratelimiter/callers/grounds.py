@@ -53,16 +53,17 @@ class Grounds:
     def as_seen_by(self, reader: Any) -> Grounds:
         """Return the grounds without the rows that this user may not view."""
         found = self
-        if not _may_view(reader, TierAssignment):
+        if not may_view(reader, TierAssignment):
             found = replace(found, assignment=None, assignments=(), sees_assignments=False)
-        if not _may_view(reader, AccessEntry):
+        if not may_view(reader, AccessEntry):
             found = replace(found, access=None, entries=(), sees_entries=False)
         return found
 
 
-def _may_view(reader: Any, model: type[Any]) -> bool:
-    meta = model._meta
-    return any(reader.has_perm(f"{meta.app_label}.{act}_{meta.model_name}") for act in ("view", "change"))
+def may_view(reader: Any, model: type[Any]) -> bool:
+    """Return whether this user may view the rows of a model; `None` = may see everything."""
+    acts = (f"{model._meta.app_label}.{act}_{model._meta.model_name}" for act in ("view", "change"))
+    return reader is None or any(map(reader.has_perm, acts))
 
 
 def grounds_of(caller: Caller, rules: RuleSet) -> Grounds:

@@ -15,10 +15,11 @@ from django.db.models import F, Q
 from django.utils.translation import gettext as _
 
 from ..exceptions import EngineUnavailable
-from ..models import RuleSetState
+from ..models import AccessEntry, RuleSetState, TierAssignment
 from ..rules.stored import storage
 from .acts import Act, ActRefused, Done, Outcome
 from .caller import Caller
+from .grounds import may_view
 
 #: Seconds for which the form of a page is valid.
 TOKEN_SECONDS: Final = 86_400
@@ -28,6 +29,9 @@ MAX_REASON: Final = 200
 
 #: A log entry that ends with the mark of its act. After the number: nothing = done, and confirmed.
 _MARKED: Final = re.compile(r"(.*) \[[a-z]+ ([^\s\]]+)( begun| unsure)?\]", re.DOTALL)
+
+#: The models of the rows that acts write, by the kind of act. Only who may view these rows sees such acts of others.
+_WRITES: Final = {"access": AccessEntry, "unset": AccessEntry, "more": TierAssignment, "tier": TierAssignment}
 
 _SALT: Final = "django_ratelimiter.callers"
 
@@ -110,9 +114,11 @@ def _note(entry: Any, message: str) -> None:
     entry.save(update_fields=["change_message"])
 
 
-def log_of(caller: Caller, most: int = 10) -> list[LogLine]:
-    """Return the latest acts for this caller, the latest first."""
+def log_of(caller: Caller, reader: Any = None, most: int = 10) -> list[LogLine]:
+    """Return the latest acts for this caller that this user may see, the latest first; `None` = may see everything."""
     rows = _entries().objects.filter(content_type=_content_type(None), object_id=caller.digest)
+    for kind in (kind for kind, model in _WRITES.items() if not may_view(reader, model)):
+        rows = rows.exclude(~Q(user_id=reader.pk), change_message__contains=f" [{kind} ")
     return [_line_of(row) for row in rows.select_related("user").order_by("-action_time", "-pk")[:most]]
 
 

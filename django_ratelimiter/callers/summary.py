@@ -47,7 +47,7 @@ def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
         "unlimited": [rule.slug for rule in found.unlimited],
         "rejections": [_rejection(each) for each in refusals_of(found)],
         "denials": [_denial(each) for each in denials_of(caller, found)] if grounds.sees_entries else [],
-        "log": [_log_entry(each) for each in log_of(caller)],
+        "log": [_log_entry(each) for each in log_of(caller, reader)],
         "problem": found.problem,
     }
 

@@ -17,6 +17,9 @@ from django_ratelimiter import limiter
 from django_ratelimiter.api.support import answers
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.callers import acts
+from django_ratelimiter.callers.caller import caller_of
+from django_ratelimiter.callers.grants import MoveTier, SetAccess
+from django_ratelimiter.callers.performing import perform
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
@@ -79,6 +82,11 @@ def test_entries_and_assignments_are_for_who_may_see_them(
 ) -> None:
     AccessEntry.objects.create(kind="user", value=str(ann.pk), action="deny", reason="fraud")
     TierAssignment.objects.create(user=ann, tier=pro, reason="trial")
+    caller, until = caller_of("user", str(ann.pk)), timezone.now() + timedelta(days=1)
+    chief = User.objects.create_superuser("chief")
+    perform(chief, caller, MoveTier("pro", until), "trial, said [access x] she", "1")
+    AccessEntry.objects.all().delete()
+    perform(chief, caller, SetAccess("deny", until), "fraud, said he", "2")
     found = post(agent("unblock_caller", "grant_caller"), CALLER, blocked)
     assert found.json()["hidden"] == ["access entries", "tier assignments"]
     assert (found.json()["tier"]["slug"], found.json()["tier"]["assignment"]) == ("pro", None)

@@ -31,16 +31,16 @@ JSON = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("first", [b"", b"\n" * 1_000_000])
+@pytest.mark.parametrize("first", [b"", b"\n" * 400_000])
 def test_a_line_of_any_length_takes_little_memory(tmp_path: Path, first: bytes) -> None:
     fine = COMMON.replace("%s", "ann").encode()
     log = tmp_path / "log"
-    log.write_bytes(gzip.compress(first + fine + b"\n" + b"a" * 100_000_000 + b"\n" + fine + b"\n"))
+    log.write_bytes(gzip.compress(first + fine + b"\n" + b"a" * 30_000_000 + b"\n" + fine + b"\n"))
     tracemalloc.start()
     try:
         with LogFiles([str(log)], "auto", (), UTC) as files:
             assert len([*files]) == 2
-        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()
     [(_name, number, why, text)] = files.shown

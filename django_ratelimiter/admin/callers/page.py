@@ -164,7 +164,7 @@ class CallerPage(admin.ModelAdmin):
             "named_rules": _named_rules(request, rules, links),
             "rules_url": links.url("django_ratelimiter_rule_changelist"),
             "find_url": self._url({}),
-            "log": log_of(caller),
+            "log": log_of(caller, request.user),
             "refusals": refusals_of(counters),
             "denials": rows.denial_rows(denials, links),
             **self._why(grounds, links),
