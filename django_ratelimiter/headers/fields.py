@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from math import ceil
 from typing import Any, Final
 
@@ -97,8 +98,7 @@ def response_fields(decision: Decision) -> dict[str, str]:
 
 def _quota_fields(decision: Decision, families: Sequence[str]) -> dict[str, str]:
     """Return the fields of both families that are sent. In one function, because every response waits for it."""
-    limits, states, tightness = [], [], []
-    exceeded: dict[str, float] = {}
+    limits, states, exceeded = [], [], []
     legacy: dict[str, str] = {}
     for result in decision.results:
         rule, tier, limit, verdict, mode, _ = result
@@ -116,9 +116,8 @@ def _quota_fields(decision: Decision, families: Sequence[str]) -> dict[str, str]
             seconds = shown.until_more(remaining, reset)
         limits.append(shown.item)
         states.append(state_of(shown.name, remaining, seconds, OURS))
-        tightness.append(tightness_of(result))
         if verdict.soft_exceeded:
-            exceeded[shown.name] = tightness[-1]
+            exceeded.append(shown.name)
         if result is decision.binding:
             reset_us = verdict.at_us + round(reset * 1_000_000)  # a time by the engine's clock, in whole seconds
             legacy["X-RateLimit-Limit"] = shown.quota
@@ -127,11 +126,19 @@ def _quota_fields(decision: Decision, families: Sequence[str]) -> dict[str, str]
     if not decision.allowed and decision.binding is not None and (reference := decision.binding.reference):
         legacy["X-RateLimit-Reference"] = reference
     if exceeded:
-        names = [*exceeded]
-        places = fitting([len(name) + 1 for name in names], [*exceeded.values()])
-        legacy["X-RateLimit-Soft-Exceeded"] = ",".join([names[place] for place in places])
-    fields = joined(limits, states, tightness) if "ratelimit" in families else {}
+        [names] = fitting(_tightness(decision, only_soft=True), exceeded)
+        legacy["X-RateLimit-Soft-Exceeded"] = ",".join(names)
+    fields = joined(limits, states, partial(_tightness, decision)) if "ratelimit" in families else {}
     return fields | legacy if "x-ratelimit" in families else fields
+
+
+def _tightness(decision: Decision, *, only_soft: bool = False) -> list[float]:
+    """Return the tightness of each limit that is shown. only_soft: of those whose soft quota is exceeded."""
+    return [
+        tightness_of(result)
+        for result in decision.results
+        if result.verdict is not None and result.mode == "enforce" and (result.verdict.soft_exceeded or not only_soft)
+    ]
 
 
 def retry_after(decision: Decision) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Final, NamedTuple
 
@@ -110,25 +110,29 @@ def state_of(name: str, remaining: int, seconds: int | None, names: _ParameterNa
     return state if seconds is None else f"{state};{names.seconds}={seconds}"
 
 
-def joined(limits: Sequence[str], states: Sequence[str], tightness: Sequence[float] = ()) -> dict[str, str]:
-    """Return the fields of these limits. tightness: see `fitting`; without it, the fields have no maximum length."""
-    if tightness:
-        places = fitting([len(limit) + len(state) + 2 for limit, state in zip(limits, states, strict=True)], tightness)
-        limits, states = [limits[place] for place in places], [states[place] for place in places]
-    return {"RateLimit-Policy": ",".join(limits), "RateLimit": ",".join(states)} if limits else {}
+def joined(
+    limits: Sequence[str], states: Sequence[str], tightness: Callable[[], Sequence[float]] | None = None
+) -> dict[str, str]:
+    """Return the fields of these limits. tightness: for `fitting`, if they are too long; `None` = no maximum length."""
+    policy, state = ",".join(limits), ",".join(states)
+    if tightness is not None and len(policy) + len(state) > MAX_LENGTH:
+        limits, states = fitting(tightness(), limits, states)
+        policy, state = ",".join(limits), ",".join(states)
+    return {"RateLimit-Policy": policy, "RateLimit": state} if limits else {}
 
 
-def fitting(lengths: Sequence[int], tightness: Sequence[float]) -> list[int]:
-    """Return the places of what fits into MAX_LENGTH: the tightest, at least one.
+def fitting(tightness: Sequence[float], *columns: Sequence[str]) -> list[list[str]]:
+    """Return the rows of these columns that fit into MAX_LENGTH together: the tightest, at least one.
 
-    tightness: for each place, the lowest first; see `decision.tightness_of`.
+    tightness: of each row; the lowest come first, see `decision.tightness_of`.
     """
-    places, left = sorted(range(len(lengths)), key=tightness.__getitem__), MAX_LENGTH
+    places, left = sorted(range(len(tightness)), key=tightness.__getitem__), MAX_LENGTH
     for number, place in enumerate(places):
-        left -= lengths[place]
+        left -= sum([len(column[place]) + 1 for column in columns])
         if left < 0 and number:
-            return sorted(places[:number])
-    return sorted(places)
+            del places[number:]
+            break
+    return [[column[place] for place in sorted(places)] for column in columns]
 
 
 def quoted(name: str) -> str:

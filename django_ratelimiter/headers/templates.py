@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from math import inf
 from operator import itemgetter, truediv
 from typing import Final, NamedTuple
@@ -131,7 +132,7 @@ def _unusual_fields(template: FieldTemplate, states: CounterStates, families: tu
     place, _, quota, *_ = template.limits[tightness.index(min(tightness))]
     fields: dict[str, Field] = {}
     if "ratelimit" in families:
-        fields |= _unusual_family(template, states, tightness)
+        fields |= _unusual_family(template, states)
     if "x-ratelimit" in families:
         _add_older_family(fields, quota, states.remaining[place], states.at_us + states.resets[place])
     return fields
@@ -161,12 +162,7 @@ def rejection_fields(
             fields["ratelimit-policy"] = template.policy
             fields["ratelimit"] = "RateLimit", text % (*left[:until], seconds, *left[until:])
         else:
-            shares = map(truediv, template.pick(remaining), template.capacities)
-            tightness = [
-                -1.0 - wait / 1_000_000 if wait > 0 else -inf if wait else share  # as by `decision.tightness_of`
-                for wait, share in zip(template.pick(waits), shares, strict=True)
-            ]
-            fields |= _unusual_family(template, answer.states, tightness, is_denied=True)
+            fields |= _unusual_family(template, answer.states, is_denied=True)
     if "x-ratelimit" in families:
         left = 0 if binding.is_closed else remaining[binding.place]
         _add_older_family(fields, binding.quota, left, at_us + resets[binding.place])
@@ -182,14 +178,22 @@ def _add_older_family(fields: dict[str, Field], quota: Field, remaining: int, re
     fields["x-ratelimit-reset"] = "X-RateLimit-Reset", f"{-(-reset_us // 1_000_000)}"
 
 
-def _unusual_family(
-    template: FieldTemplate, states: CounterStates, tightness: Sequence[float], *, is_denied: bool = False
-) -> dict[str, Field]:
+def _unusual_family(template: FieldTemplate, states: CounterStates, *, is_denied: bool = False) -> dict[str, Field]:
     """Return RateLimit and RateLimit-Policy; if they would be too long, only of the tightest limits."""
     shown = _states(template.limits, states, is_denied)
     if not template.items:
         return {"ratelimit-policy": template.policy, "ratelimit": ("RateLimit", ",".join(shown))}
-    return {name.lower(): (name, text) for name, text in joined(template.items, shown, tightness).items()}
+    fields = joined(template.items, shown, partial(_tightness, template, states))
+    return {name.lower(): (name, text) for name, text in fields.items()}
+
+
+def _tightness(template: FieldTemplate, states: CounterStates) -> list[float]:
+    """Return the `decision.tightness_of` each limit."""
+    shares = map(truediv, template.pick(states.remaining), template.capacities)
+    return [
+        -1.0 - wait / 1_000_000 if wait > 0 else -inf if wait else share
+        for wait, share in zip(template.pick(states.waits), shares, strict=True)
+    ]
 
 
 def _states(limits: Iterable[LimitTemplate], states: CounterStates, is_denied: bool) -> list[str]:
