@@ -21,6 +21,7 @@ HEADER_SWITCHES: Final = (*HEADER_FAMILIES, "expose")
 
 #: The request headers in which proxies report the client.
 FORWARDED_FIELDS: Final = ("x-forwarded-for", "forwarded")
+_ADDRESS_FIELD: Final = re.compile(r"[a-z0-9-]+-[a-z0-9]*(ip|ipv6|address|for)", re.IGNORECASE)
 #: Maximum number of proxies; a higher number would let clients choose their address.
 MAX_PROXIES: Final = 20
 
@@ -34,13 +35,15 @@ class TrustedProxies:
 
     hops: this many right-most hops are always trusted; 0 = use the other fields.
     networks: proxies with an address in one of these are trusted. unix: a peer on a Unix socket is trusted.
-    field: the header that they write, "x-forwarded-for" or "forwarded"; `None` = the first of these that is present.
+    field: the header that they write, in lower case; `None` = "x-forwarded-for" or "forwarded", the first that is
+    present. own: the name in META of a header that is neither.
     """
 
     hops: int = 0
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
     unix: bool = False
     field: str | None = None
+    own: str | None = None
 
 
 def flag(value: Any) -> bool:
@@ -119,17 +122,25 @@ def proxies(value: Any) -> TrustedProxies:
         value = [value] if value else []
     if not isinstance(value, list | tuple):
         raise ValueError('a list of networks, such as ["10.0.0.0/8", "unix"], or the number of proxies')
-    fields = [item for item in value if item in FORWARDED_FIELDS]
+    fields = [item.lower() for item in value if _is_field(item)]
     hops = [item for item in value if type(item) is int]
     networks = tuple(
-        _network(item) for item in value if item not in ("unix", *FORWARDED_FIELDS) and type(item) is not int
+        _network(item) for item in value if item != "unix" and not _is_field(item) and type(item) is not int
     )
+    own = next((f"HTTP_{field.upper().replace('-', '_')}" for field in fields if field not in FORWARDED_FIELDS), None)
+    if own and not (hops or networks or "unix" in value):
+        raise ValueError(f"the proxies that write {fields[0]}, and that header")
     if len(fields) > 1 or len(hops) > 1 or (hops and networks) or not all(1 <= count <= MAX_PROXIES for count in hops):
         raise ValueError(
             f"a list of networks, or the number of proxies up to {MAX_PROXIES}; "
-            f"and beside either one of {' and '.join(map(repr, FORWARDED_FIELDS))} at most"
+            "and beside either one header at most, such as 'x-forwarded-for', 'forwarded' or 'cf-connecting-ip'"
         )
-    return TrustedProxies(sum(hops), networks, "unix" in value, fields[0] if fields else None)
+    return TrustedProxies(sum(hops), networks, "unix" in value, fields[0] if fields else None, own)
+
+
+def _is_field(item: Any) -> bool:
+    """Return whether this is the name of a header with an address, such as CF-Connecting-IP, and not a proxy's."""
+    return isinstance(item, str) and (item in FORWARDED_FIELDS or _ADDRESS_FIELD.fullmatch(item) is not None)
 
 
 def _network(value: Any) -> IPv4Network | IPv6Network:

@@ -135,7 +135,9 @@ def _build_forwarded(question: Question) -> BuiltRequest:
     query = question.path.strip().partition("?")[2]
     meta = {**_fields(question), "REMOTE_ADDR": address, "HTTP_X_FORWARDED_FOR": address}
     meta.pop("HTTP_FORWARDED", None)
-    if settings.TRUSTED_PROXIES.field == "forwarded":
+    if own := settings.TRUSTED_PROXIES.own:
+        meta[own] = address
+    elif settings.TRUSTED_PROXIES.field == "forwarded":
         meta["HTTP_FORWARDED"] = f'for="{f"[{address}]" if ":" in address else address}"'
     captured = None
     if "<path:path>" in question.gateway:

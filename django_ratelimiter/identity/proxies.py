@@ -7,7 +7,8 @@ it reports is examined; the first hop that is not trusted is the client. A hop t
 nearest certain address: the trusted hop that reported it. Anything left of the client is never read, so clients
 cannot choose an address by sending the header.
 
-Only one of the two headers is read: the one that TRUSTED_PROXIES names, else X-Forwarded-For if it is present.
+Only one header is read: the one that TRUSTED_PROXIES names, such as X-Forwarded-For, Forwarded or CF-Connecting-IP,
+else X-Forwarded-For if it is present, else Forwarded.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _PAIR = re.compile(r'[ \t]*([A-Za-z0-9_-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s";,\\]*)
 def client_ip(request: HttpRequest) -> str | None:
     """Return the client's address, masked to its prefix; `None` if none is known."""
     meta = request.META
-    if "HTTP_X_FORWARDED_FOR" in meta or "HTTP_FORWARDED" in meta:
+    if "HTTP_X_FORWARDED_FOR" in meta or "HTTP_FORWARDED" in meta or settings.TRUSTED_PROXIES.own:
         client = _client(request)
     else:
         client = meta.get("REMOTE_ADDR") or ""
@@ -109,6 +110,8 @@ def _client(request: HttpRequest) -> str | None:
     """Return the hop that is the client, as text; `None` if no hop has an address."""
     peer = request.META.get("REMOTE_ADDR") or ""
     trusted = settings.TRUSTED_PROXIES
+    if trusted.own:
+        return _walk(peer, request.META.get(trusted.own, ""), trusted)
     if trusted.field != "forwarded" and "HTTP_X_FORWARDED_FOR" in request.META:  # even if it is empty
         return _walk(peer, request.META["HTTP_X_FORWARDED_FOR"], trusted)
     if trusted.field != "x-forwarded-for" and "HTTP_FORWARDED" in request.META:

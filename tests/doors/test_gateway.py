@@ -182,6 +182,8 @@ def test_a_client_cannot_choose_its_address(ask: Any, make_rule: MakeRule) -> No
         ((), {"X-Forwarded-For": "", "Forwarded": "for=203.0.113.1"}, 400),
         (("forwarded",), {"Forwarded": "for=203.0.113.1", "X-Forwarded-For": "203.0.113.2"}, 429),
         (("forwarded",), {"X-Forwarded-For": "203.0.113.1"}, 400),
+        (("x-real-ip",), {"X-Real-IP": "203.0.113.1", "X-Forwarded-For": "203.0.113.2"}, 429),
+        (("x-real-ip",), {"X-Forwarded-For": "203.0.113.1"}, 400),
         (("x-forwarded-for",), {"X-Real-IP": "203.0.113.1"}, 400),
     ],
 )

@@ -127,7 +127,7 @@ def test_a_denied_caller_s_access_entry_is_named() -> None:
     assert agree("/gateway/", "/x") == 403
 
 
-@pytest.mark.parametrize("trusted", [["forwarded", "10.0.0.0/8"], 2, ["203.0.113.0/24"]])
+@pytest.mark.parametrize("trusted", [["forwarded", "10.0.0.0/8"], ["x-real-ip", "10.0.0.0/8"], 2, ["203.0.113.0/24"]])
 def test_the_address_is_the_client_s_whatever_is_trusted(make_rule: MakeRule, trusted: Any) -> None:
     make_rule("all", quota=1, partition_by=["ip"])
     with override_settings(RATELIMITER={"TRUSTED_PROXIES": trusted}):

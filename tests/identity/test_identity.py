@@ -219,6 +219,28 @@ def test_nothing_left_of_the_counted_hops_changes_anything(scribble: str, client
     assert spoofed == ip_of(client)
 
 
+@pytest.mark.parametrize(
+    ("peer", "sent", "client"),
+    [
+        ("10.0.0.1", "198.51.100.1", "198.51.100.1"),
+        ("10.0.0.1", "[2001:db8::7]:443", "2001:db8::/64"),
+        ("", "198.51.100.1", "198.51.100.1"),
+        ("10.0.0.1", "6.6.6.6, 198.51.100.1", "198.51.100.1"),
+        ("10.0.0.1", "garbage", "10.0.0.1"),
+        ("10.0.0.1", None, "10.0.0.1"),
+        ("203.0.113.9", "198.51.100.1", "203.0.113.9"),
+    ],
+)
+@pytest.mark.parametrize("trusted", [NETWORKS, [1]])
+def test_a_header_of_ones_own_choice_is_read_of_trusted_peers_only(
+    trusted: list[object], peer: str, sent: str | None, client: str
+) -> None:
+    meta = {"REMOTE_ADDR": peer, "HTTP_X_FORWARDED_FOR": "6.6.6.6"} | ({"HTTP_CF_CONNECTING_IP": sent} if sent else {})
+    expected = sent if trusted == [1] and peer == "203.0.113.9" else client  # each peer is trusted by its number
+    with override_settings(RATELIMITER={"TRUSTED_PROXIES": [*trusted, "CF-Connecting-IP"]}):
+        assert identify(SimpleNamespace(META=meta)).ip == expected  # type: ignore[arg-type]
+
+
 @given(st.one_of(st.none(), scribbles), st.one_of(st.none(), scribbles), st.sampled_from([(), NETWORKS, 1, 3]))
 def test_any_header_has_an_answer(peer: str | None, forwarded: str | None, trusted: Any) -> None:
     answer = ip_of(peer, forwarded, TRUSTED_PROXIES=trusted)
