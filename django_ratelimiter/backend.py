@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import os
+import re
+import secrets
+import sys
+from hashlib import blake2b
 from threading import Lock
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -11,6 +16,8 @@ from django.core.cache import InvalidCacheBackendError, caches
 from django.core.cache.backends.redis import RedisCache
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.backends.signals import connection_created
 from django.utils.asyncio import async_unsafe
 from django.utils.module_loading import import_string
 
@@ -31,6 +38,7 @@ usage_buffer: Final = UsageBuffer()
 _engine: Engine | None = None
 _async_engine: tuple[Engine, Any] | None = None  # the engine for event loops, and the engine that it belongs to
 _building = freed_by_fork(Lock())
+_fresh = ""  # the end of a namespace that no other process uses
 
 
 def get_engine() -> Engine:
@@ -127,6 +135,42 @@ def _exact() -> Engine:
     return _redis(settings.CACHE_ALIAS)
 
 
+def are_tests_running() -> bool:
+    """Return whether Django's test environment is set up, as `manage.py test` and pytest-django do."""
+    loaded = sys.modules.get("django.test.utils")
+    return hasattr(getattr(loaded, "_TestState", None), "saved_data")
+
+
+def _namespace() -> str:
+    """Return NAMESPACE; in tests with the name of their database, so that they share no counters with others.
+
+    It begins with NAMESPACE, so an ACL that allows its keys allows these, too.
+    """
+    if not are_tests_running():
+        return f"{settings.NAMESPACE}{_fresh}"
+    connection_created.connect(_follow_database, dispatch_uid="django_ratelimiter.backend")
+    name = str(connections.settings[DEFAULT_DB_ALIAS].get("NAME") or ":memory:")
+    if ":memory:" in name or "mode=memory" in name:  # of this process alone
+        name = f"memory-{os.getpid()}"
+    elif not re.fullmatch(r"[\w.-]{1,64}", name):
+        name = blake2b(name.encode(), digest_size=8).hexdigest()
+    return f"{settings.NAMESPACE}:{name}{_fresh}"
+
+
+def _follow_database(**_signal: object) -> None:
+    """Drop the engine in a process of tests that has another database now, such as a worker of `test --parallel`."""
+    exact = getattr(_engine, "engine", None)
+    if isinstance(exact, RedisEngine) and exact.namespace != _namespace():
+        reset_engine()
+
+
+def begin_namespace() -> None:
+    """Count in a namespace that nothing was counted in: for tests that may not delete keys that they have to search."""
+    global _fresh
+    _fresh = f":{secrets.token_hex(4)}"
+    reset_engine()
+
+
 def _custom(path: str) -> Engine:
     try:
         factory = import_string(path)
@@ -159,6 +203,6 @@ def _redis(alias: str) -> Engine:
         raise EngineUnavailable(f"The client of CACHES[{alias!r}] cannot be made now: {error}") from error
     deadline = settings.DEADLINE_MS / 1_000
     try:
-        return RedisEngine(client, settings.NAMESPACE, shards=settings.SHARDS, deadline=deadline, clock=settings.CLOCK)
+        return RedisEngine(client, _namespace(), shards=settings.SHARDS, deadline=deadline, clock=settings.CLOCK)
     except ValueError as error:
         raise ImproperlyConfigured(f"RATELIMITER['CACHE_ALIAS']: CACHES[{alias!r}]: {error}") from error

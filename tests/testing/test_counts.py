@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +11,20 @@ from typing import Any
 
 import pytest
 import redis
+from django.db import connections
+from django.db.backends.signals import connection_created
 from django.http import HttpRequest
 from django.test import RequestFactory
 
+from django_ratelimiter import backend
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.decorators import ratelimit
 from django_ratelimiter.engine import Charge, Limit, Version
 from django_ratelimiter.limiter import fallback
 from django_ratelimiter.testing import clear_counts, override_rules
+
+from ..clusters import ServerWith
+from ..engine.redis.test_acl import allowed, refused
 
 ROOT = Path(__file__).parents[2]
 CHARGE = Charge("ann", Limit(1, 60, "sliding_window_log"), usage="hello|")
@@ -100,3 +107,74 @@ def test_a_users_tests_begin_at_zero_and_tests_without_django_need_none(tmp_path
 
     assert "3 passed" in run("test_theirs.py", "--ds=its_settings")
     assert "1 passed" in run("test_no_django.py", "-p", "no:django")
+
+
+def test_counts_go_where_the_database_of_the_tests_is(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings.RATELIMITER = {"CACHE_ALIAS": "ratelimit"}
+    monkeypatch.setattr(backend, "are_tests_running", lambda: True)
+    found = []
+    for name in ("test_shop_1", "test_shop_2", "file:memorydb_default?mode=memory", str(tmp_path)):
+        monkeypatch.setitem(connections.settings["default"], "NAME", name)
+        connection_created.send(sender=None, connection=connections["default"])
+        found.append(get_engine().engine.namespace)  # type: ignore[attr-defined]
+    assert found[:3] == ["rl:test_shop_1", "rl:test_shop_2", f"rl:memory-{os.getpid()}"]
+    assert re.fullmatch("rl:[0-9a-f]{16}", found[3])
+
+
+def test_clearing_needs_no_permission_to_search(settings: Any) -> None:
+    with ServerWith() as server:
+        allowed(server)
+        place = {"LOCATION": f"redis://limiter:secret@127.0.0.1:{server.port}/0"}
+        settings.CACHES = {**settings.CACHES, "ratelimit": {**settings.CACHES["ratelimit"], **place}}
+        settings.RATELIMITER = {"CACHE_ALIAS": "ratelimit", "DEADLINE_MS": 1_000}
+        for _ in range(2):
+            assert [get_engine().check([CHARGE])[0].allowed for _ in range(2)] == [True, False]
+            clear_counts()
+        assert refused(server) == {b"scan"}
+    settings.RATELIMITER = {}
+
+
+#: A project whose tests count in Redis, as a site may do beside them.
+ITS_SETTINGS = """
+import os
+
+SECRET_KEY, ROOT_URLCONF, USE_TZ = "only for this test", "urls", True
+INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "django_ratelimiter"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop", "TEST": {"NAME": "test_shop"}}}
+CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": os.environ["ITS_REDIS"]}}
+RATELIMITER = {"CACHE_ALIAS": "default", "DEADLINE_MS": 5_000}
+"""
+ITS_URLS = """
+from django.http import HttpResponse
+from django.urls import path
+from django_ratelimiter.decorators import ratelimit
+
+urlpatterns = [path("", ratelimit(key="ip", rate="2/d")(lambda request: HttpResponse("hello")))]
+"""
+ITS_TESTS = """
+from django.test import TestCase
+
+
+class FirstTests(TestCase):
+    def test_hello(self):
+        self.assertEqual([self.client.get("/").status_code for _ in range(3)], [200, 200, 403])
+"""
+
+
+@pytest.mark.once
+def test_tests_in_parallel_share_no_counts_with_a_site(tmp_path: Path, redis_client: redis.Redis) -> None:
+    for name, text in {"its_settings": ITS_SETTINGS, "urls": ITS_URLS, "test_first": ITS_TESTS}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    (tmp_path / "test_second.py").write_text(ITS_TESTS.replace("First", "Second"))
+    at = redis_client.get_connection_kwargs()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "DJANGO_"))}
+    environment |= {"ITS_REDIS": f"redis://127.0.0.1:{at['port']}/{at['db']}", "PYTHONPATH": str(ROOT)}
+    environment["DJANGO_SETTINGS_MODULE"] = "its_settings"
+    command = (sys.executable, "-m", "django", "test", "--parallel", "2")
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "Ran 2 tests" in done.stderr, done.stderr
+    counted = {name.decode().partition("}")[0] for name in redis_client.scan_iter()}
+    assert counted, "they counted in Redis"
+    assert counted <= {"{rl:test_shop_1:0", "{rl:test_shop_2:0"}
