@@ -270,6 +270,12 @@ def test_a_length_that_is_none(length: str) -> None:
     assert field(wsgi(b"email=ann", FORM, CONTENT_LENGTH=length)) is None
 
 
+def test_chunks_without_a_length_under_wsgi_are_empty_to_the_rule_and_to_the_view() -> None:
+    request = wsgi(b"email=ann", FORM, CONTENT_LENGTH="", HTTP_TRANSFER_ENCODING="chunked")
+    assert (field(request), dict(request.POST)) == (None, {})
+    assert field(chunked(b"email=ann", FORM)) == "ann"
+
+
 def test_a_length_that_is_not_kept() -> None:
     assert field(wsgi(b"email=ann", FORM, CONTENT_LENGTH="5000")) == "ann"
     assert field(wsgi(b"email=ann", FORM, CONTENT_LENGTH="7")) == "a"
