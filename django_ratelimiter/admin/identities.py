@@ -66,7 +66,7 @@ class IdentitiesField(forms.MultipleChoiceField):
             raise ValidationError(self.error_messages["required"], code="required")
         validate_identities(value)
         for name in value:
-            if ":" not in name and name not in dict(_choices()):
+            if name.isidentifier() and name not in dict(_choices()):
                 raise ValidationError(
                     _("Unknown identity %(name)r. You can define it in RATELIMITER['IDENTITIES']."),
                     code="unknown",
@@ -86,6 +86,8 @@ def may_see_names(reader: Any) -> bool:
 
 def label_of(name: str) -> str:
     """Return an identity as text: "IP address", "header X-Tenant"."""
+    if "/" in name:
+        return _("network of %(bits)s bits") % {"bits": name.partition("/")[2]}
     kind, colon, own = name.partition(":")
     if not colon:
         return str(IDENTITY_LABELS.get(name, name))

@@ -21,7 +21,7 @@ from ..limiter.io import THREAD
 from ..limiter.path import peek_decision
 from ..rules import cache
 from ..rules.records import RuleRecord, TierRecord
-from ..values.partitions import IDENTITIES
+from ..values.partitions import IDENTITIES, is_address
 
 
 class OwnLimit(NamedTuple):
@@ -111,7 +111,7 @@ def own_status(request: HttpRequest) -> OwnStatus:
 
 
 def _is_proof(name: str) -> bool:
-    return name in IDENTITIES or name in settings.TRUSTED_IDENTITIES
+    return name in IDENTITIES or is_address(name) or name in settings.TRUSTED_IDENTITIES
 
 
 def _depends_on_request(rule: RuleRecord) -> bool:

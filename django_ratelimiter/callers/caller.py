@@ -16,7 +16,7 @@ from ..conf import django_setting, is_secret, settings
 from ..databases import spelled
 from ..explain.users import TwoUsers, by_key, find_user
 from ..identity import MAX_API_KEY, digest, hash_api_key, session_value
-from ..identity.proxies import client_address, client_ip
+from ..identity.proxies import client_address, client_ip, network_around
 from ..limiter.templates import missing
 from ..rules.records import RuleRecord
 from ..rules.tiers import is_known_api_key, resolve_api_key
@@ -33,7 +33,7 @@ _DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 #: The prefix for a result of API_KEY_RESOLVER. Without it, a text that is not a known key is read as a key, too.
 _RESOLVED: Final = "value:"
-_PART: Final = re.compile(r"((?:header|path|field):[^:=|]+|[A-Za-z_][A-Za-z0-9_]*)[:=](.+)", re.DOTALL)
+_PART: Final = re.compile(r"((?:header|path|field):[^:=|]+|ip/[0-9]+|[A-Za-z_][A-Za-z0-9_]*)[:=](.+)", re.DOTALL)
 
 
 class UnknownCaller(ValueError):
@@ -86,18 +86,26 @@ class Caller:
         """True if this is the digest of all requests that lack the value that a rule is split by."""
         return self.kind == "digest" and self.value == missing()
 
+    def value_of(self, name: str) -> str | None:
+        """Return the caller's value for a name that rules are split by; `None` = it is not known."""
+        if name not in self.known and name.startswith("ip/"):
+            return network_around(self.address, name)
+        return self.known.get(name)
+
     def partition(self, names: Iterable[str]) -> str | None:
         """Return the value that splits the counters of rules by these names; `None` = one of them is not known."""
-        names = tuple(names)
-        if any(name not in self.known for name in names):
-            return None
-        return encode_partition([(name, self.known[name]) for name in names])
+        parts = []
+        for name in names:
+            if (value := self.value_of(name)) is None:
+                return None
+            parts.append((name, value))
+        return encode_partition(parts)
 
     def missing(self, rule: RuleRecord) -> list[str]:
         """Return the names that this rule is split by and that are not known for the caller."""
         if self.kind == "digest":
             return []
-        return [name for name in rule.partition_by if name not in self.known]
+        return [name for name in rule.partition_by if self.value_of(name) is None]
 
     def digest_for(self, rule: RuleRecord) -> str | None:
         """Return the caller's digest in the names of a rule's counters; `None` = not known.

@@ -90,7 +90,7 @@ def check_identities(**_kwargs: object) -> list[CheckMessage]:
         )
         for rule in rules_in_force()
         for name in rule.partition_by
-        if ":" not in name and name not in known
+        if name.isidentifier() and name not in known
     ]
 
 

@@ -25,6 +25,7 @@ from ..rules.cache import access_list
 from ..rules.formatting import limit_in_words
 from ..rules.records import Facts, LimitRecord, RuleRecord
 from ..values.access import NOBODY, AccessList
+from ..values.partitions import is_address
 from .doors import Door, Passage, pass_doors
 from .explanation import (
     Bypass,
@@ -286,7 +287,7 @@ def _unknown(question: Question, http: BuiltRequest, passage: Passage) -> tuple[
 
 
 def _is_unknown(name: str, question: Question, http: BuiltRequest) -> bool:
-    if name == "ip":
+    if is_address(name):
         return not question.ip
     if name.startswith("field:"):
         return not (question.body or question.gateway)  # at a gateway, the request has none

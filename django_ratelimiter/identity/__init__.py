@@ -22,9 +22,9 @@ from ..conf import settings
 from ..databases import spelled
 from ..exceptions import raised_at
 from ..rules.tiers import is_known_api_key, resolve_api_key
-from ..values.partitions import encode_partition
+from ..values.partitions import encode_partition, is_address
 from .body import BodyNotRead, fields_of, is_unread
-from .proxies import client_address, client_ip
+from .proxies import client_address, client_ip, network_around
 from .users import UserNotLoaded, is_djangos_own, log_unreadable_user, user_key, user_of
 
 __all__ = [
@@ -148,6 +148,8 @@ class Identity:
         return self._fields is None and is_unread(self._request)
 
     def _find(self, name: str) -> str | None:
+        if is_address(name):
+            return network_around(client_address(self._request), name)
         kind, colon, own = name.partition(":")
         if not colon:
             return _custom(self._request, name)

@@ -57,6 +57,14 @@ def client_address(request: HttpRequest) -> str | None:
     return None if address is None else str(address)
 
 
+def network_around(address: str | None, name: str) -> str | None:
+    """Return the network around an address by a name such as "ip/48": up to 32 bits of IPv4, more of IPv6."""
+    bits = int(name.removeprefix("ip/"))
+    if address is None or (bits > 32) != (":" in address):
+        return None
+    return _prefix_of(address, min(bits, 32), bits)
+
+
 def is_trusted_peer(request: HttpRequest) -> bool:
     """Return whether the connected peer is a trusted proxy."""
     peer, trusted = request.META.get("REMOTE_ADDR") or "", settings.TRUSTED_PROXIES

@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple
 from ..engine.limits import Limit
 from ..values.failure_policies import FAILURE_POLICIES, FailurePolicy
 from ..values.multiplier import multiply_limit
+from ..values.partitions import is_address
 
 MODES: Final = ("off", "shadow", "enforce")
 PATH_KINDS: Final = ("any", "exact", "prefix", "route")
@@ -116,7 +117,7 @@ class RuleRecord:
     @property
     def asks_for_address(self) -> bool:
         """True if it counts requests by their address, at least those without another value."""
-        return "ip" in self.partition_by or (bool(self.partition_by) and self.missing_partition == "ip")
+        return any(map(is_address, self.partition_by)) or (bool(self.partition_by) and self.missing_partition == "ip")
 
     def limits_for(self, tier: TierRecord | None, multiplier: Decimal = Decimal(1)) -> tuple[LimitRecord, ...]:
         """Return the limits of this tier, else those of every other tier, else none: the rule does not apply to it.

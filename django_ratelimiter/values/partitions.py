@@ -9,14 +9,16 @@ from typing import Final
 
 #: Identities that rules can be split by, besides those in `is_identity`.
 IDENTITIES: Final = ("user", "ip", "api_key", "session")
-#: The form of identities with a name: a request header, a captured part of the path, a field of the body.
-NAMED: Final = ("header:NAME", "path:NAME", "field:NAME")
+#: The form of identities with a name: a request header, a captured part of the path, a field of the body; and of the
+#: network of this many bits around the address.
+NAMED: Final = ("header:NAME", "path:NAME", "field:NAME", "ip/BITS")
 
 #: Longer values are replaced by their SHA-256.
 MAX_VALUE: Final = 200
 
 _IDENTITY: Final = re.compile(
     r"(?!(?:header|path|field)\Z)[A-Za-z_][A-Za-z0-9_]{0,63}"
+    r"|ip/(?:[1-9][0-9]?|1[01][0-9]|12[0-8])"
     r"|header:[A-Za-z0-9_-]{1,100}|path:[A-Za-z_][A-Za-z0-9_]{0,99}|field:[^\s|%:]{1,100}"
 )
 
@@ -29,9 +31,14 @@ def is_identity(name: object) -> bool:
     return isinstance(name, str) and _IDENTITY.fullmatch(name) is not None
 
 
+def is_address(name: str) -> bool:
+    """Return whether the value of this name is the client's address, or a network around it."""
+    return name.partition("/")[0] == "ip"
+
+
 def may_need_user(name: str) -> bool:
     """Return whether the value of this name may depend on the logged-in user, as with a project's own code."""
-    return name == "user" or (name not in IDENTITIES and ":" not in name)
+    return name == "user" or (name not in IDENTITIES and name.isidentifier())
 
 
 def encode_partition(parts: Iterable[tuple[str, str]]) -> str:

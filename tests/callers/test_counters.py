@@ -71,6 +71,14 @@ def test_are_those_that_a_request_charges(add_rule: Callable[..., Rule], user: U
     assert [each.used for each in counters_now(caller).counters] == [1, 1, 1, 1]
 
 
+def test_an_address_has_the_counters_of_the_networks_around_it(add_rule: Callable[..., Rule]) -> None:
+    add_rule("site", ["ip/48"])
+    ask(REMOTE_ADDR="2001:db8:1:2::7")
+    ask(REMOTE_ADDR="2001:db8:1:3::7")
+    assert counter(caller_of("ip", "2001:db8:1:4::7"), "site").used == 2
+    assert counter(caller_of("partition", "ip/48:2001:db8:1::/48"), "site").used == 2
+
+
 def test_a_field_is_spelled_as_in_requests() -> None:
     assert caller_of("partition", "field:email= Ann@Example.org").known == {"field:email": "ann@example.org"}
 

@@ -147,6 +147,22 @@ def test_the_headers_that_wsgi_names_otherwise() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "address", "found"),
+    [
+        ("ip/48", "2001:db8:1:2::7", "2001:db8:1::/48"),
+        ("ip/128", "2001:db8:1:2::7", "2001:db8:1:2::7"),
+        ("ip/48", "192.0.2.7", None),
+        ("ip/24", "192.0.2.7", "192.0.2.0/24"),
+        ("ip/24", "::ffff:192.0.2.7", "192.0.2.0/24"),
+        ("ip/24", "2001:db8::7", None),
+        ("ip/48", "", None),
+    ],
+)
+def test_a_network_of_addresses(name: str, address: str, found: str | None) -> None:
+    assert value(name, META={"REMOTE_ADDR": address}) == found
+
+
+@pytest.mark.parametrize(
     ("captured", "found"),
     [
         ("acme", "acme"),
@@ -234,7 +250,18 @@ def test_a_combination_is_missing_without_one_of_its_parts() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [*IDENTITIES, "tenant", "_t", "header:X-A", "header:x_a", "path:pk", "field:a.b", "field:items[0]", "field:é"],
+    [
+        *IDENTITIES,
+        "tenant",
+        "_t",
+        "header:X-A",
+        "header:x_a",
+        "path:pk",
+        "field:a.b",
+        "field:items[0]",
+        "field:é",
+        "ip/48",
+    ],
 )
 def test_names_that_rules_may_be_split_by(name: str) -> None:
     assert is_identity(name)
@@ -247,7 +274,21 @@ def test_names_that_rules_may_be_split_by(name: str) -> None:
     [
         *["", "header", "path", "field", "header:", "path:", "field:", "header:A:B", "header:É", "path:a-b", "path:1"],
         *["field:a b", "field:a|b", "field:a:b", "field:a%b", "1st", "a-b", "é", "user ", "user\n", "header:X-A\n"],
-        *["a" * 65, "header:" + "a" * 101, "field:" + "a" * 101, "cookie:a", 7, None, []],
+        *[
+            "a" * 65,
+            "ip/",
+            "ip/0",
+            "ip/129",
+            "ip/a",
+            "user/48",
+            "ip/48:1",
+            "header:" + "a" * 101,
+            "field:" + "a" * 101,
+            "cookie:a",
+            7,
+            None,
+            [],
+        ],
     ],
 )
 def test_names_that_they_may_not(name: object) -> None:

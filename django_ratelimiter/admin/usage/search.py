@@ -16,7 +16,7 @@ from ...identity import Identity, digest, identify
 from ...rules import cache
 from ...rules.records import RuleRecord
 from ...values.bounds import MAX_TEXT
-from ...values.partitions import encode_partition
+from ...values.partitions import encode_partition, is_address
 from ..identities import label_of
 
 _FALLBACK: Final = "ip"
@@ -63,12 +63,12 @@ class ClientForm(forms.Form):
         return self.cleaned_data
 
     def _value(self, identity: Identity, name: str, typed: str) -> str:
-        if name not in ("user", "ip", "api_key"):
+        if name not in ("user", "api_key") and not is_address(name):
             return typed.strip() if name.startswith("header:") else typed
         value = identity.value(name)
         if value is None:
             self.add_error(
-                name, _("This is not an IP address.") if name == "ip" else _("No user or API key matches this.")
+                name, _("This is not an IP address.") if is_address(name) else _("No user or API key matches this.")
             )
         return value or ""
 
@@ -82,7 +82,8 @@ def form_for(rule: str | None, data: Any = None) -> ClientForm | None:
 def _request_of(typed: dict[str, str]) -> HttpRequest:
     """Return a request of this client, so that the same code finds its values."""
     request = HttpRequest()
-    request.META["REMOTE_ADDR"] = typed.get("ip", "").strip()
+    address = next((value for name, value in typed.items() if is_address(name)), "")
+    request.META["REMOTE_ADDR"] = address.strip().partition("/")[0]
     if "api_key" in typed:
         request.META[f"HTTP_{settings.API_KEY_HEADER.upper().replace('-', '_')}"] = typed["api_key"]
     if "user" in typed:

@@ -196,7 +196,7 @@ class _Reader:
         """Add errors for identities that neither this package nor the project has."""
         known = (*IDENTITIES, *settings.IDENTITIES)
         for name in rule.partition_by:
-            if name not in known and ":" not in name:
+            if name not in known and name.isidentifier():
                 text = _("partition_by: %(word)s is not an identity of this project.") % {"word": shown(name)}
                 place = entries["partition_by"].node.place
                 fault = Fault(place, f"{text} {did_you_mean(name, (*known, *NAMED)) if self._suggests else ''}".strip())

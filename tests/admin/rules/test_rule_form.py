@@ -179,16 +179,16 @@ OWN = {"IDENTITIES": {"tenant": "tests.identity.test_values.tenant_of"}}
 class TestIdentities:
     def test_those_with_a_name_are_written_and_the_others_ticked(self, admin_client: Client) -> None:
         with override_settings(RATELIMITER=settings.RATELIMITER | OWN):
-            sent = rule_form(partition_by=["user", "tenant"], partition_by_others="header:X-A, field:email,")
+            sent = rule_form(partition_by=["user", "tenant"], partition_by_others="header:X-A, ip/48,")
             assert admin_client.post(ADD_RULE, sent).status_code == 302
             rule = Rule.objects.get()
-            assert rule.partition_by == ["user", "tenant", "header:X-A", "field:email"]
+            assert rule.partition_by == ["user", "tenant", "header:X-A", "ip/48"]
             page = admin_client.get(page_of(rule)).content.decode()
-            assert 'value="header:X-A, field:email"' in page
+            assert 'value="header:X-A, ip/48"' in page
             form = BrowserForm(page)
             admin_client.post(page_of(rule), form.sent)
             rule.refresh_from_db()
-            assert rule.partition_by == ["user", "tenant", "header:X-A", "field:email"]
+            assert rule.partition_by == ["user", "tenant", "header:X-A", "ip/48"]
 
     @pytest.mark.parametrize("others", ["tenant", "header:", "shoe size", "cookie:a"])
     def test_one_that_does_not_exist_is_refused(self, others: str, admin_client: Client) -> None:

@@ -45,6 +45,7 @@ class TestList:
             ([], "all callers together"),
             (["ip"], "IP address"),
             (["user", "header:X-Tenant"], "user and header X-Tenant"),
+            (["ip/48"], "network of 48 bits"),
         ],
     )
     def test_tells_what_a_rule_is_counted_by(
