@@ -52,6 +52,7 @@ class GatewayOptions(NamedTuple):
     scope: str | None
     denied_status: int | None
     user_header: str | None
+    fold_paths: bool = False
 
 
 class GatewayError(Exception):
@@ -75,7 +76,11 @@ class ForwardedRequest(WSGIRequest):
 
 
 def view(
-    *, scope: str | None = None, denied_status: int | None = None, user_header: str | None = None
+    *,
+    scope: str | None = None,
+    denied_status: int | None = None,
+    user_header: str | None = None,
+    fold_paths: bool = False,
 ) -> Callable[..., HttpResponseBase]:
     """Return a view for `urls.py` that decides the request which a gateway describes.
 
@@ -83,10 +88,11 @@ def view(
     of the gateway's request and the captured path. scope: also apply the rules of this scope. denied_status: the status
     of each rejection, and of a path that servers read in different ways, for gateways that know only one; the real one
     is then in the field X-RateLimit-Status. `None` = the real one. user_header: the field with the primary key of the
-    user, which the gateway must set or remove in each request; `None` = no request has a user. Raises ValueError
-    for an invalid status or field name.
+    user, which the gateway must set or remove in each request; `None` = no request has a user. fold_paths: rules also
+    match other spellings of a path, for servers that ignore its case, a final slash and `;…`. Raises ValueError for an
+    invalid status or field name.
     """
-    options = _checked(GatewayOptions(scope, denied_status, user_header))
+    options = _checked(GatewayOptions(scope, denied_status, user_header, fold_paths))
 
     def decide_for_gateway(request: HttpRequest, path: str | None = None) -> HttpResponseBase:
         try:
@@ -96,12 +102,14 @@ def view(
         if bypass_of(forwarded):
             return passing(forwarded)
         try:
-            decision = limiter.check(forwarded, scope=options.scope)
-            if decision.delay:
-                io.sleep(decision.delay)
-            if decision.allowed:
-                return passing(forwarded, decision)
-            return rejection(forwarded, decision, options)
+            for spelling in spellings(forwarded.path_info, options):
+                forwarded.path_info = spelling
+                decision = limiter.check(forwarded, scope=options.scope)
+                if decision.delay:
+                    io.sleep(decision.delay)
+                if not decision.allowed:
+                    return rejection(forwarded, decision, options)
+            return passing(forwarded, decision)
         finally:  # the end of the other server's response is not known here
             leases.release_leases(forwarded)
 
@@ -109,10 +117,14 @@ def view(
 
 
 def aview(
-    *, scope: str | None = None, denied_status: int | None = None, user_header: str | None = None
+    *,
+    scope: str | None = None,
+    denied_status: int | None = None,
+    user_header: str | None = None,
+    fold_paths: bool = False,
 ) -> Callable[..., Any]:
     """Return the same view as a coroutine function, for sites under ASGI. It blocks no thread."""
-    options = _checked(GatewayOptions(scope, denied_status, user_header))
+    options = _checked(GatewayOptions(scope, denied_status, user_header, fold_paths))
 
     async def decide_for_gateway(request: HttpRequest, path: str | None = None) -> HttpResponseBase:
         try:
@@ -122,13 +134,15 @@ def aview(
         if bypass_of(forwarded):
             return passing(forwarded)
         try:
-            decision = await limiter.acheck(forwarded, scope=options.scope)
-            if decision.delay:
-                await io.asleep(decision.delay)
-            if decision.allowed:
-                return passing(forwarded, decision)
-            make = sync_to_async(rejection) if may_wait(forwarded) else None
-            return await make(forwarded, decision, options) if make else rejection(forwarded, decision, options)
+            for spelling in spellings(forwarded.path_info, options):
+                forwarded.path_info = spelling
+                decision = await limiter.acheck(forwarded, scope=options.scope)
+                if decision.delay:
+                    await io.asleep(decision.delay)
+                if not decision.allowed:
+                    make = sync_to_async(rejection) if may_wait(forwarded) else None
+                    return await make(forwarded, decision, options) if make else rejection(forwarded, decision, options)
+            return passing(forwarded, decision)
         finally:
             await leases.arelease_leases(forwarded)
 
@@ -159,6 +173,14 @@ def bypass_of(forwarded: HttpRequest) -> Exemption:
     return "exempt" if exempt is not None and forwarded.path_info.startswith(exempt) else ""
 
 
+def spellings(path: str, options: GatewayOptions) -> tuple[str, ...]:
+    """Return the paths to compare with rules, each once: no rule is decided twice for a request."""
+    if not options.fold_paths:
+        return (path,)
+    folded = path.lower().rstrip("/")
+    return tuple(dict.fromkeys([path, folded or "/", f"{folded}/"]))
+
+
 def _forwarded_request(request: HttpRequest, path: str | None, options: GatewayOptions) -> ForwardedRequest:
     """Return the request that the gateway describes. Raises GatewayError if it is untrusted or a field is missing."""
     if not is_trusted_peer(request):
@@ -166,14 +188,14 @@ def _forwarded_request(request: HttpRequest, path: str | None, options: GatewayO
         text = _("%(peer)s is not a trusted proxy: RATELIMITER['TRUSTED_PROXIES'] does not name it.") % {"peer": peer}
         raise GatewayError(403, text)
     meta = {name: value for name, value in request.META.items() if name not in _OF_THE_QUESTION}
-    forwarded = ForwardedRequest(environ_of(meta, request.method or "", path))
+    forwarded = ForwardedRequest(environ_of(meta, request.method or "", path, options))
     user = meta.get(meta_name(options.user_header), "").strip() if options.user_header else ""
     if user:
         forwarded.user = UserByKey(user)  # type: ignore[assignment]
     return forwarded
 
 
-def environ_of(meta: dict[str, Any], method: str, path: str | None) -> dict[str, Any]:
+def environ_of(meta: dict[str, Any], method: str, path: str | None, options: GatewayOptions) -> dict[str, Any]:
     """Return the WSGI environment of the request that these fields describe. Raises GatewayError.
 
     method, path: of the gateway's own request, used if its route captures a path; `None` = it does not.
@@ -189,6 +211,11 @@ def environ_of(meta: dict[str, Any], method: str, path: str | None) -> dict[str,
         raise _lacking("X-Forwarded-Method")
     if not path.startswith("/"):
         raise _lacking("X-Forwarded-Uri")
+    if options.fold_paths:
+        path = "/".join([part.partition(";")[0] for part in path.replace("\\", "/").split("/")])
+    elif ";" in path or "\\" in path:
+        text = _("The path contains “;” or “\\”, which servers read in different ways.")
+        raise GatewayError(400, text, of_client=True)
     _check_address(meta)
     return {
         "SERVER_NAME": "localhost",

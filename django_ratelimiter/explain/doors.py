@@ -115,8 +115,9 @@ def _pass_gateway(passage: Passage, options: gateway.GatewayOptions) -> None:
             http.META[field] = pk = str(passage.caller.user.pk)
             http.user = UserByKey(pk)  # type: ignore[assignment]
     passage.bypass = gateway.bypass_of(http)
-    if not passage.bypass:
-        passage.is_rejected = not limiter.check(http, scope=options.scope).allowed
+    for spelling in () if passage.bypass else gateway.spellings(http.path_info, options):
+        http.path_info = spelling
+        passage.is_rejected = passage.is_rejected or not limiter.check(http, scope=options.scope).allowed
     if passage.is_rejected:
         passage.response = gateway.rejection(http, passage.decision, options)
     else:

@@ -145,7 +145,7 @@ def _build_forwarded(question: Question) -> BuiltRequest:
     meta["HTTP_X_FORWARDED_METHOD"] = method = question.method.upper() or "GET"
     meta["HTTP_X_FORWARDED_URI"] = quote(question.path.strip(), safe=punctuation)
     try:
-        http = BuiltRequest(environ_of(meta, method, captured), has_body=True)
+        http = BuiltRequest(environ_of(meta, method, captured, options), has_body=True)
         http.path = http.path_info  # as in the view
     except GatewayError as error:
         http = BuiltRequest({**meta, "REQUEST_METHOD": method, "wsgi.input": BytesIO()}, has_body=True)

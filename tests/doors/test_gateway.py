@@ -37,6 +37,7 @@ def addresses(make: Any, prefix: str) -> list[Any]:
         path(f"{prefix}/", make()),
         path(f"{prefix}/nginx/", make(denied_status=403)),
         path(f"{prefix}/scoped/", make(scope="billing")),
+        path(f"{prefix}/folding/", make(fold_paths=True)),
         path(f"{prefix}/users/", make(user_header="X-User-Id")),
         path(f"{prefix}/envoy<path:path>", make()),
     ]
@@ -268,6 +269,39 @@ def test_a_path_that_servers_read_in_different_ways_is_refused(ask: Any, uri: st
         400,
         b"The path has dot segments that servers read in different ways.\n",
     )
+
+
+@pytest.mark.parametrize("uri", ["/api/export;x=1", "/api;/export", "/api/export%3Bx", "/api\\export", "/api%5Cexport"])
+def test_a_path_in_which_some_servers_see_another_is_refused_unless_paths_are_folded(
+    ask: Any, make_rule: MakeRule, uri: str
+) -> None:
+    make_rule("exports", 1, path="/api/export", path_kind="exact")
+    answer = ask(uri)
+    assert (answer.status_code, b"read in different ways" in answer.content) == (400, True)
+    assert statuses(ask("/api/export"), ask(uri, at="folding/")) == [200, 429]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"path": "/api/export"}, {"path": "/api/export/"}, {"path": "/api/", "path_kind": "prefix"}]
+)
+def test_other_spellings_of_a_path_are_one_if_paths_are_folded(
+    ask: Any, make_rule: MakeRule, fields: dict[str, str]
+) -> None:
+    uris = ["/api/export", "/api/export/", "/API/Export/", "/api;a=1/export;x/", "//Api/./export", "/%41pi/export"]
+    make_rule("exports", len(uris), **{"path_kind": "exact", **fields})
+    make_rule("all", 100)
+    answers = [ask(uri, at="folding/") for uri in uris]
+    assert statuses(*answers) == [200] * len(uris)
+    assert [answer["RateLimit"].split('"all";r=')[1].partition(";")[0] for answer in answers][-1] == str(
+        100 - len(uris)
+    )
+    assert statuses(*(ask(uri, at="folding/") for uri in uris)) == [429] * len(uris)
+    assert ask("/other", at="folding/").status_code == 200
+
+
+def test_a_rule_in_other_letters_matches_its_own_spelling(ask: Any, make_rule: MakeRule) -> None:
+    make_rule("exports", 1, path="/API/Export", path_kind="exact")
+    assert statuses(*(ask("/API/Export", at="folding/") for _ in range(2))) == [200, 429]
 
 
 def test_where_this_site_has_its_admin_and_assets_others_have_what_is_limited(ask: Any, make_rule: MakeRule) -> None:

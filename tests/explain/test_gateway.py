@@ -35,6 +35,7 @@ urlpatterns = [
     path("gateway/", gateway.view(scope="billing")),
     path("gateway/nginx/", gateway.view(denied_status=403)),
     path("gateway/users/", gateway.view(user_header="X-User-Id")),
+    path("gateway/folding/", gateway.view(fold_paths=True)),
     path("gateway/envoy<path:path>", gateway.view()),
 ]
 
@@ -88,6 +89,19 @@ def test_agrees_with_the_view(make_rule: MakeRule, at: str, limited: int) -> Non
     assert agree(at, "/open/x", "POST") == 200
     assert agree(at, "/api/..;/export", "POST") in (400, 403)
     assert agree(at, "/api/caf%C3%A9", "POST") == 200
+
+
+def test_agrees_with_a_view_that_folds_paths(make_rule: MakeRule) -> None:
+    make_rule("export", quota=2, path_kind="exact", path="/api/export/")
+    make_rule("all", quota=9)
+    assert [agree("/gateway/folding/", uri) for uri in ("/API/Export", "/api/export;x", "/api/export")] == [
+        200,
+        200,
+        429,
+    ]
+    explanation = explain(Question(path="/Api/export", ip=CLIENT, gateway="/gateway/folding/"))
+    assert {each.rule.slug for each in explanation.applying} == {"all", "export"}
+    assert agree("/gateway/", "/api/export;x") == 400
 
 
 def test_of_each_rule_it_says_whether_it_applies(make_rule: MakeRule) -> None:
