@@ -8,6 +8,7 @@ from django import forms
 from django.utils.translation import gettext_lazy
 
 from ..models import RuleSetVersion
+from ..models.validation import validate_line
 
 
 class ReasonField(forms.CharField):
@@ -17,4 +18,4 @@ class ReasonField(forms.CharField):
         options.setdefault("label", gettext_lazy("Reason"))
         length = RuleSetVersion._meta.get_field("reason").max_length
         widget = forms.TextInput({"class": "vTextField", "autofocus": True})
-        super().__init__(max_length=length, widget=widget, **options)
+        super().__init__(max_length=length, widget=widget, validators=[validate_line], **options)

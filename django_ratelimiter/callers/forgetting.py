@@ -86,5 +86,5 @@ def _staying(caller: Caller, found: Counters) -> Iterator[str]:
         "usage by digest, of other values too or not collected yet: %(minute)s days (samples), %(hour)s days (hours)"
     )
     yield text % {each: _("unlimited") if days[each] is None else days[each] for each in ("minute", "hour")}
-    if apps.is_installed("django.contrib.admin") and (count := len(log_of(caller, _MAX_LOGGED))):
+    if apps.is_installed("django.contrib.admin") and (count := len(log_of(caller, most=_MAX_LOGGED))):
         yield _("lines about this caller in the admin's log, without an end: %(count)d") % {"count": count}

@@ -9,13 +9,14 @@ from typing import Any, Final, NamedTuple
 
 from django.contrib.contenttypes.models import ContentType
 from django.core import signing
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import router, transaction
 from django.db.models import F, Q
 from django.utils.translation import gettext as _
 
 from ..exceptions import EngineUnavailable
 from ..models import AccessEntry, RuleSetState, TierAssignment
+from ..models.validation import validate_line
 from ..rules.stored import storage
 from .acts import Act, ActRefused, Done, Outcome
 from .caller import Caller
@@ -72,8 +73,12 @@ def perform(operator: Any, caller: Caller, act: Act, reason: str, number: str) -
     reason = reason.strip()
     if not reason:
         raise ActRefused(_("Enter a reason. It is written to the log."))
-    if len(reason) > MAX_REASON or "\0" in reason:
+    if len(reason) > MAX_REASON:
         raise ActRefused(_("The reason must have %(count)d characters at most.") % {"count": MAX_REASON})
+    try:
+        validate_line(reason)
+    except ValidationError as error:
+        raise ActRefused(" ".join(error.messages)) from error
     mark = _mark(act, number)
     with transaction.atomic(using=storage.primary()):
         # A write: if two send the same form, the second waits, on every database.

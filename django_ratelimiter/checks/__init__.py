@@ -6,6 +6,7 @@ Checks that need the rules read them from the database. They report nothing if i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -17,6 +18,7 @@ from ..rules.ruleset import RuleSet
 from ..rules.stored import storage
 from ..rules.stored.compiler import snapshot_of_rows
 from ..values.bounds import closest
+from ..values.terminal import visible
 from .callers import (
     check_callables,
     check_client_choices,
@@ -44,9 +46,22 @@ DJANGOS: Final = "django.core.cache.backends.redis.RedisCache"
 def register() -> None:
     """Register every check of this module for `manage.py check`."""
     for check in CHECKS:
-        checks.register(check, TAG)
+        checks.register(_on_terminal(check), TAG)
     for check in DEPLOY_CHECKS:
-        checks.register(check, TAG, deploy=True)
+        checks.register(_on_terminal(check), TAG, deploy=True)
+
+
+def _on_terminal(check: Callable[..., list[CheckMessage]]) -> Callable[..., list[CheckMessage]]:
+    """Return a check whose messages name rules and the like without control characters."""
+
+    @wraps(check)
+    def run(**options: Any) -> list[CheckMessage]:
+        found = check(**options)
+        for each in found:
+            each.msg, each.hint = visible(each.msg), each.hint and visible(each.hint)
+        return found
+
+    return run
 
 
 def check_settings(**_kwargs: object) -> list[CheckMessage]:

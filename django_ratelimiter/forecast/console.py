@@ -230,5 +230,5 @@ class _Progress:
         self._put(_("[%(bar)s] %(share)s, %(lines)s lines, %(rate)s a second, %(left)s s left") % words)
 
     def _put(self, text: str) -> None:
-        self._stderr.write(f"\r{text:<78}" if self._is_terminal else f"{text}\n")
+        self._stderr.write(f"{text:<78}", ending="\r" if self._is_terminal else "\n")
         self._stderr.flush()

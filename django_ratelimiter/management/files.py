@@ -29,6 +29,7 @@ from ..rules.files.words import data_of, drift_of, lines_of
 from ..rules.files.writing import text_of_database, updated_file
 from ..rules.stored import storage
 from ..values.bounds import json_from
+from ..values.terminal import on_terminal
 from .traffic import add_traffic, forecast
 from .writing import write_file
 
@@ -159,7 +160,7 @@ class FileCommands(BaseCommand):
         text = json.dumps(data_of(plan) | {"prune": options["prune"]}, indent=2, ensure_ascii=False)
         if options["out"]:
             write_file(options["out"], f"{text}\n")
-        self.stdout.write(text if options["json"] else "\n".join(lines_of(plan)))
+        self.stdout.write(text if options["json"] else on_terminal(lines_of(plan)))
         self._forecast(plan)
         self._has_changes = not plan.is_empty
         if self._has_changes:
@@ -175,14 +176,14 @@ class FileCommands(BaseCommand):
             return
         try:
             found = forecast(plan, options)
-            text, excess = "\n".join(found.in_lines()), found.excess(*most)
+            text, excess = on_terminal(found.in_lines()), found.excess(*most)
         except (WrongFormat, WrongOption, OSError) as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
             raise CommandError(_("It cannot be reached now: %s") % error) from error
         (self.stderr if options["json"] else self.stdout).write(text)
         if excess:
-            raise CommandError("\n".join([_("This would newly reject too many:"), *excess]))
+            raise CommandError(on_terminal([_("This would newly reject too many:"), *excess]))
 
     def run_apply(self) -> None:
         """Make the database equal to a file."""
@@ -205,12 +206,12 @@ class FileCommands(BaseCommand):
                 "Nothing was changed. The file would undo changes that were made in the database in the meantime:"
             )
             ways = _("Bring it into the file with `export --to FILE`; or apply with --overwrite, or with a --plan.")
-            raise CommandError("\n".join([undone, *drift_of(error.plan), ways])) from error
+            raise CommandError(on_terminal([undone, *drift_of(error.plan), ways])) from error
         except NotApplied as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
             raise CommandError(_("Nothing was changed: the database cannot be written now: %s") % error) from error
-        self.stdout.write("\n".join(lines_of(plan)))
+        self.stdout.write(on_terminal(lines_of(plan)))
         if version is None:
             return
         latest = storage.committed_version()
@@ -219,7 +220,7 @@ class FileCommands(BaseCommand):
         self.stdout.write(_("Applied, as version %(number)s.") % {"number": version.number})
         if cache.last_publish_failed():
             untold = _("Redis could not be reached. Processes read the new rules when usage is next collected.")
-            self.stderr.write(self.style.WARNING(untold))
+            self.stderr.write(untold, self.style.WARNING)
 
     def _load(self) -> RulesFile:
         name = self._options["file"]
@@ -232,7 +233,7 @@ class FileCommands(BaseCommand):
         except OSError as error:
             raise CommandError(_("%(file)s cannot be read: %(error)s") % {"file": name, "error": error}) from error
         for fault in file.warnings:
-            self.stderr.write(self.style.WARNING(fault.in_words(file.name)))
+            self.stderr.write(fault.in_words(file.name), self.style.WARNING)
         return file
 
     def _wrong(self, error: WrongFile) -> CommandError:

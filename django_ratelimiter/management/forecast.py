@@ -18,6 +18,7 @@ from ..forecast.report.html import html_of
 from ..forecast.report.text import lines_of
 from ..forecast.rule_sets import UnknownRules
 from ..forecast.samples import console as advice
+from ..values.terminal import on_terminal
 from .writing import require_writable, whole_file, write_file
 
 
@@ -49,8 +50,9 @@ class ForecastCommands(BaseCommand):
         if files.unreadable:
             text = ngettext("%s line cannot be read:", "%s lines cannot be read; the first:", files.unreadable)
             self.stderr.write(text % f"{files.unreadable:,}")
-            for name, number, why, text in files.shown:
-                self.stderr.write(f"  {name}:{number}: {why}: {text}")
+            self.stderr.write(
+                on_terminal(f"  {name}:{number}: {why}: {text}" for name, number, why, text in files.shown)
+            )
             if not (found.decided or found.exempt or found.inline):
                 raise CommandError(_("Nothing was replayed. Is this an access log? Name its --format."))
         if self._options["json"]:
@@ -58,8 +60,7 @@ class ForecastCommands(BaseCommand):
         elif self._options["csv"]:
             csv_of(found, self.stdout)
         else:
-            for line in lines_of(found, check):
-                self.stdout.write(line)
+            self.stdout.write(on_terminal(lines_of(found, check)))
         if self._options["html"]:  # last, so that nothing is lost if the disk is full
             write_file(self._options["html"], html_of(found, check))
 

@@ -9,6 +9,7 @@ import django.db.models.deletion
 import django.db.models.functions.comparison
 import django_ratelimiter.models.options
 import django_ratelimiter.models.people
+import django_ratelimiter.models.validation
 from django.conf import settings
 from django.db import migrations, models
 
@@ -110,9 +111,9 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('action', models.CharField(choices=[('allow', 'allow: skip all rules'), ('deny', 'deny: every request is rejected (403)')], default='deny', max_length=16, verbose_name='action')),
                 ('kind', models.CharField(choices=[('ip', 'address or network'), ('user', 'user'), ('api_key', 'API key')], max_length=16, verbose_name='kind')),
-                ('value', models.CharField(help_text='An address or network, the primary key of a user, or the SHA-256 digest of an API key in hex.', max_length=200, verbose_name='value')),
+                ('value', models.CharField(help_text='An address or network, the primary key of a user, or the SHA-256 digest of an API key in hex.', max_length=200, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='value')),
                 ('expires_at', models.DateTimeField(blank=True, help_text='Empty = no end.', null=True, verbose_name='until')),
-                ('reason', models.CharField(blank=True, help_text='For operators.', max_length=200, verbose_name='reason')),
+                ('reason', models.CharField(blank=True, help_text='For operators.', max_length=200, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='reason')),
             ],
             options={
                 'verbose_name': 'access entry',
@@ -126,13 +127,13 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('slug', models.SlugField(help_text='The name of the rule in responses, reports and fixtures. If you change it, the counters start from zero.', unique=True, verbose_name='slug')),
-                ('name', models.CharField(max_length=100, verbose_name='name')),
+                ('name', models.CharField(max_length=100, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='name')),
                 ('mode', models.CharField(choices=[('off', 'off'), ('shadow', 'shadow'), ('enforce', 'enforce')], default='shadow', help_text='Shadow: count which requests would be rejected, and reject none. Enforce: reject them.', max_length=16, verbose_name='mode')),
                 ('methods', models.JSONField(blank=True, default=list, help_text='None chosen = every method.', verbose_name='methods')),
-                ('path', models.CharField(blank=True, help_text='“/api/export/”, or a route as in urls.py: “items/&lt;int:pk&gt;/”.', max_length=500, verbose_name='path')),
+                ('path', models.CharField(blank=True, help_text='“/api/export/”, or a route as in urls.py: “items/&lt;int:pk&gt;/”.', max_length=500, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='path')),
                 ('path_kind', models.CharField(choices=[('any', 'any path'), ('exact', 'exactly this path'), ('prefix', 'paths that start with it'), ('route', 'this route of urls.py')], default='any', max_length=16, verbose_name='path matches')),
-                ('view_name', models.CharField(blank=True, help_text='With its namespace: “api:export”. Empty = every view.', max_length=200, verbose_name='view name')),
-                ('scope', models.CharField(blank=True, help_text="The rule applies only where code asks for this scope, for example with a DRF view's throttle_scope. Empty = everywhere.", max_length=100, verbose_name='scope')),
+                ('view_name', models.CharField(blank=True, help_text='With its namespace: “api:export”. Empty = every view.', max_length=200, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='view name')),
+                ('scope', models.CharField(blank=True, help_text="The rule applies only where code asks for this scope, for example with a DRF view's throttle_scope. Empty = everywhere.", max_length=100, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='scope')),
                 ('partition_by', models.JSONField(blank=True, default=list, help_text='Each value has its own counter. None chosen = one counter that all callers share.', verbose_name='counted by')),
                 ('missing_partition', models.CharField(choices=[('skip', 'skips this rule'), ('ip', 'is counted by IP address'), ('deny', 'is rejected')], default='skip', help_text='For example, an anonymous request has no user. An unknown API key counts as missing.', max_length=16, verbose_name='a request without such a value')),
                 ('failure_policy', models.CharField(choices=[('open', 'allow every request'), ('closed', 'reject every request (503)'), ('local', 'count in each process, with a share of the quota')], default='local', max_length=16, verbose_name='while Redis is out of reach')),
@@ -141,7 +142,7 @@ class Migration(migrations.Migration):
                 ('count_refusals', models.BooleanField(db_default=False, default=False, help_text='Rejected requests count too. Callers who keep trying may then be rejected for longer.', verbose_name='count rejections')),
                 ('sync_interval_ms', models.IntegerField(blank=True, help_text='Empty = Redis decides each request. A number of milliseconds = each process counts by itself, and asks Redis once in this interval. -1 = each process always counts by itself. Only for fixed and sliding windows that are not exact.', null=True, validators=[django.core.validators.MinValueValidator(-1), django.core.validators.MaxValueValidator(3600000)], verbose_name='count in each process for (ms)')),
                 ('priority', models.IntegerField(default=100, help_text='All rules that match apply. Rules with lower numbers are decided and shown first.', verbose_name='priority')),
-                ('message', models.CharField(blank=True, help_text='Shown to the caller whose request is rejected.', max_length=300, verbose_name='message')),
+                ('message', models.CharField(blank=True, help_text='Shown to the caller whose request is rejected.', max_length=300, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='message')),
                 ('description', models.TextField(blank=True, help_text='For operators; callers never see it.', verbose_name='description')),
                 ('owner', models.CharField(choices=[('admin', 'the admin'), ('file', 'a file'), ('unlocked', 'a file, unlocked in the admin')], db_default='admin', default='admin', help_text='A rule of a file is changed in that file, and read-only in the admin until it is unlocked.', max_length=16, verbose_name='owner')),
             ],
@@ -172,7 +173,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('slug', models.SlugField(help_text='The name of the tier in rules, reports and fixtures.', unique=True, verbose_name='slug')),
-                ('name', models.CharField(max_length=100, verbose_name='name')),
+                ('name', models.CharField(max_length=100, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='name')),
                 ('rank', models.IntegerField(default=0, help_text='A caller who is assigned to several tiers gets the one with the highest rank.', verbose_name='rank')),
                 ('default_for', models.CharField(choices=[('none', 'nobody'), ('anonymous', 'anonymous callers'), ('authenticated', 'authenticated callers')], default='none', help_text='These callers are in this tier if they have no assignment.', max_length=16, verbose_name='default for')),
             ],
@@ -301,7 +302,7 @@ class Migration(migrations.Migration):
                 ('multiplier', models.DecimalField(db_default=Decimal('1'), decimal_places=3, default=Decimal('1'), help_text='Multiplies quota, burst and soft quota of every limit that applies. 2 = twice as much.', max_digits=8, validators=[django.core.validators.MinValueValidator(Decimal('0.001'))], verbose_name='multiplier')),
                 ('starts_at', models.DateTimeField(blank=True, help_text='Assignments with dates take precedence over those without.', null=True, verbose_name='from')),
                 ('ends_at', models.DateTimeField(blank=True, null=True, verbose_name='until')),
-                ('reason', models.CharField(blank=True, max_length=200, verbose_name='reason')),
+                ('reason', models.CharField(blank=True, max_length=200, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='reason')),
                 ('created_at', models.DateTimeField(auto_now_add=True, verbose_name='created at')),
                 ('created_by', django_ratelimiter.models.people.PersonKey(blank=True, db_constraint=False, editable=False, null=True, on_delete=django_ratelimiter.models.people.set_null, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='created by')),
                 ('group', django_ratelimiter.models.people.PersonKey(blank=True, db_constraint=False, null=True, on_delete=django_ratelimiter.models.people.cascade, related_name='ratelimiter_assignments', to='auth.group', verbose_name='group')),

@@ -9,7 +9,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..values.access import ACTIONS
-from .validation import normal_network, normal_user, validate_hash
+from .validation import normal_network, normal_user, validate_hash, validate_line
 
 
 class AccessEntryQuerySet(models.QuerySet["AccessEntry"]):
@@ -36,10 +36,13 @@ class AccessEntry(models.Model):
     value = models.CharField(
         _("value"),
         max_length=200,
+        validators=[validate_line],
         help_text=_("An address or network, the primary key of a user, or the SHA-256 digest of an API key in hex."),
     )
     expires_at = models.DateTimeField(_("until"), null=True, blank=True, help_text=_("Empty = no end."))
-    reason = models.CharField(_("reason"), max_length=200, blank=True, help_text=_("For operators."))
+    reason = models.CharField(
+        _("reason"), max_length=200, blank=True, validators=[validate_line], help_text=_("For operators.")
+    )
 
     objects = AccessEntryQuerySet.as_manager()
 

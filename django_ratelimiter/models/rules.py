@@ -12,7 +12,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from ..values.sync_interval import LOCAL_MS, MAX_MS
-from .validation import METHODS, validate_identities, validate_path, validate_words
+from .validation import METHODS, validate_identities, validate_line, validate_path, validate_words
 
 
 class RuleQuerySet(models.QuerySet["Rule"]):
@@ -63,7 +63,7 @@ class Rule(models.Model):
             "The name of the rule in responses, reports and fixtures. If you change it, the counters start from zero."
         ),
     )
-    name = models.CharField(_("name"), max_length=100)
+    name = models.CharField(_("name"), max_length=100, validators=[validate_line])
     mode = models.CharField(
         _("mode"),
         max_length=16,
@@ -76,6 +76,7 @@ class Rule(models.Model):
         _("path"),
         max_length=500,
         blank=True,
+        validators=[validate_line],
         help_text=_("“/api/export/”, or a route as in urls.py: “items/&lt;int:pk&gt;/”."),
     )
     path_kind = models.CharField(_("path matches"), max_length=16, choices=PathKind.choices, default=PathKind.ANY)
@@ -83,12 +84,14 @@ class Rule(models.Model):
         _("view name"),
         max_length=200,
         blank=True,
+        validators=[validate_line],
         help_text=_("With its namespace: “api:export”. Empty = every view."),
     )
     scope = models.CharField(
         _("scope"),
         max_length=100,
         blank=True,
+        validators=[validate_line],
         help_text=_(
             "The rule applies only where code asks for this scope, for example with a DRF view's throttle_scope. "
             "Empty = everywhere."
@@ -147,7 +150,11 @@ class Rule(models.Model):
         help_text=_("All rules that match apply. Rules with lower numbers are decided and shown first."),
     )
     message = models.CharField(
-        _("message"), max_length=300, blank=True, help_text=_("Shown to the caller whose request is rejected.")
+        _("message"),
+        max_length=300,
+        blank=True,
+        validators=[validate_line],
+        help_text=_("Shown to the caller whose request is rejected."),
     )
     description = models.TextField(_("description"), blank=True, help_text=_("For operators; callers never see it."))
     owner = models.CharField(

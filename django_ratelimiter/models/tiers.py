@@ -18,7 +18,7 @@ from .. import tenants
 from ..conf import django_setting
 from ..values.partitions import encode_partition
 from .people import PersonKey, cascade, set_null
-from .validation import normal_partition, validate_hash
+from .validation import normal_partition, validate_hash, validate_line
 
 USER_MODEL: Final[str] = django_setting("AUTH_USER_MODEL")
 
@@ -39,7 +39,7 @@ class Tier(models.Model):
         AUTHENTICATED = "authenticated", _("authenticated callers")
 
     slug = models.SlugField(_("slug"), unique=True, help_text=_("The name of the tier in rules, reports and fixtures."))
-    name = models.CharField(_("name"), max_length=100)
+    name = models.CharField(_("name"), max_length=100, validators=[validate_line])
     rank = models.IntegerField(
         _("rank"),
         default=0,
@@ -154,7 +154,7 @@ class TierAssignment(models.Model):
         _("from"), null=True, blank=True, help_text=_("Assignments with dates take precedence over those without.")
     )
     ends_at = models.DateTimeField(_("until"), null=True, blank=True)
-    reason = models.CharField(_("reason"), max_length=200, blank=True)
+    reason = models.CharField(_("reason"), max_length=200, blank=True, validators=[validate_line])
     created_by = PersonKey(
         USER_MODEL,
         set_null,

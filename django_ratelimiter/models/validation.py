@@ -20,14 +20,23 @@ from ..conf import is_secret, settings
 from ..databases import spelled
 from ..values.access import network_of
 from ..values.partitions import IDENTITIES, NAMED, is_identity, partition_names
+from ..values.terminal import CONTROLS
 
 #: The stored form of an API key.
 validate_hash: Final = RegexValidator(
     r"\A[0-9a-f]{64}\Z", gettext_lazy("This is not a SHA-256 digest in lower-case hex.")
 )
 
+_CONTROL: Final = re.compile(f"[{CONTROLS}]")
+
 #: The methods that a rule can name, from RFC 9110 and RFC 5789.
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
+
+
+def validate_line(text: str) -> None:
+    """Reject line breaks, and other characters that control a terminal."""
+    if _CONTROL.search(text):
+        raise ValidationError(_("Must be one line, without control characters."), code="controls")
 
 
 def validate_identities(value: Any) -> None:

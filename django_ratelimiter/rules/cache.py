@@ -20,6 +20,7 @@ from ..exceptions import RulesUnavailable, StaleRules
 from ..heartbeats import beat, pulse
 from ..locks import freed_by_fork
 from ..signals import rules_changed, rules_committed
+from ..values.terminal import visible
 from .ruleset import NO_VERSION, RuleSet
 from .stored import storage, uncommitted, versions
 from .stored.access_cache import access_list
@@ -294,7 +295,7 @@ def _send_if_changed() -> None:
 
 def _keep(rules: RuleSet) -> None:
     for rule, reason in rules.left_out:
-        logger.error("Rule %s is not in force: %s", rule, reason)
+        logger.error("Rule %s is not in force: %s", visible(rule), visible(reason))
     _state.rules, _state.outdated = rules, False
     if rules is storage.NO_TABLES:  # look again soon: another process may run `migrate`
         _state.outdated, _state.failed_at = True, time.monotonic()

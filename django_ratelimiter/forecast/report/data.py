@@ -52,7 +52,7 @@ def json_of(found: Comparison, check: Agreement | None, files: LogFiles) -> dict
 
 def csv_of(found: Comparison, to: Any) -> None:
     """Write all tables as one. Each row has its kind. Rules that are left out have no numbers."""
-    writer = csv.writer(to)
+    writer = csv.writer(to, lineterminator="\n")
     columns = ("requests", "before", "after", "newly", "no_longer", "same", "shadow")
     writer.writerow(["by", "name", *columns, "callers_newly", "callers_no_longer", "first"])
     difference, total = found.difference, found.difference.total

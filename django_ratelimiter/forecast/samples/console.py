@@ -19,6 +19,7 @@ from ...rules.records import RuleRecord
 from ...rules.routes import views
 from ...rules.ruleset import rule_from
 from ...rules.stored.compiler import rule_data
+from ...values.terminal import on_terminal
 from .advice import Advice, Proposal, advise
 from .cells import MICROSECONDS
 from .multipliers import multiplier_doubts
@@ -46,8 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(command: BaseCommand, options: Mapping[str, Any]) -> None:
     """Write the proposals. Raises CommandError."""
     if options["view"]:
-        for line in _of_view(options["view"]):
-            command.stdout.write(line)
+        command.stdout.write(on_terminal(_of_view(options["view"])))
         return
     if not 0 < options["share"] <= 50:
         raise CommandError(_("--share: must be above 0 and at most 50 percent."))
@@ -63,8 +63,7 @@ def run(command: BaseCommand, options: Mapping[str, Any]) -> None:
     if options["json"]:
         command.stdout.write(json.dumps(json_of(advice) | {"notes": notes}, indent=2))
         return
-    for line in (*lines_of(rule, advice, period.name, options["share"]), *notes):
-        command.stdout.write(line)
+    command.stdout.write(on_terminal([*lines_of(rule, advice, period.name, options["share"]), *notes]))
 
 
 def _rule(slug: str) -> RuleRecord:

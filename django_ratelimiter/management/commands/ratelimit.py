@@ -30,10 +30,12 @@ from ...usage.collector.alerts import Thresholds, send_alerts
 from ...usage.collector.collect import Collected, Progress, collect
 from ...usage.collector.lag import lag
 from ...usage.collector.prune import prune
+from ...values.terminal import on_terminal
 from ..connecting import once_connected
 from ..files import FileCommands, add_file_commands
 from ..forecast import ForecastCommands
 from ..pipes import quiet_pipes
+from ..terminal import Terminal
 
 #: A digest that looks like an option: one in 64 does.
 _LIKE_AN_OPTION: Final = re.compile(r"-[A-Za-z0-9_-]{21}")
@@ -83,6 +85,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
         """Run the subcommand. Exit code 1, with the reason, if it fails."""
         self._options = options
+        self.stdout, self.stderr = Terminal(self.stdout), Terminal(self.stderr)
         try:
             self._thresholds = Thresholds(
                 **{name: value for name, value in options.items() if name in Thresholds.__slots__}
@@ -138,7 +141,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
                 "RATELIMITER names no Redis, so each process counts in its own memory. No other process can read "
                 "these counts."
             )
-            self.stderr.write(self.style.WARNING(unseen))
+            self.stderr.write(unseen, self.style.WARNING)
 
     def _progress(self) -> Progress:
         """Report the progress each second."""
@@ -168,8 +171,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         if self._options["json"]:
             self.stdout.write(json.dumps(json_of(explanation, logged), indent=2, ensure_ascii=False))
             return
-        for line in lines_of(explanation, logged):
-            self.stdout.write(line)
+        self.stdout.write(on_terminal(lines_of(explanation, logged)))
 
     def caller(self) -> None:
         """Show a caller, as text or JSON. Nothing is charged."""
@@ -188,7 +190,9 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
                 "There is no such user, and no rule has counted requests with this key recently. Check your input."
             )
             raise CommandError(text)
-        self.stdout.write(json.dumps(summary, indent=2) if self._options["json"] else "\n".join(in_words(summary, who)))
+        self.stdout.write(
+            json.dumps(summary, indent=2) if self._options["json"] else on_terminal(in_words(summary, who))
+        )
         if summary["problem"]:
             raise CommandError(_("Redis cannot be reached now: %s") % summary["problem"])
 
@@ -233,10 +237,10 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
                 "Redis could not be reached. Processes that cannot reach it either read the database within a "
                 "second. Run this command again when Redis is back."
             )
-            self.stderr.write(self.style.WARNING(untold))
+            self.stderr.write(untold, self.style.WARNING)
         if not settings.ENABLED:
             disabled = _("RATELIMITER['ENABLED'] is False: processes with this setting enforce nothing.")
-            self.stderr.write(self.style.WARNING(disabled))
+            self.stderr.write(disabled, self.style.WARNING)
         if enabled:
             text = _("Rules are enforced again.") if changed else _("Rules are enforced already.")
         else:

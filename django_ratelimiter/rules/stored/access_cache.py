@@ -9,6 +9,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from ...values.access import NOBODY, AccessList, AccessRecord
+from ...values.terminal import visible
 from ..ttl_cache import TableCache
 from . import tables
 from .tables import models
@@ -46,7 +47,7 @@ def _list_of(rows: tuple[Any, ...]) -> AccessList:
         for action, kind, value, end, reason, pk in rows
     )
     for record, why in entries.left_out:
-        logger.error("The access entry of %s %s is not in force: %s", record.kind, record.value[:8], why)
+        logger.error("The access entry of %s %s is not in force: %s", record.kind, visible(record.value[:8]), why)
     return entries
 
 

@@ -17,6 +17,7 @@ from django.db.models import F, QuerySet, Sum
 
 from ...models import UsageBucket, UsageEpisode
 from ...signals import collector_behind, refusal_rate_exceeded
+from ...values.terminal import visible
 from ..times import Granularity, floor, stored
 from .lag import Lag, engine_time
 
@@ -91,7 +92,8 @@ def _alert_if_behind(lag: Lag, thresholds: Thresholds) -> None:
 
 def _send_refusal_rate(rate: RefusalRate, minutes: int) -> None:
     rule, denied, requests = rate
-    logger.warning("Rule %s rejected %d of %d requests in %d minutes.", *rate, minutes, extra={"rule": rule})
+    text = "Rule %s rejected %d of %d requests in %d minutes."
+    logger.warning(text, visible(rule), denied, requests, minutes, extra={"rule": visible(rule)})
     refusal_rate_exceeded.send_robust(RefusalRate, rule=rule, denied=denied, requests=requests, minutes=minutes)
 
 

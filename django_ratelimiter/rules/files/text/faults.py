@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from django.utils.translation import gettext as _
 
 from ....values.bounds import MAX_LISTED, closest
+from ....values.terminal import visible
 from ...formatting import listed
 
 #: Maximum length of an error, which repeats words of the file.
@@ -29,7 +30,7 @@ class Fault(NamedTuple):
 
     def in_words(self, file: str) -> str:
         """Return "ratelimits.yaml:7:5: text"."""
-        return f"{file}:{self.place.line}:{self.place.column}: {self.text}"
+        return visible(f"{file}:{self.place.line}:{self.place.column}: {self.text}")
 
 
 class TooManyFaults(Exception):

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from django.utils.translation import gettext as _
 
+from ....values.terminal import on_terminal, visible
 from .faults import Fault, Place, WrongFile
 from .nodes import MAX_DEPTH, MAX_DIGITS, MAX_NODES, Node, Pairs, checked, exact, too_large
 
@@ -222,9 +223,12 @@ def commented(value: Any) -> Any:
         if not any(isinstance(each, dict) for each in value):
             found.fa.set_flow_style()
         return found
-    if isinstance(value, str) and (value.lower() in _WORDS_OF_OLD or not value.isprintable()):
-        return LiteralScalarString(value) if _PLAIN_LINES.fullmatch(value) else DoubleQuotedScalarString(value)
-    return value
+    if not isinstance(value, str):
+        return value
+    if value.isprintable() and visible(value) == value and value.lower() not in _WORDS_OF_OLD:
+        return value
+    is_block = _PLAIN_LINES.fullmatch(value) and on_terminal(value.split("\n")) == value
+    return LiteralScalarString(value) if is_block else DoubleQuotedScalarString(value)
 
 
 #: Several lines that can be a block scalar without changes.

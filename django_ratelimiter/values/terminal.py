@@ -1,0 +1,26 @@
+"""Text of others on a terminal or in a log: it does not control the terminal, begin a line or command a CI service."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+#: Control characters, separators of lines, what changes the direction of text, and halves of UTF-16 pairs.
+CONTROLS: Final = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+
+#: Those, and the start of a command to a CI service: "##[…]" or "##vso[…]" anywhere in a line, "::" at its start.
+_HARMFUL: Final = re.compile(rf"[{CONTROLS}]|#(?=#(?:vso|teamcity)?\[)")
+_COMMAND: Final = re.compile(r"\A(\s*):(?=:)")
+_SHORT: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+def visible(text: str) -> str:
+    """Return a text as one line in which such characters are written as in JSON: line breaks, escapes and the like."""
+    text = _HARMFUL.sub(lambda found: _SHORT.get(found[0], f"\\u{ord(found[0]):04x}"), text)
+    return _COMMAND.sub(r"\1\\u003a", text)
+
+
+def on_terminal(lines: Iterable[str]) -> str:
+    """Return lines for a terminal."""
+    return "\n".join(map(visible, lines))
