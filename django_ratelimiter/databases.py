@@ -77,9 +77,13 @@ def is_joinable(model: type[Model], other: type[Model]) -> bool:
     return router.db_for_read(model) == router.db_for_read(other)
 
 
-def is_in_transaction() -> bool:
-    """Return whether this thread has an open transaction. If that is broken, only this thread cannot read."""
-    return any(connection.in_atomic_block for connection in connections.all(initialized_only=True))
+def is_in_transaction(*databases: str) -> bool:
+    """Return whether this thread has an open transaction in one of these databases, or in any if none is given.
+
+    If such a transaction is broken, only this thread cannot read.
+    """
+    found = connections.all(initialized_only=True)
+    return any(each.in_atomic_block for each in found if not databases or each.alias in databases)
 
 
 def in_own_transactions(view: Callable[..., T]) -> Callable[..., T]:

@@ -221,7 +221,7 @@ def _reaching(behind: Version) -> RuleSet:
 
 def _note_failure() -> None:
     """Let no thread read the rules again for RETRY_SECONDS, unless perhaps only this open transaction cannot."""
-    if not is_in_transaction():
+    if not is_in_transaction(storage.primary()):
         _state.failed_at = time.monotonic()
 
 
@@ -246,7 +246,7 @@ def _load_if_aged() -> None:
     with _state.lock:
         if _is_aged():
             _load_or_keep()
-            if not is_in_transaction():
+            if not is_in_transaction(storage.primary()):
                 mark_confirmed(_state.rules)  # even after a failure: one query per RULES_MAX_AGE
     _send_if_changed()
 
@@ -265,7 +265,7 @@ def _load_if_switched() -> None:
     try:
         switched = enforcement_enabled() is not _state.rules.enforced
     except Error:  # each attempt may take as long as the connection timeout
-        if not is_in_transaction():
+        if not is_in_transaction(storage.primary()):
             _state.switch_check_at = time.monotonic() + settings.RULES_MAX_AGE
         return
     if switched:

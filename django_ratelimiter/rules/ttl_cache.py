@@ -11,7 +11,8 @@ from itertools import count
 from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
-from django.db import Error, InterfaceError, OperationalError
+from django.apps import apps
+from django.db import Error, InterfaceError, OperationalError, router
 from django.utils.asyncio import async_unsafe
 
 from ..conf import settings
@@ -51,6 +52,11 @@ _WAITS: Final = async_unsafe("Assignments have to be read from the database; `li
 Found = TypeVar("Found")
 
 
+def _databases() -> set[str]:
+    """Return the databases that have assignments and access entries."""
+    return {router.db_for_read(model) for model in apps.get_app_config("django_ratelimiter").get_models()}
+
+
 class _Cache(Generic[Found]):
     """The part that all caches share: how they ask the database. find: reads rows. what: their name in the log."""
 
@@ -78,10 +84,12 @@ class _Cache(Generic[Found]):
             if not isinstance(error, NoAnswer):
                 text = "%s cannot be read; the last ones known or the default are used: %s"
                 logger.error(text, self._what, error, exc_info=not isinstance(error, OwnCodeFailed))
-            if is_in_transaction() and (isinstance(error, Error) or isinstance(error.__context__, Error)):
+            is_unreachable = isinstance(error, _UNREACHABLE)  # not because of a transaction in another database
+            is_of_database = isinstance(error, Error) or isinstance(error.__context__, Error)
+            if is_of_database and is_in_transaction(*(_databases() if is_unreachable else ())):
                 return None, now
             until = time.monotonic() + min(RETRY_SECONDS, settings.TIER_CACHE_SECONDS)
-            if isinstance(error, _UNREACHABLE):  # for all keys
+            if is_unreachable:  # for all keys
                 self._paused_until = until
             return None, until
 

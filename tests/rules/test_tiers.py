@@ -376,7 +376,7 @@ class TestErrors:
             raise error
 
         monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
-        monkeypatch.setattr(ttl_cache, "is_in_transaction", lambda: False)
+        monkeypatch.setattr(ttl_cache, "_databases", lambda: {"another than that of the open transaction"})
         callers = ttl_cache.BatchCache(find, "none", "Rows")
         assert [callers.get(key) for key in "aab"] == ["none"] * 3
         assert asked == [["a"]]
