@@ -33,6 +33,7 @@ MAX_MATCHES: Final = 10
 KINDS: Final = ("user", "api_key", "ip", "rule", "partition")
 
 _METHOD: Final = re.compile(r"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) +(?=/|https?://)", re.IGNORECASE)
+_OF_ANOTHER_MODEL: Final = re.compile(r"\w+(?:\.\w+)*\.[A-Z]\w*:.+")
 _DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
@@ -116,7 +117,12 @@ def _rules(text: str, viewer: Viewer) -> Iterator[Match]:
 
 
 def _users(text: str, viewer: Viewer) -> Iterator[Match]:
-    """Yield the users with this login name, e-mail address or primary key; "id:42" is only a primary key."""
+    """Yield the users with this login name, e-mail address or primary key; "id:42" is only a primary key.
+
+    Also a caller of another model, such as "shop.Device:7".
+    """
+    if _OF_ANOTHER_MODEL.fullmatch(text):
+        yield Match(_("Caller"), text, viewer.caller_url("user", by_key(text)))
     sees_names = may_see_names(viewer.request.user)
     for user in _users_of(text):
         name = user.get_username() if sees_names else str(user.pk)
