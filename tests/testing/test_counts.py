@@ -123,7 +123,8 @@ def test_counts_go_where_the_database_of_the_tests_is(
     assert re.fullmatch("rl:[0-9a-f]{16}", found[3])
 
 
-def test_clearing_needs_no_permission_to_search(settings: Any) -> None:
+def test_clearing_needs_no_permission_to_search(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "_fresh", "")
     with ServerWith() as server:
         allowed(server)
         place = {"LOCATION": f"redis://limiter:secret@127.0.0.1:{server.port}/0"}
