@@ -30,11 +30,12 @@ _MAX_COMPARED: Final = 50
 _MAX_WORD: Final = 100
 
 
-def json_from(text: str | bytes) -> Any:
+def json_from(text: str) -> Any:
     """Return the JSON in a text. Raises ValueError, also if it is nested too deeply or holds half a character."""
     try:
         found = json.loads(text)
-        encodable(found)
+        if "\\ud" in text or "\\uD" in text or not text.isascii():
+            encodable(found)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     return found

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any, Final
 
+from ...values.bounds import json_from
 from .line import AccessLogLine, WrongFormat
 from .times import time_reader
 
@@ -95,22 +96,19 @@ def _common_parser(zone: tzinfo) -> Parse:
 
 def _json_format(first: str, more: Sequence[str], zone: tzinfo) -> LogFormat:
     try:
-        example = json.loads(first)
-    except (ValueError, RecursionError):
+        example = json_from(first)
+    except ValueError:
         raise WrongFormat("The first line is not JSON. Choose the --format of the log.") from None
     if not isinstance(example, dict):
         raise WrongFormat("The first line is not a JSON object. Choose the --format of the log.")
     roles = _roles(tuple(example))
     build = _builder(roles, more, zone)
-    loads = json.loads
 
     def parse(text: str, number: int, file: int) -> AccessLogLine:
         try:
-            data = loads(text)
+            data = json_from(text)
         except json.JSONDecodeError as error:  # its text would contain another line number
             raise ValueError(f"is not JSON at character {error.pos + 1}") from None
-        if "\\ud" in text or "\\uD" in text or "\\Ud" in text:
-            json.dumps(data, ensure_ascii=False).encode()  # half a surrogate pair raises UnicodeEncodeError
         if type(data) is not dict:
             raise ValueError("is not a JSON object")
         return build(data, number, file)
