@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from django.core.exceptions import ValidationError
-from django.core.validators import MaxValueValidator, MinValueValidator
+from django.core.validators import MaxLengthValidator, MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from ..values.bounds import MAX_TEXT
 from ..values.sync_interval import LOCAL_MS, MAX_MS
 from .validation import METHODS, validate_identities, validate_line, validate_path, validate_words
 
@@ -156,7 +157,12 @@ class Rule(models.Model):
         validators=[validate_line],
         help_text=_("Shown to the caller whose request is rejected."),
     )
-    description = models.TextField(_("description"), blank=True, help_text=_("For operators; callers never see it."))
+    description = models.TextField(
+        _("description"),
+        blank=True,
+        validators=[MaxLengthValidator(MAX_TEXT)],  # each version stores it again
+        help_text=_("For operators; callers never see it."),
+    )
     owner = models.CharField(
         _("owner"),
         max_length=16,

@@ -236,6 +236,11 @@ def test_a_form_says_how_many_limits_it_takes(admin_client: Client) -> None:
     assert "Please submit at most 100 forms." in shown(page)
 
 
+def test_a_description_has_an_end() -> None:
+    with pytest.raises(WrongFile, match="description: Ensure this value has at most 65536 characters"):
+        read(json.dumps({"rules": {"r": {"description": "x" * 65_537}}}), "r.json")
+
+
 def test_errors_end_with_the_hundredth() -> None:
     with pytest.raises(WrongFile) as caught:
         read(with_faults(200, 100), "r.json")
