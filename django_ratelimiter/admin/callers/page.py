@@ -12,6 +12,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.decorators import method_decorator
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext
 from django.views.decorators.debug import sensitive_post_parameters
@@ -246,10 +247,10 @@ def _last_reason(request: HttpRequest, caller: Caller) -> str:
 
 def _title(caller: Caller, name: str) -> str:
     if caller.kind == "user":
-        return _("User %(key)s, %(name)s") % {"key": caller.value, "name": name} if name else str(caller).capitalize()
+        return _("User %(key)s, %(name)s") % {"key": caller.value, "name": name} if name else capfirst(str(caller))
     labels = {"ip": _("Address %s"), "api_key": _("API key %s"), "partition": "%s", "digest": _("Client %s")}
     if caller.kind == "session":
-        return str(caller).capitalize()
+        return capfirst(str(caller))
     if caller.is_everybody:
         return pgettext("caller", "All callers together")
     if caller.is_nobody:

@@ -39,6 +39,11 @@ def test_says_who_is_blocked_by_what_and_why(admin_client: Client, page: str, an
     assert text.index(">Export<") < text.index(">Search<")  # what blocks comes first
 
 
+def test_the_key_of_another_model_is_shown_as_it_is_written(admin_client: Client) -> None:
+    text = shown(admin_client.get(CALLER, {"kind": "user", "value": "shop.Device:7"}))
+    assert "<h1>User shop.Device:7</h1>" in text
+
+
 def test_shows_what_cannot_be_known_and_takes_it(admin_client: Client, page: str, ann: User) -> None:
     rule = Rule.objects.create(slug="org", name="Org", mode="enforce", partition_by=["user", "header:X-Org"])
     RuleLimit.objects.create(rule=rule, quota=7, window_seconds=Decimal(60))
