@@ -25,9 +25,9 @@ from .conf import django_setting, settings
 from .engine.adapters import as_async
 from .engine.base import Engine
 from .engine.local.counters import LocalCounters
-from .engine.local.engine import AsyncLocalFirstEngine, LocalFirstEngine
+from .engine.local.engine import LocalFirstEngine
 from .engine.memory import MemoryEngine
-from .engine.redis import CLIENT_ERRORS, AsyncRedisEngine, RedisEngine
+from .engine.redis import CLIENT_ERRORS, RedisEngine
 from .engine.usage import UsageBuffer
 from .exceptions import EngineUnavailable
 from .locks import freed_by_fork
@@ -98,12 +98,10 @@ def reset_engine(*, setting: str = "RATELIMITER", **_signal: object) -> None:
     """Drop the engine if it was built from `setting`. The next call builds it again."""
     global _engine, _async_engine
     if setting in ("RATELIMITER", "CACHES"):
-        former = (_engine, _async_engine[1] if _async_engine else None)
+        engine: object = _engine
         _engine = _async_engine = None
-        for engine in former:
-            exact: object = engine.engine if isinstance(engine, LocalFirstEngine | AsyncLocalFirstEngine) else engine
-            if isinstance(exact, RedisEngine | AsyncRedisEngine):
-                exact.retire()
+        if isinstance(engine, LocalFirstEngine):
+            engine.engine.retire()
 
 
 setting_changed.connect(reset_engine, dispatch_uid="django_ratelimiter.backend")

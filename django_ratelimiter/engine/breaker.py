@@ -37,14 +37,15 @@ def on_state_change(listener: Callable[[], None]) -> None:
 
 
 def open_breakers() -> int:
-    """Return the number of servers that this process does not call at present. Threads and event loops count apart."""
+    """Return the number of servers that this process does not call at present."""
     return sum(breaker is not None and breaker.is_open for breaker in [known() for known in _breakers.valuerefs()])
 
 
 class CircuitBreaker:
     """Whether to call a server: not after MAX_FAILURES failures in a row, until a probe succeeds.
 
-    Probes run in the background, so that no request waits for an unreachable server. clock: monotonic seconds.
+    Probes run in the background, so that no request waits for an unreachable server: in a thread or on an event loop,
+    whichever claims the next one. clock: monotonic seconds.
     chance: returns a number from 0 to 1, so that processes do not all probe at once.
     is_open: do not call the server. failures: in a row, so far.
     """
@@ -52,7 +53,7 @@ class CircuitBreaker:
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random
     ) -> None:
-        self.is_open = False
+        self.is_open = self.is_retired = False
         self.failures = 0
         self._clock, self._chance = clock, chance
         self._lock = Lock()
@@ -87,6 +88,14 @@ class CircuitBreaker:
             if self.is_open:
                 self._put_off()
 
+    def claim_probe(self) -> bool:
+        """Return whether the caller must probe now. Nobody else does until it has failed, or MAX_WAIT has passed."""
+        with self._lock:
+            if not self.is_open or self.next_probe_in():
+                return False
+            self._due_at = self._clock() + MAX_WAIT
+            return True
+
     def next_probe_in(self) -> float:
         """Return the seconds until the next probe; 0 = now."""
         return max(self._due_at - self._clock(), 0.0)
@@ -104,7 +113,8 @@ class CircuitBreaker:
         _notify_state_change()
 
     def retire(self) -> None:
-        """Remove the breaker: its server is not used any more."""
+        """Remove the breaker: its server is not used any more, and event loops stop probing it."""
+        self.is_retired = True
         if _breakers.pop(id(self), None) is not None and self.is_open:
             _notify_state_change()
 

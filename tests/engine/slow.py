@@ -13,6 +13,7 @@ class SlowProxy:
     """Passes every byte between its own port and a server's after `seconds` each way; one thread, for all connections.
 
     seconds: may be changed at any time, for what arrives from then on. silent: whether it passes nothing on.
+    server_port: may be changed too, for connections from then on, as where an address moves.
     script_turns: how often somebody has sent calls of scripts and then waited for the replies.
     """
 
@@ -20,7 +21,7 @@ class SlowProxy:
         self.seconds = seconds
         self.silent = False
         self.script_turns = 0
-        self._server_port = port
+        self.server_port = port
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -40,7 +41,7 @@ class SlowProxy:
         self._writers.add(writer)
         self._arriving += 1
         try:
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.server_port)
         except OSError:
             writer.close()
             return

@@ -58,7 +58,7 @@ def ask(times: int) -> None:
 
 def cut_off(engine: Any) -> Any:
     """Have the engine not asked any more; return what is to be closed."""
-    breaker = engine._transport._pool.breaker
+    breaker = engine.server_of(0).breaker
     while not breaker.is_open:
         breaker.fail(OSError("gone"))
     return breaker

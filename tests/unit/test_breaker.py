@@ -48,6 +48,21 @@ def test_it_says_once_that_it_has_opened(clock: Clock) -> None:
     assert not any(breaker.fail(ERROR) for _ in range(10)), "calls that were on their way"
 
 
+def test_only_one_of_threads_and_event_loops_probes_at_a_time(clock: Clock) -> None:
+    breaker = opened(clock)
+    assert not breaker.claim_probe(), "none is due"
+    clock.now += FIRST_WAIT
+    assert breaker.claim_probe()
+    assert not breaker.claim_probe()
+    breaker.fail_probe(ERROR)
+    clock.now += breaker.next_probe_in()
+    assert breaker.claim_probe(), "and then its event loop ends"
+    clock.now += MAX_WAIT
+    assert breaker.claim_probe()
+    breaker.close()
+    assert not breaker.claim_probe()
+
+
 def test_probes_are_made_less_and_less_often(clock: Clock) -> None:
     breaker, waits = opened(clock), []
     for _ in range(10):

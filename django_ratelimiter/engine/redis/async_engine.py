@@ -17,11 +17,13 @@ from ..base import Charge, Verdict, Version, leases
 from ..coroutines import shielded
 from ..templates import FilledCarry, FilledCharges, FilledVerdicts
 from ..usage.refusals import Refusal, latest
-from .cluster.nodes import AsyncClusterTransport, async_cluster_transport
+from .cluster.nodes import AsyncClusterTransport, ClusterTransport, cluster_transport
 from .cluster.sharding import SHARDS, names_by_shard
 from .connections.async_transport import AsyncTransport
 from .connections.faults import NOT_A_REPLY
 from .connections.handshake import Handshake
+from .connections.server import Server
+from .connections.transport import Transport
 from .core import RedisCore
 from .packing import RECENT, command
 from .protocol import ScriptMode, decode_check
@@ -36,6 +38,7 @@ class AsyncRedisEngine(RedisCore):
     client: of redis.asyncio, or a cluster client of either kind; the engine makes its own connections in the same way
     as its pool. max_connections: the maximum number of calls at once to one server on one event loop; others wait.
     deadline, clock: as for RedisEngine; without a deadline, the client's `socket_timeout` is used.
+    threads: the transport of a RedisEngine for the same servers; `None` = each event loop connects at its first call.
     """
 
     def __init__(
@@ -47,14 +50,19 @@ class AsyncRedisEngine(RedisCore):
         deadline: float | None = None,
         max_connections: int = 64,
         clock: str = "server",
+        threads: Transport | ClusterTransport | None = None,
     ) -> None:
         super().__init__(namespace, 1 if isinstance(client, AsyncRedis) else shards, clock, deadline)
         self._cluster: AsyncClusterTransport | None = None
         if isinstance(client, AsyncRedis):
-            self._transport = AsyncTransport(client, Handshake(self), max_connections, deadline)
+            assert not isinstance(threads, ClusterTransport)
+            server = threads.server if threads else Server(Handshake(self))
+            self._transport = AsyncTransport(client, server, max_connections, deadline, threads)
         else:
-            self._cluster = async_cluster_transport(client, self, max_connections, deadline)
-            self._coordinate(self._cluster.is_down)
+            if not isinstance(threads, ClusterTransport):
+                threads = cluster_transport(client, self, deadline)
+            self._cluster = AsyncClusterTransport(threads, max_connections)
+            self._coordinate(threads.is_down)
 
     async def check(
         self,
@@ -116,10 +124,6 @@ class AsyncRedisEngine(RedisCore):
             return await self._cluster.publish(self, version)
         await self._publish(version)
 
-    def retire(self) -> None:
-        """Record that another engine replaces this one: its breakers do not count any more."""
-        (self._cluster or self._transport).retire()
-
     async def aclose(self) -> None:
         """Close this event loop's idle connections. The client itself stays open."""
         await (self._cluster or self._transport).aclose()
@@ -176,11 +180,8 @@ class AsyncRedisEngine(RedisCore):
         deadline_at = self._deadline and began + self._deadline
         return await self._call(ScriptMode.CHECK, charges, (), version, None, deadline_at=deadline_at)
 
-    def _drop_idle(self, shard: int) -> None:
-        if self._cluster:
-            self._cluster.drop_idle(shard)
-        else:
-            self._transport.drop_idle()
+    def server_of(self, shard: int) -> Server:
+        return self._cluster.threads.server_of(shard) if self._cluster else self._transport.server
 
     async def _send(self, shard: int, call: bytes, deadline_at: float | None = None, kind: type = list) -> Any:
         if self._cluster:

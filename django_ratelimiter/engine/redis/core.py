@@ -18,6 +18,7 @@ from ..partition_stats import MINUTE_US
 from ..templates import FilledCarry, FilledCharges
 from .cluster.sharding import ShardCall, ShardCoordinator
 from .connections.faults import NOT_A_REPLY
+from .connections.server import Server
 from .protocol import (
     ATTEMPTS,
     COUNTING,
@@ -48,8 +49,14 @@ class RedisCore(CallEncoder, ABC):
         """Do this work to its end, whatever becomes of the task that waits for it."""
 
     @abstractmethod
-    def _drop_idle(self, shard: int) -> None:
-        """Close what is idle to the server of a shard: one of these connections has given a reply that is none."""
+    def server_of(self, shard: int) -> Server:
+        """Return what this process knows about the server of a shard."""
+
+    def reconnect(self) -> None:
+        """Close all connections before their next use: what one of them has stored, another did not find."""
+        for shard in range(self.shards):
+            with suppress(EngineUnavailable):
+                self.server_of(shard).renew()
 
     def _coordinate(self, is_down: Any) -> None:
         """Spread calls over shards. is_down: whether the server of a shard is not asked at present."""
@@ -158,7 +165,7 @@ class RedisCore(CallEncoder, ABC):
 
     def _no_reply(self, reply: object, shard: int = 0) -> EngineUnavailable:
         """What to raise for a reply that no script has given."""
-        self._drop_idle(shard)
+        self.server_of(shard).renew()
         return EngineUnavailable(f"A reply that no Redis sends: {reply!r:.100}")
 
     async def _make(self, call: ShardCall, deadline_at: float | None) -> Any:

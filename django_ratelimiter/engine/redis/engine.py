@@ -30,6 +30,7 @@ from .cluster.sharding import SHARDS, names_by_shard
 from .connections.clients import async_client_of
 from .connections.faults import NOT_A_REPLY, explain
 from .connections.handshake import Handshake
+from .connections.server import Server
 from .connections.transport import Transport
 from .core import RedisCore
 from .heartbeats import RedisHeartbeats
@@ -77,7 +78,7 @@ class RedisEngine(RedisCore):
         elif not getattr(client.connection_pool, "is_master", True):
             raise ValueError("client: this client asks the replicas of Sentinel, but only the master can count.")
         else:
-            self._transport = Transport(client, Handshake(self), deadline)
+            self._transport = Transport(client, Server(Handshake(self)), deadline)
         #: Names of callers, for pages that may show them.
         send = None if self._cluster else self._transport.pipeline
         self.names = RedisNames(self._prefix(0), self._run, send)
@@ -94,7 +95,14 @@ class RedisEngine(RedisCore):
         twin = async_client_of(client) if isinstance(client, Redis) else client
         if twin is None or (self._cluster and self._cluster.only_in_threads):
             return None
-        return AsyncRedisEngine(twin, self.namespace, shards=self.shards, deadline=self._deadline, clock=self.clock)
+        return AsyncRedisEngine(
+            twin,
+            self.namespace,
+            shards=self.shards,
+            deadline=self._deadline,
+            clock=self.clock,
+            threads=self._cluster or self._transport,
+        )
 
     def check(
         self,
@@ -211,8 +219,9 @@ class RedisEngine(RedisCore):
         return self._counters.read(list(charges))
 
     def retire(self) -> None:
-        """Record that another engine replaces this one: its breakers do not count any more."""
-        (self._cluster or self._transport).retire()
+        """Record that another engine replaces this one and its `to_async`: their breakers do not count any more."""
+        for server in self._cluster.servers if self._cluster else [self._transport.server]:
+            server.breaker.retire()
 
     def _check_otherwise(self, charges: Iterable[Charge], version: int | Version | None) -> Sequence[Verdict]:
         """Check charges and nothing else, where `encode_filled` packs no call."""
@@ -268,17 +277,14 @@ class RedisEngine(RedisCore):
 
     async def _send(self, shard: int, call: bytes, deadline_at: float | None = None, kind: type = list) -> Any:
         if self._cluster:
-            return self._cluster.call(shard, call, deadline_at)
-        return self._transport.call(call, deadline_at)
+            return self._cluster.call(shard, call, deadline_at, kind)
+        return self._transport.call(call, deadline_at, kind)
 
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
         await work
 
-    def _drop_idle(self, shard: int) -> None:
-        if self._cluster:
-            self._cluster.drop_idle(shard)
-        else:
-            self._transport.drop_idle()
+    def server_of(self, shard: int) -> Server:
+        return self._cluster.server_of(shard) if self._cluster else self._transport.server
 
     def _pipeline(self, shard: int, packed: bytes, replies: int) -> Callable[[], list[Any]]:
         if self._cluster:

@@ -76,7 +76,7 @@ def test_a_hung_server_is_asked_three_times_and_then_not_until_it_answers(server
                 with pytest.raises(EngineUnavailable):
                     engine.check([DAY])
                 assert time.monotonic() - began > deadline * 0.9
-            assert engine._transport.is_open
+            assert engine.server_of(0).breaker.is_open
             for _ in range(50):
                 with pytest.raises(EngineUnavailable) as caught:
                     engine.check([DAY])
@@ -134,7 +134,7 @@ def test_threads_for_which_connections_come_too_late_see_no_outage(
     for thread in asking:
         thread.join()
     assert [type(answer) for answer in answers] == [EngineUnavailable] * len(asking)
-    assert not engine._transport.is_open
+    assert not engine.server_of(0).breaker.is_open
     assert engine.check([DAY])[0].allowed
 
 
@@ -149,7 +149,7 @@ def test_so_it_is_on_an_event_loop(server: RedisServer) -> None:
                 with pytest.raises(EngineUnavailable):
                     await engine.check([DAY])
                 assert time.monotonic() - began > deadline * 0.9
-            assert engine._transport.is_open
+            assert engine.server_of(0).breaker.is_open
             for _ in range(50):
                 with pytest.raises(EngineUnavailable) as caught:
                     await engine.check([DAY])
@@ -243,9 +243,9 @@ def test_a_process_that_was_forked_makes_connections_of_its_own(server: RedisSer
         engine = RedisEngine(client, deadline=LONG)
         engine.check([DAY])
         with stopped(server):
-            engine._transport._pool.breaker.fail(OSError("1"))
-            engine._transport._pool.breaker.fail(OSError("2"))
-            engine._transport._pool.report_failure(OSError("3"))  # a thread of the parent probes
+            engine.server_of(0).breaker.fail(OSError("1"))
+            engine.server_of(0).breaker.fail(OSError("2"))
+            next(iter(engine.server_of(0).pools)).report_failure(OSError("3"))  # a thread of the parent probes
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # there is a thread, and the child shall not need it
             child = os.fork()

@@ -21,6 +21,7 @@ from ..connections.clients import Address, ClientFactory
 from ..connections.connection import Pipeline
 from ..connections.faults import explain
 from ..connections.handshake import Handshake
+from ..connections.server import Server
 from ..connections.transport import Transport
 from ..protocol import CallEncoder
 from .lazy_client import client_factory_of
@@ -73,73 +74,70 @@ class ClusterTransport:
     def __init__(
         self, client_factory: ClientFactory, topology: Topology, handshake: Handshake, deadline: float | None
     ) -> None:
-        self._client_factory = client_factory
-        self._topology = topology
-        self._deadline = deadline
+        self.client_factory, self.topology, self.deadline = client_factory, topology, deadline
         self._clients = PerNode(topology, client_factory.node)
 
         def transport_to(address: Address) -> Transport:
-            return Transport(
-                client_factory.node(address), handshake, deadline, lambda: _probe(topology, handshake, address)
-            )
+            server = Server(handshake, lambda: handshake.probe(next(iter(topology.shards_at(address)), None)))
+            return Transport(client_factory.node(address), server, deadline)
 
-        self._transports = PerNode(topology, transport_to, Transport.close)
+        self.transports = PerNode(topology, transport_to, Transport.close)
 
-    def call(self, shard: int, call: bytes, deadline_at: float | None = None) -> Any:
+    def call(self, shard: int, call: bytes, deadline_at: float | None = None, kind: type = list) -> Any:
         """Send one packed call to the node of a shard, see Transport.call."""
-        address = self._topology.address(shard, self._deadline or 2 * REFRESH_TIMEOUT)
+        address = self.topology.address(shard, self.deadline or 2 * REFRESH_TIMEOUT)
         for _ in range(MAX_REDIRECTIONS):
             try:
-                return self._transports.at(address).call(call, deadline_at)
+                return self.transports.at(address).call(call, deadline_at, kind)
             except EngineUnavailable as error:
-                address = _moved_to(self._topology, shard, address, error)
+                address = _moved_to(self.topology, shard, address, error)
         raise EngineUnavailable(LOST)
 
     def pipeline(self, shard: int, packed: bytes, replies: int) -> Callable[[], list[Any]]:
         """Send several calls at once to the node of a shard, see Transport.pipeline. Redirections are not followed."""
-        return self._transports.at(self._topology.known_address(shard)).pipeline(packed, replies)  # type: ignore[no-any-return]
+        return self.transports.at(self.topology.known_address(shard)).pipeline(packed, replies)  # type: ignore[no-any-return]
 
     def is_down(self, shard: int) -> bool:
         """Return whether calls to the node of a shard are stopped at present."""
-        return _is_down(self._transports, self._topology.node_of(shard))
+        address = self.topology.node_of(shard)
+        transport = None if address is None else self.transports.get(address)
+        return address is None or (transport is not None and transport.server.breaker.is_open)
 
-    def drop_idle(self, shard: int) -> None:
-        """Close the idle connections to the node of a shard, see Transport.drop_idle."""
-        address = self._topology.node_of(shard)
-        if address is not None:
-            self._transports.at(address).drop_idle()
+    def server_of(self, shard: int) -> Server:
+        """Return what this process knows about the node of a shard; raises EngineUnavailable if no node is known."""
+        return self.transports.at(self.topology.known_address(shard)).server  # type: ignore[no-any-return]
 
     def node_of(self, shard: int) -> Address | None:
         """Return an id of the node of a shard; `None` if it is not known, even after waiting at the start."""
         with suppress(EngineUnavailable):
-            return self._topology.address(shard, self._deadline or 2 * REFRESH_TIMEOUT)
+            return self.topology.address(shard, self.deadline or 2 * REFRESH_TIMEOUT)
         return None
 
     @property
     def only_in_threads(self) -> bool:
         """True if the options of these nodes work only with threads."""
-        return self._client_factory.only_in_threads
+        return self.client_factory.only_in_threads
 
     def run(self, shard: int, command: Callable[[Redis], T]) -> T:
         """Run a command outside of the request path, through a client of the node; it must be safe to repeat."""
-        address = self._topology.address(shard, 2 * REFRESH_TIMEOUT)
+        address = self.topology.address(shard, 2 * REFRESH_TIMEOUT)
         for _ in range(MAX_REDIRECTIONS):
             try:
                 return command(self._clients.at(address))
             except (RedisError, OSError) as cause:
                 failed, error = address, EngineUnavailable(explain(cause))
                 if not isinstance(cause, ResponseError) or isinstance(cause, MovedError):
-                    self._topology.refresh_now(failed)
-                    self._topology.wait_until_known(monotonic() + 2 * REFRESH_TIMEOUT)
-                    address = self._topology.known_address(shard)
+                    self.topology.refresh_now(failed)
+                    self.topology.wait_until_known(monotonic() + 2 * REFRESH_TIMEOUT)
+                    address = self.topology.known_address(shard)
                 if address == failed:
                     raise error from cause
         raise EngineUnavailable(LOST)
 
-    def retire(self) -> None:
-        """Retire the transports of all nodes, see Transport.retire."""
-        for transport in self._transports.all:
-            transport.retire()
+    @property
+    def servers(self) -> list[Server]:
+        """Return what this process knows about each node."""
+        return [transport.server for transport in self.transports.all]
 
     def publish(self, encoder: CallEncoder, version: int | Version) -> None:
         """Make a version current in every shard that can be reached, with all nodes at once.
@@ -147,21 +145,21 @@ class ClusterTransport:
         Meanwhile the topology is read again, for shards whose node does not answer.
         Raises EngineUnavailable if a shard could not be reached, or was set up with another number of shards.
         """
-        deadline_at = monotonic() + (2 * REFRESH_TIMEOUT if self._deadline is None else self._deadline)
-        self._topology.refresh_now()
-        if not self._topology.addresses_in_use:
-            self._topology.wait_until_known(deadline_at)
-        broadcast = VersionBroadcast(encoder, self._topology, version)
+        deadline_at = monotonic() + (2 * REFRESH_TIMEOUT if self.deadline is None else self.deadline)
+        self.topology.refresh_now()
+        if not self.topology.addresses_in_use:
+            self.topology.wait_until_known(deadline_at)
+        broadcast = VersionBroadcast(encoder, self.topology, version)
         self._broadcast(broadcast)
         if not broadcast.is_done:
-            self._topology.wait_until_known(deadline_at)
+            self.topology.wait_until_known(deadline_at)
             self._broadcast(broadcast)  # to the nodes that have taken over
         broadcast.finish()
 
     def _broadcast(self, broadcast: VersionBroadcast) -> None:
         while due := broadcast.due():
             sent = {
-                address: _attempt(partial(self._transports.at(address).pipeline, *pipeline))
+                address: _attempt(partial(self.transports.at(address).pipeline, *pipeline))
                 for address, pipeline in due.items()
             }
             for address, read in sent.items():
@@ -171,25 +169,15 @@ class ClusterTransport:
 class AsyncClusterTransport:
     """The nodes, for event loops. max_connections: maximum number of calls at once from one event loop to one node."""
 
-    def __init__(
-        self,
-        client_factory: ClientFactory,
-        topology: Topology,
-        handshake: Handshake,
-        max_connections: int,
-        deadline: float | None,
-    ) -> None:
-        self._client_factory = client_factory
-        self._topology = topology
-        self._deadline = deadline
+    def __init__(self, threads: ClusterTransport, max_connections: int) -> None:
+        self.threads = threads
+        self._topology, self._deadline = threads.topology, threads.deadline
 
         def transport_to(address: Address) -> AsyncTransport:
-            client = client_factory.async_node(address)
-            return AsyncTransport(
-                client, handshake, max_connections, deadline, lambda: _probe(topology, handshake, address)
-            )
+            client, in_threads = threads.client_factory.async_node(address), threads.transports.at(address)
+            return AsyncTransport(client, in_threads.server, max_connections, threads.deadline, in_threads)
 
-        self._transports = PerNode(topology, transport_to, AsyncTransport.retire)
+        self._transports = PerNode(threads.topology, transport_to)
 
     async def call(self, shard: int, call: bytes, deadline_at: float | None = None, kind: type = list) -> Any:
         """Send one packed call to the node of a shard, see AsyncTransport.call."""
@@ -200,16 +188,6 @@ class AsyncClusterTransport:
             except EngineUnavailable as error:
                 address = _moved_to(self._topology, shard, address, error)
         raise EngineUnavailable(LOST)
-
-    def is_down(self, shard: int) -> bool:
-        """Return whether calls to the node of a shard are stopped at present."""
-        return _is_down(self._transports, self._topology.node_of(shard))
-
-    def drop_idle(self, shard: int) -> None:
-        """Close the idle connections to the node of a shard, see AsyncTransport.drop_idle."""
-        address = self._topology.node_of(shard)
-        if address is not None:
-            self._transports.at(address).drop_idle()
 
     async def publish(self, encoder: CallEncoder, version: int | Version) -> None:
         """Make a version current, see ClusterTransport.publish."""
@@ -237,11 +215,6 @@ class AsyncClusterTransport:
             return error
         return replies
 
-    def retire(self) -> None:
-        """Retire the transports of all nodes, see AsyncTransport.retire."""
-        for transport in self._transports.all:
-            transport.retire()
-
     async def aclose(self) -> None:
         """Close this event loop's idle connections."""
         for transports in self._transports.all:
@@ -254,31 +227,14 @@ class AsyncClusterTransport:
         return await asyncio.to_thread(self._topology.address, shard, wait)
 
 
-def cluster_transport(client: RedisCluster, encoder: CallEncoder, deadline: float | None) -> ClusterTransport:
+def cluster_transport(
+    client: AsyncRedisCluster | RedisCluster, encoder: CallEncoder, deadline: float | None
+) -> ClusterTransport:
     """Return the transport to the nodes of a cluster. encoder: spreads the keys over the shards."""
     client_factory = client_factory_of(client)
     return ClusterTransport(
         client_factory, Topology(client_factory, encoder.namespace, encoder.shards), Handshake(encoder), deadline
     )
-
-
-def async_cluster_transport(
-    client: AsyncRedisCluster | RedisCluster, encoder: CallEncoder, max_connections: int, deadline: float | None
-) -> AsyncClusterTransport:
-    """Return the transport of `cluster_transport` for event loops."""
-    client_factory = client_factory_of(client)
-    topology = Topology(client_factory, encoder.namespace, encoder.shards)
-    return AsyncClusterTransport(client_factory, topology, Handshake(encoder), max_connections, deadline)
-
-
-def _probe(topology: Topology, handshake: Handshake, address: Address) -> tuple[bytes, type]:
-    """Return the probe for the node at an address; it uses one of the node's own shards."""
-    return handshake.probe(next(iter(topology.shards_at(address)), None))
-
-
-def _is_down(transports: PerNode, address: Address | None) -> bool:
-    created = None if address is None else transports.get(address)
-    return address is None or (created is not None and created.is_open)
 
 
 def _attempt(step: Callable[[], T]) -> T | EngineUnavailable:

@@ -25,12 +25,12 @@ CLOSE_TIMEOUT: Final = 1.0
 class AsyncConnection(asyncio.Protocol):
     """A connection for one call at a time. Times are the event loop's.
 
-    redis_connection: redis-py's open connection; it is kept, because it closes what it opened.
+    redis_connection: redis-py's open connection; it is kept, because it closes what it opened. generation: see Server.
     is_usable: a call may be sent: the server has not disconnected, and there is no unread data.
     """
 
-    def __init__(self, redis_connection: Any) -> None:
-        self.is_usable = True
+    def __init__(self, redis_connection: Any, generation: int) -> None:
+        self.is_usable, self.generation = True, generation
         self._redis_connection = redis_connection
         self._loop = asyncio.get_running_loop()
         self._reader = reader_for(redis_connection)
@@ -154,8 +154,8 @@ async def _share_context(pool: ConnectionPool, redis_connection: Any) -> None:
         redis_connection.ssl_context = context
 
 
-async def connect(pool: ConnectionPool, seconds: float | None) -> AsyncConnection:
-    """Return a new connection like those of this pool, on this event loop. seconds: see `options_of`.
+async def connect(pool: ConnectionPool, seconds: float | None, generation: int) -> AsyncConnection:
+    """Return a new connection like those of this pool, on this event loop. Arguments: see `options_of` and Server.
 
     May raise any exception: from name lookups, credential providers, or certificates.
     """
@@ -167,7 +167,7 @@ async def connect(pool: ConnectionPool, seconds: float | None) -> AsyncConnectio
             await _share_context(pool, redis_connection)
         await redis_connection.connect()
         errors.stop()
-        return AsyncConnection(redis_connection)
+        return AsyncConnection(redis_connection, generation)
     except BaseException as error:  # the task may be cancelled half-way
         _contexts.discard(pool)
         await redis_connection.disconnect(nowait=True)

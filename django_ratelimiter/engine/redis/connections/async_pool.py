@@ -12,9 +12,9 @@ from typing import Any, Final
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from .async_connection import AsyncConnection, connect, within
-from .faults import connection_error
-from .handshake import Handshake
-from .pool import CONNECT_TIMEOUT, PoolTimeout
+from .faults import PoolTimeout, connection_error
+from .pool import CONNECT_TIMEOUT
+from .server import Server
 
 #: Maximum number of connections that one event loop opens at the same time; with TLS each takes some CPU time.
 MAX_CONNECTING: Final = 4
@@ -31,17 +31,15 @@ class AsyncConnectionPool:
         self,
         loop: asyncio.AbstractEventLoop,
         client_pool: Any,
-        handshake: Handshake,
+        server: Server,
         max_connections: int,
         deadline: float | None,
     ) -> None:
         self.loop, self.close_with_loop = loop, self._close_at_loop_end()
-        self._client_pool, self._handshake, self._max_connections, self._deadline = (
-            client_pool,
-            handshake,
-            max_connections,
-            deadline,
-        )
+        self._client_pool, self._server = client_pool, server
+        server.pools.add(self)
+        self._max_connections, self._deadline = max_connections, deadline
+        self.probing: asyncio.Task[None] | None = None
         self._idle: deque[AsyncConnection] = deque()
         self._waiters: dict[asyncio.Future[AsyncConnection], None] = {}  # in the order of arrival
         self._tasks: set[asyncio.Task[None]] = set()
@@ -52,10 +50,10 @@ class AsyncConnectionPool:
         """Return an idle connection that is usable."""
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_usable:
+            if connection.is_usable and connection.generation == self._server.generation:
                 self._acquired += 1
                 return connection
-            connection.abort()  # closed by the server, or with unread data
+            connection.abort()  # old, closed by the server, or with unread data
         return None
 
     async def acquire(self, loop_deadline: float | None) -> AsyncConnection:
@@ -81,8 +79,8 @@ class AsyncConnectionPool:
         return connection
 
     def release(self, connection: AsyncConnection) -> None:
-        """Take back a connection whose call was answered. It is closed if there is unread data."""
-        if not connection.is_usable:
+        """Take back a connection whose call was answered. It is closed if it is old, or if there is unread data."""
+        if not connection.is_usable or connection.generation != self._server.generation:
             return self.discard(connection)
         self._acquired -= 1
         self._hand_over(connection)
@@ -105,7 +103,14 @@ class AsyncConnectionPool:
         self._idle.append(connection)
 
     def close_idle(self) -> None:
-        """Close the idle connections."""
+        """Close the idle connections. May be called in any thread; this loop closes them soon."""
+        with suppress(RuntimeError):  # no loop runs in this thread
+            if asyncio.get_running_loop() is self.loop:
+                return self._close_idle()
+        with suppress(RuntimeError):  # this loop has ended
+            self.loop.call_soon_threadsafe(self._close_idle)
+
+    def _close_idle(self) -> None:
         while self._idle:
             self._idle.pop().abort()
 
@@ -118,7 +123,8 @@ class AsyncConnectionPool:
 
     async def connect(self) -> AsyncConnection:
         """Return a new connection, which counts as in use. Call it in a task if it may outlast the call's deadline."""
-        connection = await connect(self._client_pool, None if self._deadline is None else CONNECT_TIMEOUT)
+        seconds = None if self._deadline is None else CONNECT_TIMEOUT
+        connection = await connect(self._client_pool, seconds, self._server.generation)
         try:
             if self._deadline is not None:  # without one, NOSCRIPT comes in time
                 await self._shake_hands(connection, self._deadline)
@@ -129,7 +135,7 @@ class AsyncConnectionPool:
         return connection
 
     async def _shake_hands(self, connection: AsyncConnection, deadline: float) -> None:
-        steps = self._handshake.steps()
+        steps = self._server.shake_hands(connection)
         turn: Any = partial(next, steps)
         with suppress(StopIteration):
             while True:
@@ -168,6 +174,7 @@ class AsyncConnectionPool:
         try:
             yield
         finally:
+            self._server.pools.discard(self)
             for task in list(self._tasks):
                 task.cancel()
             while self._idle:

@@ -1,58 +1,56 @@
-"""The connections of event loops. Each belongs to the loop that opened it; each loop has a maximum number."""
+"""The connections of event loops. Each belongs to the loop that opened it; each loop has a maximum number.
+
+A loop that lives only for one request, as an asynchronous view has under WSGI, is not worth a connection: connecting
+takes longer than the call. So the first calls of each loop are made in threads, over the connections of threads.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from os import getpid
 from time import monotonic
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
 
 from ....exceptions import EngineUnavailable
-from ...breaker import CircuitBreaker
 from .async_pool import AsyncConnectionPool
-from .connection import VersionDrop
 from .faults import connection_error, explain, is_outage, raise_if_broken
-from .handshake import Handshake
-from .pool import CONNECT_TIMEOUT, PoolTimeout
+from .pool import CONNECT_TIMEOUT
+from .server import Server
+from .transport import Transport
 
 #: Seconds for a call if neither the engine nor the client has a timeout: redis-py's default.
 DEFAULT_TIMEOUT: Final = 5.0
+
+#: Calls of an event loop before it opens connections: by then, threads have taken about as long as connecting takes.
+CALLS_IN_THREADS: Final = 20
 
 
 class AsyncTransport:
     """Transport for event loops.
 
-    max_connections: of one event loop. Other arguments as for Transport; without a deadline the client's
-    `socket_timeout` is used instead, and each call tries again.
+    max_connections: of one event loop; the client's pool may have a smaller one. threads: the transport to the same
+    server for threads; `None` = each loop connects at its first call. Other arguments as for Transport; without a
+    deadline the client's `socket_timeout` is used instead, and each call tries again.
     """
 
     def __init__(
         self,
         client: Redis,
-        handshake: Handshake,
+        server: Server,
         max_connections: int,
         deadline: float | None = None,
-        probe: Callable[[], tuple[bytes, type]] | None = None,
+        threads: Transport | None = None,
     ) -> None:
         client_pool = self._client_pool = client.connection_pool
         self._timeout = (
             client_pool.connection_kwargs.get("socket_timeout", DEFAULT_TIMEOUT) if deadline is None else deadline
         )
-        self._handshake, self._deadline, self._max_connections, self._probe_call = (
-            handshake,
-            deadline,
-            max_connections,
-            probe or handshake.probe,
-        )
-        self._breaker, self._is_retired = CircuitBreaker(), False
-        self.version_drop = VersionDrop(handshake.version_drop)
-        self._probing: asyncio.Task[None] | None = None
-        self._probed: asyncio.Future[None]
-        self._pid, self._was_cut_off = getpid(), False
+        self.server, self._deadline, self._threads = server, deadline, threads
+        self._max_connections = min(max_connections, client_pool.max_connections or max_connections)
+        self._calls: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
         self._pools: dict[asyncio.AbstractEventLoop, AsyncConnectionPool] = {}
 
     async def call(self, packed: bytes, deadline_at: float | None = None, kind: type = list) -> Any:
@@ -60,19 +58,25 @@ class AsyncTransport:
 
         deadline_at: as for Transport. kind: of the reply; a script's is a list.
         """
-        loop = asyncio.get_running_loop()
-        pool = self._pools.get(loop) or await self._add_loop(loop)
+        loop, breaker = asyncio.get_running_loop(), self.server.breaker
+        pool = self._pools.get(loop)
         left = self._timeout if deadline_at is None else deadline_at - monotonic()
+        if pool is None and (pool := await self._pool_for(loop)) is None:
+            assert self._threads is not None
+            if left is not None:
+                deadline_at = monotonic() + left
+            return await loop.run_in_executor(self.server.executor, self._threads.call, packed, deadline_at, kind)
         loop_deadline = None if left is None else loop.time() + left
-        if self._breaker.is_open and not await self._probe_if_cut_off(pool, loop_deadline):
-            raise EngineUnavailable(self._breaker.reason())
+        if breaker.is_open:
+            self._start_probing(pool)
+            raise EngineUnavailable(breaker.reason())
         try:
             connection = pool.try_acquire() or await pool.acquire(loop_deadline)
             try:
                 reply = await connection.call(packed, loop_deadline)
                 if type(reply) is not kind:
                     if isinstance(reply, NoScriptError):  # nothing was run: a restart, a flush, a promoted replica
-                        reply = await connection.call_after_script_load(packed, loop_deadline, self.version_drop)
+                        reply = await connection.call_after_script_load(packed, loop_deadline, self.server.version_drop)
                     raise_if_broken(reply, kind)
             except BaseException:  # a cancelled task leaves a reply unread
                 pool.discard(connection)
@@ -80,8 +84,8 @@ class AsyncTransport:
         except (RedisError, OSError) as error:
             raise self._report_failure(pool, error) from error
         pool.release(connection)
-        if self._breaker.failures:
-            self._breaker.succeed()
+        if breaker.failures:
+            breaker.succeed()
         if type(reply) is not kind:
             raise EngineUnavailable(f"Redis did not decide: {explain(reply)}") from reply
         return reply
@@ -92,10 +96,15 @@ class AsyncTransport:
         An outage raises as in `call`, but calls before and after it may have run.
         """
         loop = asyncio.get_running_loop()
-        pool = self._pools.get(loop) or await self._add_loop(loop)
+        pool = self._pools.get(loop) or await self._pool_for(loop)
+        if pool is None:
+            assert self._threads is not None
+            send, executor = self._threads.pipeline, self.server.executor
+            return await loop.run_in_executor(executor, lambda: send(packed, replies)())
         loop_deadline = None if self._timeout is None else loop.time() + self._timeout
-        if self._breaker.is_open and not await self._probe_if_cut_off(pool, loop_deadline):
-            raise EngineUnavailable(self._breaker.reason())
+        if self.server.breaker.is_open:
+            self._start_probing(pool)
+            raise EngineUnavailable(self.server.breaker.reason())
         try:
             connection = pool.try_acquire() or await pool.acquire(loop_deadline)
             try:
@@ -109,35 +118,14 @@ class AsyncTransport:
         except (RedisError, OSError) as error:
             raise self._report_failure(pool, error) from error
         pool.release(connection)
-        self._breaker.succeed()
+        self.server.breaker.succeed()
         return received
 
     def _report_failure(self, pool: AsyncConnectionPool, error: RedisError | OSError) -> EngineUnavailable:
         """Record the failure and return the exception to raise."""
-        if (
-            self._deadline is not None
-            and not isinstance(error, PoolTimeout)
-            and self._breaker.fail(connection_error(error))
-        ):
-            pool.close_idle()  # idle connections may be lost, too
+        if self._deadline is not None and self.server.fail(error):
             self._start_probing(pool)
         return EngineUnavailable(f"Redis did not decide: {explain(error)}")
-
-    @property
-    def is_open(self) -> bool:
-        """True if calls to the server are stopped at present."""
-        return self._breaker.is_open
-
-    def drop_idle(self) -> None:
-        """Close the idle connections of this loop, after one of them has returned an invalid reply."""
-        pool = self._pools.get(asyncio.get_running_loop())
-        if pool is not None:
-            pool.close_idle()
-
-    def retire(self) -> None:
-        """Retire the breakers of all event loops."""
-        self._is_retired = True
-        self._breaker.retire()
 
     async def aclose(self) -> None:
         """Close the idle connections of this event loop."""
@@ -145,55 +133,46 @@ class AsyncTransport:
         if pool is not None:
             await pool.close_with_loop.aclose()
 
-    async def _add_loop(self, loop: asyncio.AbstractEventLoop) -> AsyncConnectionPool:
+    async def _pool_for(self, loop: asyncio.AbstractEventLoop) -> AsyncConnectionPool | None:
+        """Return the connections that a loop opens from now on; `None` if a thread is to make this call."""
+        self.server.begin_after_fork()
+        if self._threads is not None and (calls := self._calls.get(loop, 0)) < CALLS_IN_THREADS:
+            self._calls[loop] = calls + 1
+            return None
         for ended in [other for other in list(self._pools) if other.is_closed()]:
-            self._pools.pop(ended, None)
+            self.server.pools.discard(self._pools.pop(ended, None))
         pool = self._pools[loop] = AsyncConnectionPool(
-            loop, self._client_pool, self._handshake, self._max_connections, self._deadline
+            loop, self._client_pool, self.server, self._max_connections, self._deadline
         )
         await anext(pool.close_with_loop)
         return pool
 
-    async def _probe_if_cut_off(self, pool: AsyncConnectionPool, loop_deadline: float | None) -> bool:
-        """Start probing the server if needed. If event loops end too soon for that, wait for the probe in this call."""
-        probed = self._start_probing(pool)
-        ours = probed.get_loop() is pool.loop
-        if self._was_cut_off and ours and loop_deadline is not None and not self._breaker.next_probe_in():
-            await asyncio.wait([probed], timeout=max(loop_deadline - pool.loop.time(), 0))
-        return not self._breaker.is_open
-
-    def _start_probing(self, pool: AsyncConnectionPool) -> asyncio.Future[None]:
-        """Return a future that is done after the next probe."""
-        probing, ours = self._probing, self._pid == getpid()
-        if probing is None or probing.done() or not probing.get_loop().is_running() or not ours:
-            # If it has ended while it was needed, the end of its event loop cancelled it. Its loop may also be stopped.
-            self._was_cut_off, self._pid = probing is not None and ours, getpid()
-            self._probed = pool.loop.create_future()
-            self._probing = pool.spawn(self._probe_until_closed(pool))
-        return self._probed
+    def _start_probing(self, pool: AsyncConnectionPool) -> None:
+        """Probe on this loop, unless it does so already. Several loops and a thread never probe at the same time."""
+        if pool.probing is None or pool.probing.done():
+            pool.probing = pool.spawn(self._probe_until_closed(pool))
 
     async def _probe_until_closed(self, pool: AsyncConnectionPool) -> None:
-        while self._breaker.is_open and not self._is_retired:
-            await asyncio.sleep(self._breaker.next_probe_in())
-            probed, self._probed = self._probed, pool.loop.create_future()
-            try:
-                await self._probe_once(pool)
-            except Exception as error:  # see `connect`
-                self._breaker.fail_probe(connection_error(error))
-            probed.set_result(None)
-        self._probing = None
+        breaker = self.server.breaker
+        while breaker.is_open and not breaker.is_retired:
+            await asyncio.sleep(breaker.next_probe_in())
+            if breaker.claim_probe():
+                try:
+                    await self._probe_once(pool)
+                except Exception as error:  # see `connect`
+                    breaker.fail_probe(connection_error(error))
 
     async def _probe_once(self, pool: AsyncConnectionPool) -> None:
         connection = pool.try_acquire() or await pool.connect()
         try:
-            call, kind = self._probe_call()
+            call, kind = self.server.probe()
             loop_deadline = pool.loop.time() + (self._timeout or CONNECT_TIMEOUT)
             reply = await connection.call(call, loop_deadline)
             if isinstance(reply, NoScriptError):
-                reply = await connection.call_after_script_load(call, loop_deadline, self.version_drop)
+                reply = await connection.call_after_script_load(call, loop_deadline, self.server.version_drop)
             raise_if_broken(reply, kind)
         except BaseException:
             pool.discard(connection)
             raise
-        self._breaker.close()
+        self.server.breaker.close()
         pool.release(connection)

@@ -75,7 +75,9 @@ def async_client_of(client: Redis) -> AsyncRedis | None:
     options_given = {name: value for name, value in options.items() if name in _OPTIONS | _TLS_OPTIONS}
     if issubclass(connection_class, SentinelConnection):
         options_given["find"] = cast(SentinelConnectionPool, pool).get_master_address
-    return AsyncRedis(connection_pool=AsyncConnectionPool(connection_class=connection_class, **options_given))
+    return AsyncRedis(
+        connection_pool=AsyncConnectionPool(connection_class, getattr(pool, "max_connections", None), **options_given)
+    )
 
 
 class ClientFactory(NamedTuple):
@@ -109,6 +111,7 @@ class ClientFactory(NamedTuple):
         known = _OPTIONS | _TLS_OPTIONS | _ONLY_IN_THREADS if self.tls else _OPTIONS
         options_given = {name: value for name, value in self.options.items() if name in known}
         options_given.pop("db", None)  # a cluster has only one
+        options_given["max_connections"] = self.options.get("max_connections")  # to each node
         return options_given | {"host": address[0], "port": address[1]}
 
 

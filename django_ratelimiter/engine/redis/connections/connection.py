@@ -112,23 +112,29 @@ class Connection:
     """A connection for one thread at a time.
 
     redis_connection: redis-py's, which is open. timeout: seconds for a call; `None` = as set by
-    redis-py.
+    redis-py. generation: see Server. on_close: called with it.
     After an exception (OSError, RedisError) it cannot be used: close it.
     """
 
     __slots__ = (
+        "__weakref__",
         "_buffer",
+        "_on_close",
         "_reader",
         "_receive",
         "_redis_connection",
         "_send",
         "_sock",
         "_timeout",
+        "generation",
         "has_arrived",
         "has_more",
     )
 
-    def __init__(self, redis_connection: Any, timeout: float | None) -> None:
+    def __init__(
+        self, redis_connection: Any, timeout: float | None, generation: int, on_close: Callable[[Connection], None]
+    ) -> None:
+        self.generation, self._on_close = generation, on_close
         self._redis_connection = redis_connection
         self._sock: socket.socket = redis_connection._sock
         if timeout is not None:
@@ -184,6 +190,7 @@ class Connection:
 
     def close(self) -> None:
         """Close it; in a forked process only our copy, because it belongs to the parent."""
+        self._on_close(self)
         self._redis_connection.disconnect()
 
     def _reply(self, deadline_at: float | None) -> Any:
@@ -229,7 +236,13 @@ def _arrival_check(redis_connection: Any) -> Callable[[int], object]:
     return poll.poll
 
 
-def connect(pool: ClientPool, seconds: float | None, timeout: float | None) -> Connection:
+def connect(
+    pool: ClientPool,
+    seconds: float | None,
+    timeout: float | None,
+    generation: int,
+    on_close: Callable[[Connection], None],
+) -> Connection:
     """Return a new connection like those of this pool. Other arguments: see `options_of` and `Connection`."""
     redis_connection: Any = pool.connection_class(**options_of(pool, seconds))
     redis_connection.retry = Retry(NoBackoff(), 0)  # the deadline of a decision leaves no time for another try
@@ -244,4 +257,4 @@ def connect(pool: ClientPool, seconds: float | None, timeout: float | None) -> C
         redis_connection.disconnect()
         raise
     errors.stop()
-    return Connection(redis_connection, timeout)
+    return Connection(redis_connection, timeout, generation, on_close)

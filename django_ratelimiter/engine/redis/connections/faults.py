@@ -22,6 +22,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import MasterNotFoundError
 
 from ....exceptions import EngineUnavailable
@@ -89,6 +90,10 @@ _KNOWN: Final = tuple((re.compile(pattern), sentence) for pattern, sentence in _
 _MAX_LENGTH: Final = 200
 #: redis-py includes the `repr` of its clients, several hundred characters for each Sentinel.
 _SENTINEL: Final = re.compile(r"\bhost=([^,]+),port=(\d+).*?> - (.*?)(?=, <redis|$)", re.DOTALL)
+
+
+class PoolTimeout(RedisTimeoutError):
+    """No connection was free in time, but the server has just answered other calls, so this is not a failure of it."""
 
 
 def is_outage(error: Exception) -> bool:

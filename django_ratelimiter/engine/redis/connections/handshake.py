@@ -47,8 +47,11 @@ class Handshake:
         self._questions = Pipeline(_ABOUT_IT + b"".join(command("GET", run) for run in self._runs), 3 + encoder.shards)
         self.version_drop = Pipeline(b"".join(command("DEL", version) for version in self._versions), encoder.shards)
 
-    def steps(self) -> Generator[Pipeline, list[Any], None]:
-        """Yield the commands of each step; their replies are sent back. Raises if the connection cannot be used."""
+    def steps(self) -> Generator[Pipeline, list[Any], bytes | None]:
+        """Yield the commands of each step; their replies are sent back. Raises if the connection cannot be used.
+
+        Returns the run of the server; `None` if it does not report it.
+        """
         server, replication, scripts, *held = yield self._questions
         run, is_lost = _run_of(_checked(server), _checked(replication)), _checked(scripts) == [0]
         sent: list[bytes] = []
@@ -65,6 +68,7 @@ class Handshake:
             for reply in (yield Pipeline(b"".join(sent), len(sent))):
                 if isinstance(reply, Exception) and is_outage(reply):
                     raise reply
+        return run
 
     def probe(self, shard: int | None = 0) -> tuple[bytes, type]:
         """Return a call that only succeeds on a server that can decide, and the type of its reply.

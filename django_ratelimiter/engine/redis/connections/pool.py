@@ -10,21 +10,18 @@ from functools import partial
 from threading import Condition, Thread
 from time import monotonic
 from typing import Any, Final
+from weakref import WeakSet
 
+from redis.connection import ConnectionPool as ClientPool
 from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from ...breaker import CircuitBreaker
-from .connection import Connection, VersionDrop
-from .faults import connection_error, raise_if_broken
-from .handshake import Handshake
+from .connection import Connection, connect
+from .faults import PoolTimeout, connection_error, raise_if_broken
+from .server import Server
 
 #: Seconds for each step of connecting in the background, and for each reply there that is not a decision.
 CONNECT_TIMEOUT: Final = 2.0
-
-
-class PoolTimeout(RedisTimeoutError):
-    """No connection was free in time, but the server has just answered other calls, so this is not a failure of it."""
 
 
 class ConnectionPool:
@@ -34,24 +31,19 @@ class ConnectionPool:
     background and not by the call: name lookup, handshake and authentication have no common deadline. If they take
     longer than the call may wait, the connection is there for the next call.
 
-    connect: opens a connection; its argument is the maximum seconds for each step. handshake: commands on each new
-    connection. probe: a call that only succeeds on a server that can decide, and the type of its reply. deadline:
-    seconds for a call; `None` = the client's own timeouts apply, calls connect themselves, and the breaker never opens.
+    client_pool: how to connect, and the maximum number of connections. deadline: seconds for a call; `None` = the
+    client's own timeouts apply, calls connect themselves, and the breaker never opens.
     """
 
-    def __init__(
-        self,
-        connect: Callable[[float | None], Connection],
-        handshake: Handshake,
-        probe: Callable[[], tuple[bytes, type]],
-        deadline: float | None,
-    ) -> None:
+    def __init__(self, client_pool: ClientPool, server: Server, deadline: float | None) -> None:
         self.idle: deque[Connection] = deque()
-        self.breaker = CircuitBreaker()
-        self.version_drop = VersionDrop(handshake.version_drop)
+        self.server, self.breaker = server, server.breaker
+        server.pools.add(self)
         self.pid = os.getpid()
         self.waiters = 0
-        self._connect_new, self._handshake, self._probe_call, self._deadline = connect, handshake, probe, deadline
+        self._client_pool, self._deadline = client_pool, deadline
+        self._max_connections: float = getattr(client_pool, "max_connections", float("inf"))
+        self._open: WeakSet[Connection] = WeakSet()
         self._changed = Condition()
         self._thread: Thread | None = None
         self._closed = False
@@ -66,9 +58,9 @@ class ConnectionPool:
                 connection = self.idle.pop()
             except IndexError:
                 return None
-            if connection.is_usable():
+            if connection.generation == self.server.generation and connection.is_usable():
                 return connection
-            connection.close()  # closed by the server, or with unread data
+            connection.close()  # old, closed by the server, or with unread data
 
     def acquire_instead(self, unusable: Connection | None, deadline_at: float | None) -> Connection:
         """Close an unusable connection, if there was one, and return another; see `acquire`."""
@@ -84,7 +76,6 @@ class ConnectionPool:
             self.waiters += 1
             connected, failed = self._connected, self._failed
             try:
-                self._start_thread()
                 while (left := deadline_at - monotonic()) > 0:
                     if (connection := self.try_acquire()) is not None:
                         if left >= min(self._round_trip, self._deadline / 2):
@@ -93,7 +84,11 @@ class ConnectionPool:
                         break
                     if self._failed != failed:
                         raise connection_error(self._error)
+                    if not self._is_full:
+                        self._start_thread()
                     self._changed.wait(left)
+                if self._is_full:
+                    raise PoolTimeout(f"All {self._max_connections} connections (max_connections) were in use.")
                 late = RedisTimeoutError if self._connected == connected else PoolTimeout
                 raise late("No connection within the deadline; it is being made for later calls.")
             finally:
@@ -111,16 +106,8 @@ class ConnectionPool:
             self._changed.notify()
 
     def report_failure(self, error: Exception) -> None:
-        """Record a failed call. After several failures the thread begins to probe, unless too many calls ran at once.
-
-        Idle connections are closed: they may be lost as well, for example in a firewall that drops quiet connections.
-        """
-        if (
-            self._deadline is not None
-            and not isinstance(error, PoolTimeout)
-            and self.breaker.fail(connection_error(error))
-        ):
-            self.close_idle()
+        """Record a failed call. After several, the thread begins to probe, unless too many calls ran at once."""
+        if self._deadline is not None and self.server.fail(error):
             self.start_probing()
 
     def start_probing(self) -> None:
@@ -141,6 +128,21 @@ class ConnectionPool:
         with suppress(IndexError):
             while True:
                 self.idle.pop().close()
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._open) >= self._max_connections
+
+    def _connect_new(self, seconds: float | None) -> Connection:
+        """Open a connection. seconds: for each step; `None` = the client's timeouts."""
+        connection = connect(self._client_pool, seconds, self._deadline, self.server.generation, self._forget)
+        self._open.add(connection)
+        return connection
+
+    def _forget(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        if self.waiters:
+            self.notify()  # another one may be opened
 
     def _start_thread(self) -> None:
         if (self._thread is None or not self._thread.is_alive()) and not self._closed:
@@ -167,12 +169,12 @@ class ConnectionPool:
         with self._changed:
             while not self._closed:
                 if not self.breaker.is_open:
-                    if self.waiters > len(self.idle):
+                    if self.waiters > len(self.idle) and not self._is_full:
                         return self._add_connection
                     break
-                if not (wait := self.breaker.next_probe_in()):
+                if self.breaker.claim_probe():
                     return self._add_connection
-                self._changed.wait(wait)
+                self._changed.wait(self.breaker.next_probe_in())
             self._thread = None
             return None
 
@@ -195,7 +197,7 @@ class ConnectionPool:
                 self._changed.notify()
 
     def _shake_hands(self, connection: Connection) -> None:
-        steps = self._handshake.steps()
+        steps = self.server.shake_hands(connection)
         turn: Any = partial(next, steps)
         with suppress(StopIteration):
             while True:
@@ -207,9 +209,9 @@ class ConnectionPool:
 
     def _probe_decision(self, connection: Connection) -> None:
         """Probe like a request. The time of the reply's arrival counts, not the time when this thread runs."""
-        call, kind = self._probe_call()
+        call, kind = self.server.probe()
         deadline_at = monotonic() + (self._deadline or CONNECT_TIMEOUT)
         reply = connection.call(call, deadline_at, full_timeout=False)
         if isinstance(reply, NoScriptError):
-            reply = connection.call_after_script_load(call, deadline_at, self.version_drop)
+            reply = connection.call_after_script_load(call, deadline_at, self.server.version_drop)
         raise_if_broken(reply, kind)

@@ -14,39 +14,32 @@ from redis import Redis
 from redis.exceptions import NoScriptError, RedisError
 
 from ....exceptions import EngineUnavailable
-from .connection import Connection, connect
+from .connection import Connection
 from .faults import explain, is_outage, raise_if_broken
-from .handshake import Handshake
 from .pool import ConnectionPool
+from .server import Server
 
 
 class Transport:
     """Connections opened in the same way as the client's pool does, and kept between calls.
 
-    They are outside of the pool, because its `max_connections` is meant for its other users.
+    They are not of that pool, but have the same maximum number.
 
     deadline: maximum seconds for a decision, including all waits; a server that keeps failing is then not called until
     a probe succeeds. `None` = the client's own timeouts apply, and each call tries again.
-    handshake, probe: as for ConnectionPool; without `probe`, the one of the handshake.
     """
 
-    def __init__(
-        self,
-        client: Redis,
-        handshake: Handshake,
-        deadline: float | None = None,
-        probe: Callable[[], tuple[bytes, type]] | None = None,
-    ) -> None:
-        self._deadline = deadline
-        connect_new = partial(connect, client.connection_pool, timeout=deadline)
-        self._new_pool = partial(ConnectionPool, connect_new, handshake, probe or handshake.probe, deadline)
+    def __init__(self, client: Redis, server: Server, deadline: float | None = None) -> None:
+        self.server, self._deadline = server, deadline
+        self._new_pool = partial(ConnectionPool, client.connection_pool, server, deadline)
         self._pool = self._new_pool()
         self._finalizer = finalize(self, self._pool.close)
 
-    def call(self, packed: bytes, deadline_at: float | None = None) -> list[Any]:
-        """Send one packed call of a script and return its reply, a list. If the reply is lost, it is not sent again.
+    def call(self, packed: bytes, deadline_at: float | None = None, kind: type = list) -> Any:
+        """Send one packed call and return its reply. If the reply is lost, the call is not sent again.
 
-        deadline_at: monotonic seconds, if an earlier call for the same decision has used some of the time.
+        deadline_at: monotonic seconds, if an earlier call for the same decision has used some of the time. kind: of
+        the reply; a script's is a list.
         """
         pool = self._pool
         if pool.pid != getpid():  # some servers fork without calling Python's fork hooks
@@ -62,14 +55,19 @@ class Transport:
                 connection: Connection | None = pool.idle.pop()  # as `pool.try_acquire`, and below `pool.release`
             except IndexError:
                 connection = None
-            if connection is None or connection.has_arrived(0) or connection.has_more():
+            if (
+                connection is None
+                or connection.generation != pool.server.generation
+                or connection.has_arrived(0)
+                or connection.has_more()
+            ):
                 connection, full_timeout = pool.acquire_instead(connection, deadline_at), deadline_at is None
             try:
                 reply = connection.call(packed, deadline_at, full_timeout=full_timeout)
-                if type(reply) is not list:
+                if type(reply) is not kind:
                     if isinstance(reply, NoScriptError):  # nothing was run: a restart, a flush, a promoted replica
-                        reply = connection.call_after_script_load(packed, deadline_at, pool.version_drop)
-                    raise_if_broken(reply)
+                        reply = connection.call_after_script_load(packed, deadline_at, self.server.version_drop)
+                    raise_if_broken(reply, kind)
             except BaseException:  # unread data would be read as the next call's reply
                 connection.close()
                 raise
@@ -81,7 +79,7 @@ class Transport:
             pool.notify()
         if pool.breaker.failures:
             pool.breaker.succeed()
-        if type(reply) is not list:
+        if type(reply) is not kind:
             raise EngineUnavailable(f"Redis did not decide: {explain(reply)}") from reply
         return reply
 
@@ -111,23 +109,10 @@ class Transport:
 
         return read
 
-    @property
-    def is_open(self) -> bool:
-        """True if calls to the server are stopped at present."""
-        return self._pool.breaker.is_open
-
-    def drop_idle(self) -> None:
-        """Close the idle connections, after one of them has returned an invalid reply."""
-        self._pool.close_idle()
-
     def close(self) -> None:
         """Close the transport for good: its thread stops probing, and its breaker is retired."""
         self._finalizer()
-        self.retire()
-
-    def retire(self) -> None:
-        """Retire the breaker; calls in progress continue."""
-        self._pool.breaker.retire()
+        self.server.breaker.retire()
 
     def _deadline_from_now(self) -> float | None:
         return None if self._deadline is None else monotonic() + self._deadline
@@ -135,6 +120,7 @@ class Transport:
     def _after_fork(self) -> ConnectionPool:
         """Start with a new pool after a fork: sockets and thread belong to the parent."""
         self._finalizer.detach()
+        self.server.begin_after_fork()
         inherited, self._pool = self._pool, self._new_pool()
         self._finalizer = finalize(self, self._pool.close)
         inherited.close_idle()

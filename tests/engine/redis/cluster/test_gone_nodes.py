@@ -13,7 +13,7 @@ import pytest
 from django_ratelimiter.engine import EngineUnavailable, breaker
 from django_ratelimiter.engine.breaker import MAX_FAILURES, on_state_change, open_breakers
 from django_ratelimiter.engine.redis.cluster.nodes import AsyncClusterTransport, ClusterTransport
-from django_ratelimiter.engine.redis.connections import pool
+from django_ratelimiter.engine.redis.connections import async_transport, pool
 from django_ratelimiter.engine.redis.connections.clients import Address, ClientFactory
 from django_ratelimiter.engine.redis.connections.connection import PING
 from django_ratelimiter.engine.redis.connections.handshake import Handshake
@@ -77,12 +77,12 @@ def test_no_thread_goes_on_probing_it(told: list[int], monkeypatch: pytest.Monke
     until(lambda: not [each for each in threading.enumerate() if each.name == "of this test"], "it has ended")
 
 
-def test_no_task_goes_on_probing_it(told: list[int]) -> None:
+def test_no_task_goes_on_probing_it(told: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_transport, "CALLS_IN_THREADS", 0)
     cluster: Any = OneNode()
     with asyncio.Runner() as runner:
-        nodes = AsyncClusterTransport(
-            ClientFactory((), {}), cluster, Handshake(CallEncoder("rl")), max_connections=1, deadline=0.2
-        )
+        threads = ClusterTransport(ClientFactory((), {}), cluster, Handshake(CallEncoder("rl")), deadline=0.2)
+        nodes = AsyncClusterTransport(threads, max_connections=1)
         lose(lambda: runner.run(nodes.call(0, PING)), cluster)
         assert told == [1, 0]
 

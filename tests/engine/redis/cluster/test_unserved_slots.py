@@ -75,7 +75,8 @@ def test_a_slot_that_is_lost_meanwhile_does_not_open_the_breaker(engine: Any) ->
     charges = one_of_each_shard(engine)
     until(lambda: is_decided(engine, charges[0]), "the process knows the cluster")
     nodes = getattr(engine, "_engine", engine)._cluster
-    topology = nodes._topology
+    nodes = getattr(nodes, "threads", nodes)
+    topology = nodes.topology
     neighbour = next(shard for shard in charges if shard != UNSERVED)
     topology.refresh_soon = lambda address=None: None
     topology._addresses[UNSERVED] = topology._addresses[neighbour]

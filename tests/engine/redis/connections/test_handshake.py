@@ -146,8 +146,7 @@ def test_what_was_not_answered_has_forgotten_nothing() -> None:
 
 
 def set_clock(engine: Any, clock: Callable[[], float]) -> None:
-    transport = getattr(engine, "_engine", engine)._transport
-    getattr(transport, "_pool", transport).version_drop.clock = clock
+    getattr(engine, "_engine", engine).server_of(0).version_drop.clock = clock
 
 
 @pytest.mark.parametrize("refused", [["-info"], ["-script|exists"], ["-info", "-script|exists"]])

@@ -126,7 +126,7 @@ def assert_nobody_waits(engine: Any, waited: Counter[str], says: str, logged: py
     for _ in range(MAX_FAILURES):
         with pytest.raises(EngineUnavailable):
             engine.check([DAY])
-    assert transport_of(engine).is_open
+    assert transport_of(engine).server.breaker.is_open
     waited.clear()
     for _ in range(20):
         with pytest.raises(EngineUnavailable, match=says):
@@ -157,7 +157,7 @@ def test_a_server_that_is_of_no_use(
         for command in ends:
             control.execute_command(*(word.strip("'") for word in command.split()))
         wait_until(lambda: admits(engine))
-        assert not transport_of(engine).is_open
+        assert not transport_of(engine).server.breaker.is_open
 
 
 def is_sound(engine: Any) -> bool:
@@ -225,5 +225,5 @@ def test_a_fault_of_one_call_alone_does_not_keep_the_others_from_redis(
     for _ in range(2 * MAX_FAILURES):
         with pytest.raises(EngineUnavailable, match="WRONGTYPE"):
             engine.check([other])
-    assert not transport_of(engine).is_open
+    assert not transport_of(engine).server.breaker.is_open
     assert admits(engine)
