@@ -37,6 +37,11 @@ trials: Final[dict[int, Callable[[LimitRequest], Decision]]] = {}
 #: If a request's rules are replaced this often while it is decided, the failure policies decide it.
 ATTEMPTS: Final = 5
 _ATTEMPTS: Final = range(ATTEMPTS)
+REPLACED: Final = f"The rules were replaced {ATTEMPTS} times during one request."
+UNKNOWN: Final = (
+    f"Redis held no version of the rules, {ATTEMPTS} times during one request, although this process published it each "
+    "time: its calls reach different servers, or somebody deletes the keys of RATELIMITER['NAMESPACE']."
+)
 
 
 async def decide(io: IO, request: LimitRequest) -> Decision:
@@ -89,6 +94,7 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
     The engine decides by the current rules; without the engine or the rules, the failure policies decide.
     """
     began, latest = perf_counter() if observer.current is not None else None, None
+    is_missing = False
     receipts, now_us = ((), None) if request.is_usual else (refunds.receipts(request.earlier), request.now_us)
     try:
         for _ in _ATTEMPTS:
@@ -109,12 +115,13 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
                     latest = _unusual_decision(charges, verdicts, rules)
                 break
             except StaleRules as stale:
+                is_missing = stale.number is None
                 await io.look_up(cache.reload, stale, rules, together=True)
             except AccessDenied:
                 if await _are_in_force(io, rules):
                     raise
         else:
-            raise RulesUnavailable(f"The rules were replaced {ATTEMPTS} times during one request.")
+            raise RulesUnavailable(UNKNOWN if is_missing else REPLACED)
     except (EngineUnavailable, RulesUnavailable) as error:
         latest = await fallback.decide_by_policy(io, request, charges_for, error)
     if began is not None and latest is not None:

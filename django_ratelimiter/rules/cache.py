@@ -53,6 +53,12 @@ logger = logging.getLogger("django_ratelimiter")
 #: Seconds between two checks in the database whether enforcement was stopped, while the engine is out of reach.
 SWITCH_SECONDS: Final = 0.8
 
+UNREADABLE: Final = "The rules are stale, and the database was just being edited or could not be read."
+OLDER: Final = (
+    "The database returns rules of version {0.number}, older than version {1.number}, which is in force: a cache of "
+    "queries or a replica answers for it. With django-cachalot, set CACHALOT_UNCACHABLE_APPS = ['django_ratelimiter']."
+)
+
 #: For calls that may wait for the database or another thread: on an event loop it raises SynchronousOnlyOperation.
 _WAITS: Final = async_unsafe("The rules have to be read from the database; `limiter.acheck` does it in a thread.")
 
@@ -71,8 +77,10 @@ class _State:
         self.confirmed_at = float("-inf")
         self.checked_at = float("-inf")
         self.failed_at = float("-inf")
+        self.problem = UNREADABLE  # at that time
         self.switch_check_at = float("-inf")
         self.notified = NO_VERSION  # the version that receivers last got
+        self.published: RuleSet | None = None  # the rules whose version the engine did not hold last time
 
 
 _state = _State()
@@ -179,7 +187,7 @@ def _renewed(seen: RuleSet, behind: Version | None) -> RuleSet | None:
     if current is not seen and not _state.outdated and _reaches(current, behind):
         return current
     if time.monotonic() - _state.failed_at <= RETRY_SECONDS:  # those that waited must not each wait again
-        raise RulesUnavailable("The rules are stale, and the database was just being edited or could not be read.")
+        raise RulesUnavailable(_state.problem)
     return None
 
 
@@ -199,15 +207,27 @@ def _reread(seen: RuleSet, behind: Version | None) -> RuleSet:
             rules = storage.load()
             if behind is not None and not _reaches(rules, behind):
                 rules = _reaching(behind)
+                if not _reaches(rules, behind):
+                    _note_failure(problem := OLDER.format(rules.version, behind))
+                    raise RulesUnavailable(problem)
         except Error as error:
             _note_failure()
             raise RulesUnavailable("The rules are stale and the database cannot be read now.") from error
         if (edited := versions.uncommitted_rules()) is not None:  # it contains the new epoch
             return edited
-        _keep(rules)
         if behind is None:
-            get_engine().publish(rules.version)
+            _publish_missing(rules, seen)
+        _keep(rules)
         return rules
+
+
+def _publish_missing(rules: RuleSet, seen: RuleSet) -> None:
+    """Publish a version that the engine does not hold. seen: the rules that were compared with none."""
+    engine: Any = get_engine()
+    if seen is _state.published and hasattr(engine, "reconnect"):
+        engine.reconnect()  # it was published on another server than the one that does not hold it
+    engine.publish(rules.version)
+    _state.published = rules
 
 
 def _reaching(behind: Version) -> RuleSet:
@@ -219,10 +239,10 @@ def _reaching(behind: Version) -> RuleSet:
     return rules
 
 
-def _note_failure() -> None:
+def _note_failure(problem: str = UNREADABLE) -> None:
     """Let no thread read the rules again for RETRY_SECONDS, unless perhaps only this open transaction cannot."""
     if not is_in_transaction(storage.primary()):
-        _state.failed_at = time.monotonic()
+        _state.failed_at, _state.problem = time.monotonic(), problem
 
 
 def _is_outdated() -> bool:

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.test import Client
+from asgiref.sync import async_to_sync
+from django.test import Client, RequestFactory
 
-from django_ratelimiter import backend
+from django_ratelimiter import backend, limiter
+from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import StaleRules, Version
+from django_ratelimiter.engine.redis.connections import async_transport, handshake
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import versions
@@ -42,7 +45,7 @@ def test_rules_saved_during_an_outage_hold_when_redis_is_back(
     monkeypatch.setattr(engine, "publish", publish)
     before.outdated = False
 
-    breaker = engine._transport._pool.breaker  # type: ignore[attr-defined]
+    breaker = engine.server_of(0).breaker  # type: ignore[attr-defined]
     while not breaker.is_open:
         breaker.fail(OSError("gone"))
     assert quota() is None, "by the failure policy"
@@ -51,6 +54,68 @@ def test_rules_saved_during_an_outage_hold_when_redis_is_back(
     with pytest.raises(StaleRules) as told:
         engine.check([], version=0)
     assert told.value.number == cache.current_rules().version.number
+
+
+@pytest.mark.parametrize("tells_its_run", [True, False], ids=["", "without INFO"])
+def test_a_version_that_a_moved_address_lacks_is_published_there(
+    redis_server: Callable[..., RedisServer], settings: Any, monkeypatch: pytest.MonkeyPatch, tells_its_run: bool
+) -> None:
+    """Event loops ask the new server, while an idle connection of threads still leads to the former one."""
+    former, new = redis_server(), redis_server()
+    monkeypatch.setattr(async_transport, "CALLS_IN_THREADS", 0)
+    monkeypatch.setattr("django_redis.pool.ConnectionFactory._pools", {})
+    if not tells_its_run:
+        monkeypatch.setattr(handshake, "_run_of", lambda *replies: None)
+    rule = Rule.objects.create(slug="rule", name="rule", mode="enforce")
+    with SlowProxy(former.port, 0.0) as address:
+        at = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": address.url}
+        settings.CACHES = {"default": at, "ratelimit": at}
+        limit = RuleLimit.objects.create(rule=rule, algorithm="fixed_window", quota=50, window_seconds=86_400)
+        assert not adecide().degraded
+        address.server_port = new.port
+        assert not adecide().degraded
+        limit.quota = 60
+        limit.save()
+        (result,) = adecide().results
+        assert result.limit.quota == 60
+
+
+def test_a_version_that_is_never_there_is_not_called_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rule = Rule.objects.create(slug="rule", name="rule", mode="enforce")
+    RuleLimit.objects.create(rule=rule, algorithm="fixed_window", quota=50, window_seconds=86_400)
+    engine: Any = backend.get_engine()
+
+    def missing(*_arguments: Any, **_options: Any) -> None:
+        raise StaleRules(None)
+
+    monkeypatch.setattr(engine, "check", missing)
+    assert limiter.check(RequestFactory().get("/")).degraded
+    assert "Redis held no version of the rules" in caplog.text
+    assert "replaced" not in caplog.text
+
+
+def test_a_database_that_returns_older_rules_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a cache of queries in this process does, when another process saves."""
+    rule = Rule.objects.create(slug="rule", name="rule", mode="enforce", failure_policy="closed")
+    limit = RuleLimit.objects.create(rule=rule, algorithm="fixed_window", quota=50, window_seconds=86_400)
+    older = cache.current_rules()
+    limit.save()
+    cache._state.rules, cache._state.outdated = older, False
+    monkeypatch.setattr(cache.storage, "load", lambda: older)
+    versions_before = versions.storage.committed_version()
+    for _ in range(2):
+        assert limiter.check(RequestFactory().get("/")).degraded
+    assert "The database returns rules of version" in caplog.text
+    assert "CACHALOT_UNCACHABLE_APPS" in caplog.text
+    assert versions.storage.committed_version() == versions_before
+
+
+def adecide() -> Decision:
+    return async_to_sync(limiter.acheck)(RequestFactory().get("/"))
 
 
 def quota() -> int | None:
