@@ -57,6 +57,7 @@ class Site(NamedTuple):
 ALL_WAYS: Final = (TURNS, ROW, REFUSED)
 EVALSHA, ONLY_CALL = "no limiter, only EVALSHA", "no limiter, only the call for 3 rules"
 SIGNED_IN, IN_A_THREAD = "no limiter, user and key", "no limiter, in a thread"
+ASYNCHRONOUS = "no limiter, asynchronous view"
 REST, REST_LIMITED = "DRF view, no throttle", "DRF view, AnonRateThrottle"
 OURS: Final = {
     "no limiter": Site(""),
@@ -82,6 +83,8 @@ PEERS: Final = {
 SITES: Final = {
     **OURS,
     ONLY_CALL: Site("bare"),
+    ASYNCHRONOUS: Site("", "/asks/", ASYNCHRONOUS),  # Django makes an event loop for each request
+    "ours, 1 rate in an asynchronous view": Site("ours", "/asks/", ASYNCHRONOUS),
     **{name: Site(limiter, ways=ALL_WAYS) for name, limiter in PEERS.items()},
     REST: Site("DRF, no limiter", less=REST),
     REST_LIMITED: Site("DRF", less=REST, ways=ALL_WAYS),

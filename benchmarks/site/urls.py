@@ -77,7 +77,17 @@ def limited(quota: int) -> Callable[..., Any]:
     return wrapped
 
 
+def asking() -> Callable[..., Any]:
+    """Return an asynchronous view that asks for itself, on its event loop, if the limiter is ours."""
+    if LIMITER != "ours":
+        return async_view
+    wrap: Callable[..., Any] = import_module("django_ratelimiter.decorators").ratelimit(key="ip", rate=f"{QUOTA}/h")
+    asks: Callable[..., Any] = wrap(async_view)
+    return asks
+
+
 urlpatterns = [
+    path("asks/", asking(), name="asks"),
     *(path(f"{name}/", limited(1 if "refused" in name else QUOTA), name=name) for name in NAMES),
     path("in-a-thread/", view),  # for comparison with synchronous views on an event loop
     *(path(f"async/{name}/", async_view, name=name) for name in NAMES),
