@@ -88,9 +88,9 @@ class Forwarding(NamedTuple):
 def forwarding(request: HttpRequest) -> Forwarding | None:
     """Return it if the address behind the trusted proxies names a client before it, as proxies do."""
     meta, trusted, found = request.META, settings.TRUSTED_PROXIES, _client(request)
-    is_standard = trusted.field == "forwarded" or (trusted.field is None and "HTTP_X_FORWARDED_FOR" not in meta)
-    field, read = ("Forwarded", _node) if is_standard else ("X-Forwarded-For", str.strip)
-    parts = meta.get("HTTP_FORWARDED" if is_standard else "HTTP_X_FORWARDED_FOR", "").split(",")
+    field = trusted.field or ("x-forwarded-for" if "HTTP_X_FORWARDED_FOR" in meta else "forwarded")
+    read = _node if field == "forwarded" else str.strip
+    parts = meta.get(f"HTTP_{field.upper().replace('-', '_')}", "").split(",")
     hops = [*map(read, parts), meta.get("REMOTE_ADDR") or ""]
     place = len(hops) - 1 if found is None else max((at for at, hop in enumerate(hops) if hop == found), default=0)
     client = _parse(hops[place - 1]) if place else None
@@ -98,7 +98,7 @@ def forwarding(request: HttpRequest) -> Forwarding | None:
         return None
     address = None if found is None else _parse(found)
     proxy = "unix" if address is None else str(address) if address.is_private else ""
-    return Forwarding(found or "", str(client), field, proxy)
+    return Forwarding(found or "", str(client), field.title(), proxy)
 
 
 def trusting(proxy: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Final
 from django.http import HttpRequest
 
 from ..backend import server_in_words
+from ..conf import settings
 from ..decision import Decision, Result
 from ..engine.base import Verdict, Version
 from ..engine.fallback import FallbackEngine
@@ -85,7 +86,8 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
                 _log_refusal(decision)
             else:
                 _log_unread(decision.answer, decision.version)
-        if "HTTP_X_FORWARDED_FOR" in request.META or "HTTP_FORWARDED" in request.META:
+        meta = request.META
+        if "HTTP_X_FORWARDED_FOR" in meta or "HTTP_FORWARDED" in meta or settings.TRUSTED_PROXIES.own:
             untrusted.examine(request, (rule for rule, _ in _refusing(latest)))
         match = request.resolver_match
         about = (None if answer is None else answer.charges.partitions, match.view_name if match else "")

@@ -56,10 +56,24 @@ def test_a_proxy_that_is_not_trusted_is_named_once_with_the_setting(
     assert "8.8.8.8" not in text
 
 
+def test_a_header_that_the_setting_names_is_read(
+    client: Client, make_rule: MakeRule, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_rule("all", quota=1, partition_by=["ip"])
+    with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "TRUSTED_PROXIES": ["fd00::/8", "x-real-ip"]}):
+        for each in CLIENTS:
+            client.get("/plain/", REMOTE_ADDR="10.0.0.1", headers={"X-Real-IP": each})
+        assert '["fd00::/8", "10.0.0.1", "x-real-ip"]' in said(caplog)[0]
+
+
 @pytest.mark.parametrize(
     ("trusted", "headers"),
     [
         ((), [{"X-Forwarded-For": CLIENTS[0]}] * 5),  # always the same client
+        (
+            ["10.0.0.1", "x-real-ip"],
+            [{"X-Real-IP": CLIENTS[0], "X-Forwarded-For": f"{each}, {CLIENTS[0]}"} for each in CLIENTS],
+        ),
         ((), [{"X-Forwarded-For": f"unknown{number}"} for number in range(5)]),
         (["10.0.0.1"], [{"X-Forwarded-For": each} for each in CLIENTS * 3]),
         (["10.0.0.1", "forwarded"], [{"Forwarded": f"for={CLIENTS[0]}", "X-Forwarded-For": each} for each in CLIENTS]),
