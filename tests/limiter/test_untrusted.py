@@ -111,6 +111,8 @@ def test_the_overview_says_it_of_all_processes(admin_client: Client, make_rule: 
 
 def test_what_is_remembered_is_bounded(client: Client, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(untrusted, "MAX_EXAMINED", 3)
+    monkeypatch.setattr("django_ratelimiter.limiter.untrusted._minute", -1)
+    monkeypatch.setattr("django_ratelimiter.limiter.untrusted._left", 0)  # both are put back
     make_rule("all", quota=1, partition_by=["ip"], count_refusals=True)
     for number in range(20):
         for each in CLIENTS[:2]:
