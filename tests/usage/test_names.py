@@ -128,7 +128,7 @@ def reject_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, str], None]:
 
     def reject(at: float, view: str) -> None:
         now[0] = at
-        request: Any = SimpleNamespace(resolver_match=SimpleNamespace(view_name=view))
+        request: Any = SimpleNamespace(META={}, resolver_match=SimpleNamespace(view_name=view))
         run_sync(events.send_events(io.ThreadIO(), request, rejected, rejected))
 
     return reject
