@@ -165,7 +165,7 @@ def test_every_contestant_has_a_module_and_every_name_is_one() -> None:
 def test_every_site_has_a_limiter_a_view_and_a_baseline(them: dict[str, Any]) -> None:
     for site in them.values():
         assert site.limiter in LIMITERS
-        assert site.path.strip("/") in (*NAMES, "in-a-thread")
+        assert site.path.strip("/") in (*NAMES, "in-a-thread", "asks")
         assert site.less in them
 
 
