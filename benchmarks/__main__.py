@@ -39,7 +39,7 @@ STAGES: Final = {
     "capacity": "what one server and one process carry",
     "web": "a view under gunicorn",
     "loop": "an asynchronous view under uvicorn",
-    "calls": "Python calls of a request",
+    "instructions": "machine instructions of a request",
 }
 
 

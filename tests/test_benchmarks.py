@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import re
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import registry, sites
+from benchmarks import instructions, registry, sites
 from benchmarks.__main__ import STAGES
-from benchmarks.inprocess import added
-from benchmarks.inprocess.calls import CASES
-from benchmarks.inprocess.counting import async_calls_of, calls_of
 from benchmarks.report import aims, growth, pages, tables, verdict
-from benchmarks.site.urls import LIMITERS, NAMES
+from benchmarks.site.urls import LIMITERS, NAMES, entry_points
 from benchmarks.stages import capacity, latency
 
 ROOT = Path(__file__).parent.parent
@@ -28,7 +22,6 @@ LOAD = {"server_us": 20.0, "script_us": 9.0, "calls": 1.0, "client_us": 50.0, "a
 TIMES = {"p50": 500.0, "p99": 900.0, "added_p50": 100.0, "added_p99": 200.0}
 SITE = {"turns": TIMES, "row": TIMES, "refused": TIMES | {"added_p50": 110.0}, "per_second": 2_000.0}
 CHEAP = SITE | {"turns": TIMES | {"added_p50": 90.0, "added_p99": 300.0}}
-CALLS = {"again": 100, "added": 40, "first": None}
 RESULTS: dict[str, Any] = {
     "machine": {
         "date": "2026-11-21",
@@ -65,7 +58,9 @@ RESULTS: dict[str, Any] = {
         }
     },
     "loop": {"sites": {"ours, 3 rules": {"turns": TIMES, "per_second": 1.0}}},
-    "calls": {"thread": {"three rules": CALLS, "no rule": CALLS}, "loop": {"three rules": CALLS, "no rule": CALLS}},
+    "instructions": {
+        "rows": {"a view": 500.0, instructions.EVALSHA: 650.0, "ours: one rule": 650.0, "ours: three rules": 665.0}
+    },
     "capacity": {
         "loads": {growth.ONE: {"allowed": LOAD, "denied": LOAD}, growth.THREE: {"allowed": LOAD, "denied": LOAD}}
     },
@@ -99,23 +94,29 @@ def test_the_most_that_were_admitted_is_told() -> None:
 
 def test_the_aims_are_compared_with_what_was_measured() -> None:
     text = aims.aims(RESULTS)
-    assert "| Python calls of a request, 3 rules | 120 | 90 | 100 | must |" in text
-    assert "| the same, a view that no rule names, above Django's own | 45 | 30 | 40 | must |" in text
-    assert "| 3 rules, to the least limiter made for Django | 1.00 | 1.00 | 1.25 | **no** |" in text
-    assert "| 3 rules, to one EVALSHA through redis-py | 1.25 | 1.10 | 1.11 | must |" in text
-    assert "| 3 rules, to the least of all others | - | 1.00 | 1.11 | not yet |" in text
-    assert "| 3 rules, rejected, to the least limiter made for Django | 1.00 | 1.00 | 1.00 | aim |" in text
+    assert "| instructions, one rule, to one EVALSHA through redis-py | 1.00 | 1.00 | 1.00 | aim |" in text
+    assert "| the same, three rules | 1.10 | 1.08 | 1.10 | must |" in text
+    assert "| @ratelimit with a rate, to django-ratelimit | 0.60 | 0.60 | - |  |" in text
     assert "| engine.check, 1 rule, to the floor | 0.72 | 0.70 | 0.90 | **no** |" in text
     assert "| engine.check, 3 rules, to the floor | 0.88 | 0.85 | - |  |" in text
 
 
-def test_every_name_that_the_aims_look_for_is_measured() -> None:
-    assert {*aims.MADE_FOR_DJANGO, *aims.OTHERS} == {*sites.PEERS, sites.REST_LIMITED}
-    assert set(CASES) >= {"three rules", "three rules, refused", "one rule", "no rule"}
-    source = Path(aims.__file__).read_text("utf-8")
-    named = set(re.findall(r'"((?:ours|no limiter), [^"{]+)"', source))
-    assert named
-    assert named <= set(sites.SITES)
+def test_every_name_that_the_reports_look_for_is_measured() -> None:
+    assert {*verdict.MADE_FOR_DJANGO, *verdict.OTHERS} == {*sites.PEERS, sites.REST_LIMITED}
+    everything = {"instructions": {"rows": {name: 500.0 + number for number, name in enumerate(instructions.ROWS)}}}
+    assert all(aim.found is not None for aim in aims.of_instructions(everything))
+
+
+def test_what_is_added_is_compared_with_an_evalsha() -> None:
+    assert "| **ours: three rules** | 165 | 1.10 |" in tables.instructions(RESULTS)
+
+
+def test_without_valgrind_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    found = instructions.measure()
+    assert tables.instructions({"instructions": found}).endswith(
+        "valgrind was not found. On Debian: apt-get install valgrind"
+    )
 
 
 def test_who_is_ahead_is_named() -> None:
@@ -159,13 +160,11 @@ def test_every_contestant_has_a_module_and_every_name_is_one() -> None:
     assert set(STAGES) == {file.stem for file in (ROOT / "benchmarks" / "stages").glob("[!_]*.py")}
 
 
-@pytest.mark.parametrize(
-    "them", [sites.SITES, sites.SITES_ON_LOOP, added.contestants(on_loop=False), added.contestants(on_loop=True)]
-)
+@pytest.mark.parametrize("them", [sites.SITES, sites.SITES_ON_LOOP, instructions.ROWS])
 def test_every_site_has_a_limiter_a_view_and_a_baseline(them: dict[str, Any]) -> None:
     for site in them.values():
         assert site.limiter in LIMITERS
-        assert site.path.strip("/") in (*NAMES, "in-a-thread", "asks")
+        assert site.path.strip("/") in (*NAMES, "in-a-thread", "asks", *entry_points())
         assert site.less in them
 
 
@@ -177,46 +176,3 @@ def test_callers_in_turn_come_again_and_belong_to_one_site_and_way() -> None:
             assert len(set(callers)) == (3 if way == sites.ROW else min(site.callers, 30))
             assert everybody.isdisjoint(callers)
             everybody.update(callers)
-
-
-def helper(number: int) -> list[int]:
-    return [each * 2 for each in range(number)]
-
-
-async def awaiting(number: int) -> None:
-    helper(number)
-    await asyncio.sleep(0)
-
-
-def test_calls_are_counted_by_function_and_a_comprehension_is_none() -> None:
-    calls = calls_of(lambda: (helper(2), helper(3), len("C")))
-    assert [(function.name, number) for function, number in calls.items()] == [("helper", 2)]
-    assert calls.within("test_benchmarks") == calls
-    assert not calls.without("tests")
-    assert calls.files == {__file__}
-
-
-def test_what_resumes_counts_again_and_the_event_loop_does_not() -> None:
-    calls = asyncio.run(async_calls_of(lambda: awaiting(1)))
-    assert {function.name: number for function, number in calls.items()} == {"awaiting": 2, "helper": 1}
-
-
-class Discarded:
-    """Garbage that only the collector finds, with a finalizer in Python."""
-
-    def __init__(self) -> None:
-        self.itself = self
-
-    def __del__(self) -> None:
-        helper(1)
-
-
-def test_the_finalizers_of_garbage_do_not_count() -> None:
-    def work() -> None:
-        for _ in range(gc.get_threshold()[0] + 1):  # objects enough for a collection to begin
-            kept.append([])
-
-    kept: list[object] = []
-    Discarded()
-    assert not calls_of(work)
-    assert gc.isenabled()

@@ -15,6 +15,7 @@ from .tables import Results
 BLOCKS: Final[dict[str, Callable[[Results], str]]] = {
     "caption": tables.caption,
     "aims": aims.aims,
+    "instructions": tables.instructions,
     "ahead": verdict.ahead,
     "decisions": tables.decisions,
     "decisions-unpinned": partial(tables.decisions, way="unpinned"),
@@ -23,7 +24,6 @@ BLOCKS: Final[dict[str, Callable[[Results], str]]] = {
     "latency": tables.latency,
     "web": tables.web,
     "loop": partial(tables.web, stage_name="loop"),
-    "calls": tables.calls,
     "capacity": tables.capacity,
     "plan": growth.plan,
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..instructions import added, floor_of
+
 Results = Mapping[str, Any]
 
 #: Maximum load at which a machine is considered quiet.
@@ -124,16 +126,15 @@ def web(results: Results, stage_name: str = "web") -> str:
     return table(head, rows) + failures(stage)
 
 
-def calls(results: Results) -> str:
-    """Return the Python calls of a request."""
-    stage = results["calls"]
+def instructions(results: Results) -> str:
+    """Return what limiters add to a request, in thousands of instructions."""
+    stage = results["instructions"]
+    more = added(stage.get("rows", {}))
     rows = []
-    for name, thread in stage.get("thread", {}).items():
-        loop = stage["loop"][name]
-        figures = [thread["again"], thread["added"], thread["first"], loop["again"], loop["added"], loop["first"]]
-        rows.append([name, *map(number, figures)])
-    head = ["", "in a thread", "added", "first visit", "on an event loop", "added", "first visit"]
-    return table(head, rows) + failures(stage)
+    for name, figure in more.items():
+        floor = more.get(floor_of(name))
+        rows.append([named(name), number(figure), number(figure / floor if floor else None, 2)])
+    return table(["", "added, thousands", "to EVALSHA"], rows) + failures(stage)
 
 
 def capacity(results: Results) -> str:

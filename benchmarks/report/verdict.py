@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
-from .aims import ENGINE, MADE_FOR_DJANGO, OTHERS
+from .aims import ENGINE
 from .tables import Results, number
+
+#: Limiters for Django, and others, which a project must integrate itself.
+MADE_FOR_DJANGO: Final = ("django-ratelimit", "django-smart-ratelimit", "DRF view, AnonRateThrottle")
+OTHERS: Final = ("limits, fixed window", "throttled-py, token bucket", "pyrate-limiter, token bucket")
 
 
 def ahead(results: Results) -> str:

@@ -19,7 +19,10 @@ KEY: Final = "a-key-that-is-known"
 PLENTY: Final = 100_000_000
 
 #: Views whose rules are counted locally, and the milliseconds between two syncs.
-SYNCED: Final = {"synced": 1_000, "synced-few": 1_000, "synced-seldom": 600_000}
+SYNCED: Final = {"synced": 1_000, "synced-few": 1_000, "synced-one": 200}
+
+#: Names of scopes among the views.
+SCOPES: Final = ("scope",)
 
 #: View: for each of its rules the identity, the quota, the seconds of its window, and the algorithm.
 RULES: Final = {
@@ -30,7 +33,12 @@ RULES: Final = {
         (["ip"], PLENTY, DAY, "token_bucket"),
         ([], PLENTY, HOUR, "fixed_window"),
     ],
-    "one-refused": [(["ip"], 1, DAY, "sliding_window_counter")],
+    "scope": [(["ip"], QUOTA, HOUR, "sliding_window_counter")],
+    "by-user": [(["user"], QUOTA, HOUR, "sliding_window_counter")],
+    "by-address-and-user": [
+        (["ip"], PLENTY, HOUR, "sliding_window_counter"),
+        (["user"], QUOTA, HOUR, "sliding_window_counter"),
+    ],
     "refused": [
         (["ip"], 1, DAY, "sliding_window_counter"),
         (["ip"], PLENTY, DAY, "token_bucket"),
@@ -46,11 +54,7 @@ RULES: Final = {
         (["ip"], PLENTY, DAY, "fixed_window"),
         ([], PLENTY, HOUR, "fixed_window"),
     ],
-    "synced-seldom": [
-        (["ip"], PLENTY, HOUR, "sliding_window_counter"),
-        (["ip"], PLENTY, DAY, "fixed_window"),
-        ([], PLENTY, HOUR, "fixed_window"),
-    ],
+    "synced-one": [(["ip"], PLENTY, HOUR, "sliding_window_counter")],
     "known": [
         (["user"], QUOTA, HOUR, "sliding_window_counter"),
         (["api_key"], PLENTY, HOUR, "sliding_window_counter"),
@@ -83,7 +87,8 @@ def make_rules() -> None:
                     slug=slug,
                     name=slug,
                     mode="enforce",
-                    view_name=view,
+                    view_name="" if view in SCOPES else view,
+                    scope=view if view in SCOPES else "",
                     partition_by=partition_by,
                     sync_interval_ms=SYNCED.get(view),
                 )

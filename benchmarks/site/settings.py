@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from ..contest import QUOTA
+
 REDIS_URL = os.environ.get("BENCH_REDIS_URL", "redis://127.0.0.1:1/0")
 FOLDER = Path(os.environ.get("BENCH_FOLDER", "/nonexistent"))
 LIMITER = os.environ.get("BENCH_LIMITER", "")
@@ -63,4 +65,8 @@ RATELIMIT_BACKEND = "redis"
 _redis = urlsplit(REDIS_URL)
 RATELIMIT_REDIS = {"host": _redis.hostname, "port": _redis.port, "db": int(_redis.path.strip("/") or 0)}
 
-REST_FRAMEWORK = {"DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"], "UNAUTHENTICATED_USER": None}
+REST_FRAMEWORK = {
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "UNAUTHENTICATED_USER": None,
+    "DEFAULT_THROTTLE_RATES": dict.fromkeys(("anon", "user", "uploads"), f"{QUOTA}/h"),
+}

@@ -21,8 +21,7 @@ NAMES: Final = (
     "known",
     "synced",
     "synced-few",
-    "synced-seldom",
-    "one-refused",
+    "synced-one",
     "minute",
 )
 
@@ -36,6 +35,7 @@ LIMITERS: Final = {
     "bare": "site.bare:limited",
     "django-ratelimit": "peers.django_ratelimit:limited",
     "DRF": "peers.rest_framework:limited",
+    "DRF, django-redis": "peers.rest_framework:limited_on_django_redis",
     "DRF, no limiter": "peers.rest_framework:unlimited",
     "django-smart-ratelimit": "peers.smart_ratelimit:limited",
     "limits": "peers.limits:limited",
@@ -52,18 +52,6 @@ def view(request: HttpRequest) -> HttpResponse:
 async def async_view(request: HttpRequest) -> HttpResponse:
     """A minimal asynchronous view."""
     return HttpResponse(b"ok")
-
-
-def refusing(request: HttpRequest) -> HttpResponse:
-    """A view that rejects every request, and leaves Django nothing to log."""
-    response = HttpResponse(b"no", status=429)
-    response._has_been_logged = True  # type: ignore[attr-defined]
-    return response
-
-
-async def async_refusing(request: HttpRequest) -> HttpResponse:
-    """An asynchronous view that rejects every request."""
-    return refusing(request)
 
 
 def limited(quota: int) -> Callable[..., Any]:
@@ -86,13 +74,19 @@ def asking() -> Callable[..., Any]:
     return asks
 
 
+def entry_points() -> dict[str, Callable[..., Any]]:
+    """Return views behind our other entry points, and one of DRF for comparison; none with a limiter of others."""
+    if LIMITER and not LIMITER.startswith("ours"):
+        return {}
+    views: dict[str, Callable[..., Any]] = import_module("benchmarks.ours.views").views(async_view if ON_LOOP else view)
+    return views
+
+
 urlpatterns = [
     path("asks/", asking(), name="asks"),
     *(path(f"{name}/", limited(1 if "refused" in name else QUOTA), name=name) for name in NAMES),
     path("in-a-thread/", view),  # for comparison with synchronous views on an event loop
-    *(path(f"async/{name}/", async_view, name=name) for name in NAMES),
-    path("refusing/", refusing),  # for comparison with rejections
-    path("async/refusing/", async_refusing),
+    *(path(f"{name}/", made, name=name) for name, made in entry_points().items()),
 ]
 
 #: By path, the URLs to search for a request: Django tries them one by one, and later ones would take longer.

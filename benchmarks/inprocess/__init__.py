@@ -1,1 +1,0 @@
-"""A whole Django request in one process, with a real Redis: the number of Python calls, and the time."""
