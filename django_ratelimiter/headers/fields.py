@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Iterable, Sequence
 from functools import partial
 from math import ceil
@@ -49,9 +50,9 @@ def write_fields(
     families = settings.HEADERS
     if decision.allowed and not families:
         return
-    if type(response.headers) is ResponseHeaders:
-        response.headers.__class__ = _UncachedHeaders
-    answer, kept = decision.answer, response.headers._store
+    headers = response.headers
+    headers._have_ratelimit = True  # type: ignore[attr-defined]  # read by `_pickled`
+    answer, kept = decision.answer, headers._store
     if answer is not None and decision.is_plain and not answer.is_made:
         fields = allowed_fields(answer, families) if decision.allowed else rejection_fields(answer, families, facts)
     else:
@@ -68,11 +69,13 @@ def write_fields(
         response._has_been_logged = True  # type: ignore[attr-defined]  # Django checks it before it warns
 
 
-class _UncachedHeaders(ResponseHeaders):
-    """Headers that are pickled without our fields: caches store responses so, and these fields are one client's."""
+def _pickled(headers: ResponseHeaders) -> tuple[Any, ...]:
+    """Return how to pickle headers: without our fields. Caches store responses so, and the fields are one client's."""
+    left_out = _NAMES_OF_FIELDS if hasattr(headers, "_have_ratelimit") else ()
+    return ResponseHeaders, ({name: value for name, value in headers.items() if name not in left_out},)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ResponseHeaders, ({name: value for name, value in self.items() if name not in _NAMES_OF_FIELDS},)
+
+copyreg.pickle(ResponseHeaders, _pickled)
 
 
 def response_fields(decision: Decision) -> dict[str, str]:
