@@ -6,7 +6,7 @@
 
 Needs valgrind (Debian's package of this name). Each limiter has its own process with a whole Django site, without a web
 server, under callgrind, which counts the instructions of requests only, not those of Redis. They depend neither on the
-speed of the machine nor on its other work: two runs differ by 2 % at most. Compare runs of the same rows only: Python
+speed of the machine nor on its other work: two runs differ by about 3 %. Compare runs of the same rows only: Python
 adapts its code to what a process has run before, and a row alone may take 5 % more or less.
 
 500 callers make requests in turn, each of whom has come before, unless the row says otherwise. *Added* is the
