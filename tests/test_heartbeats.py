@@ -58,8 +58,8 @@ def confirm(version: Version = VERSION) -> None:
 def test_says_it_once_in_an_interval(written: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         confirm()
-    [[host, pid, version, open_now, outage_at, at]] = written()
-    assert (pid, version, open_now, outage_at) == (os.getpid(), [7, 3], 0, None)
+    [[host, pid, version, open_now, outage_at, at, proxies]] = written()
+    assert (pid, version, open_now, outage_at, proxies) == (os.getpid(), [7, 3], 0, None, [])
     assert host
     assert abs(time() - at) < 60
     later = monotonic() + INTERVAL

@@ -45,10 +45,10 @@ DJANGOS: Final = "django.core.cache.backends.redis.RedisCache"
 
 def register() -> None:
     """Register every check of this module for `manage.py check`."""
-    for check in CHECKS:
-        checks.register(_on_terminal(check), TAG)
-    for check in DEPLOY_CHECKS:
-        checks.register(_on_terminal(check), TAG, deploy=True)
+    for check in _REGISTERED:
+        checks.register(check, TAG)
+    for check in _DEPLOY_REGISTERED:
+        checks.register(check, TAG, deploy=True)
 
 
 def _on_terminal(check: Callable[..., list[CheckMessage]]) -> Callable[..., list[CheckMessage]]:
@@ -191,6 +191,10 @@ CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (
 
 #: Checks that call Redis, or read many rows, which is only done with `check --deploy`.
 DEPLOY_CHECKS: Final[Sequence[Callable[..., list[CheckMessage]]]] = (check_eviction, check_scripts, check_leftovers)
+
+# Made once: Django drops a check that is registered again.
+_REGISTERED: Final = [*map(_on_terminal, CHECKS)]
+_DEPLOY_REGISTERED: Final = [*map(_on_terminal, DEPLOY_CHECKS)]
 
 
 def messages_about(rules: RuleSet) -> list[CheckMessage]:

@@ -332,3 +332,9 @@ def test_plain_manage_py_check_passes_before_the_first_migration(tmp_path: Path)
     assert (done.returncode, done.stdout) == (0, "")
     assert "(django_ratelimiter.W016)" in done.stderr
     assert "1 issue (0 silenced)" in done.stderr
+
+
+def test_registered_again_they_run_once() -> None:
+    before = len(django_checks.registry.registry.get_checks(include_deployment_checks=True))
+    checks.register()
+    assert len(django_checks.registry.registry.get_checks(include_deployment_checks=True)) == before
