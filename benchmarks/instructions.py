@@ -163,6 +163,7 @@ def measure(names: Iterable[str] = tuple(ROWS), *, profiled: bool = False) -> di
         return found
     with RedisServer() as server, tempfile.TemporaryDirectory(prefix="bench-") as folder:
         os.environ |= {"BENCH_REDIS_URL": server.url, "BENCH_FOLDER": folder}
+        os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.site.settings"
         for limiter in ("ours", "ours, tiers"):  # each has its own database
             environment = os.environ | {"BENCH_LIMITER": limiter}
             subprocess.run([sys.executable, "-m", "benchmarks.site.rules"], check=True, env=environment)

@@ -27,7 +27,6 @@ CEILINGS = {
     "ours: one rule": 0.95,
     "ours: one rule, a caller's first visit": 1.33,
     "ours: three rules": 0.99,
-    "ours: three rules, rejected": 1.75,
     "ours: three rules, tiers": 1.55,
     "ours: by user, key and address, tiers": 1.28,
     "ours: one rule, synced, a caller seen again later": 1.10,
