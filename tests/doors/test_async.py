@@ -24,6 +24,7 @@ from django_ratelimiter import backend, headers, limiter, middleware
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.engine.redis import AsyncRedisEngine
+from django_ratelimiter.engine.redis.connections.pool import ConnectionPool
 from django_ratelimiter.limiter import io
 from django_ratelimiter.middleware import RateLimitMiddleware
 from django_ratelimiter.models import Tier
@@ -276,17 +277,23 @@ def test_a_lease_taken_while_the_task_is_cancelled_ends_at_once(
 
 
 def test_connections_are_capped_and_closed_with_their_event_loop(make_rule: MakeRule, redis_client: Any) -> None:
+    """Those of threads, which make a loop's first calls, stay open for others."""
     make_rule("all", quota=500)
-    before = redis_client.info("clients")["connected_clients"]
+    (threads,) = [pool for pool in backend.get_engine().server_of(0).pools if isinstance(pool, ConnectionPool)]  # type: ignore[attr-defined]
+
+    def others() -> int:
+        return int(redis_client.info("clients")["connected_clients"]) - len(threads.idle)
+
+    before = others()
     seen = []
 
     async def decide_all() -> None:
         await asyncio.gather(*(limiter.acheck(RequestFactory().get("/")) for _ in range(300)))
-        seen.append(redis_client.info("clients")["connected_clients"])
+        seen.append(others())
 
     async_to_sync(decide_all)()
-    assert seen[0] - before <= 64 + 2
-    assert redis_client.info("clients")["connected_clients"] <= before + 2
+    assert before < seen[0] <= before + 64 + 2
+    assert others() <= before + 2
 
 
 def test_a_page_of_the_projects_may_ask_for_the_user(
