@@ -47,15 +47,19 @@ class CircuitBreaker:
     Probes run in the background, so that no request waits for an unreachable server: in a thread or on an event loop,
     whichever claims the next one. clock: monotonic seconds.
     chance: returns a number from 0 to 1, so that processes do not all probe at once.
+    wake: called after each probe, as others that wait for the next one must not wait until the claim expires.
     is_open: do not call the server. failures: in a row, so far.
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.is_open = self.is_retired = False
         self.failures = 0
-        self._clock, self._chance = clock, chance
+        self._clock, self._chance, self._wake = clock, chance, wake
         self._lock = Lock()
         self._probes = 0
         self._due_at = self._closed_at = float("-inf")
@@ -87,6 +91,7 @@ class CircuitBreaker:
             self._cause = error
             if self.is_open:
                 self._put_off()
+        self._wake()
 
     def claim_probe(self) -> bool:
         """Return whether the caller must probe now. Nobody else does until it has failed, or MAX_WAIT has passed."""
@@ -109,6 +114,7 @@ class CircuitBreaker:
         for listener in _recovery_listeners:  # before any call
             listener()
         self.is_open = False
+        self._wake()
         logger.warning("Redis is called again.")
         _notify_state_change()
 

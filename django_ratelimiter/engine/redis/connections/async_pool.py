@@ -40,6 +40,7 @@ class AsyncConnectionPool:
         server.pools.add(self)
         self._max_connections, self._deadline = max_connections, deadline
         self.probing: asyncio.Task[None] | None = None
+        self.woken = asyncio.Event()
         self._idle: deque[AsyncConnection] = deque()
         self._waiters: dict[asyncio.Future[AsyncConnection], None] = {}  # in the order of arrival
         self._tasks: set[asyncio.Task[None]] = set()
@@ -109,6 +110,11 @@ class AsyncConnectionPool:
                 return self._close_idle()
         with suppress(RuntimeError):  # this loop has ended
             self.loop.call_soon_threadsafe(self._close_idle)
+
+    def wake(self) -> None:
+        """Let the task that probes look again whether and when it must. May be called in any thread."""
+        with suppress(RuntimeError):  # this loop has ended
+            self.loop.call_soon_threadsafe(self.woken.set)
 
     def _close_idle(self) -> None:
         while self._idle:

@@ -7,6 +7,7 @@ takes longer than the call. So the first calls of each loop are made in threads,
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -155,7 +156,9 @@ class AsyncTransport:
     async def _probe_until_closed(self, pool: AsyncConnectionPool) -> None:
         breaker = self.server.breaker
         while breaker.is_open and not breaker.is_retired:
-            await asyncio.sleep(breaker.next_probe_in())
+            pool.woken.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(pool.woken.wait(), breaker.next_probe_in())
             if breaker.claim_probe():
                 try:
                     await self._probe_once(pool)

@@ -105,6 +105,11 @@ class ConnectionPool:
         with self._changed:
             self._changed.notify()
 
+    def wake(self) -> None:
+        """Let the thread look again whether it must probe, or open a connection for a call that waits."""
+        with self._changed:
+            self._changed.notify_all()
+
     def report_failure(self, error: Exception) -> None:
         """Record a failed call. After several, the thread begins to probe, unless too many calls ran at once."""
         if self._deadline is not None and self.server.fail(error):

@@ -37,7 +37,7 @@ class Server:
 
     def _begin(self) -> None:
         self.pid = getpid()
-        self.breaker = CircuitBreaker()
+        self.breaker = CircuitBreaker(wake=self._wake)
         self.pools: set[Any] = set()
         self.executor = ThreadPoolExecutor(MAX_THREADS, "ratelimiter-redis")  # starts threads when they are needed
         self._run: bytes | None = None  # of the server that new connections lead to
@@ -53,6 +53,10 @@ class Server:
         self.generation += 1
         for pool in self.pools.copy():
             pool.close_idle()
+
+    def _wake(self) -> None:
+        for pool in self.pools.copy():
+            pool.wake()
 
     def fail(self, error: Exception) -> bool:
         """Record a failed call. Returns whether probing must begin.

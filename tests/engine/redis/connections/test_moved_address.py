@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import closing
+from threading import Event
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import pytest
 import redis
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, StaleRules
-from django_ratelimiter.engine.breaker import MAX_FAILURES
+from django_ratelimiter.engine.breaker import MAX_FAILURES, CircuitBreaker
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis.connections import async_transport
 from django_ratelimiter.engine.redis.connections.async_pool import AsyncConnectionPool
@@ -116,6 +117,42 @@ def test_a_server_that_fails_in_threads_is_not_called_on_event_loops_either(proc
     until(lambda: not process.threads.server_of(0).breaker.is_open, "a thread or the loop has probed it")
     assert process.loop.check([DAY])[0].allowed
     assert process.threads.check([DAY])[0].allowed
+
+
+def test_threads_that_wait_for_a_probe_of_others_go_on_after_it(process: Process) -> None:
+    """A claim lasts for seconds, and the calls that come after it need a connection from the thread that waits."""
+    pool, (breaker, waits) = process.pool(ConnectionPool), claimed_by_others(process)
+    process.threads.server_of(0).renew()
+    with pytest.raises(EngineUnavailable, match="not called at present"):
+        process.threads.check([DAY])
+    assert waits.wait(20), "the thread does"
+    breaker.close()
+    assert pool.acquire(monotonic() + 5)
+
+
+def test_an_event_loop_that_waits_for_a_probe_of_others_goes_on_after_it(process: Process) -> None:
+    """Else it would sleep through the probes of the next outage."""
+    breaker, _ = claimed_by_others(process)
+    with pytest.raises(EngineUnavailable, match="not called at present"):
+        process.loop.check([DAY])
+    breaker.close()
+    probing = process.pool(AsyncConnectionPool).probing
+    for _ in range(3):
+        process.loop.check([DAY])
+    assert probing.done()
+
+
+def claimed_by_others(process: Process) -> tuple[CircuitBreaker, Event]:
+    """Return an open breaker whose next probe is not due in this test, and whether someone waits for it."""
+    breaker, waits = process.threads.server_of(0).breaker, Event()
+
+    def next_probe_in() -> float:
+        waits.set()
+        return 600.0
+
+    assert any(breaker.fail(OSError("gone")) for _ in range(MAX_FAILURES))
+    breaker.next_probe_in = next_probe_in  # type: ignore[method-assign]
+    return breaker, waits
 
 
 def clients(server: ServerWith) -> list[str]:
