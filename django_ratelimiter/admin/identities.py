@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..conf import settings
+from ..conf import has_identity, settings
 from ..models.validation import validate_identities
 from ..values.partitions import IDENTITIES
 
@@ -66,7 +66,7 @@ class IdentitiesField(forms.MultipleChoiceField):
             raise ValidationError(self.error_messages["required"], code="required")
         validate_identities(value)
         for name in value:
-            if name.isidentifier() and name not in dict(_choices()):
+            if not has_identity(name):
                 raise ValidationError(
                     _("Unknown identity %(name)r. You can define it in RATELIMITER['IDENTITIES']."),
                     code="unknown",

@@ -11,6 +11,7 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+from ..values.partitions import IDENTITIES, is_identity
 from .values import (
     DOTTED,
     FORWARDED_FIELDS,
@@ -90,6 +91,11 @@ def _revealed(value: Any) -> tuple[str, ...]:
     if secrets := list(filter(is_secret, names)):
         raise ValueError(f"a list of identities without {', '.join(secrets)}: whoever sees their values can use them")
     return names
+
+
+def has_identity(name: str) -> bool:
+    """Return whether this project has an identity of this name."""
+    return is_identity(name) and (not name.isidentifier() or name in IDENTITIES or name in settings.IDENTITIES)
 
 
 def is_secret(name: str) -> bool:

@@ -147,7 +147,10 @@ def _network(value: Any) -> IPv4Network | IPv6Network:
     try:
         network = network_of(value if isinstance(value, str) else "")
     except ValueError as error:
-        raise ValueError(f'networks such as "10.0.0.0/8" or "::1", or "unix" ({value!r}: {error})') from None
+        raise ValueError(
+            'networks such as "10.0.0.0/8" or "::1", or "unix", or a header whose name ends in "ip", "ipv6", "address" '
+            f'or "for" ({value!r}: {error})'
+        ) from None
     if network.prefixlen == 0:
         raise ValueError(f"{value} trusts everybody, so a client could choose its address; give a number instead")
     return network

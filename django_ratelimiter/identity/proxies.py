@@ -77,6 +77,7 @@ class Forwarding(NamedTuple):
     """The address that counts as the client of a request, but names another one.
 
     proxy: the address for TRUSTED_PROXIES; "" = a public one, which may be a real client's and is shown to nobody.
+    With " forwarded" at its end if the setting must name that header: else a client could send X-Forwarded-For.
     """
 
     address: str
@@ -98,7 +99,7 @@ def forwarding(request: HttpRequest) -> Forwarding | None:
         return None
     address = None if found is None else _parse(found)
     proxy = "unix" if address is None else str(address) if address.is_private else ""
-    return Forwarding(found or "", str(client), field.title(), proxy)
+    return Forwarding(found or "", str(client), field.title(), f"{proxy} {field}" if field == "forwarded" else proxy)
 
 
 def trusting(proxy: str) -> str:
@@ -107,7 +108,8 @@ def trusting(proxy: str) -> str:
     A public address is not named, and not counted as one more hop: a client might have sent the request for that.
     """
     trusted = settings.TRUSTED_PROXIES
-    field = [trusted.field] if trusted.field else []
+    proxy, _, standard = proxy.partition(" ")
+    field = [trusted.field or standard] if trusted.field or standard else []
     if trusted.hops and proxy:
         return json.dumps([trusted.hops + 1, *field] if field else trusted.hops + 1)
     named = [*map(str, trusted.networks), *["unix"] * trusted.unix, proxy or "THE NETWORKS OF YOUR PROXY"]

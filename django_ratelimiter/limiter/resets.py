@@ -7,7 +7,7 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from ..conf import settings
+from ..conf import has_identity, settings
 from ..engine.base import Charge
 from ..exceptions import RulesUnavailable, StaleRules
 from ..identity import Identity, digest, meta_name, session_value
@@ -16,7 +16,7 @@ from ..rules import cache, inline
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
-from ..values.partitions import encode_partition, is_identity
+from ..values.partitions import encode_partition
 from .io import IO
 from .path import ATTEMPTS
 from .templates import RuleTemplate
@@ -61,7 +61,7 @@ def _values_of(given: Mapping[str, Any]) -> dict[str, str]:
     request = HttpRequest()
     identity = Identity(request)
     for name, value in given.items():
-        if not is_identity(name):
+        if not has_identity(name):
             raise ValueError(f"reset: rules are not split by {name!r}.")
         if name == "user":
             request.user = value if hasattr(value, "pk") else UserByKey(str(value))  # type: ignore[assignment]

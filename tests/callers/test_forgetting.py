@@ -101,3 +101,8 @@ def test_without_redis_the_rows_are_removed_and_the_rest_is_said(stored: str, ad
     with unreachable(), pytest.raises(CommandError, match="Run this again"):
         forget(f"user:{stored}")
     assert rows() == [2, 3, 1, 1]
+
+
+def test_an_unknown_kind_of_value_is_an_error() -> None:
+    with pytest.raises(CommandError, match="Unknown identity 'bogus'"):
+        forget("bogus:1")

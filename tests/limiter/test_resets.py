@@ -153,6 +153,7 @@ def test_a_rate_in_code(reset: Reset, key: str, given: dict[str, Any]) -> None:
         ({"user": User()}, "user must be the value of a caller"),
         ({"ip": "nowhere"}, "ip must be the value of a caller, not 'nowhere'"),
         ({"ip": "192.0.2.7", "colour of hair": "red"}, "not split by 'colour of hair'"),
+        ({"username": "ann"}, "not split by 'username'"),
         ({"ip": "192.0.2.7", "rule": "nothing"}, "there is no rule 'nothing'"),
         ({"ip": "192.0.2.7", "rule": "everybody"}, "all callers share"),
         ({"ip": "192.0.2.7", "rule": "by-name"}, "'by-name' is split by field:username"),

@@ -106,7 +106,7 @@ def test_the_overview_says_it_of_all_processes(admin_client: Client, make_rule: 
     get_engine().heartbeats.write("other", json.dumps(other))  # type: ignore[attr-defined]
     text = text_of(admin_client.get(OVERVIEW))
     assert "If a Unix socket is your proxy" in text
-    assert "If 10.0.0.1 is your proxy, set RATELIMITER['TRUSTED_PROXIES'] to [\"10.0.0.1\"]" in text
+    assert 'If 10.0.0.1 is your proxy, set RATELIMITER[\'TRUSTED_PROXIES\'] to ["10.0.0.1", "forwarded"]' in text
 
 
 def test_what_is_remembered_is_bounded(client: Client, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,8 @@ def proxy_items(health: Health) -> Iterator[Item]:
             "If %(proxy)s is your proxy, set RATELIMITER['TRUSTED_PROXIES'] to %(setting)s: until then all its clients "
             "share one counter. If not, a client invents these names."
         )
-        name = {"": _("a public address"), "unix": _("a Unix socket")}.get(proxy, proxy)
+        address = proxy.partition(" ")[0]
+        name = {"": _("a public address"), "unix": _("a Unix socket")}.get(address, address)
         yield Item("warning", text, hint=hint % {"proxy": name, "setting": trusting(proxy)})
 
 

@@ -20,7 +20,7 @@ from ...callers.caller import KINDS, UnknownCaller, caller_of, parts_of
 from ...callers.forgetting import forget
 from ...callers.references import question_about
 from ...callers.summary import in_words, own_counters, summary_of
-from ...conf import settings
+from ...conf import has_identity, settings
 from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
 from ...explain import QuestionError, explain
@@ -45,6 +45,8 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
     """The subcommands; each is a method of the same name, or with the prefix "run_"."""
 
     help = "Work with the rate limits."
+    #: `off` must work although a setting is wrong.
+    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         commands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
@@ -201,6 +203,10 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         text = self._options["caller"]
         try:
             [(kind, value), *others] = parts_of(text).items()
+            for name in () if kind in KINDS else (kind, *dict(others)):
+                if not has_identity(name):
+                    text = _("Unknown identity %(name)r. You can define it in RATELIMITER['IDENTITIES'].")
+                    raise CommandError(text % {"name": name})
             who = caller_of("partition", text) if others or kind not in KINDS else caller_of(kind, value)
             once_connected(partial(counters_now, who), lambda found: not found.problem)
             found = forget(who)
