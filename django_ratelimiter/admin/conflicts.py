@@ -134,7 +134,7 @@ def rebase(sent: QueryDict, prefix: str, rows: Sequence[Model]) -> None:
     The form of a deleted row adds a new one. A row that was added meanwhile is marked for deletion: nobody entered it.
     """
     total = sent.get(f"{prefix}-TOTAL_FORMS", "")
-    if not total.isdecimal() or int(total) > forms.formsets.DEFAULT_MAX_NUM:
+    if not total.isdecimal() or len(total) > 4 or int(total) > forms.formsets.DEFAULT_MAX_NUM:
         return  # the form set reports the error
     typed = [_fields_of(sent, f"{prefix}-{number}-") for number in range(int(total))]
     by_key = {str(row.pk): row for row in rows}

@@ -35,6 +35,9 @@ _IGNORED: Final = (
 #: Options without a value that are ignored.
 _FLAGS: Final = "fgikLnNOqRsSvZ0123456#"
 
+#: Words of a command: argparse compares each option with all others.
+MAX_WORDS: Final = 2_000
+
 
 class _Append(Action):
     """As "append", which copies the list for each option."""
@@ -55,6 +58,8 @@ def parse_curl(text: str, question: Question | None = None) -> Question:
     words = [_characters(word) for word in _words(text.strip())]
     if not words or words[0].rpartition("/")[2] != "curl":
         raise QuestionError("curl", _("This is neither a curl command nor a line of the log nor a reference."))
+    if len(words) > MAX_WORDS:
+        raise QuestionError("curl", _("This command cannot be read: %s") % f"it has more than {MAX_WORDS} words")
     found, ignored = _parser().parse_known_args([word for word in words[1:] if not _is_flag(word)])
     urls = [*found.url, *found.urls, *[word for word in ignored if not word.startswith("-")]]
     if not urls:

@@ -70,6 +70,7 @@ def test_a_command_that_a_browser_has_copied() -> None:
         "curl -H nothing http://x/",
         "curl http://[::1/",
         "curl http://a\uff0fb/",  # a slash once it is normalised
+        "curl x" + " -d a" * 1_000,
     ],
 )
 def test_what_is_no_command_is_said(command: str) -> None:

@@ -100,7 +100,7 @@ def test_the_command_says_it_too() -> None:
     record(START, {"a": [9], "b": [20]})
     day = localtime(START).date()
     assert HAVE not in advise("search")
-    during_attack = stored(START - timedelta(days=2))
+    during_attack = stored(START - timedelta(days=2) + timedelta(minutes=30))  # START can be midnight
     row = grant(starts_at=during_attack - 30 * HOUR, ends_at=during_attack)
     assert HAVE not in advise("search", "--period", str(day))
     assert HAVE in advise("search", "--period", str(day), "--attack", str(day - timedelta(days=2)))
