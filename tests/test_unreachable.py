@@ -71,8 +71,8 @@ def test_each_refusal_without_redis_tells_why(client: Client, caplog: pytest.Log
         assert client.get("/native/").status_code == 503
     refusals = [line for line in told(caplog, logging.WARNING) if line.startswith("A request was rejected")]
     assert refusals == [
-        "A request was rejected by once. Redis is out of reach: this process counts by itself, with smaller quotas.",
-        "A request was rejected by paid. Redis is out of reach, and its failure policy is “closed”.",
+        "A request was rejected by once. Decided without Redis: this process counts by itself, with smaller quotas.",
+        "A request was rejected by paid. Decided without Redis: its failure policy is “closed”.",
     ]
 
 

@@ -220,9 +220,9 @@ def _log_unread(answer: FilledVerdicts, version: Version) -> None:
 def _why(decision: Decision) -> str:
     """Return a sentence about a rejection that was decided without the engine; empty for all others."""
     if decision.unavailable:
-        return " Redis is out of reach, and its failure policy is “closed”."
+        return " Decided without Redis: its failure policy is “closed”."
     if any(result.local for result in decision.refused_by):
-        return " Redis is out of reach: this process counts by itself, with smaller quotas."
+        return " Decided without Redis: this process counts by itself, with smaller quotas."
     return ""
 
 
