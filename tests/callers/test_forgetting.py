@@ -93,7 +93,7 @@ def test_the_command_removes_what_it_can_and_says_what_stays(
     for cache in (tiers, access_cache):
         cache.forget()
     assert ask(user).allowed
-    assert "nothing was stored" in forget("user:4711")
+    assert "nothing was stored" in forget("ip:192.0.2.4")
 
 
 def test_without_redis_the_rows_are_removed_and_the_rest_is_said(stored: str, add_rule: Callable[..., Rule]) -> None:
@@ -101,6 +101,12 @@ def test_without_redis_the_rows_are_removed_and_the_rest_is_said(stored: str, ad
     with unreachable(), pytest.raises(CommandError, match="Run this again"):
         forget(f"user:{stored}")
     assert rows() == [2, 3, 1, 1]
+
+
+@pytest.mark.parametrize("key", ["nobody", "4711", "name:nobody"])
+def test_a_user_that_is_not_known_is_an_error(key: str) -> None:
+    with pytest.raises(CommandError, match=r"There is no such user|No user has this login name"):
+        forget(f"user:{key}")
 
 
 def test_an_unknown_kind_of_value_is_an_error() -> None:

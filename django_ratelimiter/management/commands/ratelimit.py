@@ -188,10 +188,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         except DatabaseError as error:
             raise CommandError(_("It cannot be reached now: %s") % error) from error
         if who.is_unknown_user and not any(each["used"] != 0 for each in own_counters(summary)):
-            text = _(
-                "There is no such user, and no rule has counted requests with this key recently. Check your input."
-            )
-            raise CommandError(text)
+            raise _no_such_user()
         self.stdout.write(
             json.dumps(summary, indent=2) if self._options["json"] else on_terminal(in_words(summary, who))
         )
@@ -214,6 +211,8 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
             raise CommandError(str(error)) from error
         except DatabaseError as error:
             raise CommandError(_("It cannot be reached now: %s") % error) from error
+        if who.is_unknown_user and not found.removed and not found.problem:
+            raise _no_such_user()
         removed = found.removed or [_("nothing was stored")]
         for title, lines in ((_("%s: removed") % who, removed), (_("What stays, and for how long:"), found.staying)):
             self.stdout.write("\n  ".join([title, *lines]))
@@ -278,6 +277,12 @@ def _add_common(command: ArgumentParser) -> None:
         command.add_argument(option, default=SUPPRESS, help=SUPPRESS)
     for option in ("--traceback", "--no-color"):
         command.add_argument(option, action="store_true", default=SUPPRESS, help=SUPPRESS)
+
+
+def _no_such_user() -> CommandError:
+    return CommandError(
+        _("There is no such user, and no rule has counted requests with this key recently. Check your input.")
+    )
 
 
 def _add_caller(command: ArgumentParser) -> None:
