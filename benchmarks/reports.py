@@ -74,10 +74,10 @@ def fill(kind: str, buckets: int) -> int:
 
 
 _BUCKET: Final = """INSERT INTO django_ratelimiter_usagebucket
-    (rule_slug, tier_slug, granularity, start, allowed, denied, shadow_denied, soft_exceeded, degraded, partitions)
+    (rule_slug, tier_slug, granularity, start, allowed, rejected, shadow_rejected, soft_exceeded, degraded, partitions)
 """
 _TOP: Final = """INSERT INTO django_ratelimiter_toppartition
-    (rule_slug, granularity, start, partition, allowed, denied)
+    (rule_slug, granularity, start, partition, allowed, rejected)
 """
 _COUNTS: Final = "100 + at.value %% 91, at.value %% 7, at.value %% 3, 1, 0"
 

@@ -55,7 +55,7 @@ FLUSH_SECONDS: Final = 1.0
 
 DECISIONS: Final = Counter(
     "ratelimiter_decisions",
-    "Requests that matched a rule, by the rule's own decision: allowed, denied, shadow_denied.",
+    "Requests that matched a rule, by the rule's own decision: allowed, rejected, shadow_rejected.",
     ("rule", "tier", "outcome"),
 )
 SOFT_EXCEEDED: Final = Counter(
@@ -215,17 +215,17 @@ def _labels(result: Result) -> tuple[str, str, str]:
     if not rule.during_outage.refuses if verdict is None else verdict.allowed:
         outcome = "soft_exceeded" if verdict is not None and verdict.soft_exceeded else "allowed"
     else:
-        outcome = "denied" if result.mode == "enforce" else "shadow_denied"
+        outcome = "rejected" if result.mode == "enforce" else "shadow_rejected"
     return rule.slug if is_listed(rule.slug) else PREFIX, "" if tier is None else tier.slug, outcome
 
 
 @lru_cache(maxsize=10_000)
 def _counters_for(*labels: tuple[str, str, str]) -> OutcomeCounters:
-    """Return the counters of a decision: one for each rule and tier. A rule is denied if one of its limits is."""
+    """Return the counters of a decision: one for each rule and tier. A rule is rejected if one of its limits is."""
     outcomes: dict[tuple[str, str], str] = {}
     for rule, tier, outcome in labels:
         before = outcomes.get((rule, tier), "allowed")
-        if before == "allowed" or outcome in ("denied", "shadow_denied"):
+        if before == "allowed" or outcome in ("rejected", "shadow_rejected"):
             outcomes[rule, tier] = outcome
     each: list[Callable[[float], None]] = []
     for (rule, tier), outcome in outcomes.items():

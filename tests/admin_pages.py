@@ -226,7 +226,7 @@ def _samples() -> None:
             hours += [
                 UsageBucket(rule_slug="search", tier_slug=tier, granularity="hour", start=stored(start), **figures)
                 for tier, sums in met.items()
-                for figures in [dict(zip(("allowed", "denied"), sums, strict=True))]
+                for figures in [dict(zip(("allowed", "rejected"), sums, strict=True))]
             ]
     UsageSample.objects.bulk_create([sample for sample in samples if sample.count], batch_size=1_000)
     UsageBucket.objects.bulk_create(hours)
@@ -239,8 +239,8 @@ def _usage() -> None:
     for ago in range(1, 24 * 60):
         wave = 30 + (ago * 7) % 40 + (60 if 20 < ago < 32 else 0)
         for place, slug in enumerate(("search", "export", "login", "uploads")):
-            denied = max(wave - 55, 0) // (place + 1)
-            sums = {"shadow_denied" if slug == "uploads" else "denied": denied}
+            rejected = max(wave - 55, 0) // (place + 1)
+            sums = {"shadow_rejected" if slug == "uploads" else "rejected": rejected}
             start = stored(minute - timedelta(minutes=ago))
             rows.append(UsageBucket(rule_slug=slug, tier_slug="free", start=start, allowed=wave, **sums))
     midnight = floor(now(), Granularity.DAY, now().tzinfo)
@@ -248,7 +248,7 @@ def _usage() -> None:
         start, wave = stored(midnight + ago * HOUR), 1_500 + (ago * 700) % 2_400
         rows += [
             UsageBucket(
-                rule_slug=slug, tier_slug="free", granularity="hour", start=start, allowed=wave, denied=wave // 9
+                rule_slug=slug, tier_slug="free", granularity="hour", start=start, allowed=wave, rejected=wave // 9
             )
             for slug in ("search", "export", "login")
             if midnight + ago * HOUR < now() - HOUR
@@ -263,7 +263,7 @@ def _usage() -> None:
             start=stored(hour),
             partition=client,
             allowed=400 - 30 * place,
-            denied=500 // (place + 1),
+            rejected=500 // (place + 1),
         )
         for place, client in enumerate(clients)
     )

@@ -55,7 +55,7 @@ def take(window: Browser, address: str, folder: Path) -> None:
     _fill()
     usage = reverse("admin:django_ratelimiter_usagebucket_changelist")
     rule = reverse("admin:django_ratelimiter_usagebucket_rule")
-    client = f"{rule}?period=30d&rule=search&by=denied&client={_client(0)}"
+    client = f"{rule}?period=30d&rule=search&by=rejected&client={_client(0)}"
     for name, url, first, last, dark in (
         ("reports-all", f"{usage}?period=7d", "body", "tfoot", False),
         ("reports-hours", f"{usage}?period=7d", "figure:last-of-type", "#content-main", False),
@@ -140,7 +140,7 @@ def _buckets() -> Iterator[UsageBucket]:
             requests = round(busy * wave * (1 + 0.06 * sin(ago * 7 + busy)))
             share = of_hundred * (5 if ago in (31, 32) and slug == "search" else wave) / 100
             refused = min(round(requests * share), requests)
-            kind = "shadow_denied" if slug == "uploads" else "denied"
+            kind = "shadow_rejected" if slug == "uploads" else "rejected"
             figures = {"allowed": requests - refused, kind: refused, "partitions": 3 + round(busy**0.5 * wave)}
             yield UsageBucket(rule_slug=slug, tier_slug=tier, granularity="hour", start=stored(start), **figures)
             day = floor(start, Granularity.DAY, zone).isoformat()
@@ -149,7 +149,7 @@ def _buckets() -> Iterator[UsageBucket]:
                 sums[place] += figure
     for (slug, tier, day), (allowed, refused, partitions) in days.items():
         start = floor(datetime.fromisoformat(day), Granularity.DAY, zone)
-        kind = "shadow_denied" if slug == "uploads" else "denied"
+        kind = "shadow_rejected" if slug == "uploads" else "rejected"
         figures = {"allowed": allowed, kind: refused, "partitions": partitions // 3}
         yield UsageBucket(rule_slug=slug, tier_slug=tier, granularity="day", start=stored(start), **figures)
 
@@ -167,5 +167,5 @@ def _clients() -> Iterator[TopPartition]:
                     start=stored(start),
                     partition=_client(place),
                     allowed=round(width.total_seconds() / 60 * 9 / (place + 2)),
-                    denied=round(width.total_seconds() / 75 / (place + 1) ** 2),
+                    rejected=round(width.total_seconds() / 75 / (place + 1) ** 2),
                 )

@@ -168,13 +168,13 @@ def test_one_counter_for_the_whole_site_is_one_row_and_one_usage_row_for_each_ti
     usage = [row for row in usage_rows(seen) if row.rule.slug == "reports-whole-site"]
     assert [row.tier for row in usage] == [tier.slug for tier in catalogue.TIERS]
     assert sum(row.total for row in usage) == 160
-    assert sum(row.denied for row in usage) == 60
+    assert sum(row.rejected for row in usage) == 60
 
 
 def test_usage_of_a_shadow_rule_follows_from_the_rule_and_an_unlimited_tier_has_none() -> None:
     usage = {(row.rule.slug, row.tier): row for row in usage_rows(list(whole_traffic(refuse_after={})))}
     shadow = usage["orders-trial-run", "enterprise"]
-    assert (shadow.total, shadow.allowed, shadow.denied, shadow.shadow_denied) == (150, 100, 0, 50)
+    assert (shadow.total, shadow.allowed, shadow.rejected, shadow.shadow_rejected) == (150, 100, 0, 50)
     assert ("orders-per-key", "enterprise") not in usage
 
 

@@ -61,8 +61,8 @@ def gained(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gained]:
 
 
 def decisions(gained: Gained, rule: str, tier: str = "") -> list[float]:
-    """How often a rule has allowed, denied, and denied in shadow."""
-    outcomes = ("allowed", "denied", "shadow_denied")
+    """How often a rule has allowed, rejected, and rejected in shadow."""
+    outcomes = ("allowed", "rejected", "shadow_rejected")
     return [gained("decisions_total", rule=rule, tier=tier, outcome=outcome) for outcome in outcomes]
 
 
@@ -291,7 +291,7 @@ def test_the_view_tells_all_and_names_no_caller(client: Client, ratelimit_rules:
     text = response.content.decode()
     assert response["Content-Type"].startswith("text/plain; version=")
     assert "no-store" in response["Cache-Control"]
-    assert 'ratelimiter_decisions_total{outcome="denied",rule="each",tier=""} 1.0' in text
+    assert 'ratelimiter_decisions_total{outcome="rejected",rule="each",tier=""} 1.0' in text
     assert "ratelimiter_collector_lag_seconds 0.0" in text
     assert "203.0.113.7" not in text
     assert digest("ip:203.0.113.77") not in text

@@ -189,7 +189,6 @@ def test_commands_can_be_pasted(language: str) -> None:
 TWO_MEANINGS: Final = [
     ("none", "tier", "de"),
     ("allowed", "caller", "fr"),
-    ("denied", "caller", "pt"),
     ("from", "version to compare", "de"),
     ("Who", "who made a change", "zh_Hans"),
     ("Saved", "what was saved", "zh_Hans"),

@@ -174,7 +174,7 @@ def _the_same_of_all_rules(model: type[Model]) -> None:
 def _buckets(granularity: Granularity, width: timedelta, count: int) -> Iterator[UsageBucket]:
     last = floor(now(), granularity, UTC)
     for ago in range(count):
-        sums = {"allowed": 100 + ago % 91, "denied": ago % 7, "partitions": 40}
+        sums = {"allowed": 100 + ago % 91, "rejected": ago % 7, "partitions": 40}
         yield UsageBucket(
             rule_slug="rule-1", tier_slug="pro", granularity=granularity, start=stored(last - ago * width), **sums
         )
@@ -184,7 +184,7 @@ def _top(granularity: Granularity, width: timedelta, count: int) -> Iterator[Top
     last = floor(now(), granularity, UTC)
     for ago in range(count):
         for place, client in enumerate(clients()):
-            sums = {"allowed": 90 - place, "denied": place + ago % 10}
+            sums = {"allowed": 90 - place, "rejected": place + ago % 10}
             start = stored(last - ago * width)
             yield TopPartition(rule_slug="rule-1", granularity=granularity, start=start, partition=client, **sums)
 

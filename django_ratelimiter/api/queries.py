@@ -115,7 +115,7 @@ class PartitionsQuery(PeriodQuery):
         "else days; also days where hours are deleted.",
     )
     by = serializers.ChoiceField(
-        ["allowed", "denied"], default="allowed", help_text="The figure that they are sorted by."
+        ["allowed", "rejected"], default="allowed", help_text="The figure that they are sorted by."
     )
 
 

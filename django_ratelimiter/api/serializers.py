@@ -92,8 +92,8 @@ class RateLimitBucketSerializer(serializers.ModelSerializer[UsageBucket]):
     class Meta:
         model = UsageBucket
         fields = (
-            "rule", "tier", "granularity", "start", "allowed", "denied", "shadow_denied", "soft_exceeded", "degraded",
-            "partitions",
+            "rule", "tier", "granularity", "start", "allowed", "rejected", "shadow_rejected", "soft_exceeded",
+            "degraded", "partitions",
         )  # fmt: skip
 
 
@@ -103,9 +103,9 @@ class RateLimitTotalSerializer(serializers.Serializer[Any]):
     rule = serializers.CharField(source="rule_slug")
     tier = serializers.CharField(source="tier_slug", help_text="Empty = no tier.")
     allowed = serializers.IntegerField(source="figures.allowed")
-    denied = serializers.IntegerField(source="figures.denied")
-    shadow_denied = serializers.IntegerField(
-        source="figures.shadow_denied", help_text="Would have been denied if the rule were enforced."
+    rejected = serializers.IntegerField(source="figures.rejected")
+    shadow_rejected = serializers.IntegerField(
+        source="figures.shadow_rejected", help_text="Would have been rejected if the rule were enforced."
     )
     soft_exceeded = serializers.IntegerField(source="figures.soft_exceeded", help_text="A part of allowed.")
     degraded = serializers.IntegerField(
@@ -121,7 +121,7 @@ class RateLimitPartitionSerializer(serializers.Serializer[Any]):
 
     partition = serializers.CharField(help_text="The digest of the partition, as in Redis key names.")
     allowed = serializers.IntegerField(source="sum_allowed")
-    denied = serializers.IntegerField(source="sum_denied")
+    rejected = serializers.IntegerField(source="sum_rejected")
 
 
 class RateLimitTierSerializer(serializers.Serializer[Any]):
@@ -170,7 +170,7 @@ class RateLimitOwnDaySerializer(serializers.Serializer[Any]):
     rule = serializers.CharField()
     requests = serializers.IntegerField()
     allowed = serializers.IntegerField(allow_null=True, help_text="null = not known.")
-    denied = serializers.IntegerField(allow_null=True, help_text="null = not known.")
+    rejected = serializers.IntegerField(allow_null=True, help_text="null = not known.")
     known_from = serializers.CharField(help_text="top (among the top 100 of a rule in an hour) or sample.")
 
 

@@ -93,7 +93,7 @@ class PartitionsView(_Report):
         found = (
             rows.filter(BucketRange(granularity, start, span.end).condition)
             .values("partition")
-            .annotate(sum_allowed=Sum("allowed"), sum_denied=Sum("denied"))
+            .annotate(sum_allowed=Sum("allowed"), sum_rejected=Sum("rejected"))
             .order_by(f"-sum_{query['by']}", "partition")
         )
         return self.page(found)

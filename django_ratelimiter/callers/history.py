@@ -16,13 +16,13 @@ DAYS: Final = 30
 
 
 class Day(NamedTuple):
-    """Requests of one day that matched one rule. allowed, denied: None = not known. known_from: top or sample."""
+    """Requests of one day that matched one rule. allowed, rejected: None = not known. known_from: top or sample."""
 
     date: date
     rule: str
     requests: int
     allowed: int | None
-    denied: int | None
+    rejected: int | None
     known_from: str
 
 
@@ -54,7 +54,7 @@ def _days_of_top_partitions(digests: Mapping[str, str], start: datetime, zone: t
     for row in rows.iterator():
         if digests[row.rule_slug] == row.partition:
             on = aware(row.start).astimezone(zone).date()
-            yield Day(on, row.rule_slug, row.allowed + row.denied, row.allowed, row.denied, "top")
+            yield Day(on, row.rule_slug, row.allowed + row.rejected, row.allowed, row.rejected, "top")
 
 
 def _days_of_samples(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:

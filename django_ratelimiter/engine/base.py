@@ -136,16 +136,16 @@ def as_version(version: int | Version) -> Version:
 class UsageCount(NamedTuple):
     """The requests that one rule decided for one tier in one minute.
 
-    allowed, denied: by the rule itself, whatever other rules decided. soft_exceeded: a part of allowed.
-    shadow_denied: requests that a rule in shadow would have rejected; it rejects none.
-    degraded: the part of allowed, denied and shadow_denied that was decided without the engine.
+    allowed, rejected: by the rule itself, whatever other rules decided. soft_exceeded: a part of allowed.
+    shadow_rejected: requests that a rule in shadow would have rejected; it rejects none.
+    degraded: the part of allowed, rejected and shadow_rejected that was decided without the engine.
     """
 
     minute: int
     label: str
     allowed: int = 0
-    denied: int = 0
-    shadow_denied: int = 0
+    rejected: int = 0
+    shadow_rejected: int = 0
     soft_exceeded: int = 0
     degraded: int = 0
 

@@ -36,9 +36,9 @@ def rule_of(label: str) -> str:
 
 
 def merge_top(weights: dict[str, tuple[int, int]], most: int) -> dict[str, tuple[int, int]]:
-    """Return the partitions with the most allowed and those with the most denied requests, in turn.
+    """Return the partitions with the most allowed and those with the most rejected requests, in turn.
 
-    weights: allowed and denied requests, by partition.
+    weights: allowed and rejected requests, by partition.
     """
     ranks = [sorted(weights, key=lambda each: (-weights[each][side], each)) for side in (0, 1)]
     chosen: dict[str, tuple[int, int]] = {}
@@ -111,11 +111,11 @@ class MemoryPartitions:
         return [sum(len(weights.get(each, ())) for weights in self._weights) for each in asked]
 
     def top_partitions(self, asked: Sequence[Hour], most: int) -> list[dict[str, tuple[int, int]]]:
-        """Return the top partitions of these hours and rules, with their allowed and denied requests."""
+        """Return the top partitions of these hours and rules, with their allowed and rejected requests."""
         found = []
         for each in asked:
-            allowed, denied = (weights.get(each, {}) for weights in self._weights)
-            both = {whom: (allowed.get(whom, 0), denied.get(whom, 0)) for whom in (*allowed, *denied)}
+            allowed, rejected = (weights.get(each, {}) for weights in self._weights)
+            both = {whom: (allowed.get(whom, 0), rejected.get(whom, 0)) for whom in (*allowed, *rejected)}
             found.append(merge_top(both, most))
         return found
 

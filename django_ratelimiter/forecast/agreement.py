@@ -135,8 +135,8 @@ def _recorded(comparison: Comparison) -> tuple[list[tuple[str, str, int, int]], 
         rows.order_by()
         .values_list("rule_slug", "tier_slug")
         .annotate(
-            matched=Sum(F("allowed") + F("denied") + F("shadow_denied")),
-            rejected=Sum(F("denied") + F("shadow_denied")),
+            matched=Sum(F("allowed") + F("rejected") + F("shadow_rejected")),
+            rejected=Sum(F("rejected") + F("shadow_rejected")),
         )
     )
     return [(rule, tier, matched or 0, rejected or 0) for rule, tier, matched, rejected in sums], since, until

@@ -14,8 +14,8 @@ class UsageBucket(models.Model):
     rule_slug, tier_slug: texts instead of foreign keys, so that reports outlive rules; tier_slug "" = no tier.
     granularity: the same requests are counted in a minute, an hour and a day, so add up buckets of one only.
     start: hours and days begin in the project's time zone.
-    allowed, denied: by the rule itself, whatever other rules decided. soft_exceeded is a part of allowed.
-    shadow_denied: would have been denied if the rule were enforced.
+    allowed, rejected: by the rule itself, whatever other rules decided. soft_exceeded is a part of allowed.
+    shadow_rejected: would have been rejected if the rule were enforced.
     degraded: a part of the three, decided by a process without Redis.
     partitions: the number of different ones, to about 1 %; `None` = not known, as for every minute.
     """
@@ -32,8 +32,8 @@ class UsageBucket(models.Model):
     )
     start = models.DateTimeField(_("start"))
     allowed = models.PositiveBigIntegerField(_("allowed"), default=0)
-    denied = models.PositiveBigIntegerField(_("denied"), default=0)
-    shadow_denied = models.PositiveBigIntegerField(_("denied in shadow"), default=0)
+    rejected = models.PositiveBigIntegerField(_("rejected"), default=0)
+    shadow_rejected = models.PositiveBigIntegerField(_("rejected in shadow"), default=0)
     soft_exceeded = models.PositiveBigIntegerField(_("soft quota exceeded"), default=0)
     degraded = models.PositiveBigIntegerField(
         _("decided without Redis"),
@@ -76,8 +76,8 @@ class UsageBatch(models.Model):
 class TopPartition(models.Model):
     """One of the top partitions of a rule in one hour or day: at most 100 for each rule and start.
 
-    partition: its digest, as in the names of keys. allowed, denied: requests, estimated from a sample if there are
-    many; for a rule in shadow, denied means would have been denied.
+    partition: its digest, as in the names of keys. allowed, rejected: requests, estimated from a sample if there are
+    many; for a rule in shadow, rejected means would have been rejected.
     """
 
     class Granularity(models.TextChoices):
@@ -89,7 +89,7 @@ class TopPartition(models.Model):
     start = models.DateTimeField(_("start"))
     partition = models.CharField(_("partition"), max_length=200)
     allowed = models.PositiveBigIntegerField(_("allowed"), default=0)
-    denied = models.PositiveBigIntegerField(_("denied"), default=0)
+    rejected = models.PositiveBigIntegerField(_("rejected"), default=0)
 
     class Meta:
         verbose_name = _("top partition")

@@ -75,10 +75,10 @@ def _print(wanted: Sequence[UsageRow], report: Report) -> bool:
             # The report omits columns that are completely empty.
             seen = report.pop((rule.name, tiers[row.tier]), {})
             figures = [seen.get(title, 0) for title in _TITLES]
-            agrees = figures == [row.total, row.allowed, row.denied, row.shadow_denied]
+            agrees = figures == [row.total, row.allowed, row.rejected, row.shadow_rejected]
             table.row(row.tier, row.total, *figures, agrees=agrees)
             if not agrees:
-                note(f"  seen: {row.allowed:,} allowed, {row.denied:,} rejected, {row.shadow_denied:,} in shadow")
+                note(f"  seen: {row.allowed:,} allowed, {row.rejected:,} rejected, {row.shadow_rejected:,} in shadow")
             all_agree = all_agree and agrees
     say()
     note("allowed: by this rule itself, also if another rule rejected the request.")

@@ -36,13 +36,13 @@ class UsageRow:
     rule: Rule
     tier: str
     allowed: int
-    denied: int
-    shadow_denied: int
+    rejected: int
+    shadow_rejected: int
 
     @property
     def total(self) -> int:
         """All requests that the rule matched."""
-        return self.allowed + self.denied + self.shadow_denied
+        return self.allowed + self.rejected + self.shadow_rejected
 
 
 def traffic_rows(answers: Sequence[Answer]) -> list[Row]:
@@ -98,9 +98,9 @@ def usage_rows(answers: Sequence[Answer]) -> list[UsageRow]:
             limits = rule.limits_for(tier)
             met = [one for one in answers if one.caller.tier == tier and rule in one.stream.rules_for(one.caller)]
             if met and all(limit.quota for limit in limits):
-                denied = sum(rule.slug in one.refused_by for one in met)
+                rejected = sum(rule.slug in one.refused_by for one in met)
                 would = _would_refuse(rule, limits, met) if rule.mode == "shadow" else 0
-                rows.append(UsageRow(rule, tier, len(met) - denied - would, denied, would))
+                rows.append(UsageRow(rule, tier, len(met) - rejected - would, rejected, would))
     return rows
 
 

@@ -107,11 +107,11 @@ def _used() -> None:
         start = stored(floor(now(), granularity, now().tzinfo) - width)
         for slug in (SHORT, "evil"):
             UsageBucket.objects.create(
-                rule_slug=slug, tier_slug=SHORT, granularity=granularity, start=start, allowed=1, denied=5
+                rule_slug=slug, tier_slug=SHORT, granularity=granularity, start=start, allowed=1, rejected=5
             )
         if granularity is not Granularity.MINUTE:
             TopPartition.objects.create(
-                rule_slug="evil", granularity=granularity, start=start, partition=SHORT, denied=9
+                rule_slug="evil", granularity=granularity, start=start, partition=SHORT, rejected=9
             )
 
 
@@ -149,7 +149,7 @@ def addresses() -> Iterator[str]:
         ("caller", {"kind": "partition", "value": EVIL}),
         ("explain", {"method": "GET", "path": f"/{EVIL}", "user": user}),
         ("explain", {"method": "GET", "view": EVIL, "scope": EVIL, "ip": EVIL}),
-        ("usagebucket_rule", {"rule": "evil", "client": SHORT, "by": "denied"}),
+        ("usagebucket_rule", {"rule": "evil", "client": SHORT, "by": "rejected"}),
         ("usagebucket_rule", {"rule": SHORT, "tier": SHORT}),
         ("refusals", {"rule": "evil"}),
         ("history_compare", {"from": version - 1, "to": version}),

@@ -101,7 +101,7 @@ def test_one_that_is_known_no_more_leads_to_the_page_that_explains(
 def test_top_partitions_know_older_ones(make_rule: MakeRule) -> None:
     found = digest("user:42")
     hour = stored(floor(now(), Granularity.HOUR, now().tzinfo))
-    TopPartition.objects.create(rule_slug="export", granularity="hour", start=hour, partition=found, denied=7)
+    TopPartition.objects.create(rule_slug="export", granularity="hour", start=hour, partition=found, rejected=7)
     assert caller_of("reference", f"export#{found[:8]}").digest == found
     with pytest.raises(UnknownCaller):
         caller_of("reference", f"other#{found[:8]}")

@@ -177,7 +177,7 @@ class TestWhatAClientChooses:
         rule = make_rule("tenants", {pro: [{"quota": 50}], None: [{"quota": 5}]}, partition_by=[identity])
         TierAssignment.objects.create(tier=pro, partition=f"{identity}:acme", multiplier=3)
         TopPartition.objects.create(
-            rule_slug="tenants", granularity="day", partition=digest(f"{identity}:acme"), allowed=7, denied=0,
+            rule_slug="tenants", granularity="day", partition=digest(f"{identity}:acme"), allowed=7, rejected=0,
             start=stored(datetime.combine(today(), time.min, timezone.get_default_timezone())),
         )  # fmt: skip
         tiers.forget()
@@ -221,11 +221,11 @@ class TestItsOwnLimit:
 
 
 class TestLastDays:
-    def top(self, rule: Rule, value: str, days: int, allowed: int, denied: int, granularity: str = "day") -> None:
+    def top(self, rule: Rule, value: str, days: int, allowed: int, rejected: int, granularity: str = "day") -> None:
         start = datetime.combine(today() - timedelta(days=days), time.min, timezone.get_default_timezone())
         TopPartition.objects.create(
             rule_slug=rule.slug, granularity=granularity, start=stored(start), partition=digest(value), allowed=allowed,
-            denied=denied,
+            rejected=rejected,
         )  # fmt: skip
 
     def sample(self, rule: Rule, value: str, days: int, count: int, minutes: int = 0) -> None:
@@ -257,7 +257,7 @@ class TestLastDays:
         assert (usage["since"], usage["until"]) == (str(today() - timedelta(days=29)), str(today()))
         assert usage["complete"] is False
         shown = [
-            (day["date"], day["rule"], day["requests"], day["allowed"], day["denied"], day["known_from"])
+            (day["date"], day["rule"], day["requests"], day["allowed"], day["rejected"], day["known_from"])
             for day in usage["days"]
         ]
         assert shown == [

@@ -109,12 +109,12 @@ class TestRules:
 class TestUsage:
     def test_buckets_of_one_granularity(self, as_staff: Client) -> None:
         bucket(rule="b", allowed=1, granularity="hour")
-        bucket(rule="a", tier="", allowed=3, denied=2, degraded=1, granularity="hour", partitions=7)
+        bucket(rule="a", tier="", allowed=3, rejected=2, degraded=1, granularity="hour", partitions=7)
         bucket(rule="a", tier="", allowed=3)
         bucket(timedelta(hours=30), granularity="hour")
         found = results(as_staff, "/limits/usage/")
         assert [(row["rule"], row["allowed"]) for row in found] == [("a", 3), ("b", 1)]
-        assert (found[0]["tier"], found[0]["denied"], found[0]["degraded"], found[0]["partitions"]) == ("", 2, 1, 7)
+        assert (found[0]["tier"], found[0]["rejected"], found[0]["degraded"], found[0]["partitions"]) == ("", 2, 1, 7)
         [minute] = results(as_staff, "/limits/usage/", granularity="minute")
         assert (minute["granularity"], minute["partitions"]) == ("minute", None)
         assert len(results(as_staff, "/limits/usage/", period="7d", granularity="hour")) == 3
@@ -177,31 +177,31 @@ class TestUsage:
         assert seen == sorted(set(seen))
 
     def test_totals(self, as_staff: Client) -> None:
-        bucket(allowed=6, denied=3, shadow_denied=1, soft_exceeded=2, degraded=4)
+        bucket(allowed=6, rejected=3, shadow_rejected=1, soft_exceeded=2, degraded=4)
         bucket(timedelta(minutes=6), allowed=10)
         assert results(as_staff, "/limits/usage/totals/", period="1h") == [
-            {"rule": "rule", "tier": "free", "allowed": 16, "denied": 3, "shadow_denied": 1, "soft_exceeded": 2,
+            {"rule": "rule", "tier": "free", "allowed": 16, "rejected": 3, "shadow_rejected": 1, "soft_exceeded": 2,
              "degraded": 4, "refusal_rate": 0.15}
         ]  # fmt: skip
 
 
 class TestPartitions:
-    def top(self, *ago: int, partition: str, allowed: int = 0, denied: int = 0, granularity: str = "hour") -> None:
+    def top(self, *ago: int, partition: str, allowed: int = 0, rejected: int = 0, granularity: str = "hour") -> None:
         for hours in ago:
             TopPartition.objects.create(
                 rule_slug="gone", granularity=granularity, start=moment(timedelta(hours=hours)), partition=partition,
-                allowed=allowed, denied=denied,
+                allowed=allowed, rejected=rejected,
             )  # fmt: skip
 
     def test_the_top_clients_first(self, as_staff: Client) -> None:
-        self.top(1, 2, partition="x", allowed=10, denied=1)
-        self.top(1, partition="y", allowed=15, denied=5)
+        self.top(1, 2, partition="x", allowed=10, rejected=1)
+        self.top(1, partition="y", allowed=15, rejected=5)
         self.top(1, partition="y", allowed=99, granularity="day")
         url = "/limits/rules/gone/partitions/"
-        x, y = ({"partition": "x", "allowed": 20, "denied": 2}, {"partition": "y", "allowed": 15, "denied": 5})
+        x, y = ({"partition": "x", "allowed": 20, "rejected": 2}, {"partition": "y", "allowed": 15, "rejected": 5})
         assert results(as_staff, url) == [x, y]
-        assert results(as_staff, url, by="denied") == [y, x]
-        assert results(as_staff, url, period="30d") == [{"partition": "y", "allowed": 99, "denied": 0}]
+        assert results(as_staff, url, by="rejected") == [y, x]
+        assert results(as_staff, url, period="30d") == [{"partition": "y", "allowed": 99, "rejected": 0}]
 
     @pytest.mark.parametrize(("days", "granularity"), [(0, "hour"), (120, "day")])
     def test_of_all_that_the_period_touches(self, as_staff: Client, days: int, granularity: str) -> None:

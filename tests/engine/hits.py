@@ -2,7 +2,7 @@
 
 Run: python -m tests.engine.hits URL WINDOW PROCESSES HITS APART CASE... Each process makes HITS calls of one charge,
 its clock being APART seconds ahead of the one's before it; nothing comes back within WINDOW seconds. Prints, as JSON,
-for each case how many of the calls were admitted, and what was counted as usage: [allowed, denied].
+for each case how many of the calls were admitted, and what was counted as usage: [allowed, rejected].
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def count(url: str, namespace: str, limit: Limit, processes: int, hits: int, apa
         engine = RedisEngine(client, namespace)
         batches = patiently(lambda: engine.take_usage(now_us=int((time.time() + DAY) * 1_000_000)))
         counts = [count for batch in batches for count in patiently(partial(engine.read_usage, batch))]
-    usage = [sum(count.allowed for count in counts), sum(count.denied for count in counts)]
+    usage = [sum(count.allowed for count in counts), sum(count.rejected for count in counts)]
     return {"admitted": admitted, "usage": usage}
 
 

@@ -33,7 +33,7 @@ def test_held_counts_are_added_once_however_often_they_are_sent(engine: Engine) 
     engine.check([charge], now_us=HOUR, counts=replace(HELD, id="another"), refused=True)
     assert collected(engine) == [
         UsageCount(FIRST - 3, "a|", allowed=4, degraded=4),
-        UsageCount(FIRST, "a|", allowed=3 + 1 + 2 * 4, denied=2, degraded=2),
+        UsageCount(FIRST, "a|", allowed=3 + 1 + 2 * 4, rejected=2, degraded=2),
         UsageCount(FIRST, "b|", allowed=2, soft_exceeded=2, degraded=2),
     ]
 
@@ -70,7 +70,7 @@ def test_letters_of_both_cases_count_alike(outcomes: str) -> None:
     calls = 3 if outcomes.isupper() else 0
     assert counts_of(7, {f"A|PRO\n~B|\n{outcomes}": 3}) == [
         UsageCount(7, "A|PRO", allowed=3, degraded=calls),
-        UsageCount(7, "B|", shadow_denied=3, degraded=calls),
+        UsageCount(7, "B|", shadow_rejected=3, degraded=calls),
     ]
 
 

@@ -145,7 +145,7 @@ def test_every_key_expires(engine: RedisEngine, redis_client: redis.Redis) -> No
     meet(engine, numbered(50) * 2, limit=TWO)
     keys = set(redis_client.scan_iter("*"))
     kinds = {key.split(b":")[2] for key in keys}
-    assert {b"unique", b"hours", b"allowed", b"denied", b"sample", b"sampled"} <= kinds
+    assert {b"unique", b"hours", b"allowed", b"rejected", b"sample", b"sampled"} <= kinds
     assert [key for key in keys if redis_client.ttl(key) <= 0] == []
 
 

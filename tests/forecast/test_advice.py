@@ -69,7 +69,7 @@ def test_an_attack_within_the_period_raises_no_proposal() -> None:
 def test_the_largest_of_all_is_known_where_it_was_no_sample() -> None:
     record(START, {"a": [9]})
     TopPartition.objects.create(
-        rule_slug="search", granularity="hour", start=START, partition="x", allowed=700, denied=77
+        rule_slug="search", granularity="hour", start=START, partition="x", allowed=700, rejected=77
     )
     assert advise(rule(), PERIOD, 0.01).largest == 777
 

@@ -60,8 +60,10 @@ def replayed(log: Path) -> Replayed:
     return replay
 
 
-def record(allowed: int, denied: int, granularity: str = "hour") -> None:
-    UsageBucket.objects.create(rule_slug="pages", granularity=granularity, start=HOUR, allowed=allowed, denied=denied)
+def record(allowed: int, rejected: int, granularity: str = "hour") -> None:
+    UsageBucket.objects.create(
+        rule_slug="pages", granularity=granularity, start=HOUR, allowed=allowed, rejected=rejected
+    )
 
 
 def test_rules_that_cannot_be_read_are_named(

@@ -47,7 +47,7 @@ def test_what_is_recorded_is_what_the_rules_reject(monkeypatch: pytest.MonkeyPat
     for each in cache.current_rules().rules:
         if each.partition_by:
             found = forecast(each, each, last_week().period)
-            recorded = sum(figures.denied + figures.shadow_denied for figures in found.recorded.values())
+            recorded = sum(figures.rejected + figures.shadow_rejected for figures in found.recorded.values())
             assert sum(tier.before.requests.low for tier in found.by_tier) <= recorded
             assert recorded <= sum(tier.before.requests.high for tier in found.by_tier)
             rejected += recorded

@@ -15,12 +15,12 @@ def record(
     *,
     rule: str = "search",
     tier: str = "free",
-    denied: int = 0,
+    rejected: int = 0,
     shares: int = 16,
 ) -> None:
     """Record requests: of each sampled caller so many in each minute from `start` on.
 
-    denied: how many of all were rejected. shares: how many times the sampled requests were counted in all.
+    rejected: how many of all were rejected. shares: how many times the sampled requests were counted in all.
     """
     samples = [
         UsageSample(
@@ -37,6 +37,6 @@ def record(
             tier_slug=tier,
             granularity=granularity,
             start=stored(at),
-            allowed=total - denied,
-            denied=denied,
+            allowed=total - rejected,
+            rejected=rejected,
         )

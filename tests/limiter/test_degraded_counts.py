@@ -34,7 +34,7 @@ def _outage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def counted() -> dict[str, tuple[int, int, int, int]]:
-    """Allowed, denied, denied by a shadow rule, and degraded, by the rule's slug."""
+    """Allowed, rejected, rejected by a shadow rule, and degraded, by the rule's slug."""
     held = usage_buffer.lease()
     if held is None:
         return {}
@@ -45,7 +45,7 @@ def counted() -> dict[str, tuple[int, int, int, int]]:
     for minute, field, calls in held.entries:
         for count in counts_of(minute, {field: calls}):
             slug = count.label.partition("|")[0]
-            figures = (count.allowed, count.denied, count.shadow_denied, count.degraded)
+            figures = (count.allowed, count.rejected, count.shadow_rejected, count.degraded)
             totals[slug] = tuple(map(sum, zip(totals.get(slug, (0, 0, 0, 0)), figures, strict=True)))  # type: ignore[assignment]
     return totals
 

@@ -38,7 +38,7 @@ def ask(path: str = "/", user: User | None = None, **headers: str) -> HttpReques
 
 
 #: What the names of other keys go on with, behind the shard.
-NO_COUNTERS = {*b"version run recent usage hours unique allowed denied sampled sample".split()}
+NO_COUNTERS = {*b"version run recent usage hours unique allowed rejected sampled sample".split()}
 
 
 def outcomes(*requests: HttpRequest) -> list[bool]:

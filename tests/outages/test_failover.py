@@ -91,7 +91,7 @@ def counted() -> dict[str, int]:
     rows = (
         UsageBucket.objects.filter(granularity=UsageBucket.Granularity.MINUTE)
         .values("rule_slug")
-        .annotate(calls=Sum("allowed") + Sum("denied"))
+        .annotate(calls=Sum("allowed") + Sum("rejected"))
     )
     return {path_of(row["rule_slug"]): row["calls"] for row in rows}
 

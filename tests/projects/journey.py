@@ -107,7 +107,7 @@ class Journey:
         self.see(self.address("accessentry", "changelist"), "192.0.2.8")
 
     def meet(self) -> None:
-        """Send requests: by a stranger, by somebody whose quota is doubled, by one who is denied and one who was."""
+        """Send requests: by a stranger, by somebody whose quota is doubled, by one who is rejected and one who was."""
         from django.test import Client
 
         from django_ratelimiter.rules import cache, tiers
@@ -136,7 +136,7 @@ class Journey:
         assert sum(row.allowed for row in rows) == 10
         assert {row.partitions for row in rows} <= {1, 2, 3}  # each tier its own
         tops = TopPartition.objects.filter(rule_slug="hello", granularity="hour")
-        assert sorted((row.allowed, row.denied) for row in tops) == [(1, 0), (3, 2), (6, 2)]
+        assert sorted((row.allowed, row.rejected) for row in tops) == [(1, 0), (3, 2), (6, 2)]
 
     def read_reports(self) -> None:
         """Read each page and each file of the reports."""

@@ -25,7 +25,7 @@ PATHS = ("/one/", "/two/", "/three/")
 CALLERS = 40
 
 #: Worse outcomes of a rule's limits go before the others.
-OUTCOMES = ("allowed", "soft_exceeded", "denied")
+OUTCOMES = ("allowed", "soft_exceeded", "rejected")
 
 
 @dataclass
@@ -52,8 +52,8 @@ class Noted:
         for (label, mode), outcome in worst.items():
             if outcome == "soft_exceeded":
                 self.decided[f"{label} allowed"] += 1
-            elif outcome == "denied" and mode == "shadow":
-                outcome = "shadow_denied"
+            elif outcome == "rejected" and mode == "shadow":
+                outcome = "shadow_rejected"
             self.decided[f"{label} {outcome}"] += 1
             self.decided[f"{label} degraded"] += decision.degraded
 
@@ -79,9 +79,9 @@ class Noted:
 
 def _outcome(result: Any) -> str:
     if result.verdict is None:
-        return "denied" if result.rule.failure_policy == "closed" else "allowed"
+        return "rejected" if result.rule.failure_policy == "closed" else "allowed"
     if not result.verdict.allowed:
-        return "denied"
+        return "rejected"
     return "soft_exceeded" if result.verdict.soft_exceeded else "allowed"
 
 

@@ -101,4 +101,4 @@ def test_tasks_begin_one_after_the_other_and_the_worker_is_free_meanwhile(
     assert {count.label for count in counts} == {"stripe|", "bank|"}
     for label, refused in (("stripe|", False), ("bank|", True)):
         assert sum(count.allowed for count in counts if count.label == label) == TASKS
-        assert (sum(count.denied for count in counts if count.label == label) > 0) is refused
+        assert (sum(count.rejected for count in counts if count.label == label) > 0) is refused

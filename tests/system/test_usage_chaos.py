@@ -30,7 +30,7 @@ from tests.usage.test_crash import Collector
 PROCESSES = 4
 #: After so many requests, every kind of rule has said all that it can say.
 MANY = 10_000
-FIELDS = ("allowed", "denied", "shadow_denied", "soft_exceeded", "degraded")
+FIELDS = ("allowed", "rejected", "shadow_rejected", "soft_exceeded", "degraded")
 DAY = 86_400
 
 
@@ -204,7 +204,7 @@ def test_every_request_is_counted_once(requests: int, server: ServerWith) -> Non
         beyond = {name: counted[f"{label} {name}"] - decided[f"{label} {name}"] for name in FIELDS}
         assert beyond["degraded"] == 0, label
         assert min(beyond.values()) >= 0, (label, beyond)
-        assert beyond["allowed"] + beyond["denied"] + beyond["shadow_denied"] <= lost[label], (label, beyond)
+        assert beyond["allowed"] + beyond["rejected"] + beyond["shadow_rejected"] <= lost[label], (label, beyond)
         assert beyond["soft_exceeded"] <= lost[label], (label, beyond)
 
 
@@ -215,5 +215,5 @@ def assert_kinds_were_met(decided: Counter[str]) -> None:
         assert f"{kind} allowed" in said
         assert f"{kind} degraded" in said
     for kind in ("narrow", "soft", "several", "rough", "refusing"):
-        assert f"{kind} denied" in said
-    assert {"shadow shadow_denied", "soft soft_exceeded"} <= said
+        assert f"{kind} rejected" in said
+    assert {"shadow shadow_rejected", "soft soft_exceeded"} <= said

@@ -95,5 +95,5 @@ def test_a_call_that_is_refused_already_gives_its_receipts_back(engine: Engine) 
 def test_a_call_that_is_refused_already_is_counted_by_its_rules_own_answers(engine: Engine) -> None:
     engine.check([Charge("a", FIVE, usage="a|"), Charge("b", FIVE, 6, usage="b|")], now_us=HOUR, refused=True)
     (batch,) = engine.take_usage(now_us=HOUR + 60_000_000)
-    counts = {count.label: (count.allowed, count.denied) for count in engine.read_usage(batch)}
+    counts = {count.label: (count.allowed, count.rejected) for count in engine.read_usage(batch)}
     assert counts == {"a|": (1, 0), "b|": (0, 1)}

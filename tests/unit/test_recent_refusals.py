@@ -176,7 +176,7 @@ def test_what_a_process_has_refused_by_itself_is_told_with_its_counts(engine: En
     (refusal,) = engine.recent_refusals()
     assert refusal == Refusal(HOUR + 5_000_000, HOUR, 8, "login|free", f"login:{DIGEST}:f86400")
     [batch] = engine.take_usage(now_us=HOUR + 60_000_000)
-    assert [(count.denied, count.allowed) for count in engine.read_usage(batch)] == [(8, 4)]
+    assert [(count.rejected, count.allowed) for count in engine.read_usage(batch)] == [(8, 4)]
 
 
 def test_what_comes_late_is_told_of_its_own_minute(engine: Engine) -> None:

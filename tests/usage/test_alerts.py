@@ -61,18 +61,18 @@ def decided(rule: str, minutes_ago: int = 1, **counts: int) -> None:
     UsageBucket.objects.create(rule_slug=rule, granularity="minute", start=start, **counts)
 
 
-def told_of(rule: str, denied: int, requests: int, minutes: int = 5) -> dict[str, Any]:
-    return {"rule": rule, "denied": denied, "requests": requests, "minutes": minutes}
+def told_of(rule: str, rejected: int, requests: int, minutes: int = 5) -> dict[str, Any]:
+    return {"rule": rule, "rejected": rejected, "requests": requests, "minutes": minutes}
 
 
 def test_a_rule_that_refuses_much_is_told_of_until_it_refuses_clearly_less(
     sent: Sent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for denied, told in ((50, 0), (51, 1), (99, 1), (45, 1), (51, 1), (37, 1), (51, 2)):
-        decided("strict", denied=denied, allowed=100 - denied)
-        decided("mild", denied=10, allowed=90)
+    for rejected, told in ((50, 0), (51, 1), (99, 1), (45, 1), (51, 1), (37, 1), (51, 2)):
+        decided("strict", rejected=rejected, allowed=100 - rejected)
+        decided("mild", rejected=10, allowed=90)
         send_alerts(NOTHING, Thresholds())
-        assert len(sent) == told, denied
+        assert len(sent) == told, rejected
     assert sent[0] == told_of("strict", 51, 100)
     [record, _] = caplog.records
     assert record.getMessage() == "Rule strict rejected 51 of 100 requests in 5 minutes."
@@ -80,7 +80,7 @@ def test_a_rule_that_refuses_much_is_told_of_until_it_refuses_clearly_less(
 
 
 def test_no_requests_end_it_and_few_begin_nothing(sent: Sent) -> None:
-    decided("rare", denied=99)
+    decided("rare", rejected=99)
     send_alerts(NOTHING, Thresholds())
     assert sent == []
     send_alerts(NOTHING, Thresholds(least=99))
@@ -92,10 +92,10 @@ def test_no_requests_end_it_and_few_begin_nothing(sent: Sent) -> None:
 
 def test_minutes_are_added_up_for_all_tiers_and_others_are_left_out(sent: Sent) -> None:
     for minute in (0, 1, 3, 4):  # this minute has not ended, and the fourth is too long ago
-        decided("spread", minute, denied=60, tier_slug="free")
+        decided("spread", minute, rejected=60, tier_slug="free")
     start = UsageBucket.objects.order_by("-start")[1].start
-    UsageBucket.objects.create(rule_slug="spread", tier_slug="pro", start=start, allowed=100, shadow_denied=20)
-    UsageBucket.objects.create(rule_slug="spread", granularity="hour", start=start, denied=1_000)
+    UsageBucket.objects.create(rule_slug="spread", tier_slug="pro", start=start, allowed=100, shadow_rejected=20)
+    UsageBucket.objects.create(rule_slug="spread", granularity="hour", start=start, rejected=1_000)
     send_alerts(NOTHING, Thresholds(minutes=3, percent=50))
     assert sent == []  # 120 of 240
     send_alerts(NOTHING, Thresholds(minutes=3, percent=49.9))
@@ -103,7 +103,7 @@ def test_minutes_are_added_up_for_all_tiers_and_others_are_left_out(sent: Sent) 
 
 
 def test_what_a_rule_in_shadow_would_refuse_is_no_refusal(sent: Sent) -> None:
-    decided("trial", shadow_denied=1_000)
+    decided("trial", shadow_rejected=1_000)
     send_alerts(NOTHING, Thresholds())
     assert sent == []
 
@@ -163,7 +163,7 @@ def test_watching_where_nothing_waits(sent: Sent) -> None:
 
 
 def test_marks_come_from_whoever_runs_it(sent: Sent) -> None:
-    decided("strict", denied=30, allowed=70)
+    decided("strict", rejected=30, allowed=70)
     collect_usage()
     assert sent == []
     call_command("ratelimit", "collect", "--percent=20", "--minutes=2", "--least=50", stdout=StringIO())
@@ -177,7 +177,7 @@ def test_marks_that_measure_nothing_are_refused(wrong: str) -> None:
 
 
 def test_all_requests_are_a_share_that_may_be_a_mark(sent: Sent) -> None:
-    decided("strict", denied=100)
+    decided("strict", rejected=100)
     send_alerts(NOTHING, Thresholds(percent=100))
     assert sent == []  # no rule refuses more
 
@@ -211,7 +211,7 @@ def test_what_begins_while_another_one_looks_is_told_of_once(sent: Sent, monkeyp
         found = list(read(minutes))
         with monkeypatch.context() as patch:
             patch.setattr(alerts, "_refusal_rates", read)
-            decided("strict", denied=60, allowed=40)
+            decided("strict", rejected=60, allowed=40)
             send_alerts(NOTHING, Thresholds())  # the other one
         return found
 

@@ -43,7 +43,7 @@ def decide(engine: Engine, usage: str = "rule|free", times: int = 1, minute: int
 
 
 def rows() -> list[tuple[object, ...]]:
-    fields = ("rule_slug", "tier_slug", "allowed", "denied", "shadow_denied", "soft_exceeded")
+    fields = ("rule_slug", "tier_slug", "allowed", "rejected", "shadow_rejected", "soft_exceeded")
     minutes = UsageBucket.objects.filter(granularity="minute")
     return list(minutes.order_by("start", "rule_slug", "tier_slug").values_list(*fields))
 

@@ -121,10 +121,10 @@ def decide(decided: Outcomes, minute: int = 0, times: int = 5) -> None:
 def collected() -> Outcomes:
     """What the usage buckets hold, the same at every granularity."""
     fields = ("granularity", "rule_slug", "tier_slug")
-    sums = UsageBucket.objects.order_by().values_list(*fields).annotate(Sum("allowed"), Sum("denied"))
+    sums = UsageBucket.objects.order_by().values_list(*fields).annotate(Sum("allowed"), Sum("rejected"))
     outcomes: dict[str, Outcomes] = {granularity: Counter() for granularity in UsageBucket.Granularity.values}
-    for granularity, rule, tier, allowed, denied in sums:
-        outcomes[granularity] += Counter({(f"{rule}|{tier}", True): allowed, (f"{rule}|{tier}", False): denied})
+    for granularity, rule, tier, allowed, rejected in sums:
+        outcomes[granularity] += Counter({(f"{rule}|{tier}", True): allowed, (f"{rule}|{tier}", False): rejected})
     assert outcomes["minute"] == outcomes["hour"] == outcomes["day"]
     return outcomes["minute"]
 

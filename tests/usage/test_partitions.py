@@ -52,7 +52,7 @@ def partitions(granularity: str, label: str = "rule|free") -> list[tuple[datetim
 def top_partitions(granularity: str) -> dict[datetime, dict[str, tuple[int, int]]]:
     found: dict[datetime, dict[str, tuple[int, int]]] = {}
     for row in TopPartition.objects.filter(granularity=granularity).order_by("start", "partition"):
-        found.setdefault(row.start, {})[row.partition] = row.allowed, row.denied
+        found.setdefault(row.start, {})[row.partition] = row.allowed, row.rejected
     return found
 
 

@@ -122,16 +122,16 @@ def decide(engine: MemoryEngine, at: datetime, chance: random.Random) -> list[To
 
 
 def degraded(engine: MemoryEngine, at: datetime, number: int) -> list[Told]:
-    """A request that a process had denied by itself, which its next call tells."""
+    """A request that a process had rejected by itself, which its next call tells."""
     field = "hourly|pro\nD"
     engine.check([], counts=UsageCarry(str(number), ((int(at.timestamp()) // 60, field, 1),)))
-    return [Told(at, "hourly", "pro", None, Figures(denied=1, degraded=1))]
+    return [Told(at, "hourly", "pro", None, Figures(rejected=1, degraded=1))]
 
 
 def figures_of(rule: str, allowed: bool, soft_exceeded: bool) -> Figures:
     if allowed:
         return Figures(allowed=1, soft_exceeded=int(soft_exceeded))
-    return Figures(shadow_denied=1) if rule == "shadow" else Figures(denied=1)
+    return Figures(shadow_rejected=1) if rule == "shadow" else Figures(rejected=1)
 
 
 def recount(told: Iterable[Told], key: Callable[[Told], Hashable]) -> dict[Hashable, Figures]:
@@ -253,6 +253,6 @@ def compare_partitions(scene: Scene) -> None:
         }
     sums = recount((each for each in scene.told if each.rule == "soft"), lambda each: each.partition)
     top_partitions = partitions.top_partitions(scene.period, "soft")
-    assert {each.partition: (each.allowed, each.denied) for each in top_partitions} == {
-        partition: (figures.allowed, figures.denied) for partition, figures in sums.items()
+    assert {each.partition: (each.allowed, each.rejected) for each in top_partitions} == {
+        partition: (figures.allowed, figures.rejected) for partition, figures in sums.items()
     }

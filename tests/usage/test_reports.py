@@ -35,14 +35,14 @@ def hours(count: float) -> Period:
 @pytest.mark.django_db
 class TestTotals:
     def test_by_rule_and_tier(self, django_assert_num_queries: Queries) -> None:
-        add(0, allowed=1, denied=2, shadow_denied=3, soft_exceeded=1)
+        add(0, allowed=1, rejected=2, shadow_rejected=3, soft_exceeded=1)
         add(1, allowed=10)
-        add(1, tier="", denied=5)
+        add(1, tier="", rejected=5)
         add(1, rule="other", allowed=7)
         with django_assert_num_queries(4):  # three for what there is to read
             assert totals.totals(hours(1)) == [
                 Total("other", "free", Figures(allowed=7)),
-                Total("rule", "", Figures(denied=5)),
+                Total("rule", "", Figures(rejected=5)),
                 Total("rule", "free", Figures(11, 2, 3, 1)),
             ]
 
@@ -74,7 +74,7 @@ def test_most_partitions_of_a_day_that_the_period_touches(most: int) -> None:
 
 
 def test_figures() -> None:
-    figures = Figures(allowed=6, denied=3, shadow_denied=1, soft_exceeded=2)
+    figures = Figures(allowed=6, rejected=3, shadow_rejected=1, soft_exceeded=2)
     assert (figures.requests, figures.refusal_rate) == (10, 0.3)
     assert Figures().refusal_rate is None
     assert figures + figures == Figures(12, 6, 2, 4)
@@ -98,7 +98,7 @@ def test_steps(length: float, granularity: Granularity) -> None:
 class TestSeries:
     def test_minutes(self, django_assert_num_queries: Queries) -> None:
         add(0, allowed=1)
-        add(0, rule="other", denied=2)
+        add(0, rule="other", rejected=2)
         add(2, allowed=4)
         with django_assert_num_queries(4):  # three for what there is to read
             points = totals.series(hours(0.05))
@@ -211,7 +211,7 @@ class TestChart:
         bars = chart.draw(self.points(Figures(40, 20, 20), Figures())).bars
         assert [tuple(part) for part in bars[0].segments] == [
             ("allowed", "50.0000%", "50.0000%"),
-            ("denied", "25.0000%", "25.0000%"),
+            ("rejected", "25.0000%", "25.0000%"),
             ("shadow", "0.0000%", "25.0000%"),
         ]
         assert bars[1].segments == []

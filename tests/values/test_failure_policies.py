@@ -39,7 +39,7 @@ def test_a_new_policy_does_what_it_states(monkeypatch: pytest.MonkeyPatch, refus
     decision = decide([result], NO_VERSION, degraded=True)
     assert result.refuses is decision.unavailable is refuses
     assert decision.allowed is fallback._admits(result) is decorators._passes(result) is not refuses
-    assert prometheus._labels(result)[2] == ("denied" if refuses else "allowed")
+    assert prometheus._labels(result)[2] == ("rejected" if refuses else "allowed")
 
 
 def test_a_policy_that_nobody_has_described_is_in_no_rule() -> None:

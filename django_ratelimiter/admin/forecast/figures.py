@@ -146,7 +146,7 @@ def _period(request: HttpRequest, name: str, forecast: Forecast, tiers: Mapping[
 def _recorded(forecast: Forecast) -> dict[str, str]:
     """Return what the current rule has rejected by this forecast, and what was counted."""
     sums = [sum(tier.before.requests[level] for tier in forecast.by_tier) for level in range(3)]
-    counted = sum(figures.denied + figures.shadow_denied for figures in forecast.recorded.values())
+    counted = sum(figures.rejected + figures.shadow_rejected for figures in forecast.recorded.values())
     return {"counted": units(counted), "forecast": _range(Range(*sums))}
 
 

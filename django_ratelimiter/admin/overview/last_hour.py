@@ -24,8 +24,8 @@ class RejectingRule(NamedTuple):
 
     slug: str
     allowed: int
-    denied: int
-    shadow_denied: int
+    rejected: int
+    shadow_rejected: int
     by_minute: list[int]
 
 
@@ -39,8 +39,8 @@ class LastHour(NamedTuple):
     period: Period
     by_minute: list[int]
     allowed: int
-    denied: int
-    shadow_denied: int
+    rejected: int
+    shadow_rejected: int
     degraded: int
     rules: list[RejectingRule]
 
@@ -51,7 +51,7 @@ class RejectedClient(NamedTuple):
     rule_slug: str
     partition: str
     allowed: int
-    denied: int
+    rejected: int
 
 
 def read_last_hour() -> LastHour:
@@ -60,7 +60,7 @@ def read_last_hour() -> LastHour:
     rows = UsageBucket.objects.order_by().filter(
         granularity=Granularity.MINUTE, start__gte=stored(period.start), start__lt=stored(period.end)
     )
-    together = {"allowed": 0, "denied": 0, "shadow_denied": 0, "degraded": 0}
+    together = {"allowed": 0, "rejected": 0, "shadow_rejected": 0, "degraded": 0}
     by_minute = [0] * MINUTES
     for start, *sums in rows.values_list("start").annotate(*map(Sum, together)):
         for name, amount in zip(together, sums, strict=True):
@@ -72,28 +72,32 @@ def read_last_hour() -> LastHour:
 def read_rejected_clients() -> list[RejectedClient]:
     """Return the clients with most rejected requests in this hour and the one before, as far as known. One query."""
     start = floor(last(HOUR).start, Granularity.HOUR, timezone.get_default_timezone())
-    rows = TopPartition.objects.order_by().filter(granularity=Granularity.HOUR, start__gte=stored(start), denied__gt=0)
-    sums = rows.values_list("rule_slug", "partition").annotate(sum_allowed=Sum("allowed"), sum_denied=Sum("denied"))
-    found = sums.order_by("-sum_denied", "rule_slug", "partition")[:MAX_CLIENTS]
-    return [RejectedClient(slug, partition, int(allowed), int(denied)) for slug, partition, allowed, denied in found]
+    rows = TopPartition.objects.order_by().filter(
+        granularity=Granularity.HOUR, start__gte=stored(start), rejected__gt=0
+    )
+    sums = rows.values_list("rule_slug", "partition").annotate(sum_allowed=Sum("allowed"), sum_rejected=Sum("rejected"))
+    found = sums.order_by("-sum_rejected", "rule_slug", "partition")[:MAX_CLIENTS]
+    return [
+        RejectedClient(slug, partition, int(allowed), int(rejected)) for slug, partition, allowed, rejected in found
+    ]
 
 
 def _rules(rows: QuerySet[UsageBucket], period: Period) -> list[RejectingRule]:
     """Return the rules with most rejected requests. Two queries."""
-    rejecting = rows.filter(Q(denied__gt=0) | Q(shadow_denied__gt=0)).values_list("rule_slug")
-    ranked = rejecting.annotate(sum_denied=Sum("denied"), sum_shadow=Sum("shadow_denied"))
-    slugs = [slug for slug, *_ in ranked.order_by("-sum_denied", "-sum_shadow", "rule_slug")[:MAX_RULES]]
+    rejecting = rows.filter(Q(rejected__gt=0) | Q(shadow_rejected__gt=0)).values_list("rule_slug")
+    ranked = rejecting.annotate(sum_rejected=Sum("rejected"), sum_shadow=Sum("shadow_rejected"))
+    slugs = [slug for slug, *_ in ranked.order_by("-sum_rejected", "-sum_shadow", "rule_slug")[:MAX_RULES]]
     found = {slug: RejectingRule(slug, 0, 0, 0, [0] * MINUTES) for slug in slugs}
     per_minute = rows.filter(rule_slug__in=slugs).values_list("rule_slug", "start")
-    sums = per_minute.annotate(Sum("allowed"), Sum("denied"), Sum("shadow_denied"))
-    for slug, start, allowed, denied, shadow_denied in sums:
+    sums = per_minute.annotate(Sum("allowed"), Sum("rejected"), Sum("shadow_rejected"))
+    for slug, start, allowed, rejected, shadow_rejected in sums:
         rule = found[slug]
-        rule.by_minute[_minute(start, period)] += int(denied) + int(shadow_denied)
+        rule.by_minute[_minute(start, period)] += int(rejected) + int(shadow_rejected)
         found[slug] = RejectingRule(
             slug,
             rule.allowed + int(allowed),
-            rule.denied + int(denied),
-            rule.shadow_denied + int(shadow_denied),
+            rule.rejected + int(rejected),
+            rule.shadow_rejected + int(shadow_rejected),
             rule.by_minute,
         )
     return list(found.values())

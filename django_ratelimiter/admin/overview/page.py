@@ -44,8 +44,8 @@ class RuleRow(NamedTuple):
     url: str
     report_url: str
     allowed: str
-    denied: str
-    shadow_denied: str
+    rejected: str
+    shadow_rejected: str
     bars: list[SparkBar]
     in_words: str
 
@@ -59,7 +59,7 @@ class ClientRow(NamedTuple):
     rule: str
     rule_url: str
     allowed: str
-    denied: str
+    rejected: str
 
 
 def overview_context(request: HttpRequest) -> dict[str, Any]:
@@ -162,16 +162,16 @@ def _hour(hour: LastHour, links: RuleLinks, viewer: Viewer) -> dict[str, Any]:
         "hour_bars": last_hour.bars(hour.by_minute, _labels(times, hour.by_minute)),
         "hour_most": number(max(hour.by_minute)),
         "allowed": number(hour.allowed),
-        "denied": number(hour.denied),
-        "shadow_denied": number(hour.shadow_denied) if hour.shadow_denied else "",
+        "rejected": number(hour.rejected),
+        "shadow_rejected": number(hour.shadow_rejected) if hour.shadow_rejected else "",
         "rules": [
             RuleRow(
                 links.name(rule.slug),
                 links.url(rule.slug),
                 links.report_url(rule.slug),
                 number(rule.allowed),
-                number(rule.denied),
-                number(rule.shadow_denied),
+                number(rule.rejected),
+                number(rule.shadow_rejected),
                 last_hour.bars(rule.by_minute, _labels(times, rule.by_minute)),
                 _("At most %s in a minute") % number(max(rule.by_minute)),
             )
@@ -191,9 +191,9 @@ def _clients(links: RuleLinks, viewer: Viewer) -> list[ClientRow]:
             names.get(client.partition, ""),
             viewer.digest_url(client.partition, rule=client.rule_slug),
             links.name(client.rule_slug),
-            links.report_url(client.rule_slug, by="denied"),
+            links.report_url(client.rule_slug, by="rejected"),
             number(client.allowed),
-            number(client.denied),
+            number(client.rejected),
         )
         for client in found
     ]

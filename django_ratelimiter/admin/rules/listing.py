@@ -98,7 +98,7 @@ def usage_today(slugs: Iterable[str]) -> Mapping[str, Mapping[int, Figures]]:
     rows = UsageBucket.objects.filter(
         granularity=Granularity.HOUR, start__gte=stored(midnight), rule_slug__in=list(slugs)
     )
-    sums = {f"sum_{name}": Sum(name) for name in ("allowed", "denied", "shadow_denied")}
+    sums = {f"sum_{name}": Sum(name) for name in ("allowed", "rejected", "shadow_rejected")}
     found: dict[str, dict[int, Figures]] = defaultdict(dict)
     for slug, start, *figures in rows.order_by().values_list("rule_slug", "start").annotate(**sums):
         hour = int((aware(start) - midnight).total_seconds() // 3_600)
@@ -107,7 +107,7 @@ def usage_today(slugs: Iterable[str]) -> Mapping[str, Mapping[int, Figures]]:
 
 
 class _Part(NamedTuple):
-    """A part of an hour in the small chart. kind: "allowed", "denied" or "would"."""
+    """A part of an hour in the small chart. kind: "allowed", "rejected" or "would"."""
 
     kind: str
     x: str
@@ -125,8 +125,8 @@ def _today(rule: Rule, hours: Mapping[int, Figures], site: str) -> SafeString:
     context = {
         "count": together.requests,
         "requests": number(together.requests) if together.requests else "",
-        "denied": number(together.denied) if together.denied else "",
-        "shadow_denied": number(together.shadow_denied) if together.shadow_denied else "",
+        "rejected": number(together.rejected) if together.rejected else "",
+        "shadow_rejected": number(together.shadow_rejected) if together.shadow_rejected else "",
         "parts": _parts(hours),
         "width": str(_STEP * max([24, *(hour + 1 for hour in hours)])),
         "height": str(_HEIGHT),
@@ -142,8 +142,8 @@ def _parts(hours: Mapping[int, Figures]) -> list[_Part]:
         base = float(_HEIGHT)
         for kind, amount in (
             ("allowed", figures.allowed),
-            ("denied", figures.denied),
-            ("would", figures.shadow_denied),
+            ("rejected", figures.rejected),
+            ("would", figures.shadow_rejected),
         ):
             if amount:
                 height = _HEIGHT * amount / highest

@@ -69,8 +69,8 @@ def _figures(figures: Figures) -> Row:
     return {
         "requests": figures.requests,
         "allowed": figures.allowed,
-        "denied": figures.denied,
-        "shadow_denied": figures.shadow_denied,
+        "rejected": figures.rejected,
+        "shadow_rejected": figures.shadow_rejected,
         "soft_exceeded": figures.soft_exceeded,
         "degraded": figures.degraded,
         "refusal_rate": figures.refusal_rate,
@@ -100,7 +100,7 @@ TABLES: Final[dict[str, tuple[tuple[str, ...], Callable[[Report], list[Row]]]]] 
     "clients": (("start", "end", "partitions"), _clients),
     "day": (("hour", "average_requests"), _day),
     "busiest": (("start", "end", *_COUNTS), lambda report: _points(report.busiest)),
-    "top": (("partition", "allowed", "denied"), _top_partitions),
+    "top": (("partition", "allowed", "rejected"), _top_partitions),
 }
 
 

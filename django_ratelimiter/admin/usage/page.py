@@ -22,7 +22,7 @@ from ...usage.reports.partitions import TopPartitionRow
 from ...usage.reports.totals import Figures, Total
 from ...usage.times import now
 from ..names import names_in_words
-from .report import BY_DENIED, Report
+from .report import BY_REJECTED, Report
 
 #: The parameters that links keep.
 LINK_PARAMETERS: Final = ("period", "since", "until", "rule", "tier", "by", "client")
@@ -36,8 +36,8 @@ class FigureRow(NamedTuple):
 
     requests: str
     allowed: str
-    denied: str
-    shadow_denied: str
+    rejected: str
+    shadow_rejected: str
     soft_exceeded: str
     degraded: str
     rate: str
@@ -113,7 +113,7 @@ def page_context(request: HttpRequest, report: Report, names: Names) -> dict[str
         "rows": _rows(request, report, names),
         "together": _figure_row(together, _together_before(report)),
         "before": report.period.before if report.before is not None else None,
-        "has_shadow": bool(together.shadow_denied),
+        "has_shadow": bool(together.shadow_rejected),
         "has_soft": bool(together.soft_exceeded),
         "has_degraded": bool(together.degraded),
         "has_clients": bool(report.most_clients),
@@ -160,18 +160,18 @@ def _clients(request: HttpRequest, report: Report) -> dict[str, Any]:
         "clients": [(chart.span(each.period), chart.number(each.partitions or 0)) for each in counts],
         "top_partitions": [(*_top_row(each), known.get(each.partition, "")) for each in report.top_partitions],
         "top_partitions_in": report.top_partitions_in,
-        "by_denied": report.by_denied,
+        "by_rejected": report.by_rejected,
         "client": report.client,
         "search_result": report.search_result and _top_row(report.search_result),
         "search_url": report_url(request, "client", client=None),
         "by_requests_url": report_url(request, "rule", by=None),
-        "by_denied_url": report_url(request, "rule", by=BY_DENIED),
+        "by_rejected_url": report_url(request, "rule", by=BY_REJECTED),
         "rule_downloads": {table: _downloads(request, table) for table in ("clients", "top")},
     }
 
 
 def _top_row(row: TopPartitionRow) -> tuple[str, str, str]:
-    return row.partition, chart.number(row.allowed), chart.number(row.denied)
+    return row.partition, chart.number(row.allowed), chart.number(row.rejected)
 
 
 def _hours(report: Report) -> dict[str, Any]:
@@ -194,8 +194,8 @@ def _figure_row(figures: Figures, before: Figures | None = None, clients: int | 
     return FigureRow(
         chart.number(figures.requests),
         chart.number(figures.allowed),
-        chart.number(figures.denied),
-        chart.number(figures.shadow_denied),
+        chart.number(figures.rejected),
+        chart.number(figures.shadow_rejected),
         chart.number(figures.soft_exceeded),
         chart.number(figures.degraded),
         _("%s %%") % number_format(round(rate, 1), decimal_pos=1) if figures.requests else "\u2013",

@@ -16,7 +16,7 @@ from ...usage.reports.totals import Figures, Freshness, Point, Total
 from ...usage.times import Granularity
 
 #: The order of the top partitions: the value of "by" in a URL.
-BY_DENIED: Final = "denied"
+BY_REJECTED: Final = "rejected"
 
 
 class Report:
@@ -29,7 +29,7 @@ class Report:
     def __init__(
         self, period: Period, rule: str | None = None, tier: str | None = None, by: str = "", client: str = ""
     ) -> None:
-        self.rule, self.tier, self.by_denied, self.client = rule, tier, by == BY_DENIED, client
+        self.rule, self.tier, self.by_rejected, self.client = rule, tier, by == BY_REJECTED, client
         self._coverage = read_coverage()
         self.requested_period, self.period = period, self._coverage.widen(period)
 
@@ -93,7 +93,7 @@ class Report:
         """The top partitions of the rule, of any tier; empty for all rules."""
         if self.rule is None:
             return []
-        return clients.top_partitions(self.period, self.rule, by_denied=self.by_denied, coverage=self._coverage)
+        return clients.top_partitions(self.period, self.rule, by_rejected=self.by_rejected, coverage=self._coverage)
 
     @cached_property
     def search_result(self) -> TopPartitionRow | None:

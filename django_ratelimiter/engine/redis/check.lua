@@ -8,7 +8,7 @@
 -- KEYS[1]  the version key, "{namespace:SHARD}:version"
 -- KEYS[2…] where there are more keys than the counters: "usage:MINUTE" of this minute, and "recent"; then the counters
 --          of the charges, then those of the refunds; then for each note what it needs of "unique:HOUR:LABEL" and
---          "hours", "allowed:HOUR:RULE" and "denied:HOUR:RULE", "sample:MINUTE" and "sampled"; then "held:ID", unless
+--          "hours", "allowed:HOUR:RULE" and "rejected:HOUR:RULE", "sample:MINUTE" and "sampled"; then "held:ID", unless
 --          the ID is empty, and "usage:MINUTE" of each held count. The caller guesses the time: where the minute is
 --          not that of the clock, nothing is done
 -- ARGV[1]  the caller's version, "EPOCH:NUMBER"; empty = do not compare

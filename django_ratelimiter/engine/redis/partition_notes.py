@@ -51,7 +51,7 @@ def keys_of(flags: int, weighs: bool, label: str, minute: int) -> list[str]:
         names += f"unique:{hour}:{label}", "hours"
     if weighs:
         rule = rule_of(label)
-        names += f"allowed:{hour}:{rule}", f"denied:{hour}:{rule}"
+        names += f"allowed:{hour}:{rule}", f"rejected:{hour}:{rule}"
     if flags & IS_SAMPLED:
         names += f"sample:{minute}", "sampled"
     return names

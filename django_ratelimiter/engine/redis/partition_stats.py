@@ -65,7 +65,7 @@ class RedisPartitions:
         return sums
 
     def top_partitions(self, asked: Sequence[Hour], most: int) -> list[dict[str, tuple[int, int]]]:
-        """Return the top partitions of these hours and rules, with estimates of their allowed and denied requests."""
+        """Return the top partitions of these hours and rules, with estimates of their allowed and rejected requests."""
         weights: list[dict[str, list[int]]] = [{} for _ in asked]
         for shard in self._shards():
             keys = [(place, side, key) for place, each in enumerate(asked) for side, key in self._sets(shard, each)]
@@ -120,9 +120,11 @@ class RedisPartitions:
         return self._encoder._prefix(shard)
 
     def _sets(self, shard: int, each: Hour) -> list[tuple[int, str]]:
-        """Return the two sorted sets of an hour and rule: allowed requests, and denied ones."""
+        """Return the two sorted sets of an hour and rule: allowed requests, and rejected ones."""
         hour, rule = each
-        return [(side, f"{self._prefix(shard)}{name}:{hour}:{rule}") for side, name in enumerate(("allowed", "denied"))]
+        return [
+            (side, f"{self._prefix(shard)}{name}:{hour}:{rule}") for side, name in enumerate(("allowed", "rejected"))
+        ]
 
     def _members(self, shard: int, name: str) -> Callable[[Redis], list[str]]:
         return lambda client: [text_of(member) for member in client.smembers(f"{self._prefix(shard)}{name}")]

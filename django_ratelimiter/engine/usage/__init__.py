@@ -1,7 +1,7 @@
 """The encoding of usage: one count per minute for each set of labels and the outcomes of their charges.
 
 A field is the labels of a call's charges, one per line, then a line with a letter for each charge: `a` allowed by its
-rule, `s` allowed beyond its soft quota, `d` denied by its rule; in capitals if a process decided without the
+rule, `s` allowed beyond its soft quota, `d` rejected by its rule; in capitals if a process decided without the
 engine. A shadow charge's label starts with `~`; a charge that is not counted has an empty line.
 
 A named field also has a line, after a tab, for each counter that rejected the call. It is used for the list of recent
@@ -116,7 +116,7 @@ def counts_of(minute: int, fields: Mapping[str, int]) -> list[UsageCount]:
 
 
 def _add(counts: list[int], outcome: str, shadow: bool, calls: int) -> None:
-    """counts: allowed, denied, shadow_denied, soft_exceeded."""
+    """counts: allowed, rejected, shadow_rejected, soft_exceeded."""
     if outcome == "d":
         counts[2 if shadow else 1] += calls
     else:

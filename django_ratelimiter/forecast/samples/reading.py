@@ -138,7 +138,7 @@ class Seconds(dict[Minute, int]):
 def largest(source: Source) -> int | None:
     """Return the most requests of any caller in one hour, sampled or not; `None` = not known. One query."""
     rows = TopPartition.objects.filter(_within(source, "start"), rule_slug=source.rule, granularity=Granularity.HOUR)
-    found: int | None = rows.aggregate(most=Max(F("allowed") + F("denied")))["most"]
+    found: int | None = rows.aggregate(most=Max(F("allowed") + F("rejected")))["most"]
     return found
 
 
@@ -147,7 +147,7 @@ def _shared(source: Source) -> Iterator[CallerMinutes]:
     rows: QuerySet[Any, Any] = UsageBucket.objects.filter(
         _within(source, "start"), rule_slug=source.rule, granularity=Granularity.MINUTE
     ).order_by()
-    summed = rows.values("start").annotate(requests=Sum(F("allowed") + F("denied") + F("shadow_denied")))
+    summed = rows.values("start").annotate(requests=Sum(F("allowed") + F("rejected") + F("shadow_rejected")))
     found = dict(summed.values_list("start", "requests"))
     if found:
         yield CallerMinutes("", "", [*found], [*map(int, found.values())])

@@ -53,13 +53,13 @@ class RefusalRate(NamedTuple):
     """The requests that a rule decided in some minutes, and how many of them it rejected."""
 
     rule: str
-    denied: int
+    rejected: int
     requests: int
 
     @property
     def percent(self) -> float:
         """Return the rejected share in percent."""
-        return 100 * self.denied / self.requests if self.requests else 0.0
+        return 100 * self.rejected / self.requests if self.requests else 0.0
 
 
 def now() -> datetime:
@@ -91,10 +91,10 @@ def _alert_if_behind(lag: Lag, thresholds: Thresholds) -> None:
 
 
 def _send_refusal_rate(rate: RefusalRate, minutes: int) -> None:
-    rule, denied, requests = rate
+    rule, rejected, requests = rate
     text = "Rule %s rejected %d of %d requests in %d minutes."
-    logger.warning(text, visible(rule), denied, requests, minutes, extra={"rule": visible(rule)})
-    refusal_rate_exceeded.send_robust(RefusalRate, rule=rule, denied=denied, requests=requests, minutes=minutes)
+    logger.warning(text, visible(rule), rejected, requests, minutes, extra={"rule": visible(rule)})
+    refusal_rate_exceeded.send_robust(RefusalRate, rule=rule, rejected=rejected, requests=requests, minutes=minutes)
 
 
 def _refusal_rates(minutes: int) -> Iterator[RefusalRate]:
@@ -108,7 +108,7 @@ def _refusal_rates(minutes: int) -> Iterator[RefusalRate]:
     sums = (
         rows.order_by()
         .values("rule_slug")
-        .annotate(refused=Sum("denied"), met=Sum(F("allowed") + F("denied") + F("shadow_denied")))
+        .annotate(refused=Sum("rejected"), met=Sum(F("allowed") + F("rejected") + F("shadow_rejected")))
     )
     for row in sums:
         yield RefusalRate(row["rule_slug"], int(row["refused"]), int(row["met"]))

@@ -84,7 +84,7 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
             failed += 1
         else:
             batches += added
-            requests += added * sum(count.allowed + count.denied + count.shadow_denied for count in counts)
+            requests += added * sum(count.allowed + count.rejected + count.shadow_rejected for count in counts)
     try:
         collect_partitions(engine, database, lambda: progress(len(waiting), len(waiting)))
     except (OperationalError, InterfaceError):

@@ -35,7 +35,7 @@ MAX_AT_ONCE: Final = 50_000
 HOUR: Final[str] = Granularity.HOUR
 DAY: Final[str] = Granularity.DAY
 
-#: Allowed and denied, by partition.
+#: Allowed and rejected, by partition.
 Weights = Mapping[str, tuple[int, int]]
 
 
@@ -135,34 +135,34 @@ def _day_sums(database: str, rule: str, hour: int, day: datetime) -> Weights:
     """Return the sums of the hours of a day."""
     starts = {starts_of(each * 60)[HOUR] for each in range(hour - 26, hour + 27) if starts_of(each * 60)[DAY] == day}
     rows = TopPartition.objects.using(database).filter(rule_slug=rule, granularity=HOUR, start__in=starts)
-    sums = rows.order_by().values_list("partition").annotate(Sum("allowed"), Sum("denied"))
-    return {partition: (allowed, denied) for partition, allowed, denied in sums}
+    sums = rows.order_by().values_list("partition").annotate(Sum("allowed"), Sum("rejected"))
+    return {partition: (allowed, rejected) for partition, allowed, rejected in sums}
 
 
 def _merge_top(database: str, rule: str, granularity: str, start: datetime, weights: Weights) -> bool:
     """Store the top partitions of these and the stored ones; return whether any row changed."""
     rows = TopPartition.objects.using(database).filter(rule_slug=rule, granularity=granularity, start=start)
-    before = {partition: (allowed, denied) for partition, allowed, denied in rows.values_list(*_WEIGHTS)}
+    before = {partition: (allowed, rejected) for partition, allowed, rejected in rows.values_list(*_WEIGHTS)}
     both = dict(before)
-    for partition, (allowed, denied) in weights.items():
+    for partition, (allowed, rejected) in weights.items():
         had = before.get(partition, (0, 0))
-        both[slug(partition, 200)] = max(allowed, had[0]), max(denied, had[1])
+        both[slug(partition, 200)] = max(allowed, had[0]), max(rejected, had[1])
     after = merge_top(both, MAX_PARTITIONS)
     if after == before:
         return False
     rows.filter(partition__in=before.keys() - after.keys()).delete()
     changed = [
         TopPartition(
-            rule_slug=rule, granularity=granularity, start=start, partition=partition, allowed=pair[0], denied=pair[1]
+            rule_slug=rule, granularity=granularity, start=start, partition=partition, allowed=pair[0], rejected=pair[1]
         )
         for partition, pair in after.items()
         if before.get(partition) != pair
     ]
-    upsert(database, changed, ("rule_slug", "granularity", "start", "partition"), ("allowed", "denied"))
+    upsert(database, changed, ("rule_slug", "granularity", "start", "partition"), ("allowed", "rejected"))
     return True
 
 
-_WEIGHTS: Final = ("partition", "allowed", "denied")
+_WEIGHTS: Final = ("partition", "allowed", "rejected")
 
 
 def _store_samples(database: str, minute: int, counts: Mapping[tuple[str, str], int]) -> None:

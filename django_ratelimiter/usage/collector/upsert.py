@@ -13,7 +13,7 @@ from ...databases import adding_suffix
 from ...models import UsageBucket
 
 #: The columns that are added up.
-FIELDS: Final = ("allowed", "denied", "shadow_denied", "soft_exceeded", "degraded")
+FIELDS: Final = ("allowed", "rejected", "shadow_rejected", "soft_exceeded", "degraded")
 
 SLUG_LENGTH: Final = UsageBucket.rule_slug.field.max_length
 

@@ -25,7 +25,7 @@ LINES: Final = 4
 
 
 class Segment(NamedTuple):
-    """A part of a bar. kind: "allowed", "denied", "shadow" or "plain"."""
+    """A part of a bar. kind: "allowed", "rejected", "shadow" or "plain"."""
 
     kind: str
     y: str
@@ -139,14 +139,18 @@ def span(point: Point | Period) -> str:
 def _parts(point: Point, top: int) -> tuple[list[Segment], str]:
     figures = point.figures
     segments, base = [], 100.0
-    for kind, amount in (("allowed", figures.allowed), ("denied", figures.denied), ("shadow", figures.shadow_denied)):
+    for kind, amount in (
+        ("allowed", figures.allowed),
+        ("rejected", figures.rejected),
+        ("shadow", figures.shadow_rejected),
+    ):
         if amount:
             height = 100 * amount / top
             base -= height
             segments.append(Segment(kind, _percent(base), _percent(height)))
-    labels = [_("%s allowed") % number(figures.allowed), _("%s rejected") % number(figures.denied)]
-    if figures.shadow_denied:
-        labels.append(_("%s would be rejected") % number(figures.shadow_denied))
+    labels = [_("%s allowed") % number(figures.allowed), _("%s rejected") % number(figures.rejected)]
+    if figures.shadow_rejected:
+        labels.append(_("%s would be rejected") % number(figures.shadow_rejected))
     return segments, f"{span(point)}: {', '.join(labels)}"
 
 

@@ -26,7 +26,7 @@ class TopPartitionRow(NamedTuple):
 
     partition: str
     allowed: int
-    denied: int
+    rejected: int
 
 
 class PartitionCount(NamedTuple):
@@ -86,19 +86,19 @@ def partition_counts(
 
 
 def top_partitions(
-    period: Period, rule: str, *, by_denied: bool = False, coverage: Coverage | None = None
+    period: Period, rule: str, *, by_rejected: bool = False, coverage: Coverage | None = None
 ) -> list[TopPartitionRow]:
     """Return the top partitions of a rule in the hours that overlap the period, the one with most requests first.
 
-    by_denied: order by rejected requests, and leave out partitions without any.
+    by_rejected: order by rejected requests, and leave out partitions without any.
     """
     sums = _sums(period, rule, coverage or read_coverage())
-    if by_denied:
-        sums = sums.filter(sum_denied__gt=0).order_by("-sum_denied", "-sum_allowed", "partition")
+    if by_rejected:
+        sums = sums.filter(sum_rejected__gt=0).order_by("-sum_rejected", "-sum_allowed", "partition")
     else:
-        sums = sums.order_by(-(F("sum_allowed") + F("sum_denied")), "-sum_denied", "partition")
+        sums = sums.order_by(-(F("sum_allowed") + F("sum_rejected")), "-sum_rejected", "partition")
     return [
-        TopPartitionRow(*row) for row in sums.values_list("partition", "sum_allowed", "sum_denied")[:MAX_PARTITIONS]
+        TopPartitionRow(*row) for row in sums.values_list("partition", "sum_allowed", "sum_rejected")[:MAX_PARTITIONS]
     ]
 
 
@@ -107,7 +107,7 @@ def one_partition(
 ) -> TopPartitionRow | None:
     """Return one partition, from the hours in which it was a top partition; `None` = it was in none."""
     sums = _sums(period, rule, coverage or read_coverage()).filter(partition=partition)
-    return next((TopPartitionRow(*row) for row in sums.values_list("partition", "sum_allowed", "sum_denied")), None)
+    return next((TopPartitionRow(*row) for row in sums.values_list("partition", "sum_allowed", "sum_rejected")), None)
 
 
 def hours(period: Period, coverage: Coverage) -> Period:
@@ -119,7 +119,7 @@ def _sums(period: Period, rule: str, coverage: Coverage) -> QuerySet[Any, Any]:
     bucket_ranges = coverage.bucket_ranges(hours(period, coverage))
     condition = reduce(or_, (each.condition for each in bucket_ranges), Q(pk__in=[]))
     sums = TopPartition.objects.filter(condition, rule_slug=rule).values("partition")
-    return sums.annotate(sum_allowed=Sum("allowed"), sum_denied=Sum("denied"))
+    return sums.annotate(sum_allowed=Sum("allowed"), sum_rejected=Sum("rejected"))
 
 
 def _counted(

@@ -20,7 +20,7 @@ from .coverage import DAY, GRANULARITIES, HOUR, BucketRange, Coverage, Period, r
 
 __all__ = ["DAY", "HOUR", "Period"]
 
-_FIELDS: Final = ("allowed", "denied", "shadow_denied", "soft_exceeded", "degraded")
+_FIELDS: Final = ("allowed", "rejected", "shadow_rejected", "soft_exceeded", "degraded")
 _SUMS: Final = {f"sum_{field}": Sum(field) for field in _FIELDS}
 
 
@@ -34,21 +34,21 @@ def last(length: timedelta) -> Period:
 class Figures:
     """Counts of requests. In a sum of several rules, a request counts once for each rule that matched it.
 
-    shadow_denied: would have been rejected if the rule were enforced. soft_exceeded is a part of allowed.
+    shadow_rejected: would have been rejected if the rule were enforced. soft_exceeded is a part of allowed.
     degraded: a part of all, decided by a process without Redis.
     """
 
     allowed: int = 0
-    denied: int = 0
-    shadow_denied: int = 0
+    rejected: int = 0
+    shadow_rejected: int = 0
     soft_exceeded: int = 0
     degraded: int = 0
 
     def __add__(self, other: Figures) -> Figures:
         return Figures(
             self.allowed + other.allowed,
-            self.denied + other.denied,
-            self.shadow_denied + other.shadow_denied,
+            self.rejected + other.rejected,
+            self.shadow_rejected + other.shadow_rejected,
             self.soft_exceeded + other.soft_exceeded,
             self.degraded + other.degraded,
         )
@@ -56,12 +56,12 @@ class Figures:
     @property
     def requests(self) -> int:
         """Return the number of requests that the rule matched."""
-        return self.allowed + self.denied + self.shadow_denied
+        return self.allowed + self.rejected + self.shadow_rejected
 
     @property
     def refusal_rate(self) -> float | None:
         """Return the rejected share, from 0 to 1; `None` without requests."""
-        return self.denied / self.requests if self.requests else None
+        return self.rejected / self.requests if self.requests else None
 
 
 class Total(NamedTuple):

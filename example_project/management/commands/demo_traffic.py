@@ -89,12 +89,12 @@ def _buckets(samples: list[UsageSample], rejected: list[int]) -> Iterator[UsageB
     counts: defaultdict[tuple[str, str, str, datetime], Counter[str]] = defaultdict(Counter)
     shadow = {rule.slug for rule in cache.current_rules().rules if rule.mode == "shadow"}
     zone = timezone.get_default_timezone()
-    for each, denied in zip(samples, rejected, strict=True):
-        refused = "shadow_denied" if each.rule_slug in shadow else "denied"
+    for each, count in zip(samples, rejected, strict=True):
+        outcome = "shadow_rejected" if each.rule_slug in shadow else "rejected"
         for granularity in Granularity:
             start = stored(floor(each.minute, granularity, zone))
             counts[each.rule_slug, each.tier_slug, granularity, start] += Counter(
-                {"allowed": SAMPLED_ONE_IN * (each.count - denied), refused: SAMPLED_ONE_IN * denied}
+                {"allowed": SAMPLED_ONE_IN * (each.count - count), outcome: SAMPLED_ONE_IN * count}
             )
     for (rule, tier, granularity, start), figures in counts.items():
         yield UsageBucket(rule_slug=rule, tier_slug=tier, granularity=granularity, start=start, **figures)

@@ -56,9 +56,9 @@ def test_shows_what_cannot_be_known_and_takes_it(admin_client: Client, page: str
 def test_shows_usage_by_day(admin_client: Client, page: str) -> None:
     digest = admin_client.get(page).context["caller"].digest
     start = stored(floor(now(), Granularity.DAY, timezone.get_default_timezone()))
-    for partition, denied in ((digest, 7_431), ("x" * 22, 9_999)):
+    for partition, rejected in ((digest, 7_431), ("x" * 22, 9_999)):
         TopPartition.objects.create(
-            rule_slug="export", granularity="day", start=start, partition=partition, allowed=1, denied=denied
+            rule_slug="export", granularity="day", start=start, partition=partition, allowed=1, rejected=rejected
         )
     text = shown(admin_client.get(page))
     assert ">7431<" in text

@@ -35,7 +35,7 @@ def site_wide(free: Tier) -> Rule:
             rule=rule, tier=tier, quota=quota, window_seconds=Decimal(3600), algorithm="sliding_window_counter"
         )
     cache.invalidate()
-    count(timedelta(minutes=2), rule="site", denied=3)
+    count(timedelta(minutes=2), rule="site", rejected=3)
     return rule
 
 
@@ -68,7 +68,7 @@ def test_others_are_not(admin_client: Client, site_wide: Rule, changes: dict[str
 
 def test_where_nothing_was_rejected_the_engine_is_not_asked(admin_client: Client, site_wide: Rule) -> None:
     spend(10)
-    count(timedelta(0), rule="other", denied=1)
+    count(timedelta(0), rule="other", rejected=1)
     Rule.objects.filter(slug="site").update(slug="elsewhere")
     cache.invalidate()
     assert "have used up" not in text_of(admin_client.get(OVERVIEW))

@@ -188,10 +188,10 @@ def test_asks_redis_twice(admin_client: Client, saved: Rule, redis_client: redis
 
 
 def test_shows_the_last_hour(admin_client: Client, saved: Rule) -> None:
-    count(HOUR / 2, rule="export", allowed=90, denied=10, degraded=3)
-    count(HOUR / 3, rule="export", tier="pro", allowed=10, denied=30)
-    count(HOUR / 3, rule="gone", shadow_denied=4)
-    count(2 * HOUR, rule="old", denied=500)
+    count(HOUR / 2, rule="export", allowed=90, rejected=10, degraded=3)
+    count(HOUR / 3, rule="export", tier="pro", allowed=10, rejected=30)
+    count(HOUR / 3, rule="gone", shadow_rejected=4)
+    count(2 * HOUR, rule="old", rejected=500)
     weigh(timedelta(0), "A" * 22, 5, 40, rule="export")
     weigh(timedelta(0), "B" * 22, 5, 0, rule="export")
     response = admin_client.get(OVERVIEW)
@@ -312,7 +312,7 @@ def test_nothing_of_a_rule_is_markup(admin_client: Client) -> None:
     bad = "<b>x</b>"
     Rule.objects.create(slug="bad", name=bad, view_name=bad, mode="enforce")
     cache.invalidate(summary=bad)
-    count(HOUR / 2, rule=bad, denied=1)
+    count(HOUR / 2, rule=bad, rejected=1)
     weigh(timedelta(0), bad, 0, 1, rule=bad)
     page = admin_client.get(OVERVIEW).content.decode()
     assert bad not in page
@@ -347,10 +347,10 @@ def test_the_number_of_queries_does_not_grow(
     )
     cache.invalidate()
     UsageBucket.objects.bulk_create(
-        UsageBucket(rule_slug=f"rule-{n}", start=stored(now() - HOUR / 2), denied=n + 1) for n in range(100)
+        UsageBucket(rule_slug=f"rule-{n}", start=stored(now() - HOUR / 2), rejected=n + 1) for n in range(100)
     )
     TopPartition.objects.bulk_create(
-        TopPartition(rule_slug=f"rule-{n}", granularity="hour", start=stored(now()), partition=f"p{n}", denied=n + 1)
+        TopPartition(rule_slug=f"rule-{n}", granularity="hour", start=stored(now()), partition=f"p{n}", rejected=n + 1)
         for n in range(100)
     )
     with django_assert_max_num_queries(25):

@@ -92,9 +92,9 @@ class TestToday:
         hour = {"granularity": "hour", "rule_slug": "export"}
         for tier, place, counts in [("", 0, (1_000, 30)), ("free", 0, (500, 0)), ("", 1, (6, 1)), ("", -1, (7_777, 5))]:
             start = midnight + timedelta(hours=place)
-            UsageBucket.objects.create(**hour, tier_slug=tier, start=start, allowed=counts[0], denied=counts[1])
+            UsageBucket.objects.create(**hour, tier_slug=tier, start=start, allowed=counts[0], rejected=counts[1])
         UsageBucket.objects.create(granularity="day", rule_slug="export", start=midnight, allowed=9_999)
-        UsageBucket.objects.create(granularity="hour", rule_slug="other", start=midnight, allowed=3, shadow_denied=2)
+        UsageBucket.objects.create(granularity="hour", rule_slug="other", start=midnight, allowed=3, shadow_rejected=2)
         Rule.objects.create(slug="other", name="Other")
         Rule.objects.create(slug="unused", name="Unused")
 

@@ -93,9 +93,9 @@ class TestTotals:
     def test_by_rule_and_tier_with_their_names(self, staff: Client) -> None:
         Rule.objects.create(slug="search", name="Search the catalogue", mode="enforce")
         Tier.objects.create(slug="free", name="Free of charge")
-        add(5, allowed=1200, denied=300)
+        add(5, allowed=1200, rejected=300)
         add(6, tier="", allowed=4)
-        add(6, rule="gone", tier="gone too", denied=1, allowed=1)
+        add(6, rule="gone", tier="gone too", rejected=1, allowed=1)
         title, *rows, together = lines(staff.get(REPORT))
         assert title == ["Rule", "Tier", "Requests", "Allowed", "Rejected", "Rejection rate"]
         assert rows == [
@@ -106,7 +106,7 @@ class TestTotals:
         assert together == ["Total", "1,506", "1,205", "301", "20.0 %"]
 
     def test_shadow_and_soft_columns_only_where_there_is_something(self, staff: Client) -> None:
-        add(5, allowed=6, denied=1, shadow_denied=3, soft_exceeded=2)
+        add(5, allowed=6, rejected=1, shadow_rejected=3, soft_exceeded=2)
         title, _row, together = lines(staff.get(REPORT))
         assert title[3:7] == ["Allowed", "Beyond soft quota", "Rejected", "Would be rejected"]
         assert together == ["Total", "10", "6", "2", "1", "3", "10.0 %"]
@@ -205,7 +205,7 @@ class TestPeriods:
 
 class TestChart:
     def test_accessible_and_without_anything_inline(self, staff: Client) -> None:
-        add(5, allowed=3, denied=1, shadow_denied=1)
+        add(5, allowed=3, rejected=1, shadow_rejected=1)
         page = staff.get(f"{REPORT}?period=1h").content.decode()
         content = page.partition('<div id="content-main"')[2].partition("<footer")[0]
         assert "<script" not in content

@@ -33,7 +33,7 @@ def page(window: Browser, live_server: Any) -> Browser:
     Rule.objects.create(slug="search", name="Search", mode="enforce")
     Tier.objects.create(slug="free", name="Free")
     for ago in (HOUR / 2, 20 * HOUR, 5 * DAY, 20 * DAY, 80 * DAY, 300 * DAY):
-        count(ago, tier=f"t{ago // HOUR}", allowed=900, denied=90, shadow_denied=10, partitions=40)
+        count(ago, tier=f"t{ago // HOUR}", allowed=900, rejected=90, shadow_rejected=10, partitions=40)
         weigh(ago, "0123456789abcdef", 300, 30)
     count(40 * DAY, rule="other", allowed=5)
     user = User.objects.create_user("staff", password="secret", is_staff=True)
@@ -87,7 +87,7 @@ def test_each_part_of_a_report(page: Browser) -> None:
 def test_bars_stand_where_the_figures_say(page: Browser) -> None:
     heights = page.script(
         "const bars = '.ratelimiter-bars rect.ratelimiter-';"
-        "return ['allowed', 'denied'].map(kind => Math.max(...[...document.querySelectorAll(bars + kind)]"
+        "return ['allowed', 'rejected'].map(kind => Math.max(...[...document.querySelectorAll(bars + kind)]"
         ".map(e => e.getBoundingClientRect().height)))"
     )
     assert heights[0] == pytest.approx(10 * heights[1], rel=0.1)
@@ -105,7 +105,7 @@ def test_narrow_and_dark(page: Browser) -> None:
 
 
 def test_long_names_and_great_numbers(page: Browser) -> None:
-    count(2 * HOUR, rule="w" * 50, tier="e" * 50, allowed=10**12, denied=10**11, shadow_denied=10**10, degraded=1)
+    count(2 * HOUR, rule="w" * 50, tier="e" * 50, allowed=10**12, rejected=10**11, shadow_rejected=10**10, degraded=1)
     for width in (320, 1280):
         page.resize(width, 800)
         for period in (2, 3):
@@ -123,7 +123,7 @@ def test_long_names_and_great_numbers(page: Browser) -> None:
 
 
 def test_a_number_stays_on_one_line(page: Browser) -> None:
-    count(2 * HOUR, tier="t1", allowed=987_654_321, denied=98_765_432)
+    count(2 * HOUR, tier="t1", allowed=987_654_321, rejected=98_765_432)
     page.resize(320, 800)
     page.click(".ratelimiter-periods a:nth-of-type(3)")
     assert "987,654,321" in page.texts(".ratelimiter-totals tbody td.ratelimiter-number")

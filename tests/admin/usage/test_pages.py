@@ -53,19 +53,19 @@ def start_of(ago: timedelta, granularity: Granularity) -> datetime:
     return floor(now() - ago, granularity, timezone.get_default_timezone())
 
 
-def weigh(ago: timedelta, partition: str, allowed: int, denied: int, rule: str = "search") -> None:
+def weigh(ago: timedelta, partition: str, allowed: int, rejected: int, rule: str = "search") -> None:
     """A heavy partition of so long ago, in its hour and its day."""
     for granularity in (Granularity.HOUR, Granularity.DAY):
         at = {"granularity": granularity, "start": stored(start_of(ago, granularity))}
         row, _created = TopPartition.objects.get_or_create(rule_slug=rule, partition=partition, **at)
-        row.allowed, row.denied = row.allowed + allowed, row.denied + denied
+        row.allowed, row.rejected = row.allowed + allowed, row.rejected + rejected
         row.save()
 
 
 class TestOneRule:
     def test_only_this_one(self, staff: Client) -> None:
         Rule.objects.create(slug="search", name="Search the catalogue", mode="enforce")
-        count(2 * HOUR, allowed=3, denied=1)
+        count(2 * HOUR, allowed=3, rejected=1)
         count(2 * HOUR, tier="", allowed=5)
         count(2 * HOUR, rule="other", allowed=100)
         response = staff.get(RULE)
@@ -196,7 +196,7 @@ class TestClients:
             TopPartitionRow("bbbb", 2, 15),
             TopPartitionRow("cccc", 5, 0),
         ]
-        page = shown(staff.get(f"{RULE}&by=denied"))
+        page = shown(staff.get(f"{RULE}&by=rejected"))
         table = page.partition('<table class="ratelimiter-top-clients">')[2].partition("</table>")[0]
         assert re.findall(r"<code>(.*?)</code>", table) == ["bbbb", "aaaa"]
         assert page.count('aria-current="true"') == 1
@@ -242,7 +242,7 @@ class TestBusiestHours:
         assert "Busiest hours" in page
 
     def test_of_more_requests_than_a_length_of_time_can_hold(self, staff: Client) -> None:
-        count(3 * DAY, allowed=2**50, denied=2**50)
+        count(3 * DAY, allowed=2**50, rejected=2**50)
         assert sum(each.requests for each in busiest.of_day(busiest.by_hour(last(7 * DAY)))) > 2**47
         assert "2,251,799,813,685,248" in text_of(staff.get(f"{REPORT}?period=7d"))
 
@@ -263,8 +263,8 @@ class TestData:
     @pytest.fixture(autouse=True)
     def _usage(self) -> None:
         count(60 * HOUR, allowed=1)
-        count(30 * HOUR, allowed=40, denied=10, partitions=3)
-        count(3 * HOUR, allowed=50, denied=50, shadow_denied=1, soft_exceeded=2, degraded=3, partitions=9)
+        count(30 * HOUR, allowed=40, rejected=10, partitions=3)
+        count(3 * HOUR, allowed=50, rejected=50, shadow_rejected=1, soft_exceeded=2, degraded=3, partitions=9)
         weigh(3 * HOUR, "aaaa", 10, 1)
 
     @pytest.mark.parametrize("table", TABLES)
@@ -294,8 +294,8 @@ class TestData:
                 "tier_slug": "free",
                 "requests": 101,
                 "allowed": 50,
-                "denied": 50,
-                "shadow_denied": 1,
+                "rejected": 50,
+                "shadow_rejected": 1,
                 "soft_exceeded": 2,
                 "degraded": 3,
                 "refusal_rate": 50 / 101,

@@ -80,7 +80,7 @@ def main(url: str, mode: str, runs: int) -> None:
         usage = [0, 0]
         for batch in engine.take_usage(now_us=int(time.time() + 60) * 1_000_000):
             for count in engine.read_usage(batch):
-                usage = [usage[0] + count.allowed, usage[1] + count.denied]
+                usage = [usage[0] + count.allowed, usage[1] + count.rejected]
             engine.drop_usage(batch)
         print(json.dumps({"runs": found, "usage": usage}))
 

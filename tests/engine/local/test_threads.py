@@ -29,11 +29,11 @@ class Slow(MemoryEngine):
 
 def usage(engine: MemoryEngine) -> tuple[int, int]:
     found = [
-        (count.allowed, count.denied)
+        (count.allowed, count.rejected)
         for batch in engine.take_usage(now_us=time.time_ns() // 1_000 + 120_000_000)
         for count in engine.read_usage(batch)
     ]
-    return sum(allowed for allowed, _ in found), sum(denied for _, denied in found)
+    return sum(allowed for allowed, _ in found), sum(rejected for _, rejected in found)
 
 
 def test_threads_admit_the_quota_lose_no_count_and_ask_seldom() -> None:
@@ -55,8 +55,8 @@ def test_threads_admit_the_quota_lose_no_count_and_ask_seldom() -> None:
         time.sleep(0.005)
     ours.flush()
     assert admitted == QUOTA
-    allowed, denied = usage(engine)
-    assert (allowed, allowed + denied >= THREADS * EACH) == (QUOTA, True)
+    allowed, rejected = usage(engine)
+    assert (allowed, allowed + rejected >= THREADS * EACH) == (QUOTA, True)
 
 
 def test_threads_and_an_event_loop_share_one_budget() -> None:

@@ -102,7 +102,7 @@ def held(engine: Counted, asked: Charge) -> int:
 
 
 def counts(engine: Counted) -> dict[str, tuple[int, int, int, int]]:
-    """Usage that the engine was told of: allowed, denied, shadow_denied, soft_exceeded."""
+    """Usage that the engine was told of: allowed, rejected, shadow_rejected, soft_exceeded."""
     found: dict[str, tuple[int, int, int, int]] = {}
     for batch in engine.memory.take_usage(now_us=START_US + 10**12):
         for each in engine.memory.read_usage(batch):

@@ -51,7 +51,7 @@ def test_a_call_that_is_asked_again_is_counted_and_charged_once(
     in_two_minutes = real() // 1_000 + 120_000_000
     counts = [count for batch in engine.take_usage(now_us=in_two_minutes) for count in engine.read_usage(batch)]
     assert sum(count.allowed for count in counts) == 2
-    assert sum(count.denied for count in counts) == 1
+    assert sum(count.rejected for count in counts) == 1
 
 
 def test_calls_for_other_times_do_not_mislead_the_clock(redis_client: redis.Redis) -> None:

@@ -80,7 +80,7 @@ def test_they_are_decided_counted_and_noted_as_their_charges(
     assert {name.replace(BOB, ALICE) for name in counters} == {name for name in counters if ALICE in name}
     assert not [name for name in names(redis_client) if "hole" in name]
     [batch] = engine.take_usage(now_us=filled[0].at_us + 120_000_000)[:1]
-    assert sum(count.allowed + count.denied for count in engine.read_usage(batch)) <= 12 * len(LIMITS)
+    assert sum(count.allowed + count.rejected for count in engine.read_usage(batch)) <= 12 * len(LIMITS)
     if weighed:
         hour = filled[0].at_us // 3_600_000_000
         assert set(engine.partitions.top_partitions([(hour, "rule-0")], 9)[0]) == {ALICE, BOB}

@@ -41,14 +41,14 @@ def test_each_outcome_has_its_column(engine: Engine) -> None:
     check(engine, Charge("a", SOFT, usage="a|free"), times=7)
     check(engine, Charge("b", SOFT, usage="b|", gating=False), times=7)
     assert collected(engine) == [
-        UsageCount(FIRST, "a|free", allowed=5, denied=2, shadow_denied=0, soft_exceeded=2),
-        UsageCount(FIRST, "b|", allowed=5, denied=0, shadow_denied=2, soft_exceeded=2),
+        UsageCount(FIRST, "a|free", allowed=5, rejected=2, shadow_rejected=0, soft_exceeded=2),
+        UsageCount(FIRST, "b|", allowed=5, rejected=0, shadow_rejected=2, soft_exceeded=2),
     ]
 
 
 def test_a_rule_is_counted_by_its_own_answer_whoever_refused(engine: Engine) -> None:
     check(engine, Charge("a", SOFT, 4, usage="a|"), Charge("b", FIVE, 6, usage="b|"), Charge("c", FIVE))
-    assert collected(engine) == [UsageCount(FIRST, "a|", allowed=1), UsageCount(FIRST, "b|", denied=1)]
+    assert collected(engine) == [UsageCount(FIRST, "a|", allowed=1), UsageCount(FIRST, "b|", rejected=1)]
 
 
 def test_several_limits_of_a_rule_count_a_request_once(engine: Engine) -> None:
@@ -57,7 +57,7 @@ def test_several_limits_of_a_rule_count_a_request_once(engine: Engine) -> None:
     check(engine, second, day)
     check(engine, day, second)
     check(engine, day, second)
-    assert collected(engine) == [UsageCount(FIRST, "a|", allowed=2, denied=1, soft_exceeded=1)]
+    assert collected(engine) == [UsageCount(FIRST, "a|", allowed=2, rejected=1, soft_exceeded=1)]
 
 
 def test_the_worst_of_a_label_s_answers_counts_in_any_order(engine: Engine) -> None:
@@ -65,7 +65,7 @@ def test_the_worst_of_a_label_s_answers_counts_in_any_order(engine: Engine) -> N
     check(engine, refuses, soft)
     engine.reset([soft])
     check(engine, soft, refuses)
-    assert collected(engine) == [UsageCount(FIRST, "a|", shadow_denied=2)]
+    assert collected(engine) == [UsageCount(FIRST, "a|", shadow_rejected=2)]
 
 
 def test_a_call_without_labels_counts_nothing(engine: Engine) -> None:

@@ -77,7 +77,7 @@ class _DryEngine(RedisEngine):
         prefix = self._prefix(shard)
         batches = self._run(shard, lambda client: close_minutes(client, prefix, shard, later))
         counts = [count for batch in batches for count in self.read_usage(batch)]
-        if sum(count.allowed + count.denied for count in counts) != 3:
+        if sum(count.allowed + count.rejected for count in counts) != 3:
             raise WrongServer("The server runs the scripts, but its counts are wrong.")
         for batch in batches:
             self.drop_usage(batch)
@@ -88,7 +88,7 @@ class _DryEngine(RedisEngine):
         names += [f"{charge.key}{charge.limit.tag}" for charge in _CHARGES]
         names += [f"{name}:{minute}" for name in ("usage", "sample") for minute in self._minutes]
         for hour in {minute // 60 for minute in self._minutes}:
-            names += f"unique:{hour}:{_LABEL}", f"allowed:{hour}:{rule}", f"denied:{hour}:{rule}"
+            names += f"unique:{hour}:{_LABEL}", f"allowed:{hour}:{rule}", f"rejected:{hour}:{rule}"
         with suppress(ResponseError):  # a server that rejects this has closed no minute either
             names += [f"batch:{batch}" for batch in waiting(client, prefix)]
         client.delete(*(f"{prefix}{name}" for name in names))

@@ -46,12 +46,12 @@ def remaining(engine: Any, *charges: Charge) -> list[int]:
 
 
 def counted(engine: RedisEngine) -> dict[str, tuple[int, int]]:
-    """Everything that was counted: allowed and denied by label."""
+    """Everything that was counted: allowed and rejected by label."""
     totals: dict[str, tuple[int, int]] = {}
     for batch in engine.take_usage(now_us=int(time.time() * 1e6) + HOUR):
         for count in engine.read_usage(batch):
-            allowed, denied = totals.get(count.label, (0, 0))
-            totals[count.label] = allowed + count.allowed, denied + count.denied
+            allowed, rejected = totals.get(count.label, (0, 0))
+            totals[count.label] = allowed + count.allowed, rejected + count.rejected
         engine.drop_usage(batch)
     return totals
 

@@ -46,7 +46,7 @@ def counted(url: str) -> dict[str, int]:
         engine = RedisEngine(client, "enduring")
         for batch in engine.take_usage(now_us=int((time.time() + DAY) * 1_000_000)):
             for count in engine.read_usage(batch):
-                totals[count.label] += count.allowed + count.denied
+                totals[count.label] += count.allowed + count.rejected
     return totals
 
 
