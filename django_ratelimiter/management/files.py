@@ -26,7 +26,7 @@ from ..rules.files.schema import schema
 from ..rules.files.text.faults import WrongFile
 from ..rules.files.text.yaml import YamlMissing
 from ..rules.files.words import data_of, drift_of, lines_of
-from ..rules.files.writing import text_of_database, updated_file
+from ..rules.files.writing import text_of_database
 from ..rules.stored import storage
 from ..values.bounds import json_from
 from ..values.terminal import on_terminal
@@ -69,11 +69,7 @@ def add_file_commands(commands: Any) -> None:
 
 def _add_export(command: ArgumentParser) -> None:
     command.add_argument("--format", choices=("yaml", "json"), help="Default: by the name of the file, else YAML.")
-    command.add_argument(
-        "--to",
-        metavar="FILE",
-        help="Write to this file. Its access entries are kept; in YAML, its comments too.",
-    )
+    command.add_argument("--to", metavar="FILE", help="Write to this new file.")
     command.add_argument("--own", action="store_true", help="Make all rules belong to the file from now on.")
     access = command.add_mutually_exclusive_group()
     access.add_argument(
@@ -103,19 +99,17 @@ class FileCommands(BaseCommand):
         options = self._options
         text = json.dumps(schema(), indent=2) + "\n" if options["schema"] else self._exported()
         if options["to"]:
-            write_file(options["to"], text)
+            write_file(options["to"], text, is_new=True)
         else:
             self.stdout.write(text, ending="")
 
     def _exported(self) -> str:
-        options, target = self._options, Path(self._options["to"] or "")
+        options = self._options
         access = access_rows(personal=options["personal"]) if options["access"] or options["personal"] else ()
-        style = options["format"] or ("json" if target.suffix == ".json" else "yaml")
+        style = options["format"] or ("json" if (options["to"] or "").endswith(".json") else "yaml")
         try:
-            if target.is_file():
-                return updated_file(target, access, style=style, owned=options["own"])
             return text_of_database(style, access, owned=options["own"])
-        except (WrongFile, YamlMissing, OSError) as error:
+        except YamlMissing as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
             raise CommandError(_("It cannot be reached now: %s") % error) from error
@@ -205,7 +199,7 @@ class FileCommands(BaseCommand):
             undone = _(
                 "Nothing was changed. The file would undo changes that were made in the database in the meantime:"
             )
-            ways = _("Bring it into the file with `export --to FILE`; or apply with --overwrite, or with a --plan.")
+            ways = _("Write it into the file, as `export` prints it; or apply with --overwrite, or with a --plan.")
             raise CommandError(on_terminal([undone, *drift_of(error.plan), ways])) from error
         except NotApplied as error:
             raise CommandError(str(error)) from error

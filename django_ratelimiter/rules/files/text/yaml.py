@@ -1,4 +1,4 @@
-"""YAML with ruamel.yaml: values with their places, and documents that keep their comments."""
+"""YAML with ruamel.yaml: values with their places, and new documents with comments."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from .nodes import MAX_DEPTH, MAX_DIGITS, MAX_NODES, Node, Pairs, checked, exact
 _TAG: Final = "tag:yaml.org,2002:"
 #: Longer than any line, so that no line is broken.
 _WIDTH: Final = 4_096
-#: Comments keep their column unless fewer spaces remain before them: two, as YAML linters require.
-_ENOUGH_SPACE: Final = 2
 #: What begins or ends a value, in a text that may also have it within one.
 _MARK: Final = re.compile(r"[\[\]{},\n]|[:?-](?=\s)")
 #: How many times longer references may make a text.
@@ -27,45 +25,6 @@ _MAX_GROWTH: Final = 10
 
 class YamlMissing(Exception):
     """Raised if the library for YAML is not installed."""
-
-
-def editor() -> Any:
-    """Return ruamel's reader and writer that keeps comments. Raises YamlMissing."""
-    yaml = _library()(typ="rt", pure=True)
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    yaml.width = _WIDTH
-    yaml.preserve_quotes = True
-    yaml.Emitter = _emitter()
-    return yaml
-
-
-def _emitter() -> Any:
-    """Return ruamel's emitter, changed so that a longer value does not use up the space before a comment."""
-    from ruamel.yaml.emitter import RoundTripEmitter
-
-    class Emitter(RoundTripEmitter):
-        def write_comment(self, comment: Any, pre: bool = False) -> None:
-            mark = comment.start_mark
-            if self.column and comment.value.startswith("#"):
-                mark.column = max(mark.column, self.column + _space_before(mark))
-            super().write_comment(comment, pre)
-
-    return Emitter
-
-
-def _space_before(mark: Any) -> int:
-    """Return the spaces before a comment that was read: as many as before, but two are enough."""
-    if not hasattr(mark, "pointer"):  # a comment that was not read, but added
-        return 0
-    ahead = mark.buffer[mark.pointer - mark.column : mark.pointer]
-    return min(len(ahead) - len(ahead.rstrip()), _ENOUGH_SPACE) if ahead.strip() else 0
-
-
-def text_of(document: Any) -> str:
-    """Return a document of `editor` as text."""
-    written = StringIO()
-    editor().dump(document, written)
-    return written.getvalue()
 
 
 def tree_of_yaml(text: str, file: str, most: int = MAX_NODES) -> Node:
@@ -107,31 +66,6 @@ def _check_size(text: str, file: str, most: int) -> None:
         depth = 0 if mark == "\n" else depth + (mark in "[{") - (mark in "]}")
         if number > most or depth > MAX_DEPTH:
             raise too_large(file, Place(text.count("\n", 0, found.start()) + 1, 1))
-
-
-def composed(text: str) -> Any:
-    """Return the ruamel nodes of a YAML text; `None` if it is empty. Raises YamlMissing."""
-    return _library()(typ="safe", pure=True).compose(text)
-
-
-def written(value: Any, *, quote: str = "", is_inline: bool = False) -> str:
-    """Return a plain value, or a list of them, as YAML. quote: the marks around it. is_inline: it is in brackets."""
-    from ruamel.yaml.scalarstring import DoubleQuotedScalarString, SingleQuotedScalarString
-
-    if value is None:
-        return "null"
-    quoted = {"'": SingleQuotedScalarString, '"': DoubleQuotedScalarString}.get(quote)
-    found = quoted(value) if quoted and isinstance(value, str) else commented(value)
-    if is_inline:  # commas and brackets have a meaning there
-        return text_of(commented({"x": [found]})).removeprefix("x: [").removesuffix("]\n")
-    return text_of(commented({"x": found})).removeprefix("x: ").removesuffix("\n")
-
-
-def place_of_reference(text: str) -> Place:
-    """Return the place of the first reference in a YAML text; its start if there is none."""
-    tokens = _library()(typ="safe", pure=True).scan(text)
-    marks = (token.start_mark for token in tokens if type(token).__name__ == "AliasToken")
-    return next((Place(mark.line + 1, mark.column + 1) for mark in marks), Place(1, 1))
 
 
 def _library() -> Any:
@@ -197,8 +131,10 @@ def yaml_of(
 
     comments: lines at its top. on_rules: lines above rules, by slug.
     """
-    _library()  # raises if the library is missing
-    found = commented(document)
+    yaml = _library()(typ="rt", pure=True)
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.width = _WIDTH
+    found = _commented(document)
     for section in ("tiers", "rules", "access"):
         if section in found:
             found.yaml_set_comment_before_after_key(section, before="\n")
@@ -207,19 +143,21 @@ def yaml_of(
         lines = ([""] if place else []) + [*(on_rules or {}).get(str(slug), ())]
         if lines:
             rules.yaml_set_comment_before_after_key(slug, before="\n".join(lines) or "\n", indent=2)
-    top = "".join(f"# {line}\n" if line else "#\n" for line in comments)
-    return top + text_of(found)
+    written = StringIO()
+    written.writelines(f"# {line}\n" if line else "#\n" for line in comments)
+    yaml.dump(found, written)
+    return written.getvalue()
 
 
-def commented(value: Any) -> Any:
+def _commented(value: Any) -> Any:
     """Return plain values as ruamel's types, which can have comments."""
     from ruamel.yaml.comments import CommentedMap, CommentedSeq
     from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
 
     if isinstance(value, dict):
-        return CommentedMap((commented(key), commented(each)) for key, each in value.items())
+        return CommentedMap((_commented(key), _commented(each)) for key, each in value.items())
     if isinstance(value, list):
-        found = CommentedSeq(map(commented, value))
+        found = CommentedSeq(map(_commented, value))
         if not any(isinstance(each, dict) for each in value):
             found.fa.set_flow_style()
         return found
