@@ -94,41 +94,21 @@ def charge(request: Any, *, scope: str | None = None, cost: int = 1, extra: Sequ
     return MeteredCost(request, decide_once, cost)
 
 
-def reset(
-    *,
-    rule: str | None = None,
-    user: Any = None,
-    ip: str | None = None,
-    api_key: str | None = None,
-    session: Any = None,
-    **identities: str | None,
-) -> list[str]:
+def reset(*, rule: str | None = None, **caller: Any) -> list[str]:
     """Reset a caller's counters: the next request has the full quota. Returns the slugs of the rules that have some.
 
-    The caller is named as rules count it: a counter is reset if its rule is split by the named values alone. user: a
-    user, or a primary key. ip: an address. api_key: a key as it was sent, its hash, or what API_KEY_RESOLVER returns.
-    session: `request.session`, or its key. identities: other values, such as `tenant="acme"`, or
+    caller: its values, named as rules count it; a counter is reset if its rule is split by these values alone. `user`:
+    a user, or a primary key. `ip`: an address. `api_key`: a key as it was sent, its hash, or what API_KEY_RESOLVER
+    returns. `session`: `request.session`, or its key. Others as they are, such as `tenant="acme"`, or
     `**{"field:username": "ann"}`. rule: the slug of one rule; `None` = all. Counters that all callers share stay.
     Raises ValueError if this names no counter, and EngineUnavailable.
     """
-    return run_sync(reset_counters(THREAD, rule, _named(user, ip, api_key, session, identities)))
+    return run_sync(reset_counters(THREAD, rule, caller))
 
 
-async def areset(
-    *,
-    rule: str | None = None,
-    user: Any = None,
-    ip: str | None = None,
-    api_key: str | None = None,
-    session: Any = None,
-    **identities: str | None,
-) -> list[str]:
+async def areset(*, rule: str | None = None, **caller: Any) -> list[str]:
     """Reset a caller's counters without blocking the event loop; see `reset`."""
-    return await reset_counters(LOOP, rule, _named(user, ip, api_key, session, identities))
-
-
-def _named(user: Any, ip: str | None, api_key: str | None, session: Any, others: dict[str, Any]) -> dict[str, Any]:
-    return {"user": user, "ip": ip, "api_key": api_key, "session": session, **others}
+    return await reset_counters(LOOP, rule, caller)
 
 
 def slot(scope: str, *, cost: int | None = None, max_wait: float | None = None, partition: str | None = None) -> Slot:
