@@ -39,3 +39,9 @@ def user_key(pk: object) -> str:
 def own_pk(key: str) -> str:
     """Return the primary key in such a text if it is of this tenant; else the text itself."""
     return key.removeprefix(f"{schema_of()}:") if have_own_users() else key
+
+
+def has_prefix(key: str) -> bool:
+    """Return whether such a text begins with another model, as "shop.Device:7" does, or with a tenant's schema."""
+    prefix = key.rpartition(":")[0]
+    return "." in prefix or (prefix != "" and have_own_users())

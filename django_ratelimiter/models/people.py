@@ -140,9 +140,11 @@ def missing_users() -> list[str]:
         named |= {part.removeprefix("user:") for part in partition.split("|") if part.startswith("user:")}
     keys = {}
     for value in named:
+        key = tenants.own_pk(value)
         with suppress(ValidationError):
-            users._meta.pk.run_validators(pk := users._meta.pk.to_python(tenants.own_pk(value)))
-            keys[pk] = value
+            if not tenants.has_prefix(key):
+                users._meta.pk.run_validators(pk := users._meta.pk.to_python(key))
+                keys[pk] = value
     wanted = list(keys)
     for place in range(0, len(wanted), MAX_KEYS):
         for pk in users._base_manager.filter(pk__in=wanted[place : place + MAX_KEYS]).values_list("pk", flat=True):

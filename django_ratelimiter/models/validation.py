@@ -148,8 +148,7 @@ def normal_user(text: str) -> str:
 
     A key with a schema or with another model, such as "shop.Device:7", does not change.
     """
-    prefix = text.rpartition(":")[0]
-    if "." in prefix or (prefix and tenants.have_own_users()):
+    if tenants.has_prefix(text):
         return text
     return tenants.user_key(get_user_model()._meta.pk.to_python(text))
 

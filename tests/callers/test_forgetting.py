@@ -66,6 +66,14 @@ def test_a_check_names_what_a_deletion_without_signals_has_left(stored: str) -> 
     assert checks.check_leftovers() == []
 
 
+def test_callers_of_another_model_are_not_missed_among_users(stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    AccessEntry.objects.create(kind="user", value="shop.Device:7", action="deny")
+    to_python = "django.contrib.auth.models.User._meta.pk.to_python"
+    monkeypatch.setattr(to_python, lambda text: int(f"{text}".rpartition(":")[2]))  # takes any text, as a text key does
+    User.objects.filter(pk=7).delete()
+    assert checks.check_leftovers() == []
+
+
 def test_the_command_removes_what_it_can_and_says_what_stays(
     stored: str, user: User, add_rule: Callable[..., Rule]
 ) -> None:
