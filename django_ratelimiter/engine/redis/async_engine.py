@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
-from time import monotonic
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis as AsyncRedis
 from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.cluster import RedisCluster
 
-from .. import usage
 from ..base import Charge, Verdict, Version, leases
 from ..coroutines import shielded
-from ..templates import FilledCarry, FilledCharges, FilledVerdicts
 from ..usage.refusals import Refusal, latest
 from .cluster.nodes import AsyncClusterTransport, ClusterTransport, cluster_transport
 from .cluster.sharding import SHARDS, names_by_shard
 from .connections.async_transport import AsyncTransport
-from .connections.faults import NOT_A_REPLY
 from .connections.handshake import Handshake
 from .connections.server import Server
 from .connections.transport import Transport
 from .core import RedisCore
 from .packing import RECENT, command
-from .protocol import ScriptMode, decode_check
 from .refusals import remembered_in
 
 T = TypeVar("T")
@@ -64,34 +59,7 @@ class AsyncRedisEngine(RedisCore):
             self._cluster = AsyncClusterTransport(threads, max_connections)
             self._coordinate(threads.is_down)
 
-    async def check(
-        self,
-        charges: Iterable[Charge],
-        *,
-        version: int | Version | None = None,
-        refund_if_denied: Iterable[Verdict] = (),
-        now_us: int | None = None,
-        refused: bool = False,
-        counts: usage.UsageCarry | None = None,
-    ) -> Sequence[Verdict]:
-        """Decide and charge, all or nothing. Raises StaleRules if `version` is older than the current one.
-
-        refused: the call is rejected already: its charges are handled as if one more charge had rejected it.
-        counts: usage that this process has kept; it is added once, even if the same id is sent several times.
-        """
-        if now_us is not None or refund_if_denied or refused or counts:
-            asked = charges if type(charges) is FilledCharges else list(charges)
-            return await self._decide(asked, refund_if_denied, version, now_us, refused, counts)
-        if type(charges) is not FilledCharges or (call := self.encode_filled(charges, version)) is None:
-            return await self._check_otherwise(charges, version)
-        # As in `_check_packed`, without calling it: nearly every call comes here.
-        began, reply = monotonic(), await self._transport.call(call)
-        try:
-            if reply[0] >= 0:
-                return FilledVerdicts(charges, reply)
-        except NOT_A_REPLY as error:
-            raise self._no_reply(reply) from error
-        return await self._check_again(charges, version, reply, began)
+    check = RedisCore._check
 
     async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts that `check` would give now. Nothing is charged or counted."""
@@ -127,58 +95,6 @@ class AsyncRedisEngine(RedisCore):
     async def aclose(self) -> None:
         """Close this event loop's idle connections. The client itself stays open."""
         await (self._cluster or self._transport).aclose()
-
-    async def _check_otherwise(self, charges: Iterable[Charge], version: int | Version | None) -> Sequence[Verdict]:
-        """Check charges and nothing else, where `encode_filled` packs no call."""
-        if type(charges) is FilledCharges:
-            asked: Sequence[Charge] = charges
-            if (first := self._encode_new(charges, version)) is not None:
-                verdicts = await self._check_packed(charges, version, first[0])
-                if type(verdicts) is FilledVerdicts:
-                    self._partition_tracker.acknowledge_new(charges, first[1], verdicts.states.at_us)
-                return verdicts
-        elif type(charges) is FilledCarry and (call := self._encode_carrying(charges, version)) is not None:
-            return await self._check_packed(charges.filled, version, call, carrying=charges)
-        else:
-            asked = charges = list(charges)
-            if (plain := self.encode_plain(charges, version)) is not None:
-                verdicts = await self._check_packed(charges, version, plain[0], decode_check)
-                if plain[1]:
-                    self._partition_tracker.acknowledge(plain[1], verdicts[0].at_us, charges)
-                return verdicts
-        return await self._decide(asked, (), version, None, False, None)
-
-    async def _check_packed(
-        self,
-        charges: Any,
-        version: int | Version | None,
-        call: bytes,
-        read: Callable[[Any, list[int]], Sequence[Verdict]] = FilledVerdicts,
-        carrying: FilledCarry | None = None,
-    ) -> Sequence[Verdict]:
-        """Send a packed check to the only server. read: makes verdicts from the charges and the reply.
-
-        carrying: the same filled charges, if they carry something.
-        """
-        began = monotonic()
-        reply: list[int] = await self._transport.call(call)
-        try:
-            if reply[0] >= 0:
-                return read(charges, reply)
-        except NOT_A_REPLY as error:
-            raise self._no_reply(reply) from error
-        return await self._check_again(charges if carrying is None else list(carrying), version, reply, began)
-
-    async def _check_again(
-        self, charges: Sequence[Charge], version: int | Version | None, reply: list[int], began: float
-    ) -> Sequence[Verdict]:
-        """Check charges after a reply that gives no result. began: monotonic seconds, when that call was sent."""
-        try:
-            self.decode_retry(reply, None)
-        except NOT_A_REPLY as error:
-            raise self._no_reply(reply) from error
-        deadline_at = self._deadline and began + self._deadline
-        return await self._call(ScriptMode.CHECK, charges, (), version, None, deadline_at=deadline_at)
 
     def server_of(self, shard: int) -> Server:
         return self._cluster.threads.server_of(shard) if self._cluster else self._transport.server

@@ -6,7 +6,7 @@ For threads they never suspend: what they await has been done by then.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from time import monotonic, time_ns
 from typing import Any
@@ -15,7 +15,7 @@ from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
 from ..base import Charge, Verdict, Version, as_charged, mark_refunded, mark_refunded_if_denied, receipts_of
 from ..partition_stats import MINUTE_US
-from ..templates import FilledCarry, FilledCharges
+from ..templates import FilledCarry, FilledCharges, FilledVerdicts
 from .cluster.sharding import ShardCall, ShardCoordinator
 from .connections.faults import NOT_A_REPLY
 from .connections.server import Server
@@ -26,6 +26,7 @@ from .protocol import (
     CallEncoder,
     ScriptMode,
     decode,
+    decode_check,
 )
 
 
@@ -64,6 +65,63 @@ class RedisCore(CallEncoder, ABC):
 
     def _deadline_from_now(self) -> float | None:
         return None if self._deadline is None else monotonic() + self._deadline
+
+    async def _check(
+        self,
+        charges: Iterable[Charge],
+        *,
+        version: int | Version | None = None,
+        refund_if_denied: Iterable[Verdict] = (),
+        now_us: int | None = None,
+        refused: bool = False,
+        counts: usage.UsageCarry | None = None,
+    ) -> Sequence[Verdict]:
+        """Decide and charge, all or nothing. Raises StaleRules if `version` is older than the current one.
+
+        refused: the call is rejected already: its charges are handled as if one more charge had rejected it.
+        counts: usage that this process has kept; it is added once, even if the same id is sent several times.
+        """
+        is_plain = now_us is None and not (refund_if_denied or refused or counts)
+        if is_plain and type(charges) is FilledCharges and (call := self.encode_filled(charges, version)) is not None:
+            return await self._check_packed(charges, version, call)
+        if is_plain and type(charges) is FilledCharges and (first := self._encode_new(charges, version)) is not None:
+            verdicts = await self._check_packed(charges, version, first[0])
+            if type(verdicts) is FilledVerdicts:
+                self._partition_tracker.acknowledge_new(charges, first[1], verdicts.states.at_us)
+            return verdicts
+        if is_plain and type(charges) is FilledCarry and (call := self._encode_carrying(charges, version)) is not None:
+            return await self._check_packed(charges.filled, version, call, carrying=charges)
+        asked = charges if type(charges) is FilledCharges else list(charges)
+        if is_plain and type(charges) is not FilledCharges and (plain := self.encode_plain(asked, version)) is not None:
+            verdicts = await self._check_packed(asked, version, plain[0], decode_check)
+            if plain[1]:
+                self._partition_tracker.acknowledge(plain[1], verdicts[0].at_us, asked)
+            return verdicts
+        return await self._decide(asked, refund_if_denied, version, now_us, refused, counts)
+
+    async def _check_packed(
+        self,
+        charges: Any,
+        version: int | Version | None,
+        call: bytes,
+        read: Callable[[Any, list[int]], Sequence[Verdict]] = FilledVerdicts,
+        carrying: FilledCarry | None = None,
+    ) -> Sequence[Verdict]:
+        """Send a packed check to the only server. read: makes verdicts from the charges and the reply.
+
+        carrying: the same filled charges, if they carry something.
+        """
+        began = monotonic()
+        reply: list[int] = await self._send(0, call)
+        try:
+            if reply[0] >= 0:
+                return read(charges, reply)
+            self.decode_retry(reply, None)
+        except NOT_A_REPLY as error:
+            raise self._no_reply(reply) from error
+        asked = charges if carrying is None else list(carrying)
+        deadline_at = self._deadline and began + self._deadline
+        return await self._call(ScriptMode.CHECK, asked, (), version, None, deadline_at=deadline_at)
 
     async def _decide(
         self,

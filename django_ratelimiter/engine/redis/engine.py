@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from operator import methodcaller
-from time import monotonic
 from typing import Any, Final, TypeVar
 
 from redis import Redis
@@ -21,14 +20,13 @@ from ...exceptions import EngineUnavailable
 from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, leases
 from ..coroutines import run_sync
-from ..templates import FilledCarry, FilledCharges, FilledVerdicts
 from ..usage.refusals import CounterRefusals, Refusal, latest
 from .async_engine import AsyncRedisEngine
 from .closing import close_minutes
 from .cluster.nodes import ClusterTransport, cluster_transport
 from .cluster.sharding import SHARDS, names_by_shard
 from .connections.clients import async_client_of
-from .connections.faults import NOT_A_REPLY, explain
+from .connections.faults import explain
 from .connections.handshake import Handshake
 from .connections.server import Server
 from .connections.transport import Transport
@@ -36,7 +34,6 @@ from .core import RedisCore
 from .heartbeats import RedisHeartbeats
 from .packing import RECENT, text_of
 from .partition_stats import RedisPartitions
-from .protocol import ScriptMode, decode_check
 from .refusals import CounterPipeline, RedisDenials, RedisNames, remembered_in
 
 logger = logging.getLogger("django_ratelimiter")
@@ -119,18 +116,16 @@ class RedisEngine(RedisCore):
         refused: the call is rejected already: its charges are handled as if one more charge had rejected it.
         counts: usage that this process has kept; it is added once, even if the same id is sent several times.
         """
-        if now_us is not None or refund_if_denied or refused or counts:
-            asked = charges if type(charges) is FilledCharges else list(charges)
-            return run_sync(self._decide(asked, refund_if_denied, version, now_us, refused, counts))
-        if type(charges) is not FilledCharges or (call := self.encode_filled(charges, version)) is None:
-            return self._check_otherwise(charges, version)
-        began, reply = monotonic(), self._transport.call(call)  # as in `_check_packed`: nearly every call comes here
-        try:
-            if reply[0] >= 0:
-                return FilledVerdicts(charges, reply)
-        except NOT_A_REPLY as error:
-            raise self._no_reply(reply) from error
-        return self._check_again(charges, version, reply, began)
+        return run_sync(
+            self._check(
+                charges,
+                version=version,
+                refund_if_denied=refund_if_denied,
+                now_us=now_us,
+                refused=refused,
+                counts=counts,
+            )
+        )
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts that `check` would give now. Nothing is charged or counted."""
@@ -222,58 +217,6 @@ class RedisEngine(RedisCore):
         """Record that another engine replaces this one and its `to_async`: their breakers do not count any more."""
         for server in self._cluster.servers if self._cluster else [self._transport.server]:
             server.breaker.retire()
-
-    def _check_otherwise(self, charges: Iterable[Charge], version: int | Version | None) -> Sequence[Verdict]:
-        """Check charges and nothing else, where `encode_filled` packs no call."""
-        if type(charges) is FilledCharges:
-            asked: Sequence[Charge] = charges
-            if (first := self._encode_new(charges, version)) is not None:
-                verdicts = self._check_packed(charges, version, first[0])
-                if type(verdicts) is FilledVerdicts:
-                    self._partition_tracker.acknowledge_new(charges, first[1], verdicts.states.at_us)
-                return verdicts
-        elif type(charges) is FilledCarry and (call := self._encode_carrying(charges, version)) is not None:
-            return self._check_packed(charges.filled, version, call, carrying=charges)
-        else:
-            asked = charges = list(charges)
-            if (plain := self.encode_plain(charges, version)) is not None:
-                verdicts = self._check_packed(charges, version, plain[0], decode_check)
-                if plain[1]:
-                    self._partition_tracker.acknowledge(plain[1], verdicts[0].at_us, charges)
-                return verdicts
-        return run_sync(self._decide(asked, (), version, None, False, None))
-
-    def _check_packed(
-        self,
-        charges: Any,
-        version: int | Version | None,
-        call: bytes,
-        read: Callable[[Any, list[int]], Sequence[Verdict]] = FilledVerdicts,
-        carrying: FilledCarry | None = None,
-    ) -> Sequence[Verdict]:
-        """Send a packed check to the only server. read: makes verdicts from the charges and the reply.
-
-        carrying: the same filled charges, if they carry something.
-        """
-        began = monotonic()
-        reply: list[int] = self._transport.call(call)
-        try:
-            if reply[0] >= 0:
-                return read(charges, reply)
-        except NOT_A_REPLY as error:
-            raise self._no_reply(reply) from error
-        return self._check_again(charges if carrying is None else list(carrying), version, reply, began)
-
-    def _check_again(
-        self, charges: Sequence[Charge], version: int | Version | None, reply: list[int], began: float
-    ) -> Sequence[Verdict]:
-        """Check charges after a reply that gives no result. began: monotonic seconds, when that call was sent."""
-        try:
-            self.decode_retry(reply, None)
-        except NOT_A_REPLY as error:
-            raise self._no_reply(reply) from error
-        deadline_at = self._deadline and began + self._deadline
-        return run_sync(self._call(ScriptMode.CHECK, charges, (), version, None, deadline_at=deadline_at))
 
     async def _send(self, shard: int, call: bytes, deadline_at: float | None = None, kind: type = list) -> Any:
         if self._cluster:
