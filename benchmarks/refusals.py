@@ -53,7 +53,7 @@ def call_of(client: redis.Redis, namespace: str, condition: bytes, quota: int, r
     def call() -> None:
         packed = engine.encode_filled(next(turns), 1)
         assert packed
-        engine._transport.call(packed.replace(CHECK_SHA, sha))
+        engine._transport.call(packed[0].replace(CHECK_SHA, sha))
 
     return call
 

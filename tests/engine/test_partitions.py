@@ -328,17 +328,16 @@ def test_who_has_been_told_of_takes_one_look_from_then_on(monkeypatch: pytest.Mo
     tracker, call = PartitionTracker(lambda: NOW_US), template()
     common, sampled = FilledCharges(call, (COMMON[0],)), FilledCharges(call, (SAMPLED,))
     for charges in (common, sampled):
-        assert tracker.weight_and_sampled(charges, NOW_US) is None
+        assert tracker.kind_of(charges, NOW_US) is None
         tracker.acknowledge(tracker.of(charges, NOW_US), NOW_US, charges)
-    assert (tracker.weight_and_sampled(common, NOW_US), tracker.weight_and_sampled(sampled, NOW_US)) == ((1, 0), (1, 1))
-    assert (
-        tracker.weight_and_sampled(FilledCharges(template(), (COMMON[0],)), NOW_US) is None
-    )  # of another kind of request
-    assert tracker.weight_and_sampled(common, NOW_US + HOUR_US) is None
-    told = [found for _ in range(WEIGHT * 200) if (found := tracker.weight_and_sampled(common, NOW_US))]
+    assert (tracker.kind_of(common, NOW_US), tracker.kind_of(sampled, NOW_US)) == ((1, 0, 0), (1, 1, 0))
+    of_another_kind = FilledCharges(template(), (COMMON[0],))
+    assert tracker.kind_of(of_another_kind, NOW_US) == (WEIGHT, 0, 0)
+    assert tracker.kind_of(common, NOW_US + HOUR_US) is None
+    told = [found for _ in range(WEIGHT * 200) if (found := tracker.kind_of(common, NOW_US))]
     assert len(told) == WEIGHT * 200
-    assert {weight for weight, _ in told} == {0, WEIGHT}
-    assert WEIGHT * 140 < sum(weight for weight, _ in told) < WEIGHT * 260
+    assert {weight for weight, *_ in told} == {0, WEIGHT}
+    assert WEIGHT * 140 < sum(weight for weight, *_ in told) < WEIGHT * 260
     tracker.forget()
     assert [note.what[0] for note in tracker.of(common, NOW_US) + tracker.of(sampled, NOW_US) if note.what[0]] != []
 
@@ -351,9 +350,9 @@ def test_a_new_caller_of_a_busy_process_is_left_to_the_next_call_that_is_weighed
     tracker, call = PartitionTracker(lambda: NOW_US), template()
     first, new = (FilledCharges(call, (name,)) for name in COMMON[:2])
     tracker.of(first, NOW_US)
-    assert tracker.weight_and_sampled(new, NOW_US) == (0, 0)
-    assert tracker.weight_and_sampled(first, NOW_US) == (0, 0)
-    assert tracker.weight_and_sampled(first, NOW_US) is None  # for it is to tell of the new one
+    assert tracker.kind_of(new, NOW_US) == (0, 0, 0)
+    assert tracker.kind_of(first, NOW_US) == (0, 0, 0)
+    assert tracker.kind_of(first, NOW_US) is None  # for it is to tell of the new one
     notes = tracker.of(first, NOW_US)
     assert [note.partition.split("\n") for note in notes if note.what[0]][-1] == [COMMON[1], COMMON[0]]
 
@@ -365,7 +364,7 @@ def test_who_is_sampled_is_told_of_in_each_call(monkeypatch: pytest.MonkeyPatch)
     sampled = FilledCharges(call, (SAMPLED,))
     tracker.of(FilledCharges(call, (COMMON[0],)), NOW_US)
     for _ in range(20):
-        told = tracker.weight_and_sampled(sampled, NOW_US)
+        told = tracker.kind_of(sampled, NOW_US)
         if told is None:
             notes = tracker.of(sampled, NOW_US)
             assert [note for note in notes if note.what[0] & partition_notes.IS_SAMPLED]
@@ -390,9 +389,9 @@ def test_what_may_have_been_lost_on_its_way_is_told_again(monkeypatch: pytest.Mo
     tracker.of(first, NOW_US)
     for charges, name in ((second, COMMON[1]), (third, COMMON[2])):
         assert tracker.of(charges, NOW_US) == []  # it is left to the next call that is weighed
-        assert tracker.weight_and_sampled(charges, NOW_US) == (0, 0)
+        assert tracker.kind_of(charges, NOW_US) == (0, 0, 0)
         assert name in [note.partition for note in tracker.of(first, NOW_US)]
-    assert tracker.weight_and_sampled(second, NOW_US) == (0, 0)
+    assert tracker.kind_of(second, NOW_US) == (0, 0, 0)
     for _ in range(3):  # nobody has confirmed that this was counted
-        tracker.weight_and_sampled(second, NOW_US)
+        tracker.kind_of(second, NOW_US)
     assert any(COMMON[1] in note.partition for _ in range(3) for note in tracker.of(first, NOW_US))

@@ -6,19 +6,19 @@ For threads they never suspend: what they await has been done by then.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
-from time import monotonic, time_ns
+from time import monotonic
 from typing import Any
 
 from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
 from ..base import Charge, Verdict, Version, as_charged, mark_refunded, mark_refunded_if_denied, receipts_of
-from ..partition_stats import MINUTE_US
 from ..templates import FilledCarry, FilledCharges, FilledVerdicts
 from .cluster.sharding import ShardCall, ShardCoordinator
 from .connections.faults import NOT_A_REPLY
 from .connections.server import Server
+from .partition_notes import PartitionNote
 from .protocol import (
     ATTEMPTS,
     COUNTING,
@@ -81,47 +81,50 @@ class RedisCore(CallEncoder, ABC):
         refused: the call is rejected already: its charges are handled as if one more charge had rejected it.
         counts: usage that this process has kept; it is added once, even if the same id is sent several times.
         """
-        is_plain = now_us is None and not (refund_if_denied or refused or counts)
-        if is_plain and type(charges) is FilledCharges and (call := self.encode_filled(charges, version)) is not None:
-            return await self._check_packed(charges, version, call)
-        if is_plain and type(charges) is FilledCharges and (first := self._encode_new(charges, version)) is not None:
-            verdicts = await self._check_packed(charges, version, first[0])
-            if type(verdicts) is FilledVerdicts:
-                self._partition_tracker.acknowledge_new(charges, first[1], verdicts.states.at_us)
-            return verdicts
-        if is_plain and type(charges) is FilledCarry and (call := self._encode_carrying(charges, version)) is not None:
-            return await self._check_packed(charges.filled, version, call, carrying=charges)
-        asked = charges if type(charges) is FilledCharges else list(charges)
-        if is_plain and type(charges) is not FilledCharges and (plain := self.encode_plain(asked, version)) is not None:
-            verdicts = await self._check_packed(asked, version, plain[0], decode_check)
-            if plain[1]:
-                self._partition_tracker.acknowledge(plain[1], verdicts[0].at_us, asked)
-            return verdicts
-        return await self._decide(asked, refund_if_denied, version, now_us, refused, counts)
-
-    async def _check_packed(
-        self,
-        charges: Any,
-        version: int | Version | None,
-        call: bytes,
-        read: Callable[[Any, list[int]], Sequence[Verdict]] = FilledVerdicts,
-        carrying: FilledCarry | None = None,
-    ) -> Sequence[Verdict]:
-        """Send a packed check to the only server. read: makes verdicts from the charges and the reply.
-
-        carrying: the same filled charges, if they carry something.
-        """
-        began = monotonic()
-        reply: list[int] = await self._send(0, call)
+        filled, carried = (charges.filled, charges.carried) if type(charges) is FilledCarry else (charges, ())
+        packed: tuple[bytes, bool] | None = None
+        if now_us is None and not (refund_if_denied or refused or counts):
+            if type(filled) is FilledCharges:
+                packed = self.encode_filled(filled, version, carried)
+            elif (plain := self.encode_plain(charges := list(charges), version)) is not None:
+                return await self._check_plain(charges, version, *plain)
+        if packed is None or type(filled) is not FilledCharges:
+            asked = charges if type(charges) is FilledCharges else list(charges)
+            return await self._decide(asked, refund_if_denied, version, now_us, refused, counts)
+        call, has_new = packed
+        began, reply = monotonic(), await self._send(0, call)
         try:
             if reply[0] >= 0:
-                return read(charges, reply)
+                verdicts = FilledVerdicts(filled, reply)
+                if has_new:
+                    self._partition_tracker.acknowledge_new(filled, reply[0])
+                return verdicts
             self.decode_retry(reply, None)
         except NOT_A_REPLY as error:
             raise self._no_reply(reply) from error
-        asked = charges if carrying is None else list(carrying)
+        asked = charges if type(charges) is FilledCharges else list(charges)
         deadline_at = self._deadline and began + self._deadline
         return await self._call(ScriptMode.CHECK, asked, (), version, None, deadline_at=deadline_at)
+
+    async def _check_plain(
+        self,
+        charges: Sequence[Charge],
+        version: int | Version | None,
+        call: bytes,
+        notes: Sequence[PartitionNote],
+    ) -> Sequence[Verdict]:
+        began, reply = monotonic(), await self._send(0, call)
+        try:
+            if reply[0] >= 0:
+                verdicts = decode_check(charges, reply)
+                if notes:
+                    self._partition_tracker.acknowledge(notes, reply[0], charges)
+                return verdicts
+            self.decode_retry(reply, None)
+        except NOT_A_REPLY as error:
+            raise self._no_reply(reply) from error
+        deadline_at = self._deadline and began + self._deadline
+        return await self._call(ScriptMode.CHECK, charges, (), version, None, deadline_at=deadline_at)
 
     async def _decide(
         self,
@@ -140,29 +143,6 @@ class RedisCore(CallEncoder, ABC):
         verdicts = await self._call(mode, charges, receipts, version, now_us, counts)
         mark_refunded_if_denied(receipts, verdicts, refused=refused)
         return verdicts
-
-    def _encode_new(self, charges: FilledCharges, version: int | Version | None) -> tuple[bytes, int] | None:
-        """Return the call that checks the charges of a caller who is new, and which of their partitions are, as bits.
-
-        `None` where it is to be packed from charges.
-        """
-        if not self._fills or not charges.template.is_fixed:
-            return None
-        at_us = time_ns() // 1_000 + self._clock_ahead
-        told = self._partition_tracker.weight_of_new(charges, at_us)
-        call = told and self._formats.fill(charges, version, at_us // MINUTE_US, told)
-        return (call, told[2]) if call and told else None
-
-    def _encode_carrying(self, charges: FilledCarry, version: int | Version | None) -> bytes | None:
-        """Return the call that checks filled charges which carry something; `None` as in `encode_filled`."""
-        filled = charges.filled
-        if not self._fills or not filled.template.is_fixed:
-            return None
-        at_us = time_ns() // 1_000 + self._clock_ahead
-        told = self._partition_tracker.weight_and_sampled(filled, at_us)
-        if told is None:
-            return None
-        return self._formats.fill(filled, version, at_us // MINUTE_US, told, charges.carried)
 
     async def _peek(self, charges: Sequence[Charge], now_us: int | None) -> list[Verdict]:
         if self._coordinator:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from ..base import Charge, Version
 from ..templates import CallTemplate, FilledCharges
 from .packing import FLAGS, bulk_string, flags_of
-from .partition_notes import IS_NEW, IS_SAMPLED, MAX_CHARGES, PartitionNote
+from .partition_notes import IS_NEW, IS_SAMPLED, MAX_CHARGES, NoteKind, PartitionNote
 
 #: Stands for a partition while the rest is packed; as long as digests are, and like none.
 _HOLE: Final = "\x00hole of a partition\x00\x01"
@@ -33,8 +33,8 @@ Encode = Callable[[Sequence[Charge], int | Version | None, int, Sequence[Partiti
 #: Stands for the units that a charge carries while the rest is packed: a number that no process counts up to.
 _CARRIED: Final = 0x5AFE_C0DE_CAFE
 
-#: What calls of one format of a template have in common: what is told of partitions, and whether they carry units.
-Kind = tuple[tuple[int, ...], bool]
+#: What calls of one format of a template have in common: the kind of their notes, and whether they carry units.
+Kind = tuple[NoteKind, bool]
 
 
 class CallFormat(NamedTuple):
@@ -65,19 +65,18 @@ class CallFormats:
         charges: FilledCharges,
         version: int | Version | None,
         minute: int,
-        told: tuple[int, ...],
+        notes: NoteKind,
         carried: tuple[int, ...] = (),
     ) -> bytes | None:
-        """Return the call of a caller; `None` where partitions are of another length than digests.
+        """Return the call of a caller; `None` if partitions are of another length than digests.
 
-        told: the weight of its partitions, 0 = they are not weighed, and which of its charges are sampled, as bits; of
-        a caller who is new also the charges of new partitions. carried: units, of each charge; empty = none.
+        carried: units, of each charge; empty = none.
         """
         template, partitions = charges.template, charges.partitions
         forms: dict[Kind, CallFormat] | None = template.kept.get(self)
         if forms is None:
             forms = template.kept[self] = {}
-        form = forms.get(kind := (told, bool(carried)))
+        form = forms.get(kind := (notes, bool(carried)))
         if form is None or form[0] != minute or form[1] is not version:
             form = self._keep(forms, template, kind, version, minute)
         _, _, text, size, noted, flags = form
@@ -97,12 +96,12 @@ class CallFormats:
         version: int | Version | None,
         minute: int,
     ) -> CallFormat:
-        told, carries = kind
+        note_kind, carries = kind
         charges = [each.fill(_HOLE) for each in template.templates]
         flags = [FLAGS[charge.gating, charge.count_refusals] for charge in charges if carries]
         if carries:
             charges = [charge._replace(carried=_CARRIED) for charge in charges]
-        notes, noted = _notes_of(charges, *told)
+        notes, noted = _notes_of(charges, *note_kind)
         call = self._encode(charges, version, minute, notes)
         text = call.replace(b"%", b"%%").replace(_HOLE.encode(), b"%b")
         for each in set(flags):
@@ -153,9 +152,7 @@ class ChargeFormats:
         return form
 
 
-def _notes_of(
-    charges: Sequence[Charge], weight: int, sampled: int, new: int = 0
-) -> tuple[list[PartitionNote], list[int]]:
+def _notes_of(charges: Sequence[Charge], weight: int, sampled: int, new: int) -> tuple[list[PartitionNote], list[int]]:
     """Return the notes of a call, and which charge each is first about."""
     notes, noted = [], []
     for label, group in groupby(range(min(len(charges), MAX_CHARGES)), lambda place: charges[place].usage):

@@ -57,6 +57,11 @@ def keys_of(flags: int, weighs: bool, label: str, minute: int) -> list[str]:
     return names
 
 
+#: The kind of a call's notes: its weight, 0 = it is not weighed; which of its charges are sampled, as bits; and which
+#: have new partitions.
+NoteKind = tuple[int, int, int]
+
+
 class PartitionTracker:
     """The notes of one process. For all threads, without a lock: a race at worst sends a note twice.
 
@@ -109,67 +114,57 @@ class PartitionTracker:
             self._remember(charges, notes)
         return [*notes, *self._new_partitions()] if is_weighed else notes
 
-    def weight_and_sampled(self, charges: FilledCharges, now_us: int) -> tuple[int, int] | None:
-        """Return the weight of a call, 0 = it is not weighed, and which of its charges are sampled, as bits.
+    def kind_of(self, charges: FilledCharges, now_us: int) -> NoteKind | None:
+        """Return the kind of a call's notes, without creating charges; `None` = it has other notes, see `of`.
 
-        `None` = it has other notes, see `of`.
+        If it has new partitions, call `acknowledge_new` after the engine's reply.
         """
         if now_us // HOUR_US != self._hour:
             return None
         sampled, left = self._known.get((charges.template, charges.partitions)), self._left
-        if left > 1:
-            if sampled is None and not self._meet(charges):
-                return None
-            self._left = left - 1
-            return 0, sampled or 0
-        return None if self._new or sampled is None else (self._weight(), sampled)
-
-    def weight_of_new(self, charges: FilledCharges, now_us: int) -> tuple[int, int, int] | None:
-        """Return the weight of a call of a caller that is new in this hour, 0, and which partitions are new, as bits.
-
-        Call `acknowledge_new` after the engine's reply. `None` = it has other notes, see `of`.
-        """
-        if now_us // HOUR_US != self._hour or self._left > 1 or self._new:
+        if left <= 1 and self._new:
             return None
-        templates, partitions, notified = charges.template.templates, charges.partitions, self._notified
-        new, before = 0, None
-        for place, ((start, end, charge, is_split), partition) in enumerate(zip(templates, partitions, strict=True)):
-            if is_split and is_sampled(partition):
-                return None
-            label = charge[4]
-            if label is not None and label != before and notified.get(f"{start}{partition}{end}") != label:
-                new |= 1 << place
-            before = label
-        return self._weight(), 0, new
+        if sampled is not None:
+            if left <= 1:
+                return self._weight(), sampled, 0
+            self._left = left - 1
+            return 0, sampled, 0
+        if (unknown := self._unknown(charges)) is None:
+            return None
+        if left <= 1:
+            if not unknown:
+                self._remember(charges, ())
+            return self._weight(), 0, sum(1 << place for place, *_ in unknown)
+        for _, key, label, partition in unknown:
+            self._new[key] = label, partition
+        self._remember(charges, ())
+        self._left = left - 1
+        return 0, 0, 0
 
-    def acknowledge_new(self, charges: FilledCharges, new: int, at_us: int) -> None:
-        """Record the reply to such a call. at_us: the engine's time. new: see `weight_of_new`."""
+    def acknowledge_new(self, charges: FilledCharges, at_us: int) -> None:
+        """Record the reply to a call with new partitions. at_us: the engine's time."""
         if at_us // HOUR_US == self._hour:
             if len(self._notified) >= MAX_NOTIFIED:
                 self._notified.clear()
-            for place, ((start, end, charge, _), partition) in enumerate(
-                zip(charges.template.templates, charges.partitions, strict=True)
-            ):
-                if new >> place & 1:
-                    self._notified[f"{start}{partition}{end}"] = charge[4]  # type: ignore[assignment]
+            self._notified |= {key: label for _, key, label, _ in self._unknown(charges) or ()}
             self._remember(charges, ())
 
-    def _meet(self, charges: FilledCharges) -> bool:
-        """Leave a caller's new partitions to the next weighed call, without creating charges.
+    def _unknown(self, charges: FilledCharges) -> list[tuple[int, str, str, str]] | None:
+        """Return the charges of partitions that were never sent: place, key, label and partition.
 
-        Returns False if one of them is sampled: then this call must send it.
+        Of charges in a row with one label, the first. `None` = a partition is sampled, so each call must send it.
         """
-        templates, partitions = charges.template.templates, charges.partitions
-        for each, partition in zip(templates, partitions, strict=True):
-            if each.is_split and is_sampled(partition):
-                return False
-        notified = self._notified
-        for (before, after, charge, _), partition in zip(templates, partitions, strict=True):
+        notified, unknown, previous = self._notified, [], None
+        for place, ((start, end, charge, is_split), partition) in enumerate(
+            zip(charges.template.templates, charges.partitions, strict=True)
+        ):
+            if is_split and is_sampled(partition):
+                return None
             label = charge[4]
-            if label is not None and notified.get(key := f"{before}{partition}{after}") != label:
-                self._new[key] = label, partition
-        self._remember(charges, ())
-        return True
+            if label is not None and label != previous and notified.get(key := f"{start}{partition}{end}") != label:
+                unknown.append((place, key, label, partition))
+            previous = label
+        return unknown
 
     def _remember(self, charges: FilledCharges, notes: Iterable[PartitionNote]) -> None:
         """Remember that these charges need no more notes. notes: that the call has sent."""

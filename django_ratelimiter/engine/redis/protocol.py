@@ -164,13 +164,20 @@ class CallEncoder:
             return self._call_of(shard, names, words, minute, keys, more_of(notes, counts))
         return self._call_of(shard, names, words, minute)
 
-    def encode_filled(self, charges: FilledCharges, version: int | Version | None) -> bytes | None:
-        """Return the call that checks filled charges and nothing else; `None` where it is to be packed from charges."""
+    def encode_filled(
+        self, charges: FilledCharges, version: int | Version | None, carried: tuple[int, ...] = ()
+    ) -> tuple[bytes, bool] | None:
+        """Return the call that checks filled charges, and whether it has notes of new partitions.
+
+        If it has, call `acknowledge_new` of the tracker after the reply. `None` = it must be packed by `encode`.
+        carried: units, of each charge; empty = none.
+        """
         if not self._fills or not charges.template.is_fixed:
             return None
         at_us = time.time_ns() // 1_000 + self._clock_ahead
-        told = self._partition_tracker.weight_and_sampled(charges, at_us)
-        return None if told is None else self._formats.fill(charges, version, at_us // MINUTE_US, told)
+        kind = self._partition_tracker.kind_of(charges, at_us)
+        call = kind and self._formats.fill(charges, version, at_us // MINUTE_US, kind, carried)
+        return (call, kind[2] != 0) if call and kind else None
 
     def encode_plain(
         self, charges: Sequence[Charge], version: int | Version | None

@@ -199,7 +199,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = formats.CallFormats(encode)
     for name in "ab":
         for weight in (0, 0, 1, 1, 2, 2, 0):
-            assert kept.fill(fill(calls[name]), None, 1, (weight, 0)) == f"{name}-0:{ALICE}:1".encode()
+            assert kept.fill(fill(calls[name]), None, 1, (weight, 0, 0)) == f"{name}-0:{ALICE}:1".encode()
     assert [key[0] for key in packed] == ["a"] * 4 + ["b"] * 4
 
 
@@ -222,7 +222,7 @@ def test_a_call_that_carries_units_is_packed_once_however_many_they_are(units: l
     kept, filled = formats.CallFormats(encode), fill(CallTemplate(charges))
     for carried in ((1,) * 6, tuple(units)):
         alone = [charge._replace(carried=each) for charge, each in zip(filled, carried, strict=True)]
-        assert kept.fill(filled, 1, 7, (0, 0), carried) == encode(alone, 1, 7, ())
+        assert kept.fill(filled, 1, 7, (0, 0, 0), carried) == encode(alone, 1, 7, ())
     assert packed == 3  # two of them by this test itself
 
 

@@ -56,18 +56,18 @@ def recorded(engine: RedisEngine) -> tuple[Any, ...]:
 def seen(request: pytest.FixtureRequest, redis_client: redis.Redis, redis_url: str) -> tuple[RedisEngine, int]:
     """An engine that has decided all visits, and how many of them were those of new callers."""
     engine = RedisEngine(redis_client, "new")
-    told: list[int] = []
+    told: list[FilledCharges] = []
     with pytest.MonkeyPatch.context() as patch:
         usual = PartitionTracker.acknowledge_new
         patch.setattr(
-            PartitionTracker, "acknowledge_new", lambda self, *about: (told.append(about[1]), usual(self, *about))
+            PartitionTracker, "acknowledge_new", lambda self, *about: (told.append(about[0]), usual(self, *about))
         )
         if request.param == "threads":
             verdicts = [engine.check(each) for each in visits()]
         else:
             verdicts = asyncio.run(on_loop(redis_url))
     assert sum(type(each) is FilledVerdicts for each in verdicts) > 100
-    return engine, sum(map(bool, told))
+    return engine, len(told)
 
 
 async def on_loop(url: str) -> list[Any]:
@@ -93,30 +93,12 @@ def test_what_is_recorded_is_the_same(seen: tuple[RedisEngine, int], redis_clien
 def test_who_was_not_answered_is_told_of_again() -> None:
     tracker, charges = PartitionTracker(lambda: NOW_US), visits()[0]
     tracker.of(charges, NOW_US)  # the hour has begun
-    assert tracker.weight_of_new(charges, NOW_US) == tracker.weight_of_new(charges, NOW_US) == (1, 0, 0b1101)
-    tracker.acknowledge_new(charges, 0b1101, NOW_US + HOUR_US)  # it was told in the next hour
-    assert tracker.weight_of_new(charges, NOW_US) == (1, 0, 0b1101)
-    tracker.acknowledge_new(charges, 0b1101, NOW_US)
-    assert tracker.weight_of_new(charges, NOW_US) == (1, 0, 0)
-    assert tracker.weight_and_sampled(charges, NOW_US) == (1, 0)
+    assert tracker.kind_of(charges, NOW_US) == tracker.kind_of(charges, NOW_US) == (1, 0, 0b1101)
+    tracker.acknowledge_new(charges, NOW_US + HOUR_US)  # it was told in the next hour
+    assert tracker.kind_of(charges, NOW_US) == (1, 0, 0b1101)
+    tracker.acknowledge_new(charges, NOW_US)
+    assert tracker.kind_of(charges, NOW_US) == (1, 0, 0)
     assert tracker.of(charges, NOW_US)[0].what[0] == 0
-
-
-def test_what_takes_more_than_that_is_not_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    tracker, charges = PartitionTracker(lambda: NOW_US), visits()[0]
-    assert tracker.weight_of_new(charges, NOW_US) is None  # the hour has not begun
-    tracker.of(charges, NOW_US)
-    sampled = next(name for name in CALLERS if is_sampled(name))
-    assert tracker.weight_of_new(FilledCharges(charges.template, (sampled,) * 5), NOW_US) is None
-    monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", 0)
-    monkeypatch.setattr(partition_notes, "randrange", lambda _least, _end: 3)  # each third call is weighed
-    busy = PartitionTracker(lambda: NOW_US)
-    busy.of(charges, NOW_US)
-    assert busy.weight_of_new(charges, NOW_US) is None  # this call is not weighed
-    other = FilledCharges(charges.template, (CALLERS[60],) * 3 + (SHARED, CALLERS[60]))
-    while busy.weight_and_sampled(other, NOW_US) is not None:
-        pass
-    assert busy.weight_of_new(other, NOW_US) is None  # it has to tell of those whom others have met
 
 
 @pytest.mark.parametrize("way", ["threads", "event loop"])
