@@ -39,7 +39,7 @@ ON_MARIADB = (
 
 #: Tests that depend most on packages with a lower bound: connections and their errors, throttles, rules files, metrics.
 ON_THE_LOWEST = (
-    *(f"tests/doors/test_{name}.py" for name in ("drf_rules", "middleware")),
+    *(f"tests/entry_points/test_{name}.py" for name in ("drf_rules", "middleware")),
     *(f"tests/engine/redis/connections/test_{name}.py" for name in ("sentinel_outage", "useless_connections")),
     "tests/engine/redis/cluster/test_cluster.py::test_clients_that_connect_at_once_and_those_for_event_loops_will_do",
     *("tests/engine/redis/test_redis_engine.py", "tests/rules/files/test_faults.py", "tests/test_prometheus.py"),
@@ -85,7 +85,7 @@ ASKS_NEITHER_SERVER_NOR_DATABASE = (
     "tests/system/test_saves.py::test_a_save_whose_publishing_fails_once_is_in_force_when_it_returns",
     "tests/system/test_saves.py::test_a_save_that_cannot_be_published_stands_and_the_collector_puts_it_in_force",
     # Requests, texts and settings (80 s).
-    *("tests/checks", "tests/doors", "tests/headers", "tests/identity", "tests/testing"),
+    *("tests/checks", "tests/entry_points", "tests/headers", "tests/identity", "tests/testing"),
     # These only use Redis through the engine, which the engine's tests cover, and read a row or two (30 s).
     *("tests/limiter", "tests/explain", "tests/values", "tests/admin/test_explain.py"),
     *(f"tests/admin/rules/test_{name}.py" for name in ("counters", "presets", "targets", "views", "windows")),
@@ -145,9 +145,9 @@ LATEST_SPARED = tuple(
 LATEST_SPARED_BRIEFLY = (
     *(WALKS, "tests/usage/test_coverage.py", "tests/rules/files/test_killed.py"),
     *(f"tests/admin/rules/test_{name}.py" for name in ("counters", "offered_is_enforced")),
-    "tests/doors/test_gateway.py::test_nobody_else_is_believed",
-    "tests/doors/test_gateway.py::test_a_path_that_servers_read_in_different_ways_is_refused",
-    "tests/doors/test_gateway.py::test_the_client_is_the_one_that_the_gateway_names",
+    "tests/entry_points/test_gateway.py::test_nobody_else_is_believed",
+    "tests/entry_points/test_gateway.py::test_a_path_that_servers_read_in_different_ways_is_refused",
+    "tests/entry_points/test_gateway.py::test_the_client_is_the_one_that_the_gateway_names",
     # What the server's script counts for many callers; the test that a fork shares no connection runs there.
     "tests/system/test_concurrency.py::test_32_clients_on_one_key_admit_exactly_the_quota",
     # What forecasts compute from lines of logs or from samples. The command and the form are tested there.
@@ -200,19 +200,22 @@ def asked_twice_elsewhere() -> tuple[str, ...]:
 #: A pair whose Python and Django are both in other pairs runs only tests that depend on both: requests,
 #: threads, event loops, and models.
 SEEN_ALONE = (
-    *(f"tests/doors/test_{name}.py" for name in ("async", "decorators", "drf_rules", "middleware", "slot_tasks")),
+    *(
+        f"tests/entry_points/test_{name}.py"
+        for name in ("async", "decorators", "drf_rules", "middleware", "slot_tasks")
+    ),
     *("tests/limiter/test_leases.py", "tests/limiter/test_refunds.py", "tests/models"),
 )
 
 #: A Python and a Django between the oldest and the latest. What passes on those hardly ever fails here, so only tests
 #: run that depend on the parts with most changes between releases: pages, the largest form, and each URL.
 BETWEEN = (
-    *("tests/api", "tests/checks", "tests/doors", "tests/limiter", "tests/models"),
+    *("tests/api", "tests/checks", "tests/entry_points", "tests/limiter", "tests/models"),
     *(f"tests/admin/rules/test_{name}.py" for name in ("rule_form", "rule_list")),
     *("tests/admin/test_urls.py", "tests/admin/test_saves.py", "tests/usage/test_reports.py"),
     # The latest pair runs these, or only the whole suite: see LATEST_SPARED_BRIEFLY.
     *(f"--ignore=tests/checks/test_{name}.py" for name in ("paths", "servers")),
-    *(f"--ignore=tests/{name}.py" for name in ("doors/test_gateway", "api/test_schema", "api/test_permissions")),
+    *(f"--ignore=tests/{name}.py" for name in ("entry_points/test_gateway", "api/test_schema", "api/test_permissions")),
     *(f"--ignore=tests/limiter/test_{name}.py" for name in ("charges", "edited_away", "metered")),
     f"--deselect={NO_METHOD}",
     "--deselect=tests/admin/test_urls.py::test_each_page_is_for_whom_it_is_for",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from django.test import Client
 
-from tests.doors.conftest import MakeRule, make_rule, people
+from tests.entry_points.conftest import MakeRule, make_rule, people
 
 __all__ = ["make_rule", "people"]
 

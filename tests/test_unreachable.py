@@ -21,7 +21,7 @@ from example_project.redis_server import free_port
 
 from .checks.test_servers import TIMEOUTS, entry
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 
 
 def make_rule(slug: str, **fields: Any) -> None:

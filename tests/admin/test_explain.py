@@ -15,7 +15,7 @@ from django.urls import reverse
 
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
-from tests.doors.conftest import MakeRule, make_rule, people
+from tests.entry_points.conftest import MakeRule, make_rule, people
 
 __all__ = ["make_rule", "people"]
 

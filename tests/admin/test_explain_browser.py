@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from django_ratelimiter.models import Tier, TierAssignment
 from tests.browser import Browser, missing
-from tests.doors.conftest import MakeRule, make_rule, people
+from tests.entry_points.conftest import MakeRule, make_rule, people
 
 from .pages import open_as
 

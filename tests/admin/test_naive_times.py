@@ -19,7 +19,7 @@ from django_ratelimiter.models import AccessEntry, Tier, TierAssignment, TopPart
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.times import aware
 from tests.admin_pages import fill, pages, users
-from tests.doors.conftest import MakeRule, make_rule
+from tests.entry_points.conftest import MakeRule, make_rule
 from tests.forecast.traffic import record
 
 __all__ = ["make_rule"]

@@ -17,7 +17,7 @@ from django_ratelimiter.callers.caller import UnknownCaller, caller_of
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import Rule, TopPartition
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
-from tests.doors.conftest import MakeRule, make_rule, people
+from tests.entry_points.conftest import MakeRule, make_rule, people
 
 __all__ = ["make_rule", "people"]
 

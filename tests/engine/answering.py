@@ -27,18 +27,18 @@ class Answering:
     def __init__(self, answers: Mapping[str, bytes]) -> None:
         self.answers = answers
         self._open: set[socket.socket] = set()
-        self._door = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self._door.getsockname()[1]}/0"
+        return f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
-                client, _ = self._door.accept()
+                client, _ = self._listener.accept()
                 self._open.add(client)
                 self._threads.append(threading.Thread(target=self._answer, args=(client,)))
                 self._threads[-1].start()
@@ -69,9 +69,9 @@ class Answering:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for each in (self._door, *list(self._open)):
+        for each in (self._listener, *list(self._open)):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
-        self._door.close()
+        self._listener.close()

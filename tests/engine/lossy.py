@@ -17,19 +17,19 @@ class LossyProxy:
     def __init__(self, port: int) -> None:
         self.lose = False
         self._server_port = port
-        self._door = socket.create_server(("127.0.0.1", 0))
-        self._sockets = [self._door]
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets = [self._listener]
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self._door.getsockname()[1]}/0"
+        return f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                client, _ = self._door.accept()
+                client, _ = self._listener.accept()
                 server = socket.create_connection(("127.0.0.1", self._server_port))
                 self._sockets += [client, server]
                 for source, target, replies in ((client, server, False), (server, client, True)):

@@ -28,11 +28,11 @@ class SlowProxy:
         self._arriving = 0
         self._thread = threading.Thread(target=self._loop.run_forever, name="slow proxy")
         self._thread.start()
-        self._door = self._run(asyncio.start_server(self._accept, "127.0.0.1", 0))
+        self._listener = self._run(asyncio.start_server(self._accept, "127.0.0.1", 0))
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self._door.sockets[0].getsockname()[1]}/0"
+        return f"redis://127.0.0.1:{self._listener.sockets[0].getsockname()[1]}/0"
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
@@ -79,7 +79,7 @@ class SlowProxy:
         self._loop.close()
 
     async def _close(self) -> None:
-        self._door.close()
+        self._listener.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.sleep(min(self.seconds, 1) + 0.01)  # what is on its way closes its target

@@ -18,7 +18,7 @@ from rest_framework.viewsets import ViewSet
 
 from django_ratelimiter.decorators import ratelimit
 from django_ratelimiter.throttling import AnonRateThrottle, RuleThrottle, ScopedRateThrottle, UserRateThrottle
-from tests.doors.urls import NameAuthentication
+from tests.entry_points.urls import NameAuthentication
 
 
 def status_of(request: Any) -> int:

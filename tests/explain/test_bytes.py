@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from django_ratelimiter.explain import Question, explain
-from tests.doors.conftest import MakeRule, make_rule
+from tests.entry_points.conftest import MakeRule, make_rule
 
 from .test_explain import asked
 

@@ -22,7 +22,7 @@ from django_ratelimiter.explain.words import bypass_in_words, doubts_of, headlin
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import AccessEntry, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
-from tests.doors.conftest import MakeRule, make_rule, people
+from tests.entry_points.conftest import MakeRule, make_rule, people
 
 from . import code_views
 

@@ -18,7 +18,7 @@ from django_ratelimiter import gateway
 from django_ratelimiter.explain import Question, QuestionError, explain
 from django_ratelimiter.models import AccessEntry
 from tests.admin.conftest import operator
-from tests.doors.conftest import Clock, MakeRule, clock, make_rule
+from tests.entry_points.conftest import Clock, MakeRule, clock, make_rule
 
 __all__ = ["clock", "make_rule", "operator"]
 

@@ -13,7 +13,7 @@ from rest_framework.views import APIView
 
 from django_ratelimiter.decorators import ratelimit
 from django_ratelimiter.throttling import RuleThrottle
-from tests.doors.urls import NameAuthentication
+from tests.entry_points.urls import NameAuthentication
 
 
 def hello(request: HttpRequest, **captured: object) -> HttpResponse:

@@ -8,7 +8,7 @@ from django.urls import path
 
 from django_ratelimiter import limiter
 
-from ..doors.urls import broken
+from ..entry_points.urls import broken
 
 
 def answer(request: HttpRequest, status: int) -> HttpResponse:

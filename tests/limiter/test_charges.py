@@ -22,7 +22,7 @@ from django_ratelimiter.models import RuleLimit, Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.values.access import NOBODY
 
-from ..doors.conftest import MakeRule
+from ..entry_points.conftest import MakeRule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -43,7 +43,7 @@ def test_the_generation_is_part_of_the_key(make_rule: MakeRule, generation: int,
 
 
 @pytest.mark.parametrize(("asked", "told"), [("rule", 1.5), (None, None), (0.0, 0.0), (9.0, 9.0)])
-def test_the_longest_delay_is_the_rules_unless_the_door_knows_better(
+def test_the_longest_delay_is_the_rules_unless_the_entry_point_knows_better(
     make_rule: MakeRule, asked: MaxDelay, told: float | None
 ) -> None:
     make_rule("queue", algorithm="leaky_bucket", limit={"max_delay_ms": 1_500})

@@ -14,7 +14,7 @@ from django_ratelimiter.engine import EngineUnavailable
 from django_ratelimiter.engine.usage import counts_of
 from django_ratelimiter.rules import cache
 
-from ..doors.conftest import MakeRule
+from ..entry_points.conftest import MakeRule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -1,4 +1,4 @@
-"""Requests held for their turn in a queue, by each door, with a clock that only sleeping moves."""
+"""Requests held for their turn in a queue, by each entry point, with a clock that only sleeping moves."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from django.test import AsyncClient, Client, RequestFactory
 
 from django_ratelimiter import limiter
 
-from ..doors.conftest import Clock, MakeRule
+from ..entry_points.conftest import Clock, MakeRule
 from .test_limiter import Broken
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 
 #: One request each 2 seconds, at most 3 under way: the one that is served, and two that wait 2 and 4 seconds.
 QUEUE: dict[str, Any] = {"quota": 1, "algorithm": "leaky_bucket"}
@@ -65,7 +65,7 @@ def test_a_synchronous_worker_holds_what_the_rule_grants_and_refuses_the_rest(
 
 
 @pytest.mark.parametrize("stage_of_the_queue", ["middleware", "throttle", "both"])
-def test_each_delay_is_served_once_though_two_doors_stand_in_the_way(
+def test_each_delay_is_served_once_though_it_passes_two_entry_points(
     get: Any, make_rule: MakeRule, clock: Clock, stage_of_the_queue: str
 ) -> None:
     limit = {**LIMIT, "max_delay_ms": 60_000}

@@ -28,9 +28,9 @@ from django_ratelimiter.models import Rule, RuleLimit, RuleSetState
 from django_ratelimiter.rules import cache
 from django_ratelimiter.testing import RulesInForce, assert_limited, override_rules
 
-from ..doors.conftest import MakeRule
+from ..entry_points.conftest import MakeRule
 
-pytestmark = pytest.mark.urls("tests.doors.urls")
+pytestmark = pytest.mark.urls("tests.entry_points.urls")
 
 ONCE = {"slug": "once", "limits": ["1/minute"]}
 SOFT = {"rate": "4/minute", "algorithm": "fixed_window", "soft_quota": 2}
@@ -72,7 +72,7 @@ class TestRefusals:
         assert not sent[0]["decision"].allowed
 
     @pytest.mark.parametrize("view", ["/throttled/", "/throttled/scoped/", "/scoped/", "/no/such/"])
-    def test_are_signalled_once_whichever_doors_they_pass(
+    def test_are_signalled_once_whichever_entry_points_they_pass(
         self, client: Client, ratelimit_rules: RulesInForce, received: Receive, view: str
     ) -> None:
         ratelimit_rules(ONCE, {"slug": "uploads", "limits": ["1/minute"], "scope": "uploads"})

@@ -19,7 +19,7 @@ from django_ratelimiter.identity import digest
 from django_ratelimiter.limiter.charges import InlineRule
 from django_ratelimiter.rules.ruleset import LimitRecord, RuleRecord
 
-from ..doors.conftest import Clock, MakeRule
+from ..entry_points.conftest import Clock, MakeRule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -67,7 +67,7 @@ def test_all_or_nothing(check: Callable[..., Decision], make_rule: MakeRule, clo
     assert check(ask()).allowed
 
 
-def test_a_refusal_gives_back_what_earlier_doors_spent(make_rule: MakeRule, clock: Clock) -> None:
+def test_a_refusal_gives_back_what_earlier_entry_points_charged(make_rule: MakeRule, clock: Clock) -> None:
     make_rule("all", quota=2)
     for _ in range(3):
         request = ask()

@@ -20,10 +20,10 @@ from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.limiter.io import LoopIO
 from django_ratelimiter.middleware import RateLimitMiddleware
 
-from ..doors.conftest import Clock, MakeRule, Remote
+from ..entry_points.conftest import Clock, MakeRule, Remote
 from .test_limiter import Broken
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 
 WINDOW = 60
 LEASES: dict[str, Any] = {"algorithm": "concurrency", "limit": {"window_seconds": WINDOW}}

@@ -20,7 +20,7 @@ from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
 
-from ..doors.conftest import MakeRule
+from ..entry_points.conftest import MakeRule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -94,7 +94,9 @@ def test_a_request_is_decided_once_by_each_rule(make_rule: MakeRule) -> None:
     assert request.ratelimit.results[0].verdict.remaining == 1  # type: ignore[attr-defined]
 
 
-def test_a_later_door_meets_only_the_rules_of_its_scope_and_gives_back_what_went_before(make_rule: MakeRule) -> None:
+def test_a_later_entry_point_meets_only_the_rules_of_its_scope_and_gives_back_what_went_before(
+    make_rule: MakeRule,
+) -> None:
     make_rule("all", quota=5)
     make_rule("mail", quota=2, scope="mail")
     request = ask()

@@ -17,9 +17,9 @@ from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache
 
-from ..doors.conftest import MakeRule
+from ..entry_points.conftest import MakeRule
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,7 @@ def test_each_identity_as_a_request_has_it(
 ) -> None:
     tier = Tier.objects.create(slug="t", name="T", rank=1)
     TierAssignment.objects.create(tier=tier, api_key_hash=hash_api_key("s3cret"))
-    own = {"CACHE_ALIAS": "ratelimit", "IDENTITIES": {"tenant": "tests.doors.test_identities.tenant_of"}}
+    own = {"CACHE_ALIAS": "ratelimit", "IDENTITIES": {"tenant": "tests.entry_points.test_identities.tenant_of"}}
     with override_settings(RATELIMITER=own):
         make_rule("r", quota=1, partition_by=names, missing_partition="ip")
         assert uses_up(client, **sent)

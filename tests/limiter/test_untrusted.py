@@ -15,9 +15,9 @@ from django_ratelimiter.limiter import untrusted
 from django_ratelimiter.rules import cache
 
 from ..admin.overview.test_overview import OVERVIEW, text_of
-from ..doors.conftest import MakeRule
+from ..entry_points.conftest import MakeRule
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 
 CLIENTS = [f"198.51.100.{number}" for number in range(1, 6)]
 

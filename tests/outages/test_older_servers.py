@@ -205,15 +205,15 @@ def edit_elsewhere(rule: Rule, other: RedisEngine, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("door", [in_a_thread, on_an_event_loop])
+@pytest.mark.parametrize("way", [in_a_thread, on_an_event_loop])
 def test_the_first_decision_is_by_the_latest_rules(
-    door: Callable[[ExitStack], Callable[[], Any]],
+    way: Callable[[ExitStack], Callable[[], Any]],
     set_up: SetUp,
     make_rule: MakeRule,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with ExitStack() as stack:
-        decide = door(stack)
+        decide = way(stack)
         rule = make_rule(1, OLD, partition_by=["ip"])
         until(lambda: not limiter.check(request()).degraded, "Redis decides")
         assert decided_by(decide()) == OLD

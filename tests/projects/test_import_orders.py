@@ -164,8 +164,8 @@ def test_an_app_may_import_views_while_django_loads(project: Path, run: Run, mod
         eager.unlink()
 
 
-def test_every_door_can_be_imported_before_the_registry_is_ready(run: Run) -> None:
-    doors = [
+def test_every_module_can_be_imported_before_the_registry_is_ready(run: Run) -> None:
+    modules = [
         "api.throttling",
         "core",
         "decorators",
@@ -177,4 +177,4 @@ def test_every_door_can_be_imported_before_the_registry_is_ready(run: Run) -> No
         "testing",
         "throttling",
     ]
-    run("\n".join(f"import django_ratelimiter.{door}" for door in doors))
+    run("\n".join(f"import django_ratelimiter.{module}" for module in modules))

@@ -204,7 +204,7 @@ def test_a_bad_rule_is_left_out_and_the_rest_lives(fields: dict[str, Any], reaso
     assert rules.left_out[0].reason.startswith(reason)
 
 
-def test_a_limit_has_what_the_doors_need_beside_it() -> None:
+def test_a_limit_has_what_entry_points_need_beside_it() -> None:
     limits = [limit_data(max_delay_ms=1500, generation=3)]
     rule = RuleSet.from_snapshot(snapshot(rule_data(limits=limits, count_refusals=True, charge_when="failure"))).rules[
         0

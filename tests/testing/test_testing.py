@@ -34,7 +34,7 @@ from django_ratelimiter.testing import (
 
 from ..rules.build import limit_data, rule_data
 
-pytestmark = pytest.mark.urls("tests.doors.urls")
+pytestmark = pytest.mark.urls("tests.entry_points.urls")
 
 TWICE = {"slug": "twice", "limits": ["2/minute"]}
 

@@ -22,7 +22,7 @@ from django_ratelimiter.models import AccessEntry
 from django_ratelimiter.usage import denied, names
 from django_ratelimiter.values.access import AccessRecord
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 
 ADDRESS = "192.0.2.7"
 ENGINES = {"redis": {"CACHE_ALIAS": "ratelimit"}, "memory": {"CACHE_ALIAS": None}}

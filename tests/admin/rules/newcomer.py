@@ -25,7 +25,7 @@ from .stories import Step, Story, play
 from .test_limit_fields import SENTENCES
 from .visitor import PATH, Visitor
 
-pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.doors.urls")]
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.entry_points.urls")]
 
 ROOT = Path(__file__).resolve().parents[3]
 NAME = "session_window"

@@ -18,7 +18,7 @@ from ..pages import RULES, number, page_of, rule_form, shown
 from .stories import Step
 from .visitor import PATH, Visitor
 
-pytestmark = pytest.mark.urls("tests.doors.urls")
+pytestmark = pytest.mark.urls("tests.entry_points.urls")
 
 NOW_US = Step(0, 0, None).at_us
 

@@ -16,7 +16,7 @@ from django_ratelimiter.models.options import NOT_GIVEN, columns_used
 from .stories import MINUTE, STORIES, Answer, Step, Story, play
 from .visitor import PATH, Visitor
 
-pytestmark = pytest.mark.urls("tests.doors.urls")
+pytestmark = pytest.mark.urls("tests.entry_points.urls")
 
 FIELDS = SingleLimitForm().fields
 

@@ -290,13 +290,13 @@ def trickling(pause: float) -> Iterator[tuple[str, list[int]]]:
 
     Its address, and the bytes that were sent so.
     """
-    door = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", 0))
     sent: list[int] = []
 
     def serve() -> None:
         try:
             while True:
-                client, _ = door.accept()
+                client, _ = listener.accept()
                 threading.Thread(target=answer, args=(client,), daemon=True).start()
         except OSError:
             return
@@ -320,8 +320,8 @@ def trickling(pause: float) -> Iterator[tuple[str, list[int]]]:
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     try:
-        yield f"redis://127.0.0.1:{door.getsockname()[1]}/0", sent
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0", sent
     finally:
-        door.shutdown(socket.SHUT_RDWR)
-        door.close()
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
         thread.join()

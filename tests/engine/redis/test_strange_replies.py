@@ -39,18 +39,18 @@ class Strange:
     def __init__(self) -> None:
         self.reply = verdict(7)
         self.open: set[socket.socket] = set()
-        self._door = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self._door.getsockname()[1]}/0"
+        return f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
-                client, _ = self._door.accept()
+                client, _ = self._listener.accept()
                 self.open.add(client)
                 self._threads.append(threading.Thread(target=self._answer, args=(client,)))
                 self._threads[-1].start()
@@ -65,12 +65,12 @@ class Strange:
         self.open.discard(client)
 
     def close(self) -> None:
-        for each in (self._door, *self.open):
+        for each in (self._listener, *self.open):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
-        self._door.close()
+        self._listener.close()
 
 
 @pytest.fixture

@@ -84,10 +84,10 @@ def by_the_twin(addresses: list[tuple[str, int]]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("door", [in_threads, on_an_event_loop, by_the_twin])
-def test_it_is_told_in_a_line(door: Any, addresses: list[tuple[str, int]], caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("way", [in_threads, on_an_event_loop, by_the_twin])
+def test_it_is_told_in_a_line(way: Any, addresses: list[tuple[str, int]], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "django_ratelimiter"):
-        for text in door(addresses):
+        for text in way(addresses):
             assert_short(text, addresses)
     for record in caplog.records:
         assert_short(record.getMessage(), addresses)

@@ -32,7 +32,7 @@ from tests.engine.redis.test_deadline import wait_until
 DAY = Charge("key", Limit(1_000, 86_400, "token_bucket", burst=1_000))
 #: Longer than any hiccup of a busy machine: who waits for it has not been told of the fault.
 LONG = 20.0
-DOORS = "threads", "event loops"
+WAYS = "threads", "event loops"
 
 #: What begins each fault, what ends it, and what the log says of it.
 FAULTS: dict[str, tuple[list[str], list[str], str]] = {
@@ -88,8 +88,8 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
-def engine_for(door: str, url: str, stack: list[Callable[[], object]]) -> Any:
-    if door == "threads":
+def engine_for(way: str, url: str, stack: list[Callable[[], object]]) -> Any:
+    if way == "threads":
         client = redis.Redis.from_url(url)
         stack.append(client.close)
         return RedisEngine(client, deadline=LONG)
@@ -100,7 +100,7 @@ def engine_for(door: str, url: str, stack: list[Callable[[], object]]) -> Any:
     return engine
 
 
-@pytest.fixture(params=DOORS)
+@pytest.fixture(params=WAYS)
 def make(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
     """Makes the engine of either kind for an address."""
     stack: list[Callable[[], object]] = []

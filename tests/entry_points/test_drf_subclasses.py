@@ -21,7 +21,7 @@ from django_ratelimiter.throttling import AnonRateThrottle, UserRateThrottle
 from .conftest import Clock
 from .drf_views import View, factory, statuses, view_of
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.drf_views")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.drf_views")]
 
 
 def test_hooks_are_called_and_may_answer(clock: Clock) -> None:

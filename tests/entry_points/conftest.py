@@ -1,4 +1,4 @@
-"""Rules for the doors' tests, made in the database as an operator would, and a clock that only sleeping moves."""
+"""Rules for the tests of entry points, made in the database, and a clock that only sleeping moves."""
 
 from __future__ import annotations
 

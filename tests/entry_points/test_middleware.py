@@ -27,7 +27,7 @@ from django_ratelimiter.rules import tiers
 
 from .conftest import MakeRule
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 
 
 #: A piece of a path that is translated.
@@ -116,7 +116,7 @@ def test_health_views_are_exempt_and_what_is_called_alike_is_not(client: Client,
     assert statuses(client, "/health/records/", "/livez") == [200, 429]  # the last has no view
 
 
-@pytest.mark.urls("tests.doors.root_admin_urls")
+@pytest.mark.urls("tests.entry_points.root_admin_urls")
 def test_an_admin_at_the_root_exempts_no_site(client: Client, make_rule: MakeRule) -> None:
     make_rule("all", quota=1)
     assert statuses(client, "/login/", "/login/") == [200, 429]
@@ -199,7 +199,7 @@ def test_a_known_api_key_is_decided_before_authentication(client: Client, make_r
     assert statuses(client, "/throttled/", "/throttled/", **wrong) == [401, 429]
 
 
-def test_each_rule_is_charged_once_though_two_doors_stand_in_the_way(client: Client, make_rule: MakeRule) -> None:
+def test_each_rule_is_charged_once_though_it_passes_two_entry_points(client: Client, make_rule: MakeRule) -> None:
     make_rule("all", quota=10)
     make_rule("per-user", quota=10, partition_by=["user"])
     User.objects.create(username="ann")
@@ -267,7 +267,7 @@ def test_a_cached_page_bears_no_fields_of_another_client(client: Client, make_ru
 
 
 @pytest.mark.usefixtures("_cached")
-@override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "RESPONSE": "tests.doors.test_middleware.slow_down"})
+@override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "RESPONSE": "tests.entry_points.test_middleware.slow_down"})
 def test_a_refusal_is_cached_for_nobody_whatever_its_status(client: Client, make_rule: MakeRule) -> None:
     make_rule("all", quota=1, partition_by=["header:X-Device"])
     asked = [("/items/1/", "a"), ("/plain/", "a"), ("/plain/", "b")]

@@ -14,7 +14,7 @@ from django_ratelimiter.middleware import RateLimitMiddleware
 
 from .conftest import MakeRule
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 
 
 def wrapped(get_response: Any) -> Any:

@@ -19,7 +19,7 @@ from django_ratelimiter.throttling import AnonRateThrottle, ScopedRateThrottle, 
 from .conftest import Clock
 from .drf_views import factory, gets, rates, statuses, view_of
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.drf_views")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.drf_views")]
 
 
 @rates

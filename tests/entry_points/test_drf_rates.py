@@ -14,7 +14,7 @@ from django_ratelimiter.throttling import AnonRateThrottle
 
 from .drf_views import factory, rates, statuses, view_of
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.drf_views")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.drf_views")]
 
 
 def test_rates_are_those_of_the_moment() -> None:

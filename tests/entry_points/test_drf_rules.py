@@ -18,7 +18,7 @@ from django_ratelimiter.throttling import AnonRateThrottle, UserRateThrottle
 from .conftest import MakeRule
 from .drf_views import factory, gets, rates, view_of
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.drf_views")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.drf_views")]
 
 
 @rates

@@ -21,7 +21,7 @@ from django_ratelimiter.middleware import exempt_paths, exemption
 
 from .conftest import MakeRule
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 
 EXEMPTING_ASSETS: dict[str, Any] = {"CACHE_ALIAS": "ratelimit", "EXEMPT_PATHS": ["/static"]}
 ADMIN = (path("admin/", admin.site.urls),)

@@ -1,4 +1,4 @@
-"""Access entries at the doors: who is let past all rules, and who is not let in."""
+"""Access entries at the entry points: who skips all rules, and who is denied."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from django_ratelimiter.rules.stored import access_cache
 
 from .conftest import Clock, MakeRule
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 
 ADDRESS = "192.0.2.7"
 
@@ -105,7 +105,7 @@ class TestDenied:
     def test_an_api_key_by_its_own_hash_whatever_the_resolver_returns(self, client: Client) -> None:
         enter(kind="api_key", value=hash_api_key("leaked"))
         enter(kind="api_key", value=hash_api_key("unknown"))
-        with override_settings(RATELIMITER={"API_KEY_RESOLVER": "tests.doors.test_access.account_of"}):
+        with override_settings(RATELIMITER={"API_KEY_RESOLVER": "tests.entry_points.test_access.account_of"}):
             found = [ask(client, headers={"X-API-Key": key}).status_code for key in ("leaked", "another", "unknown")]
         assert found == [403, 200, 200]
 

@@ -12,7 +12,7 @@ from django_ratelimiter.models import Tier, TierAssignment
 
 from .conftest import MakeRule
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 
 
 def vary(client: Client) -> list[str | None]:

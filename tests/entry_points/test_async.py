@@ -34,9 +34,9 @@ from django_ratelimiter.rules.stored import storage
 from ..limiter.test_limiter import Broken
 from .conftest import Clock, MakeRule
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 
-INNER_SYNC_ONLY = {"MIDDLEWARE": {"append": "tests.doors.test_async.sync_only"}}
+INNER_SYNC_ONLY = {"MIDDLEWARE": {"append": "tests.entry_points.test_async.sync_only"}}
 
 
 def sync_only(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:

@@ -9,7 +9,7 @@ from django_ratelimiter.middleware import exemption
 
 
 @pytest.mark.parametrize(
-    "expected", [pytest.param("", marks=pytest.mark.urls("tests.doors.drf_views")), pytest.param("exempt")]
+    "expected", [pytest.param("", marks=pytest.mark.urls("tests.entry_points.drf_views")), pytest.param("exempt")]
 )
 def test_the_admin_is_exempt_where_there_is_one(expected: str) -> None:
     """In whatever order these two run: without care, the second finds the paths of the first."""

@@ -11,9 +11,9 @@ from django.test.client import MULTIPART_CONTENT
 
 from .conftest import MakeRule
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.doors.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 
-OWN = {"CACHE_ALIAS": "ratelimit", "IDENTITIES": {"tenant": "tests.doors.test_identities.tenant_of"}}
+OWN = {"CACHE_ALIAS": "ratelimit", "IDENTITIES": {"tenant": "tests.entry_points.test_identities.tenant_of"}}
 
 
 def tenant_of(request: Any) -> str | None:

@@ -186,7 +186,7 @@ def test_a_decorated_view_is_asynchronous_if_it_was(name: str) -> None:
 def test_a_refusal_is_the_limiters_page(client: Client) -> None:
     for _ in range(3):
         answer = client.get("/function/", headers={"Accept": "application/problem+json"})
-    assert answer.json()["violated-policies"] == ["code:tests.doors.test_decorators.function"]
+    assert answer.json()["violated-policies"] == ["code:tests.entry_points.test_decorators.function"]
 
 
 @modify_settings(MIDDLEWARE={"remove": "django_ratelimiter.middleware.RateLimitMiddleware"})

@@ -1,4 +1,4 @@
-"""One trace of requests through every door, on Redis and in memory: the same decisions. And floods of credentials."""
+"""One trace of requests through every entry point, on Redis and in memory, and floods of credentials."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def told(decision: Decision) -> list[Any]:
 
 
 #: Where the trace is sent, whether the middleware decides there, whether on an event loop, and the scope of the rules.
-DOORS: dict[str, tuple[str, bool, bool, str]] = {
+ENTRY_POINTS: dict[str, tuple[str, bool, bool, str]] = {
     "middleware": ("/plain/", True, False, ""),
     "middleware, natively": ("/native/", True, True, ""),
     "throttle": ("/throttled/", False, False, "trace"),
@@ -242,7 +242,7 @@ DOORS: dict[str, tuple[str, bool, bool, str]] = {
 
 @pytest.mark.once(first=True)
 @override_settings(RATELIMITER={"TRUSTED_PROXIES": [GATEWAY], "DEADLINE_MS": 10_000})
-def test_every_door_decides_the_same(
+def test_every_entry_point_decides_the_same(
     rules: Callable[[str], None], clock: Clock, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("django.request", "django_ratelimiter"):
@@ -265,14 +265,14 @@ def test_every_door_decides_the_same(
     assert [decision.allowed for decision in staged] == [decision.allowed for decision in first[:STAGED]]
 
     redis_client.config_resetstat()
-    for namespace, (name, (url, middleware, is_async, scope)) in enumerate(DOORS.items()):
+    for namespace, (name, (url, middleware, is_async, scope)) in enumerate(ENTRY_POINTS.items()):
         monkeypatch.setattr(backend, "_engine", ByClock(RedisEngine(redis_client, str(namespace)), clock))
         with cache.editing():
             Rule.objects.update(scope=scope)
         found = list(map(told, decisions(url, clock, middleware=middleware, is_async=is_async)))
         assert found == expected, name
     calls = redis_client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    assert calls >= len(DOORS) * REQUESTS, "each request is decided on Redis"
+    assert calls >= len(ENTRY_POINTS) * REQUESTS, "each request is decided on Redis"
 
 
 def test_a_flood_of_bad_credentials_is_refused_by_address(client: Client, make_rule: MakeRule, clock: Clock) -> None:

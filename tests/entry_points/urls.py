@@ -1,4 +1,4 @@
-"""Views behind the doors: Django's, the framework's, and what goes wrong in them."""
+"""Views behind the entry points: Django's, DRF's, and what goes wrong in them."""
 
 from __future__ import annotations
 
