@@ -32,7 +32,7 @@ from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
 from django_ratelimiter.limiter import events, untrusted
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.rules.stored import access_cache, uncommitted, versions
-from django_ratelimiter.usage import denied, names
+from django_ratelimiter.usage.live import denials, names
 from example_project.redis_server import RedisServer
 from tests import profiles
 
@@ -156,7 +156,7 @@ def redis_client(_redis_of_the_session: redis.Redis) -> redis.Redis:
     return _redis_of_the_session
 
 
-_START_SENDING = denied.start_sending
+_START_SENDING = denials.start_sending
 
 
 @pytest.fixture(autouse=True)
@@ -174,8 +174,8 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "beat", lambda version: setattr(heartbeats.pulse, "due_at", float("inf")))
     heartbeats.pulse.begin()
     names.notified.forget()
-    denied.waiting.begin()
-    monkeypatch.setattr(denied, "start_sending", lambda: None)
+    denials.waiting.begin()
+    monkeypatch.setattr(denials, "start_sending", lambda: None)
     events.names_until.clear()
     untrusted.named.clear()
     uncommitted.forget_all()

@@ -9,8 +9,8 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 
-from ..usage import names as caller_names
-from ..usage.names import Name
+from ..usage.live import names as caller_names
+from ..usage.live.names import Name
 from .identities import label_of
 
 

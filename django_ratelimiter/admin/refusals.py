@@ -23,10 +23,10 @@ from ..models import AccessEntry, Rule, Tier
 from ..rules import cache, inline
 from ..rules.formatting import limit_in_words, units
 from ..rules.records import RuleRecord
-from ..usage import names as caller_names
-from ..usage.denied import DeniedCaller, recently_denied
-from ..usage.names import Name
-from ..usage.refusals import recent
+from ..usage.live import names as caller_names
+from ..usage.live.denials import DeniedCaller, recently_denied
+from ..usage.live.names import Name
+from ..usage.live.rejections import recent
 from ..values.references import reference_of
 from .formatting import breakable
 from .identities import label_of

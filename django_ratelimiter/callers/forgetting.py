@@ -17,8 +17,8 @@ from ..models import TierAssignment, TopPartition, UsageSample
 from ..models.people import rows_naming, written
 from ..rules.formatting import duration
 from ..rules.tiers import user_pk
-from ..usage import names
-from ..usage.denied import FORGOTTEN_SECONDS
+from ..usage.live import names
+from ..usage.live.denials import FORGOTTEN_SECONDS
 from .acts import counters_now
 from .caller import Caller
 from .counters import Counters

@@ -15,7 +15,7 @@ from ..limiter.templates import missing
 from ..models import TopPartition
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
-from ..usage.refusals import recent
+from ..usage.live.rejections import recent
 from ..usage.times import now, stored
 from ..values.references import Reference, references_in
 

@@ -11,7 +11,7 @@ from ..engine.base import Charge
 from ..engine.usage.refusals import CounterRefusals
 from ..exceptions import EngineUnavailable
 from ..identity import digest
-from ..usage import denied
+from ..usage.live import denials
 from ..values.access import KINDS
 from ..values.references import reference_of
 from .caller import Caller
@@ -63,7 +63,7 @@ def refusals_of(found: Counters) -> list[CallerRefusal]:
     return sorted(own, key=lambda each: each.at, reverse=True)[:MAX_SHOWN]
 
 
-def denials_of(caller: Caller, found: Counters) -> list[denied.DeniedCaller]:
+def denials_of(caller: Caller, found: Counters) -> list[denials.DeniedCaller]:
     """Return the caller's denials, the latest first; one for each entry and view. Empty while Redis is out of reach.
 
     found: the caller's counters. If the denials were not read with them, this is one call of Redis.
@@ -78,7 +78,7 @@ def denials_of(caller: Caller, found: Counters) -> list[denied.DeniedCaller]:
     if not digests:
         return []
     try:
-        return denied.denials_by(digests, MAX_SHOWN, found.peeked and found.peeked.denials)
+        return denials.denials_by(digests, MAX_SHOWN, found.peeked and found.peeked.denials)
     except EngineUnavailable:
         return []
 
@@ -91,7 +91,7 @@ def peek_with_refusals(charges: Sequence[Charge]) -> CounterRefusals | None:
     read: Callable[[Sequence[Charge]], CounterRefusals] | None = getattr(get_engine(), "peek_at_caller", None)
     if read is None:
         return None
-    denied.send()  # send this process's own counts first
+    denials.send()  # send this process's own counts first
     return read(charges)
 
 

@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from ..rules.formatting import limit_in_words, listed, moment_in_words, units, until_in_words
-from ..usage.denied import DeniedCaller
+from ..usage.live.denials import DeniedCaller
 from .acts import as_typed
 from .caller import Caller
 from .counters import Counter, Counters

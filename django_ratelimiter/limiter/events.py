@@ -26,8 +26,8 @@ from ..identity import Identity, digest, partition
 from ..locks import freed_by_fork
 from ..rules.records import RuleRecord
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
-from ..usage import denied
-from ..usage import names as caller_names
+from ..usage.live import denials
+from ..usage.live import names as caller_names
 from ..values.access import AccessRecord
 from ..values.references import DIGITS
 from . import untrusted
@@ -120,7 +120,7 @@ def note_denied(request: HttpRequest, identity: Identity, record: AccessRecord) 
     found = partition(identity, (record.kind,))  # the partition that matched the entry
     if found is not None:
         match = request.resolver_match
-        denied.note(record, found, digest(found), (match and match.view_name) or "")
+        denials.note(record, found, digest(found), (match and match.view_name) or "")
 
 
 async def _tell_names(io: IO, request: HttpRequest, latest: Decision, about: tuple[Any, str]) -> None:

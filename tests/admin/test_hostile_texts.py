@@ -30,7 +30,7 @@ from django_ratelimiter.models import (
 )
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
-from django_ratelimiter.usage import names
+from django_ratelimiter.usage.live import names
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 from tests.admin_pages import Page
 

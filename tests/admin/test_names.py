@@ -9,7 +9,7 @@ from django.contrib.auth.models import Permission, User
 
 from django_ratelimiter.admin.names import names_in_words
 from django_ratelimiter.identity import digest
-from django_ratelimiter.usage import names
+from django_ratelimiter.usage.live import names
 
 pytestmark = pytest.mark.django_db
 

@@ -20,7 +20,7 @@ from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier
 from django_ratelimiter.rules import cache
-from django_ratelimiter.usage import denied
+from django_ratelimiter.usage.live import denials
 from django_ratelimiter.values.access import AccessRecord
 
 pytestmark = pytest.mark.django_db
@@ -114,7 +114,7 @@ def deny(entry: AccessEntry, address: str = "192.0.2.7", view: str = "export", t
     """Note that an entry denied somebody so often; return the digest."""
     value = f"ip:{address}"
     for _ in range(times):
-        denied.note(AccessRecord("deny", "ip", entry.value, pk=entry.pk), value, digest(value), view)
+        denials.note(AccessRecord("deny", "ip", entry.value, pk=entry.pk), value, digest(value), view)
     return digest(value)
 
 
@@ -169,7 +169,7 @@ def test_rejections_by_rules_and_by_entries_stand_in_one_order(staff: Client, en
 
 
 def test_of_too_many_denied_callers_the_entry_is_shown(staff: Client, entry: AccessEntry) -> None:
-    for number in range(denied.MAX_WAITING + 5):
+    for number in range(denials.MAX_WAITING + 5):
         deny(entry, f"192.0.2.{number}")
     assert [row[5] for row in cells(staff.get(PAGE)) if row[1] == "Further callers"] == ["5"]
 

@@ -10,7 +10,7 @@ from django.contrib.auth.models import Permission, User
 
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
-from django_ratelimiter.usage import names
+from django_ratelimiter.usage.live import names
 
 from ..browser import Browser, missing
 from .pages import open_as

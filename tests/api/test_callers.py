@@ -24,7 +24,7 @@ from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
 from django_ratelimiter.rules.stored import access_cache
-from django_ratelimiter.usage import denied
+from django_ratelimiter.usage.live import denials
 from django_ratelimiter.values.access import AccessRecord
 
 from .conftest import MakeRule
@@ -272,7 +272,7 @@ def test_a_digest_and_rejections_are_as_the_schema_has_them(
 def test_denials_are_for_who_may_see_access_entries(agent: Callable[..., Client], blocked: dict[str, Any]) -> None:
     entry = AccessEntry.objects.create(kind="user", value=blocked["value"], action="deny", reason="fraud")
     partition = f"user:{blocked['value']}"
-    denied.note(AccessRecord("deny", "user", entry.value, pk=entry.pk), partition, digest(partition), "hello")
+    denials.note(AccessRecord("deny", "user", entry.value, pk=entry.pk), partition, digest(partition), "hello")
     assert post(agent("unblock_caller"), CALLER, blocked).json()["denials"] == []
     found = post(agent("unblock_caller", "view_accessentry"), CALLER, blocked).json()
     [row] = found["denials"]

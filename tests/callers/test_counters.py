@@ -21,7 +21,7 @@ from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.models import AccessEntry, Rule, Tier
 from django_ratelimiter.rules import cache
-from django_ratelimiter.usage import denied
+from django_ratelimiter.usage.live import denials
 from django_ratelimiter.values.access import AccessRecord
 from example_project.redis_server import free_port
 from tests.sends import count_sends
@@ -156,8 +156,10 @@ def test_the_last_refusals_come_with_them(
     sends = count_sends(monkeypatch)
     add_rule("export", ["user"], quota=1)
     ask(user, 3)
-    denied.note(AccessRecord("deny", "user", str(user.pk), pk=7), f"user:{user.pk}", digest(f"user:{user.pk}"), "plain")
-    denied.send()
+    denials.note(
+        AccessRecord("deny", "user", str(user.pk), pk=7), f"user:{user.pk}", digest(f"user:{user.pk}"), "plain"
+    )
+    denials.send()
     caller = caller_of("user", str(user.pk))
     summary_of(caller)
     sends.clear()
@@ -179,7 +181,9 @@ def test_are_told_together_by_an_engine_that_reads_one_by_one(
     monkeypatch.delattr("django_ratelimiter.engine.redis.RedisEngine.peek_at_caller")
     add_rule("export", ["user"], quota=1)
     ask(user, 3)
-    denied.note(AccessRecord("deny", "user", str(user.pk), pk=7), f"user:{user.pk}", digest(f"user:{user.pk}"), "plain")
+    denials.note(
+        AccessRecord("deny", "user", str(user.pk), pk=7), f"user:{user.pk}", digest(f"user:{user.pk}"), "plain"
+    )
     for caller in (caller_of("user", str(user.pk)), caller_of("digest", digest(f"user:{user.pk}"))):
         found = summary_of(caller)
         assert [each["times"] for each in found["rejections"]] == [2]

@@ -19,7 +19,7 @@ from django_ratelimiter.callers.refusals import MAX_SHOWN, denials_of
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.models import AccessEntry
-from django_ratelimiter.usage import denied
+from django_ratelimiter.usage.live import denials
 from django_ratelimiter.values.access import AccessRecord
 
 pytestmark = pytest.mark.django_db
@@ -32,7 +32,7 @@ def deny(kind: str, value: str, entry: int = 1, view: str = "plain", times: int 
     """Note that an entry denied a caller so often."""
     for _ in range(times):
         partition = f"{kind}:{value}"
-        denied.note(AccessRecord("deny", kind, value, pk=entry), partition, digest(partition), view)
+        denials.note(AccessRecord("deny", kind, value, pk=entry), partition, digest(partition), view)
 
 
 def seen(caller: Caller) -> list[tuple[str, str, int]]:
@@ -81,7 +81,7 @@ def test_of_many_the_latest_are_shown() -> None:
 def test_takes_one_call_to_redis(redis_client: redis.Redis) -> None:
     with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit"}):
         deny("ip", ADDRESS)
-        denied.send()
+        denials.send()
         before = redis_client.info("stats")["total_commands_processed"]
         assert seen(caller_of("ip", ADDRESS)) == [("ip", "plain", 1)]
         assert redis_client.info("stats")["total_commands_processed"] == before + 2  # and the question itself

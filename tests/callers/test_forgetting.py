@@ -16,7 +16,7 @@ from django_ratelimiter.identity import digest
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment, TopPartition, UsageSample
 from django_ratelimiter.rules import tiers
 from django_ratelimiter.rules.stored import access_cache
-from django_ratelimiter.usage import names
+from django_ratelimiter.usage.live import names
 
 from ..test_unreachable import unreachable
 from .test_counters import ask

@@ -4,7 +4,7 @@ import os
 
 from django_ratelimiter.engine.redis import partition_notes
 from django_ratelimiter.limiter import events
-from django_ratelimiter.usage import names
+from django_ratelimiter.usage.live import names
 from example_project.redis_server import HOST
 from tests.settings import *  # noqa: F403
 from tests.settings import CACHES, MIDDLEWARE

@@ -23,8 +23,8 @@ from django_ratelimiter.identity import digest
 from django_ratelimiter.limiter import events, io
 from django_ratelimiter.testing import RulesInForce
 from django_ratelimiter.testing.builders import build_record
-from django_ratelimiter.usage import names
-from django_ratelimiter.usage.names import MAX_PER_SECOND, Name
+from django_ratelimiter.usage.live import names
+from django_ratelimiter.usage.live.names import MAX_PER_SECOND, Name
 
 from ..admin.test_refusals import PAGE, refuse
 

@@ -18,7 +18,7 @@ from ...callers.giving_back import Lease
 from ...explain.users import by_key
 from ...models import AccessEntry, Rule, TierAssignment
 from ...rules.formatting import duration, limit_in_words, moment_in_words, units, until_in_words
-from ...usage.denied import DeniedCaller
+from ...usage.live.denials import DeniedCaller
 from ...values.references import reference_of
 from ..formatting import period_in_words
 from ..identities import label_of, may_see_names

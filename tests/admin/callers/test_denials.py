@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import AccessEntry
-from django_ratelimiter.usage import denied
+from django_ratelimiter.usage.live import denials
 from django_ratelimiter.values.access import AccessRecord
 
 from ..pages import shown
@@ -34,7 +34,7 @@ def entry() -> AccessEntry:
 def deny(entry: AccessEntry, view: str = "export", times: int = 1) -> None:
     value = f"ip:{ADDRESS}"
     for _ in range(times):
-        denied.note(AccessRecord("deny", "ip", entry.value, pk=entry.pk), value, digest(value), view)
+        denials.note(AccessRecord("deny", "ip", entry.value, pk=entry.pk), value, digest(value), view)
 
 
 def lines(client: Client, page: str = PAGE) -> list[str]:

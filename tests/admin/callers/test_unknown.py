@@ -17,7 +17,7 @@ from django_ratelimiter import limiter
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from django_ratelimiter.rules import cache, tiers
-from django_ratelimiter.usage import names
+from django_ratelimiter.usage.live import names
 
 from ..pages import shown
 from .page import CALLER, ask, press

@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from django_ratelimiter.models import Rule, RuleSetVersion, Tier, UsageSample
-from django_ratelimiter.usage import names
+from django_ratelimiter.usage.live import names
 from django_ratelimiter.usage.times import Granularity, floor, now
 from tests.forecast.traffic import record
 

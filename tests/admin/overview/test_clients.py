@@ -11,7 +11,7 @@ from django.test import Client
 
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import Rule
-from django_ratelimiter.usage import names
+from django_ratelimiter.usage.live import names
 from tests.admin.usage.test_pages import weigh
 
 from ..pages import shown

@@ -16,11 +16,11 @@ from weakref import WeakKeyDictionary
 
 from django.utils.asyncio import async_unsafe
 
-from ..backend import get_engine
-from ..conf import settings
-from ..exceptions import EngineUnavailable
-from ..rules.records import RuleRecord
-from ..values.partitions import encode_partition, partition_names
+from ...backend import get_engine
+from ...conf import settings
+from ...exceptions import EngineUnavailable
+from ...rules.records import RuleRecord
+from ...values.partitions import encode_partition, partition_names
 
 logger = logging.getLogger("django_ratelimiter")
 

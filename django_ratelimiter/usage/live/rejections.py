@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..backend import get_engine
-from ..engine.usage.refusals import Refusal
+from ...backend import get_engine
+from ...engine.usage.refusals import Refusal
 
 
 def recent(limit: int = 100, rule: str | None = None) -> list[Refusal]:

@@ -19,7 +19,7 @@ from django_ratelimiter.engine.usage.refusals import Denial
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.models import AccessEntry
-from django_ratelimiter.usage import denied, names
+from django_ratelimiter.usage.live import denials, names
 from django_ratelimiter.values.access import AccessRecord
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
@@ -43,7 +43,7 @@ def deny(number: int, entry: int = 1, view: str = "plain", times: int = 1) -> No
     """Note that an entry denied a caller of this number."""
     for _ in range(times):
         value = f"user:{number}"
-        denied.note(AccessRecord("deny", "user", str(number), pk=entry), value, digest(value), view)
+        denials.note(AccessRecord("deny", "user", str(number), pk=entry), value, digest(value), view)
 
 
 def test_a_denied_caller_is_recorded_with_the_entry_and_the_view(
@@ -51,12 +51,12 @@ def test_a_denied_caller_is_recorded_with_the_entry_and_the_view(
 ) -> None:
     for _ in range(3):
         assert client.get("/plain/", REMOTE_ADDR=ADDRESS).status_code == 403
-    [row] = denied.recently_denied()
+    [row] = denials.recently_denied()
     assert (row.entry, row.kind, row.digest, row.times) == (entry.pk, "ip", digest(f"ip:{ADDRESS}"), 3)
     assert row.view == client.get("/plain/").wsgi_request.resolver_match.view_name
     assert row.since <= row.at
     client.get("/plain/", REMOTE_ADDR=ADDRESS)
-    assert [each.times for each in denied.recently_denied()] == [4]
+    assert [each.times for each in denials.recently_denied()] == [4]
 
 
 def test_on_event_loops_too(async_client: AsyncClient, entry: AccessEntry) -> None:
@@ -66,12 +66,12 @@ def test_on_event_loops_too(async_client: AsyncClient, entry: AccessEntry) -> No
     entry.save()
     with override_settings(RATELIMITER=ENGINES["redis"]):
         assert async_to_sync(async_client.get)("/plain/").status_code == 403
-        assert [each.times for each in denied.recently_denied()] == [1]
+        assert [each.times for each in denials.recently_denied()] == [1]
 
 
 def test_whom_nothing_denies_is_not_recorded(client: Client, entry: AccessEntry, engine: dict[str, Any]) -> None:
     assert client.get("/plain/", REMOTE_ADDR="198.51.100.1").status_code == 200
-    assert denied.recently_denied() == []
+    assert denials.recently_denied() == []
 
 
 def test_a_denied_request_waits_for_no_call_to_redis(
@@ -93,17 +93,17 @@ def test_a_denied_request_waits_for_no_call_to_redis(
 
 def test_what_waits_is_bounded_and_still_counted() -> None:
     with override_settings(RATELIMITER=ENGINES["redis"]):
-        for number in range(denied.MAX_WAITING + 20):
+        for number in range(denials.MAX_WAITING + 20):
             deny(number)
-        rows = denied.recently_denied(1_000)
-    assert len(rows) == denied.MAX_WAITING + 1
+        rows = denials.recently_denied(1_000)
+    assert len(rows) == denials.MAX_WAITING + 1
     [others] = [each for each in rows if not each.digest]
     assert (others.entry, others.kind, others.view, others.times) == (1, "user", "plain", 20)
 
 
 def test_redis_holds_so_many_and_of_each_entry_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_800_000_000
-    monkeypatch.setattr(denied, "time", lambda: now)
+    monkeypatch.setattr(denials, "time", lambda: now)
     with override_settings(RATELIMITER=ENGINES["redis"]):
         store = get_engine().denials
         store.add([Denial(f"7 user few{each} view", now - 900, now - 900, 1) for each in range(5)])
@@ -111,7 +111,7 @@ def test_redis_holds_so_many_and_of_each_entry_the_latest(monkeypatch: pytest.Mo
         store.add(many[:595])
         assert len(store.read()) == stored.MAX_DENIALS
         store.add(many[595:])
-        rows = denied.recently_denied(1_000)
+        rows = denials.recently_denied(1_000)
     assert len(rows) == stored.KEPT_DENIALS
     assert {each.digest for each in rows if each.entry == 7} == {f"few{each}" for each in range(5)}
     assert rows[0].digest == "many596"
@@ -123,11 +123,11 @@ def test_what_is_a_day_old_is_not_shown_and_redis_forgets_all(
 ) -> None:
     with override_settings(RATELIMITER=ENGINES["redis"]):
         deny(1)
-        [row] = denied.recently_denied()
+        [row] = denials.recently_denied()
         [key] = [each for each in redis_client.scan_iter() if each.endswith(b":denials")]
         assert 86_000 < redis_client.ttl(key) <= 86_400
-        monkeypatch.setattr(denied, "time", lambda: row.at.timestamp() + denied.FORGOTTEN_SECONDS)
-        assert denied.recently_denied() == []
+        monkeypatch.setattr(denials, "time", lambda: row.at.timestamp() + denials.FORGOTTEN_SECONDS)
+        assert denials.recently_denied() == []
 
 
 def test_without_redis_nothing_is_raised(client: Client, entry: AccessEntry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,8 +137,8 @@ def test_without_redis_nothing_is_raised(client: Client, entry: AccessEntry, mon
     with override_settings(RATELIMITER=ENGINES["redis"]):
         monkeypatch.setattr(get_engine().denials, "add", away)
         assert client.get("/plain/", REMOTE_ADDR=ADDRESS).status_code == 403
-        denied.send()
-        assert denied.recently_denied() == []
+        denials.send()
+        assert denials.recently_denied() == []
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_the_value_is_kept_only_if_reveal_says_so(
 ) -> None:
     with override_settings(RATELIMITER={**ENGINES["redis"], "REVEAL": reveal}):
         client.get("/plain/", REMOTE_ADDR=ADDRESS)
-        [row] = denied.recently_denied()
+        [row] = denials.recently_denied()
         assert names.revealed([row.digest]) == known
     stored_texts = b" ".join(redis_client.dump(key) or b"" for key in redis_client.scan_iter())
     assert (ADDRESS.encode() in stored_texts) is bool(known)
@@ -159,7 +159,7 @@ def test_a_key_is_recorded_as_its_rules_know_it(client: Client) -> None:
     AccessEntry.objects.create(action="deny", kind="api_key", value=hash_api_key("leaked"))
     with override_settings(RATELIMITER=ENGINES["redis"]):
         assert client.get("/plain/", headers={"X-Api-Key": "leaked"}).status_code == 403
-        [row] = denied.recently_denied()
+        [row] = denials.recently_denied()
     assert (row.kind, row.digest) == ("api_key", digest(f"api_key:{hash_api_key('leaked')}"))
 
 
@@ -173,8 +173,8 @@ def test_a_thread_sends_it_and_ends_when_nothing_is_left(
         paused.release()
         go_on.acquire()
 
-    monkeypatch.setattr(denied, "sleep", pause)
-    monkeypatch.setattr(denied, "start_sending", start_sending)
+    monkeypatch.setattr(denials, "sleep", pause)
+    monkeypatch.setattr(denials, "start_sending", start_sending)
     with override_settings(RATELIMITER=ENGINES["redis"]):
         deny(1)
         assert paused.acquire(timeout=30)
@@ -196,13 +196,13 @@ def test_a_thread_sends_it_and_ends_when_nothing_is_left(
 
 def test_a_fork_has_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    monkeypatch.setattr(denied, "start_sending", lambda: started.append(1))
+    monkeypatch.setattr(denials, "start_sending", lambda: started.append(1))
     deny(1, times=2)
     assert started == [1]
-    monkeypatch.setattr(denied, "getpid", lambda: -1)
+    monkeypatch.setattr(denials, "getpid", lambda: -1)
     deny(1)
     assert started == [1, 1]
-    assert [each.times for each in denied.waiting.drain()[0]] == [1]  # the parent sends its own
+    assert [each.times for each in denials.waiting.drain()[0]] == [1]  # the parent sends its own
 
 
 def test_a_cluster_s_client_is_asked_in_the_same_way(redis_client: redis.Redis) -> None:

@@ -15,12 +15,12 @@ from time import sleep, time
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from ..backend import get_engine
-from ..conf import settings
-from ..engine.usage.refusals import Denial
-from ..exceptions import EngineUnavailable
-from ..locks import freed_by_fork
-from ..values.access import AccessRecord
+from ...backend import get_engine
+from ...conf import settings
+from ...engine.usage.refusals import Denial
+from ...exceptions import EngineUnavailable
+from ...locks import freed_by_fork
+from ...values.access import AccessRecord
 from . import names
 
 logger = logging.getLogger("django_ratelimiter")
