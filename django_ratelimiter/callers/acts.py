@@ -12,12 +12,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..backend import get_engine
+from ..rules import cache
 from ..rules.formatting import listed
 from .caller import Caller
 from .counters import Counter, Counters
 from .giving_back import end_lease, give_back
 from .grounds import grounds_of
-from .reading import counters_of, latest_rules, read
+from .reading import counters_of, read
 
 UNBLOCK: Final = "django_ratelimiter.unblock_caller"
 GRANT: Final = "django_ratelimiter.grant_caller"
@@ -179,7 +180,7 @@ def unchecked(done: Done) -> Outcome:
 
 def counters_now(caller: Caller) -> Counters:
     """Return the caller's counters under the current rules."""
-    rules = latest_rules()
+    rules = cache.latest_rules()
     return counters_of(caller, rules, grounds_of(caller, rules).entitlement)
 
 

@@ -23,7 +23,6 @@ from ..values.access import ACTIONS
 from .acts import GRANT, Act, ActRefused, Done, Outcome, as_typed
 from .caller import Caller
 from .grounds import grounds_of
-from .reading import latest_rules
 
 
 class _Grant(Act):
@@ -54,7 +53,7 @@ class _Assign(_Grant):
     def check(self, caller: Caller, done: Done) -> Outcome:
         """Read the entitlement as for a request, without caches."""
         _forget()
-        rules = latest_rules()
+        rules = cache.latest_rules()
         found = cache.entitlement_for(rules, caller.user_id, caller.api_key, caller.partition)
         if (str(found.tier or ""), found.multiplier) == self._wanted:
             return Outcome(_obeyed(done))
@@ -74,7 +73,7 @@ class GrantMore(_Assign):
     def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
         if not 0 < self.multiplier < 100_000:
             raise ActRefused(_("The multiplier must be above 0."))
-        tier = grounds_of(caller, latest_rules()).entitlement.tier
+        tier = grounds_of(caller, cache.latest_rules()).entitlement.tier
         if tier is None:
             raise ActRefused(_why_not_more())
         row = self.assign(caller, tier.slug, self.multiplier, operator, reason)

@@ -12,29 +12,17 @@ from django.apps import apps
 
 from ..backend import get_engine
 from ..conf import settings
-from ..exceptions import EngineUnavailable, RulesUnavailable, StaleRules
+from ..exceptions import EngineUnavailable
 from ..limiter.templates import RuleTemplate
-from ..rules import cache, inline
+from ..rules import inline
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
-from ..rules.stored import storage
 from ..rules.tiers import Entitlement
 from ..values.partitions import may_need_user
 from .caller import Caller
 from .counters import Counter, Counters, Unread
 from .references import everybody
 from .refusals import peek_with_refusals, tiers_seen
-
-
-def latest_rules() -> RuleSet:
-    """Return the current rules, read again if another process has changed them: one query of one row."""
-    rules, version = cache.current_rules(), storage.committed_version()
-    if rules.compared_as is not None and rules.version.order < version.order:
-        try:
-            return cache.reload(StaleRules(*version), rules)
-        except (RulesUnavailable, EngineUnavailable):
-            pass  # the known ones are better than none
-    return rules
 
 
 def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement, *, with_refusals: bool = False) -> Counters:

@@ -8,6 +8,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
+from ..rules import cache
 from ..rules.formatting import limit_in_words, listed, moment_in_words, units, until_in_words
 from ..usage.live.denials import DeniedCaller
 from .acts import as_typed
@@ -15,7 +16,7 @@ from .caller import Caller
 from .counters import Counter, Counters
 from .grounds import Grounds, grounds_of
 from .performing import log_of
-from .reading import counters_of, latest_rules
+from .reading import counters_of
 from .refusals import CallerRefusal, denials_of, refusals_of
 
 
@@ -28,7 +29,7 @@ def summary_of(caller: Caller, reader: Any = None) -> dict[str, Any]:
     "before_login" has their counters. "blocked_scopes" has the rules that only reject code with a scope that no view
     names. For a user that is not in the database, only counters in use count.
     """
-    rules = latest_rules()
+    rules = cache.latest_rules()
     grounds = grounds_of(caller, rules)
     found = counters_of(caller, rules, grounds.entitlement, with_refusals=True)
     grounds = grounds if reader is None else grounds.as_seen_by(reader)

@@ -135,7 +135,7 @@ def _reason(rule: RuleRecord, passage: Passage) -> Reason:
     mismatch = rule.mismatch(door.request.facts)
     if mismatch == "scope" and rule.scope in passage.unreached:
         return "rejected earlier"
-    return mismatch or why_uncharged(rule, door.entitlement, door.request)
+    return mismatch or why_uncharged(rule, door.entitlement, door.request) or "rejected earlier"
 
 
 def _nearest(rule: RuleRecord, passage: Passage) -> Door:

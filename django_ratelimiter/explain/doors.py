@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -11,22 +11,22 @@ from django.http.response import HttpResponseBase
 from .. import gateway, limiter
 from ..backend import get_engine
 from ..conf import settings
-from ..decision import NOTHING_TO_DECIDE, Decision, merge
-from ..decision import decide as decision_from
+from ..decision import NOTHING_TO_DECIDE, Decision
 from ..decorators import Ratelimited
-from ..engine.base import Verdict, as_charged
-from ..exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
+from ..engine.base import Charge, Verdict, Version, as_charged, mark_refunded_if_denied
+from ..engine.coroutines import run_sync
 from ..identity import meta_name
 from ..identity.users import UserByKey
-from ..limiter.charges import NO_ENTITLEMENT, LimitRequest, access_entry_for, build_charges, entitlement_of
-from ..limiter.path import ATTEMPTS, trials
+from ..limiter.charges import NO_ENTITLEMENT, LimitRequest, access_entry_for, entitlement_of
+from ..limiter.io import THREAD, TrialIO
+from ..limiter.path import decide
 from ..limiter.templates import RuleCharge, owned
 from ..middleware import decides_later, exemption
 from ..rules import cache
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
-from ..values.access import AccessList, AccessRecord
+from ..values.access import NOBODY, AccessList, AccessRecord
 from .explanation import Bypass
 from .question import Question
 from .request import BuiltRequest, KnownCaller, assume_values, has_limiter, log_in
@@ -35,9 +35,8 @@ from .views import Step, ViewCode, checks_credentials, code_of
 
 @dataclass(slots=True)
 class Door:
-    """One call of the limiter. peeked: the counters before it. assignment: the one that gives the caller's tier.
-
-    bypass: why it tested no rule.
+    """One call of the limiter. peeked: the counters before it, `None` = not known. assignment: the one that gives the
+    caller's tier. bypass: why it tested no rule.
     """
 
     name: str
@@ -50,13 +49,46 @@ class Door:
     peeked: list[Verdict | None] = field(default_factory=list)
 
 
+class _DoorIO(TrialIO):
+    """Keeps what one call of the limiter would charge, and compares the version as a real call does."""
+
+    def __init__(self, door: Door) -> None:
+        super().__init__(THREAD)
+        self._door = door
+        self.problem = ""
+
+    async def check(
+        self,
+        charges: Sequence[Charge],
+        version: Version | None = None,
+        receipts: Sequence[Verdict] = (),
+        now_us: int | None = None,
+    ) -> Sequence[Verdict]:
+        engine = get_engine()
+        engine.check((), version=version)
+        if not charges:
+            return ()
+        peeked = engine.peek(charges, now_us=now_us)
+        trial = getattr(engine, "trial", None)  # a project's own engine may lack it
+        tried = trial(charges, now_us) if trial else as_charged(engine.peek(charges, now_us=now_us))
+        mark_refunded_if_denied(receipts, tried)
+        self._door.charges += owned(charges)  # type: ignore[arg-type]  # they come from the path
+        self._door.peeked += peeked
+        return tried
+
+    def note_outage(self, charges: Sequence[RuleCharge], error: Exception) -> None:
+        self.problem = str(error)
+        self._door.charges += charges
+        self._door.peeked += [None] * len(charges)
+
+
 @dataclass(slots=True)
 class Passage:
     """All entry points in order, and the result for the request.
 
-    entries: the active access entries. problem: why the engine did not answer. door: the name of the current entry
-    point. delay: seconds, of all entry points. unreached: scopes that the view would name if it were
-    called. error: the exception that ended it: from an entry point that rejected the request, or from the view's
+    rules: the current ones. entries: the active access entries. problem: why the engine did not answer. door: the name
+    of the current entry point. delay: seconds, of all entry points. unreached: scopes that the view would name if it
+    were called. error: the exception that ended it: from an entry point that rejected the request, or from the view's
     framework before any entry point. response: the framework's response to it. unexplained: names of the view's own
     code that limits it.
     """
@@ -89,16 +121,45 @@ class Passage:
         found = {id(each.rule): each.rule for door in self.doors for each in door.charges}
         return [rule for rule in found.values() if not any(rule is other for other in self.rules.rules)]
 
+    def ask(self, request: LimitRequest) -> Decision:
+        """Decide for an entry point, as the limiter does. The delay is recorded, but not waited for."""
+        if not request.earlier.allowed:
+            return request.earlier
+        assert request.identity is not None
+        assume_values(request.identity, self.question, self.caller)
+        door = Door(self.door, request._replace(heeds_access=self.entries is not NOBODY))
+        self.doors.append(door)
+        io = _DoorIO(door)
+        decision = run_sync(decide(io, door.request))
+        self.rules, self.problem = cache.current_rules(), io.problem or self.problem
+        self._note_access_and_tier(door)
+        if decision.delay:
+            self.delay += decision.delay
+            decision = self.http.ratelimit = replace(decision, delay=0.0)  # type: ignore[attr-defined]
+        return decision
+
+    def _note_access_and_tier(self, door: Door) -> None:
+        """Note why the path tested no rule, or with which tier it did."""
+        if not settings.ENABLED:
+            door.bypass = "disabled"
+        elif not self.rules.enforced:
+            door.bypass = "stopped"
+        elif access := access_entry_for(self.entries, door.request.identity):
+            door.access, door.bypass = access, "denied" if access.action == "deny" else "allowed"
+        elif self.rules.tiers:
+            door.entitlement = entitlement_of(
+                self.rules, door.request, lambda number: setattr(door, "assignment", number)
+            )
+
 
 def pass_doors(question: Question, http: BuiltRequest, caller: KnownCaller, entries: AccessList) -> Passage:
     """Run the entry points in turn, until one rejects the request. Their own code runs; nothing is charged."""
-    rules, problem = _rules_in_force()
-    passage = Passage(question, http, caller, rules, entries, problem)
-    trials[id(http)] = partial(_ask, passage)
+    passage = Passage(question, http, caller, cache.latest_rules(), entries)
+    before = limiter.trial.set(passage.ask)
     try:
         _pass(passage)
     finally:
-        del trials[id(http)]
+        limiter.trial.reset(before)
     return passage
 
 
@@ -184,92 +245,3 @@ def _bypass_of_middleware(http: BuiltRequest) -> Bypass:
     if not settings.ENABLED:
         return "disabled"
     return exemption(http) if has_limiter() else "no middleware"
-
-
-def _rules_in_force() -> tuple[RuleSet, str]:
-    """Return the rules that would decide a request now, reloaded if they are outdated, and a problem."""
-    rules, problem = cache.current_rules(), ""
-    for _ in range(ATTEMPTS if settings.ENABLED else 0):
-        try:
-            get_engine().check((), version=rules.compared_as)
-            break
-        except StaleRules as stale:
-            try:
-                rules = cache.reload(stale, rules)
-            except RulesUnavailable as error:
-                problem = str(error)
-                break
-        except EngineUnavailable as error:
-            rules, problem = cache.rules_during_outage(), str(error)
-            break
-    return rules, problem
-
-
-def _ask(passage: Passage, request: LimitRequest) -> Decision:
-    """Decide for an entry point and store the decision: as in `limiter.path.decide`, without a charge."""
-    earlier = request.earlier
-    if not earlier.allowed:
-        return earlier
-    door, rules = Door(passage.door, request), passage.rules
-    passage.doors.append(door)
-    assert request.identity is not None
-    assume_values(request.identity, passage.question, passage.caller)
-    if not settings.ENABLED:
-        door.bypass = "disabled"
-        return earlier
-    decision = replace(earlier, delay=0.0) if earlier.delay else earlier
-    if not rules.enforced:
-        door.bypass = "stopped"
-        return _decided_so_far(passage, decision)
-    try:
-        charges = build_charges(rules, passage.entries, request._replace(body="read"))
-    except AccessDenied as denied:
-        door.bypass, door.access = "denied", denied.record
-        _give_back(earlier)
-        return _decided_so_far(passage, replace(decision, allowed=False, access=denied.record))
-    door.access = access_entry_for(passage.entries, request.identity)
-    if door.access is not None:
-        door.bypass = "allowed"
-        return _decided_so_far(passage, decision)
-    if rules.tiers:
-        door.entitlement = entitlement_of(rules, request, lambda number: setattr(door, "assignment", number))
-    door.charges = owned(charges)
-    if door.charges:
-        latest = _decided(passage, door)
-        if not latest.allowed:
-            _give_back(earlier)
-        passage.delay += latest.delay
-        decision = latest if earlier is NOTHING_TO_DECIDE else merge(decision, latest)
-    return _decided_so_far(passage, decision)
-
-
-def _decided_so_far(passage: Passage, decision: Decision) -> Decision:
-    """Return the decision so far, stored on the request. The delay is recorded, but not waited for."""
-    decision = replace(decision, delay=0.0) if decision.delay else decision
-    passage.http.ratelimit = decision  # type: ignore[attr-defined]
-    return decision
-
-
-def _decided(passage: Passage, door: Door) -> Decision:
-    """Return what the engine would decide; without it, the rules' failure policies."""
-    charges, now_us = [each.charge for each in door.charges], door.request.now_us
-    if not passage.problem:
-        try:
-            engine = get_engine()
-            door.peeked = [*engine.peek(charges, now_us=now_us)]
-            trial = getattr(engine, "trial", None)  # a project's own engine may lack it
-            tried = trial(charges, now_us) if trial else as_charged(engine.peek(charges, now_us=now_us))
-        except EngineUnavailable as error:
-            passage.problem = str(error)
-        else:
-            results = [each.result(verdict) for each, verdict in zip(door.charges, tried, strict=True)]
-            return decision_from(results, passage.rules.version)
-    door.peeked = [None] * len(charges)
-    return decision_from([each.result(None) for each in door.charges], passage.rules.version, degraded=True)
-
-
-def _give_back(earlier: Decision) -> None:
-    """Count the charges of earlier calls as refunded, because a later call rejects the request."""
-    for result in earlier.results:
-        if result.verdict is not None:
-            result.verdict.mark_refunded()

@@ -139,6 +139,8 @@ def _missing(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierEx
 
 
 def _unreached(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
+    if not rule.scope:
+        return _("It counts by a field of the body, and the request is rejected before the body is read.")
     return _("The view would ask for its scope, but the request is rejected before that.")
 
 

@@ -76,7 +76,7 @@ class LimitRequest(NamedTuple):
     before_authentication: leave rules that need the user to a later call. inline: rules written in code, decided with
     those of the rule set. reach: which rules of the rule set to decide. only_leases: an earlier call has charged all
     else. is_usual: the first call for a request, without special arguments: the rules alone determine the charges.
-    body: see `Body`.
+    body: see `Body`. heeds_access: `False` = as if there were no access entries.
     """
 
     facts: Facts
@@ -92,6 +92,7 @@ class LimitRequest(NamedTuple):
     only_leases: bool = False
     is_usual: bool = False
     body: Body = "read"
+    heeds_access: bool = True
 
     @property
     def now_us(self) -> int | None:
@@ -145,6 +146,7 @@ def limit_request(
             False,
             is_usual,
             "first_the_others",
+            True,
         ),
     )
 
@@ -166,7 +168,7 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
     """
     if not rules.enforced:
         return NO_CHARGES
-    access = None if entries is NOBODY else access_entry_for(entries, request.identity)
+    access = None if entries is NOBODY or not request.heeds_access else access_entry_for(entries, request.identity)
     if access is not None:
         if access.action == "allow":
             return NO_CHARGES

@@ -15,7 +15,7 @@ from ..rules import cache
 from ..rules.ruleset import RuleSet
 from . import events
 from .charges import LimitRequest
-from .io import IO
+from .io import IO, TrialIO
 from .templates import RuleCharges, owned
 
 _local = FallbackEngine()
@@ -31,8 +31,11 @@ async def decide_by_policy(io: IO, request: LimitRequest, charges_for: ChargesFo
     charges = owned(await charges_for(io, rules, request))
     if not charges:
         return None
-    await events.send_degraded(io, _local, error)
     results: list[Result] = [each.result(None) for each in charges]
+    if isinstance(io, TrialIO):
+        io.note_outage(charges, error)
+        return decide(results, rules.version, degraded=True)
+    await events.send_degraded(io, _local, error)
     local = [index for index, each in enumerate(charges) if each.rule.during_outage.counts]
     if not any(result.refuses for result in results):
         verdicts = _local.check([charges[index].charge for index in local], settings.LOCAL_SHARE)

@@ -1,4 +1,4 @@
-"""Two ways to wait on the request path: in a thread, or on an event loop without blocking it.
+"""What the request path waits for: in a thread, on an event loop without blocking it, or without charging anything.
 
 The path is written once, as coroutines that await an `IO`. `ThreadIO` never suspends, so `run_sync` gets the result of
 a coroutine at once.
@@ -17,7 +17,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.dispatch import Signal
 
 from ..backend import get_async_engine, get_engine
-from ..engine.base import Charge, Verdict, Version, leases
+from ..engine.base import Charge, Verdict, Version, leases, mark_refunded
 from ..engine.coroutines import shielded
 from ..engine.templates import FilledCharges
 from ..identity import Identity
@@ -177,6 +177,47 @@ class LoopIO:
 
     async def finish(self, work: Coroutine[Any, Any, object]) -> None:
         await shielded(work)
+
+
+class TrialIO:
+    """Charges nothing. The path logs, signals and observes nothing of a trial, and stores no lease.
+
+    waiting: how it waits. The rules are those that the process knows; only a call without charges compares the version.
+    """
+
+    def __init__(self, waiting: IO) -> None:
+        self._waiting = waiting
+        self.look_up, self.read_user, self.finish = waiting.look_up, waiting.read_user, waiting.finish
+
+    async def check(
+        self,
+        charges: Sequence[Charge],
+        version: Version | None = None,
+        receipts: Sequence[Verdict] = (),
+        now_us: int | None = None,
+    ) -> Sequence[Verdict]:
+        return await (self._waiting.peek(charges, now_us) if charges else self._waiting.check((), version))
+
+    async def peek(self, charges: Sequence[Charge], now_us: int | None) -> Sequence[Verdict]:
+        return await self._waiting.peek(charges, now_us)
+
+    async def refund(self, verdicts: Sequence[Verdict]) -> None:
+        mark_refunded(verdicts)
+
+    async def release(self, verdicts: Sequence[Verdict]) -> None:
+        pass
+
+    async def reset(self, charges: Sequence[Charge]) -> None:
+        pass
+
+    async def send(self, signal: Signal, sender: type, **named: Any) -> None:
+        pass
+
+    async def sleep(self, seconds: float) -> None:
+        pass
+
+    def note_outage(self, charges: Sequence[Any], error: Exception) -> None:
+        """Called with the `RuleCharge`s that the failure policies decide, and the reason."""
 
 
 THREAD: Final = ThreadIO()

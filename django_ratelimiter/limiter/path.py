@@ -8,7 +8,7 @@ the first. The path never waits for data that this process already has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -18,7 +18,6 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision, merge
-from ..decision import decide as decision_from
 from ..engine.base import Verdict
 from ..engine.templates import FilledVerdicts, is_from_engine
 from ..exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
@@ -28,11 +27,8 @@ from ..rules.ruleset import RuleSet
 from ..signals import quota_reached
 from . import events, fallback, leases, observer, refunds
 from .charges import LimitRequest, build_charges
-from .io import IO
-from .templates import NO_CHARGES, RuleCharges, decision_of, owned
-
-#: Explained requests, which no client has sent, by their id, with what decides them. They are not charged.
-trials: Final[dict[int, Callable[[LimitRequest], Decision]]] = {}
+from .io import IO, TrialIO
+from .templates import NO_CHARGES, RuleCharges, decision_of
 
 #: If a request's rules are replaced this often while it is decided, the failure policies decide it.
 ATTEMPTS: Final = 5
@@ -48,8 +44,6 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
     """Return the decision on a request, by all rules that match it, and store it at `request.ratelimit`."""
     http, earlier = request.http, request.earlier
     assert http is not None  # only a slot has none
-    if trials and id(http) in trials:
-        return trials[id(http)](request)
     if not earlier.allowed or not settings.ENABLED:
         return earlier
     if earlier.delay:
@@ -57,10 +51,7 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
     try:
         latest = await decide_latest(io, request)
     except AccessDenied as denied:
-        latest, earlier = None, replace(earlier, allowed=False, access=denied.record)
-        assert request.identity is not None  # the entry was found by it
-        events.note_denied(http, request.identity, denied.record)
-        await refunds.refund_results(io, earlier.results)
+        latest, earlier = None, await _denied_by(io, denied, request, earlier)
     except BodyNotRead:
         return await _decide_body_last(io, request)
     if latest is None:
@@ -70,11 +61,23 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
     http.ratelimit = decision  # type: ignore[attr-defined]
     if latest.is_plain and latest.allowed and not quota_reached.receivers:
         return decision  # no event to send, and no lease to release
+    if isinstance(io, TrialIO):
+        return decision
     if not latest.is_plain and latest.leases:
         leases.on_request_closed(http, partial(refunds.release, decision=latest))
     if not latest.allowed or events.has_events(latest):
         await events.send_events(io, http, latest, decision)
     return decision
+
+
+async def _denied_by(io: IO, denied: AccessDenied, request: LimitRequest, earlier: Decision) -> Decision:
+    """Return the decision of an access entry. Earlier charges are refunded."""
+    assert request.http is not None
+    assert request.identity is not None  # the entry was found by it
+    if not isinstance(io, TrialIO):
+        events.note_denied(request.http, request.identity, denied.record)
+    await refunds.refund_results(io, earlier.results)
+    return replace(earlier, allowed=False, access=denied.record)
 
 
 async def _decide_body_last(io: IO, request: LimitRequest) -> Decision:
@@ -93,7 +96,8 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
 
     The engine decides by the current rules; without the engine or the rules, the failure policies decide.
     """
-    began, latest = perf_counter() if observer.current is not None else None, None
+    is_observed = observer.current is not None and not isinstance(io, TrialIO)
+    began, latest = perf_counter() if is_observed else None, None
     is_missing = False
     receipts, now_us = ((), None) if request.is_usual else (refunds.receipts(request.earlier), request.now_us)
     try:
@@ -112,7 +116,7 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
                     cache.mark_confirmed(rules)
                     latest = Decision.of(verdicts, rules.version)
                 else:
-                    latest = _unusual_decision(charges, verdicts, rules)
+                    latest = _unusual_decision(io, charges, verdicts, rules)
                 break
             except StaleRules as stale:
                 is_missing = stale.number is None
@@ -129,9 +133,9 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
     return latest
 
 
-def _unusual_decision(charges: RuleCharges, verdicts: Sequence[Verdict], rules: RuleSet) -> Decision:
-    """Return the decision on these charges, which this process may have made itself."""
-    if is_from_engine(verdicts):
+def _unusual_decision(io: IO, charges: RuleCharges, verdicts: Sequence[Verdict], rules: RuleSet) -> Decision:
+    """Return the decision on these charges, which this process, or a trial, may have made."""
+    if is_from_engine(verdicts) and not isinstance(io, TrialIO):
         cache.mark_confirmed(rules)
     return decision_of(charges, verdicts, rules.version)
 
@@ -168,15 +172,7 @@ async def peek_decision(io: IO, request: LimitRequest) -> Decision:
     """Return the decision that a request would get now; without the engine, that of the failure policies."""
     if not settings.ENABLED:
         return NOTHING_TO_DECIDE
-    rules = await io.look_up(cache.current_rules, together=True)
     try:
-        charges = await charges_for(io, rules, request._replace(body="read"))
+        return await decide_latest(TrialIO(io), request._replace(body="read")) or NOTHING_TO_DECIDE
     except AccessDenied as denied:
         return replace(NOTHING_TO_DECIDE, allowed=False, access=denied.record)
-    if charges is NO_CHARGES:
-        return replace(NOTHING_TO_DECIDE, version=rules.version)
-    try:
-        verdicts = await io.peek(charges, request.now_us)
-    except EngineUnavailable:
-        return decision_from([each.result(None) for each in owned(charges)], rules.version, degraded=True)
-    return decision_of(charges, verdicts, rules.version)

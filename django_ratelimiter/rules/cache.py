@@ -16,7 +16,7 @@ from ..conf import settings
 from ..databases import is_in_transaction
 from ..engine.base import Version
 from ..engine.breaker import on_recovered
-from ..exceptions import RulesUnavailable, StaleRules
+from ..exceptions import EngineUnavailable, RulesUnavailable, StaleRules
 from ..heartbeats import beat, pulse
 from ..locks import freed_by_fork
 from ..signals import rules_changed, rules_committed
@@ -40,6 +40,7 @@ __all__ = [
     "invalidate",
     "is_version_check_due",
     "last_publish_failed",
+    "latest_rules",
     "mark_confirmed",
     "reload",
     "republish",
@@ -93,6 +94,17 @@ def current_rules() -> RuleSet:
     if _state.outdated and _is_outdated():
         _load_if_outdated()
     return _state.rules
+
+
+def latest_rules() -> RuleSet:
+    """Return the current rules, read again if another process has changed them: one query of one row."""
+    rules, version = current_rules(), storage.committed_version()
+    if rules.compared_as is not None and rules.version.order < version.order:
+        try:
+            return reload(StaleRules(*version), rules)
+        except (RulesUnavailable, EngineUnavailable):
+            pass  # the known ones are better than none
+    return rules
 
 
 def reload(stale: StaleRules, seen: RuleSet) -> RuleSet:

@@ -24,10 +24,10 @@ from django_ratelimiter.callers.giving_back import leases_of
 from django_ratelimiter.callers.grants import EndAccess, GrantMore, MoveTier, SetAccess
 from django_ratelimiter.callers.grounds import grounds_of
 from django_ratelimiter.callers.performing import new_token, perform, read_token
-from django_ratelimiter.callers.reading import latest_rules
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
+from django_ratelimiter.rules.cache import latest_rules
 
 from .test_counters import ask, counter
 

@@ -12,9 +12,9 @@ from django.test import Client, override_settings
 
 from django_ratelimiter.callers.caller import caller_of
 from django_ratelimiter.callers.grounds import grounds_of
-from django_ratelimiter.callers.reading import latest_rules
 from django_ratelimiter.models import Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.cache import latest_rules
 
 from .test_counters import ask, counter
 

@@ -217,6 +217,23 @@ def test_what_only_a_real_request_has_is_named_and_can_be_typed(make_rule: MakeR
         assert [each.counters for each in sent.rules] == [each.counters for each in told.rules]
 
 
+def test_the_body_is_read_only_if_the_other_rules_allow_the_request(make_rule: MakeRule, client: Client) -> None:
+    make_rule("ip", quota=1, partition_by=["ip"])
+    make_rule("name", quota=9, partition_by=["field:name"])
+    form = (("Content-Type", "application/x-www-form-urlencoded"),)
+    question = asked(method="POST", headers=form, body="name=ann")
+    allowed = explain(question)
+    assert [each.applies for each in allowed.rules] == [True, True]
+    response = client.post("/hello/", {"name": "ann"}, REMOTE_ADDR="203.0.113.7")
+    assert allowed.response.fields["RateLimit"] == response["RateLimit"]
+    rejected = explain(question)
+    assert [reason_in_words(each, rejected) for each in rejected.rules if not each.applies] == [
+        "It counts by a field of the body, and the request is rejected before the body is read."
+    ]
+    again = client.post("/hello/", {"name": "ann"}, REMOTE_ADDR="203.0.113.7")
+    assert rejected.response.fields["RateLimit"] == again["RateLimit"]
+
+
 def test_a_view_is_asked_about_by_its_name(make_rule: MakeRule) -> None:
     make_rule("item", path_kind="route", path="items/<int:item>/", partition_by=["path:item"])
     explained = explain(Question(view="item", ip="203.0.113.7", identities={"path:item": "7"}))

@@ -24,11 +24,11 @@ from ...callers.giving_back import leases_of
 from ...callers.grants import can_end
 from ...callers.grounds import Grounds, grounds_of
 from ...callers.performing import MAX_REASON, log_of, new_token, perform, read_token
-from ...callers.reading import counters_of, latest_rules
+from ...callers.reading import counters_of
 from ...callers.refusals import denials_of, refusals_of
 from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
-from ...rules import inline
+from ...rules import cache, inline
 from ...rules.formatting import until_in_words
 from ...values.partitions import is_identity
 from ..identities import CALLER_PERMISSIONS, label_of
@@ -147,7 +147,7 @@ class CallerPage(admin.ModelAdmin):
     def _show(self, request: HttpRequest, caller: Caller, *, may_act: bool) -> HttpResponse:
         """Show the caller. may_act: False if keys are known that an act cannot include."""
         remember(request, caller)
-        rules = latest_rules()
+        rules = cache.latest_rules()
         grounds = grounds_of(caller, rules)
         counters = counters_of(caller, rules, grounds.entitlement, with_refusals=True)
         grounds = grounds.as_seen_by(request.user)

@@ -11,7 +11,7 @@ from django.db import router
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from ...callers.reading import latest_rules, shared_counters
+from ...callers.reading import shared_counters
 from ...checks import messages_about
 from ...exceptions import EngineUnavailable
 from ...models import UsageBucket, UsageEpisode
@@ -102,7 +102,7 @@ def _waiting() -> Lag | None:
 
 
 def _exhausted(slugs: Collection[str]) -> list[tuple[str, datetime | None]]:
-    rules = latest_rules()
+    rules = cache.latest_rules()
     shared = [each for each in rules.rules if each.slug in slugs and each.mode == "enforce" and not each.partition_by]
     blocked = {each.rule.slug: each for each in shared_counters(shared, rules).blocked} if shared else {}
     return [(slug, each.blocked_until) for slug, each in sorted(blocked.items())]
