@@ -15,19 +15,19 @@ TEXT = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 MAP = (ROOT / "django_ratelimiter/README.md").read_text("utf-8")
 PACKAGE = ROOT / "django_ratelimiter"
 TESTS = ROOT / "tests"
-#: Folders of the package whose folders are rooms of their own, as in `tests/`.
-WITH_ROOMS = ("admin", "engine")
+#: Folders of the package whose folders have tests of their own, as in `tests/`.
+WITH_FOLDERS = ("admin", "engine")
 
 
 def folders(top: Path) -> set[str]:
-    """Return the folders below: `rules`, and `admin/rules` of those that have rooms of their own."""
-    below = [folder for parent in (top, *(top / name for name in WITH_ROOMS)) for folder in parent.iterdir()]
+    """Return the folders below: `rules`, and `admin/rules` of those whose folders have tests of their own."""
+    below = [folder for parent in (top, *(top / name for name in WITH_FOLDERS)) for folder in parent.iterdir()]
     found = {str(folder.relative_to(top)) for folder in below if folder.is_dir() and folder.name[0] not in "_."}
     return {name for name in found if any(path.suffix != ".pyc" for path in (top / name).rglob("*") if path.is_file())}
 
 
-def rooms() -> set[str]:
-    """Return the rooms of the table that says what each takes."""
+def measured() -> set[str]:
+    """Return the folders of the table that says what their tests take."""
     cells = [cells for cells in rows(section(TEXT, "## Three loops")) if re.match(r"\d", cells[1])]
     return {name for first, _, second, _ in cells for name in re.findall(r"`([\w/]+)`", f"{first} {second}")}
 
@@ -38,17 +38,17 @@ def explained(top: str) -> set[str]:
     return {name.rstrip("/") for name in re.findall(rf"`{top}/([\w/]+)`", cells)}
 
 
-def test_each_folder_of_tests_is_a_room_or_is_explained() -> None:
-    found = folders(TESTS) - {"admin"}  # whose folders are the rooms
+def test_each_folder_of_tests_is_measured_or_is_explained() -> None:
+    found = folders(TESTS) - {"admin"}  # whose folders count
     assert len(found) > 25
-    assert sorted(found - rooms() - explained("tests")) == []
-    assert [name for name in sorted(rooms() | explained("tests")) if not (TESTS / name).is_dir()] == []
+    assert sorted(found - measured() - explained("tests")) == []
+    assert [name for name in sorted(measured() | explained("tests")) if not (TESTS / name).is_dir()] == []
 
 
-def test_each_folder_of_the_package_is_a_room_or_says_where_its_tests_are() -> None:
+def test_each_folder_of_the_package_is_measured_or_says_where_its_tests_are() -> None:
     found = {name for name in folders(PACKAGE) if not name.startswith("engine/")} - {"admin"}
     assert {"admin/files", "admin/forecast", "forecast", "identity"} <= found
-    assert sorted(found - rooms() - explained("django_ratelimiter")) == []
+    assert sorted(found - measured() - explained("django_ratelimiter")) == []
     assert sorted(explained("django_ratelimiter") - found) == []
 
 

@@ -149,10 +149,10 @@ def has_known_words(name: str) -> bool:
     return all(word in known or word.removesuffix("s") in known for word in words(name))
 
 
-def classes(*rooms: str) -> Iterator[str]:
+def classes(*folders: str) -> Iterator[str]:
     """The names of all classes in these folders of the package."""
-    for room in rooms:
-        for path in sorted((PACKAGE / room).rglob("*.py")):
+    for folder in folders:
+        for path in sorted((PACKAGE / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
                 if isinstance(node, ast.ClassDef):
                     yield node.name

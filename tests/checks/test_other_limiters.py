@@ -1,4 +1,4 @@
-"""The checks of what a project has brought along from other limiters."""
+"""The checks of other limiters in a project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page "Add an algorithm" is true: its blocks, put where it says, make an algorithm that all rooms take up."""
+"""The page "Add an algorithm" is true: its blocks, put where it says, make an algorithm that all folders take up."""
 
 from __future__ import annotations
 
