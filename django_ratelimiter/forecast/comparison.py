@@ -10,6 +10,8 @@ from itertools import chain, islice
 from time import perf_counter
 from typing import Final
 
+from django.utils.translation import gettext as _
+
 from ..rules.ruleset import RuleSet
 from .blind_spots import LeftOut, doubts, known_identities, without_blind_spots
 from .callers import LoggedCallers
@@ -23,11 +25,18 @@ from .targets import target_finder
 #: Number of lines that are read at once, so that one query reads their users.
 CHUNK: Final = 2_000
 
+#: Maximum number of counters that are in use at one time, and of callers, unless the user says otherwise.
+MAX_COUNTERS: Final = 2_000_000
+
 #: Called with the number of lines decided so far.
 Progress = Callable[[int], None]
 
 #: Called for each decided request: the line, and both rule sets with their counters.
 Watch = Callable[[AccessLogLine, Sequence[Replay]], None]
+
+
+class TooManyCounters(ValueError):
+    """A replay would have to remember more than it may; it has no result."""
 
 
 @dataclass(slots=True)
@@ -36,8 +45,7 @@ class Comparison:
 
     decided: requests that some entry point decides. exempt: those that no rule applies to. inline: requests of views
     with rates written in code, which are not replayed. first_us, last_us: of the traffic. seconds: that it took.
-    doubts: what the log does not contain, as text. dropped: counters that were dropped for lack of memory; above 0 the
-    numbers are too low.
+    doubts: what the log does not contain, as text.
     """
 
     before: RuleSet
@@ -54,7 +62,6 @@ class Comparison:
     first_us: int = 0
     last_us: int = 0
     seconds: float = 0.0
-    dropped: int = 0
 
 
 @dataclass(slots=True)
@@ -62,12 +69,12 @@ class Options:
     """How to replay.
 
     identities: the identity in a field of the log, by the field. any_delay: requests may be delayed as long
-    as a queue requires, as on an event loop. max_counters: see `MemoryCounters`. top: callers in the list.
+    as a queue requires, as on an event loop. max_counters: in use at one time. top: callers in the list.
     """
 
     identities: Mapping[str, str] = field(default_factory=dict)
     any_delay: bool = False
-    max_counters: int | None = None
+    max_counters: int = MAX_COUNTERS
     top: int = 20
 
 
@@ -79,7 +86,10 @@ def compare(
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> Comparison:
-    """Replay a log with one rule set, or with two side by side. after: `None` = there is only one."""
+    """Replay a log with one rule set, or with two side by side. after: `None` = there is only one.
+
+    Raises TooManyCounters.
+    """
     mapped = tuple(options.identities.values())
     callers = LoggedCallers([before, after or before], mapped)
     lines = iter(files)
@@ -95,7 +105,7 @@ def compare(
         left_out += lacking
     max_delay = None if options.any_delay else "rule"
     replays = [
-        Replay(rules, number, max_delay=max_delay, max_counters=options.max_counters)
+        Replay(rules, number, max_delay=max_delay, max_counters=options.max_counters // len(usable))
         for number, rules in enumerate(usable)
     ]
     run = _Run(callers, replays, watch)
@@ -103,6 +113,7 @@ def compare(
     with _without_garbage_collection():
         for chunk in _chunks(chain(sample, lines)):
             run.decide(chunk)
+            run.require_at_most(options.max_counters)
             if progress:
                 progress(run.lines)
     found = Comparison(
@@ -159,13 +170,21 @@ class _Run:
         self.lines += len(lines)
         self.first_us, self.last_us = min(self.first_us, lines[0].time_us), latest
 
+    def require_at_most(self, most: int) -> None:
+        """Raise TooManyCounters if counters were dropped that were still in use, or more callers are remembered."""
+        if self.tally.remembered > most or any(replay.counters.dropped for replay in self.replays):
+            text = _(
+                "Stopped at line %(line)s: more than %(most)s counters or callers would have to be remembered. Raise "
+                "--max-counters (a million take about 1 GB), or replay a part of the log."
+            )
+            raise TooManyCounters(text % {"line": f"{self.lines:,}", "most": f"{most:,}"})
+
     def fill(self, found: Comparison) -> None:
         """Store the counts in the result."""
         found.decided, found.exempt = self.lines - self.exempt, self.exempt
         found.inline, found.out_of_order = self.inline, self.out_of_order
         found.unknown_users = self.callers.unknown_users
         found.first_us, found.last_us = self.first_us if self.lines else 0, self.last_us
-        found.dropped = sum(replay.counters.dropped for replay in self.replays)
 
 
 def _chunks(lines: Iterable[AccessLogLine]) -> Iterator[list[AccessLogLine]]:

@@ -18,13 +18,8 @@ from ..values.partitions import is_identity
 from . import rule_sets
 from .agreement import Agreement, agreement
 from .callers import TIER
-from .comparison import Comparison, Options, compare
+from .comparison import MAX_COUNTERS, Comparison, Options, compare
 from .logs.reading import LogFiles
-from .memory.blocks import Between
-from .memory.expected import BYTES_AT_FIRST, BYTES_PER_COUNTER, Expected, expected_memory
-
-#: Memory above which a warning is written.
-MAX_SILENT_BYTES: Final = 300_000_000
 
 #: Targets of fields that are not identities: the caller's tier, and X-Forwarded-For.
 _ROLES: Final = (TIER, "forwarded")
@@ -47,11 +42,8 @@ def add_replay(command: ArgumentParser) -> None:
     command.add_argument(
         "--format", default="auto", help="auto, common, combined, json, or a regular expression with named groups."
     )
-    add_identity(command)
+    add_reading(command)
     command.add_argument("--asgi", action="store_true", help="Let queues delay requests for any time, as under ASGI.")
-    command.add_argument(
-        "--memory", type=int, metavar="MB", help="Use at most this much memory: drop the oldest counters."
-    )
     command.add_argument(
         "--top", type=int, default=20, metavar="N", help="The number of callers to list. Default: %(default)s."
     )
@@ -62,10 +54,12 @@ def add_replay(command: ArgumentParser) -> None:
     command.add_argument("--no-progress", action="store_true", help="Do not show progress.")
 
 
-def add_identity(command: ArgumentParser) -> None:
-    """Add the argument that maps fields of the log to identities."""
+def add_reading(command: ArgumentParser) -> None:
+    """Add the arguments for the identities in a log, and for how many of them are remembered."""
     text = "Use a field of the log as an identity: http_x_api_key=api_key. Also FIELD=tier, FIELD=forwarded."
     command.add_argument("--identity", action="append", default=[], metavar="FIELD=IDENTITY", help=text)
+    text = "Stop if more than this number of counters or callers must be remembered. Default: %(default)s."
+    command.add_argument("--max-counters", type=int, default=MAX_COUNTERS, metavar="N", help=text)
 
 
 @dataclass(slots=True)
@@ -81,17 +75,9 @@ def replay(options: Mapping[str, Any], stderr: Any, watch: Any = None) -> Replay
     """Replay with these arguments. Raises WrongOption, WrongFormat, OSError."""
     identities = read_identities(options["identity"])
     before, after, is_today = _rule_sets(options)
-    most = options["memory"] and max((options["memory"] * 1_000_000 - BYTES_AT_FIRST) // BYTES_PER_COUNTER, 1_000)
-    if after is not None and most:
-        most //= 2
-    told = Options(identities, any_delay=options["asgi"], max_counters=most, top=options["top"])
+    told = Options(identities, any_delay=options["asgi"], max_counters=options["max_counters"], top=options["top"])
     with LogFiles(options["logs"], options["format"], tuple(identities), _zone()) as files:
-        shown = _Progress(files, stderr, warns=not most) if not options["no_progress"] else None
-        if shown:
-            stderr.write(_memory_in_words(most) + "\n")
-            if not most:
-                rule_sets = [before] if after is None else [before, after]
-                stderr.write(_expected_in_words(expected_memory(files, rule_sets, tuple(identities.values()))) + "\n")
+        shown = _Progress(files, stderr) if not options["no_progress"] else None
         found = compare(files, before, after, told, shown, watch)
         if shown:
             shown.end(found)
@@ -134,63 +120,10 @@ def _zone() -> tzinfo:
     return timezone.get_current_timezone()
 
 
-def _memory_in_words(most: int | None) -> str:
-    per_million = BYTES_PER_COUNTER
-    if most is None:
-        text = _(
-            "Memory: %(first)d MB, and %(each)d MB for each million counters that still count at one time "
-            "(a caller has one for each limit); --memory MB sets a bound."
-        )
-        return text % {"first": BYTES_AT_FIRST // 1_000_000, "each": per_million}
-    return _("Memory: room for %s counters; beyond that the oldest are dropped.") % f"{most:,}"
-
-
-def _expected_in_words(expected: Expected | None) -> str:
-    if expected is None:
-        return _(
-            "The memory that this log needs is not known in advance, because only uncompressed files can be "
-            "examined. If it needs more than %d MB, the progress line says so."
-        ) % (MAX_SILENT_BYTES // 1_000_000)
-    megabytes = Between(*(round(each / 1_000_000) for each in expected.bytes))
-    callers = f"{expected.callers.low:,}" if expected.is_exact else _between(expected.callers)
-    words = {"callers": callers, "memory": _between(megabytes)}
-    if expected.is_exact:
-        text = _("This log holds %(callers)s callers; expect about %(memory)s MB of memory.")
-    else:
-        text = _("This log seems to hold about %(callers)s callers; expect about %(memory)s MB of memory.")
-    if expected.bytes.high <= MAX_SILENT_BYTES:
-        return text % words
-    return f"{text % words} {_('That is more than %d MB: --memory MB sets a bound.') % (MAX_SILENT_BYTES // 1_000_000)}"
-
-
-def _between(found: Between) -> str:
-    """Return an uncertain number with two digits: "160,000 to 210,000"."""
-    low, high = (f"{_rounded(each):,}" for each in found)
-    return low if low == high else _("%(low)s to %(high)s") % {"low": low, "high": high}
-
-
-def _rounded(number: int) -> int:
-    step: int = 10 ** max(0, len(str(number)) - 2)
-    return round(number / step) * step
-
-
-def peak_memory() -> int:
-    """Return the peak memory of this process in bytes; 0 = the system does not report it."""
-    try:
-        from resource import RUSAGE_SELF, getrusage
-    except ImportError:  # Windows
-        return 0
-    return getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1_024)
-
-
 class _Progress:
-    """Shows lines, rate and time left, each second, on one line of a terminal.
+    """Shows lines, rate and time left, each second, on one line of a terminal."""
 
-    warns: whether to warn once when more than MAX_SILENT_BYTES of memory are used.
-    """
-
-    def __init__(self, files: LogFiles, stderr: Any, *, warns: bool) -> None:
-        self._warns = warns
+    def __init__(self, files: LogFiles, stderr: Any) -> None:
         self._files, self._stderr = files, stderr
         self._began = monotonic()
         self._next_at = self._began + 1
@@ -203,10 +136,6 @@ class _Progress:
         if now < self._next_at:
             return
         self._next_at = now + (1 if self._is_terminal else 10)
-        if self._warns and peak_memory() > MAX_SILENT_BYTES:
-            self._warns = False
-            text = _("This replay takes more than %d MB of memory. --memory MB sets a bound.")
-            self._stderr.write(f"\n{text % (MAX_SILENT_BYTES // 1_000_000)}\n")
         self._write(now - self._began)
 
     def end(self, found: Comparison) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from .distinct import Distinct
 from .outcomes import ReplayOutcome, RuleOutcome
-
-#: Maximum number of rejected callers that are known individually; further ones are only in the sums.
-MAX_LISTED_CALLERS: Final = 100_000
 
 #: Hours of the clock, in microseconds.
 HOUR_US: Final = 3_600_000_000
@@ -70,7 +67,7 @@ class Difference:
     """All differences. callers: number of different ones. by_hour: keys are "2026-11-22 18:00", in UTC.
 
     newly_callers, no_longer_callers: different callers with a request that is newly, or no longer, rejected.
-    top: callers that are newly rejected, those with most such requests first. is_exact: callers is not an estimate.
+    top: callers that are newly rejected, those with most such requests first.
     """
 
     total: RequestChange
@@ -82,7 +79,6 @@ class Difference:
     by_view: dict[str, ChangeRow]
     by_hour: dict[str, ChangeRow]
     top: list[CallerChange]
-    is_exact: bool = True
 
     @property
     def share_of_requests(self) -> float:
@@ -112,10 +108,15 @@ class Tally:
     def __init__(self) -> None:
         #: By view, hour since the Unix epoch, and both outcomes. Grows with kinds of requests, not with requests.
         self.counts: dict[tuple[str, int, ReplayOutcome, ReplayOutcome], int] = {}
-        self.callers = Distinct()
+        self.callers = set[str]()
         self.first_us = self.last_us = 0
         self._rejected: dict[str, _Rejected] = {}
-        self._sets: dict[tuple[str, str, bool], Distinct] = {}
+        self._sets: defaultdict[tuple[str, str, bool], set[str]] = defaultdict(set)
+
+    @property
+    def remembered(self) -> int:
+        """How many callers are remembered, each as often as it is."""
+        return len(self.callers) + len(self._rejected) + sum(map(len, self._sets.values()))
 
     def add(self, time_us: int, view: str, caller: str, before: ReplayOutcome, after: ReplayOutcome) -> None:
         """Count a request."""
@@ -136,11 +137,9 @@ class Tally:
             ("hour", hour_name(time_us // HOUR_US)),
             *(("rule", rule) for rule in rules),
         ):
-            self._set(kind, name, newly).add(caller)
+            self._sets[kind, name, newly].add(caller)
         known = self._rejected.get(caller)
         if known is None:
-            if len(self._rejected) >= MAX_LISTED_CALLERS:
-                return
             known = self._rejected[caller] = _Rejected()
         known.tier = tier
         if not newly:
@@ -149,13 +148,6 @@ class Tally:
         known.newly += 1
         if known.first_us is None:
             known.first_us, known.rule = time_us, ", ".join(rules)
-
-    def _set(self, kind: str, name: str, newly: bool) -> Distinct:
-        key = kind, name, newly
-        found = self._sets.get(key)
-        if found is None:
-            found = self._sets[key] = Distinct()
-        return found
 
     def difference(self, most: int = 20) -> Difference:
         """Return the difference. most: maximum number of callers in its list."""
@@ -172,8 +164,8 @@ class Tally:
         return Difference(
             total,
             len(self.callers),
-            len(self._set("all", "", newly=True)),
-            len(self._set("all", "", newly=False)),
+            len(self._sets["all", "", True]),
+            len(self._sets["all", "", False]),
             tables["rule"],
             tables["tier"],
             tables["view"],
@@ -182,7 +174,6 @@ class Tally:
                 CallerChange(caller, known.newly, known.no_longer, known.first_us, known.rule, known.tier)
                 for caller, known in top[:most]
             ],
-            self.callers.is_exact,
         )
 
 

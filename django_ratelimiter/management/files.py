@@ -14,6 +14,7 @@ from django.db import DatabaseError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ..forecast.comparison import TooManyCounters
 from ..forecast.console import WrongOption
 from ..forecast.logs.line import WrongFormat
 from ..rules import cache
@@ -171,7 +172,7 @@ class FileCommands(BaseCommand):
         try:
             found = forecast(plan, options)
             text, excess = on_terminal(found.in_lines()), found.excess(*most)
-        except (WrongFormat, WrongOption, OSError) as error:
+        except (WrongFormat, WrongOption, TooManyCounters, OSError) as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
             raise CommandError(_("It cannot be reached now: %s") % error) from error

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ..forecast.comparison import TooManyCounters
 from ..forecast.console import WrongOption, add_replay, replay
 from ..forecast.logs.line import WrongFormat
 from ..forecast.report.data import csv_of, json_of
@@ -44,7 +45,7 @@ class ForecastCommands(BaseCommand):
                     require_writable(self._options["html"])
                 watch = self._decision_writer(stack)
                 report = replay(self._options, self.stderr, watch)
-            except (WrongOption, WrongFormat, UnknownRules, OSError) as error:
+            except (WrongOption, WrongFormat, UnknownRules, TooManyCounters, OSError) as error:
                 raise CommandError(str(error)) from error
         found, check, files = report.found, report.check, report.files
         if files.unreadable:

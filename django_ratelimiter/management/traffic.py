@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from ..forecast.comparison import Comparison, Options, compare
-from ..forecast.console import WrongOption, add_identity, read_identities
+from ..forecast.console import WrongOption, add_reading, read_identities
 from ..forecast.logs.reading import LogFiles
 from ..forecast.report.text import lines_of
 from ..forecast.samples.doubts import doubts, is_of_others, tiers_in_words
@@ -122,7 +122,7 @@ def add_traffic(command: ArgumentParser) -> None:
     command.add_argument("--traffic-format", default="auto", metavar="FORMAT", help="Like --format of `replay`.")
     period = "With `--traffic samples`: yesterday, 7d, or a day such as 2026-11-22. Default: %(default)s."
     command.add_argument("--traffic-period", default=WEEK, metavar="PERIOD", help=period)
-    add_identity(command)
+    add_reading(command)
     for name, what in (("", "callers"), ("-requests", "requests")):
         text = f"Fail if more than this share of the {what} would be newly rejected, such as 0.1%%."
         command.add_argument(f"--max-newly-refused{name}", type=_share, metavar="PERCENT", help=text)
@@ -144,7 +144,9 @@ def forecast(plan: FilePlan, options: Mapping[str, Any]) -> TrafficForecast | Sa
         return _from_samples(changed, options["traffic_period"])
     with LogFiles(list(logs), options["traffic_format"], tuple(identities), timezone.get_current_timezone()) as files:
         slugs = frozenset(rule.slug for _saved, rule in changed)
-        return TrafficForecast(compare(files, before, after, Options(identities)), slugs)
+        return TrafficForecast(
+            compare(files, before, after, Options(identities, max_counters=options["max_counters"])), slugs
+        )
 
 
 def _changed_rules(

@@ -105,7 +105,6 @@ def test_todays_rules_alone_and_lines_that_cannot_be_read(replayed: Replayed) ->
     assert "No usage is recorded for the time of this log" in text
     assert "access.log:14: is not in the format common or combined" in errors.getvalue()
     assert "13 lines in" in errors.getvalue()
-    assert "Memory:" in errors.getvalue()
 
 
 def test_says_why_there_is_no_self_check(replayed: Replayed) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from django_ratelimiter.forecast.comparison import Comparison, Options, compare
+from django_ratelimiter.forecast.comparison import Comparison, Options, TooManyCounters, compare
 from django_ratelimiter.forecast.difference import CallerChange, RequestChange
-from django_ratelimiter.forecast.distinct import MAX_EXACT, Distinct
 from django_ratelimiter.forecast.logs.reading import LogFiles
 from django_ratelimiter.rules.records import TierRecord
 from django_ratelimiter.rules.ruleset import NO_VERSION, RuleSet
@@ -116,18 +115,12 @@ def test_users_that_the_database_does_not_have_are_counted(compared: Compare) ->
     assert compared(requests, [by_ip("9/hour")]).unknown_users == 2
 
 
-def test_memory_is_bounded_and_what_is_dropped_is_told(compared: Compare) -> None:
-    requests = [(second, f"203.0.{second >> 8}.{second & 255}", "/plain/") for second in range(4_000)]
-    found = compared(requests, [by_ip("2/day")], max_counters=500)
-    assert found.dropped >= 1_500
-    assert compared(requests, [by_ip("2/minute")], max_counters=500).dropped == 0  # old ones say nothing any more
-
-
-@pytest.mark.parametrize("number", [0, 10, MAX_EXACT, MAX_EXACT + 1, 2 * MAX_EXACT])
-def test_callers_are_counted_exactly_and_many_of_them_closely(number: int) -> None:
-    distinct = Distinct()
-    for each in range(number):
-        for _ in range(2):
-            distinct.add(f"ip:{each}")
-    assert distinct.is_exact == (number <= MAX_EXACT)
-    assert abs(len(distinct) - number) <= (0 if distinct.is_exact else number / 500)
+def test_a_replay_that_would_remember_too_much_stops(compared: Compare) -> None:
+    requests = [(second, f"203.0.{second // 250 % 6}.{second % 250}", "/plain/") for second in range(4_000)]
+    few = {"slug": "few", "limits": ["9/minute"], "partition_by": ["ip"]}
+    found = compared(requests, [by_ip("2/minute"), few], max_counters=1_600)
+    assert (found.decided, found.difference.callers) == (4_000, 1_500)  # counters that are full again are dropped
+    with pytest.raises(TooManyCounters, match="Stopped at line 2,000: more than 1,600 counters or callers"):
+        compared(requests, [by_ip("2/day"), few | {"limits": ["9/day"]}], max_counters=1_600)
+    with pytest.raises(TooManyCounters):
+        compared(requests, [by_ip("2/minute")], max_counters=1_400)  # callers

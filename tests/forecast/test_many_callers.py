@@ -1,18 +1,14 @@
-"""A replay of very many callers: what one takes, to keep and to make, and what is said of memory."""
+"""A replay of very many callers: what one takes, to keep and to make."""
 
 from __future__ import annotations
 
-import io
 import sys
 import tracemalloc
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 
-from django_ratelimiter.forecast import callers, console
+from django_ratelimiter.forecast import callers
 from django_ratelimiter.forecast.callers import LoggedCallers
 from django_ratelimiter.forecast.logs.line import AccessLogLine
 from django_ratelimiter.forecast.replay import Replay
@@ -68,20 +64,6 @@ def test_a_line_takes_few_calls_and_a_new_caller_hardly_more(monkeypatch: pytest
             finally:
                 sys.setprofile(None)
         assert calls <= (MAX_CALLS_OF_KNOWN if known else MAX_CALLS_OF_NEW), calls
-
-
-@pytest.mark.parametrize(("options", "times"), [([], 1), (["--memory", "500"], 0), (["--no-progress"], 0)])
-def test_much_memory_is_told_once(
-    options: list[str], times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds = count(step=100)
-    monkeypatch.setattr(console, "monotonic", lambda: next(seconds))
-    monkeypatch.setattr(console, "peak_memory", lambda: 300_000_001)
-    line = '203.0.113.9 - - [22/Nov/2026:18:00:00 +0000] "GET / HTTP/1.1" 200 1\n'
-    (tmp_path / "log").write_text(line * 5_000)
-    stderr = io.StringIO()
-    call_command("ratelimit", "replay", str(tmp_path / "log"), *options, stdout=io.StringIO(), stderr=stderr)
-    assert stderr.getvalue().count("more than 300 MB") == times
 
 
 def _line(number: int) -> AccessLogLine:

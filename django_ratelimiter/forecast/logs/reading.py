@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from ...values.bounds import MAX_TEXT
-from .formats import Parse, find_format
+from .formats import find_format
 from .line import AccessLogLine, WrongFormat
 
 STDIN: Final = "-"
@@ -39,7 +39,7 @@ class LogFiles:
     """The lines of some logs, the earliest first; those of one file stay in their order.
 
     names: paths; "-" = standard input. Unreadable lines are counted in `unreadable`, and the first of them are
-    in `shown`. are_plain: for each name, whether it is an uncompressed file. Raises WrongFormat, OSError.
+    in `shown`. Raises WrongFormat, OSError.
     """
 
     def __init__(self, names: Sequence[str], format_name: str, more: Sequence[str], zone: tzinfo) -> None:
@@ -47,7 +47,6 @@ class LogFiles:
         self.read_lines = 0
         self.unreadable = 0
         self.shown: list[tuple[str, int, str, str]] = []
-        self.are_plain: list[bool] = []
         self._raw: list[Any] = []
         self._texts: list[io.TextIOWrapper] = []
         try:
@@ -59,9 +58,7 @@ class LogFiles:
     def _open(self, format_name: str, more: Sequence[str], zone: tzinfo) -> None:
         for name in self.names:
             self._raw.append(sys.stdin.buffer if name == STDIN else Path(name).open("rb"))  # noqa: SIM115
-            content = _unpacked(self._raw[-1])
-            self.are_plain.append(name != STDIN and content is self._raw[-1])
-            self._texts.append(io.TextIOWrapper(content, "utf-8", "backslashreplace"))
+            self._texts.append(io.TextIOWrapper(_unpacked(self._raw[-1]), "utf-8", "backslashreplace"))
         self._sizes = [
             0 if name == STDIN else os.fstat(raw.fileno()).st_size
             for name, raw in zip(self.names, self._raw, strict=True)
@@ -85,12 +82,6 @@ class LogFiles:
     def holds(self) -> frozenset[str]:
         """The contents of lines in all files, see `LogFormat`."""
         return frozenset.intersection(*(each.holds for each in self.formats))
-
-    def parts(self) -> Iterator[tuple[str, int, Parse]]:
-        """Yield name, size in bytes and parser of each log that has lines."""
-        for name, size, found in zip(self.names, self._sizes, self._formats, strict=True):
-            if found is not None:
-                yield name, size, found.parse
 
     def bytes_read(self) -> int:
         """Return how many bytes of the files, as stored, were read."""

@@ -24,7 +24,6 @@ def json_of(found: Comparison, check: Agreement | None, files: LogFiles) -> dict
             "requests": found.decided,
             "exempt": found.exempt,
             "callers": difference.callers,
-            "callers_are_exact": difference.is_exact,
             "first": _moment(found.first_us),
             "last": _moment(found.last_us),
             "unreadable": files.unreadable,
@@ -46,7 +45,6 @@ def json_of(found: Comparison, check: Agreement | None, files: LogFiles) -> dict
         **{f"by_{kind}": [_row(name, row) for name, row in rows.items()] for kind, rows in _tables(difference)},
         "top_callers": [_caller(each) for each in difference.top],
         "seconds": round(found.seconds, 3),
-        "dropped_counters": found.dropped,
     }
 
 

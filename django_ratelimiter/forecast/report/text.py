@@ -58,10 +58,9 @@ def traffic_of(found: Comparison) -> str:
     if not found.last_us:
         return _("The log contains no request that rules can apply to.")
     difference = found.difference
-    callers = _callers(difference.callers)
     words = {
         "requests": _requests(found.decided),
-        "callers": callers if difference.is_exact else _("about %s") % callers,
+        "callers": _callers(difference.callers),
         "first": _moment(found.first_us),
         "last": _moment(found.last_us),
     }
@@ -99,13 +98,6 @@ def notes_of(found: Comparison) -> list[str]:
             found.out_of_order,
         )
         notes.append(text % f"{found.out_of_order:,}")
-    if found.dropped:
-        text = ngettext(
-            "%s counter was dropped for lack of memory, so the numbers of rejected requests are too low.",
-            "%s counters were dropped for lack of memory, so the numbers of rejected requests are too low.",
-            found.dropped,
-        )
-        notes.append(text % f"{found.dropped:,}")
     return notes
 
 
