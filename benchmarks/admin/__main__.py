@@ -23,8 +23,8 @@ from typing import Any, Final, NamedTuple
 from example_project.redis_server import RedisServer
 
 ROUNDS: Final = 5
-MOST_QUERIES: Final = 40
-MOST_MILLISECONDS: Final = 500.0
+MAX_QUERIES: Final = 40
+MAX_MILLISECONDS: Final = 500.0
 
 
 class Measured(NamedTuple):
@@ -44,7 +44,7 @@ class Measured(NamedTuple):
 
     @property
     def is_good(self) -> bool:
-        return self.status == 200 and self.queries <= MOST_QUERIES and self.judged < MOST_MILLISECONDS
+        return self.status == 200 and self.queries <= MAX_QUERIES and self.judged < MAX_MILLISECONDS
 
 
 class Asked:
@@ -129,7 +129,7 @@ def main() -> int:
         from django.db import connection
 
         connection.close()
-    print(f"\n{slow} pages take more than {MOST_QUERIES} queries or {MOST_MILLISECONDS:.0f} ms.")
+    print(f"\n{slow} pages take more than {MAX_QUERIES} queries or {MAX_MILLISECONDS:.0f} ms.")
     return min(slow, 1)
 
 

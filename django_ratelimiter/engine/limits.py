@@ -16,10 +16,10 @@ from zlib import crc32
 from .calendars import CALENDARS, window_at
 from .registry import ANCHORS, DEFAULT, ON_CALENDAR, REFILLS, Traits
 from .registry import Algorithm as Algorithm
+from .validation import MAX_ENTRIES as MAX_ENTRIES
+from .validation import MAX_SLOTS as MAX_SLOTS
+from .validation import MAX_UNITS as MAX_UNITS
 from .validation import MAX_WINDOW_SECONDS, check_calendar, check_options, check_units, known_algorithm, microseconds
-from .validation import MOST_ENTRIES as MOST_ENTRIES
-from .validation import MOST_SLOTS as MOST_SLOTS
-from .validation import MOST_UNITS as MOST_UNITS
 
 #: Lua numbers are doubles: integers are exact below this value, so every product must stay below it.
 EXACT: Final = 2**53
@@ -94,9 +94,9 @@ class Limit:
         check_options(self, algorithm)
         for name in ("quota", "burst", "soft_quota"):
             check_units(name, getattr(self, name), optional=name != "quota")
-        if algorithm.traits.keeps_entries and self.quota > MOST_ENTRIES:
+        if algorithm.traits.keeps_entries and self.quota > MAX_ENTRIES:
             raise ValueError(
-                f"quota: {algorithm} stores every request, so the quota is at most {MOST_ENTRIES}; choose another "
+                f"quota: {algorithm} stores every request, so the quota is at most {MAX_ENTRIES}; choose another "
                 "algorithm."
             )
         if self.calendar is not None:

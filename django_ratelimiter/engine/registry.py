@@ -24,7 +24,7 @@ class Traits:
     label: its name in the admin's list of algorithms; empty = its name. short: its name in texts such as "5 per minute,
     GCRA"; empty = its name.
     holds_leases: an allowed request counts until it is released; the window is the maximum time for that.
-    keeps_entries: each request is stored, so quotas are limited by MOST_ENTRIES.
+    keeps_entries: each request is stored, so quotas are limited by MAX_ENTRIES.
     counts_locally: a process may count by itself between two calls to the engine.
     resets_at_end: the full quota is back at the end of a window, whatever else is used in it.
     keeps_expiry: a charge seldom changes the time at which the full quota is back, so Redis mostly keeps the expiry

@@ -12,11 +12,11 @@ from .registry import ANCHORS, REFILLS, Algorithm
 MAX_WINDOW_SECONDS: Final = 366 * 86_400
 
 #: More units than anyone needs, and a counter of them fits in six bytes.
-MOST_UNITS: Final = 2**48 - 1
+MAX_UNITS: Final = 2**48 - 1
 
 #: An algorithm that stores each request must not fill the server's memory.
-MOST_ENTRIES: Final = 10_000
-MOST_SLOTS: Final = 100
+MAX_ENTRIES: Final = 10_000
+MAX_SLOTS: Final = 100
 
 
 def known_algorithm(value: str) -> Algorithm:
@@ -31,7 +31,7 @@ def check_units(name: str, value: object, *, optional: bool) -> None:
     """Raise unless this is a number of units; optional: `None` is allowed."""
     if value is None and optional:
         return
-    if type(value) is not int or not 1 <= value <= MOST_UNITS:
+    if type(value) is not int or not 1 <= value <= MAX_UNITS:
         if type(value) is int and value < 1:
             raise ValueError(f"{name}: must be at least 1, not {value}.")
         raise ValueError(f"{name}: must be a whole number from 1 to 2^48 - 1, not {value!r}.")
@@ -62,8 +62,8 @@ def check_options(limit: Any, algorithm: Algorithm) -> None:
         if name in _WORDS and value not in _WORDS[name]:
             raise ValueError(f"{name}: {value!r} is unknown; choose one of {', '.join(_WORDS[name])}.")
     slots = limit.slots
-    if slots is not None and (type(slots) is not int or not 1 <= slots <= MOST_SLOTS):
-        raise ValueError(f"slots: must be a whole number from 1 to {MOST_SLOTS}, not {slots!r}.")
+    if slots is not None and (type(slots) is not int or not 1 <= slots <= MAX_SLOTS):
+        raise ValueError(f"slots: must be a whole number from 1 to {MAX_SLOTS}, not {slots!r}.")
     if limit.calendar is None:
         for name in ("timezone", "anchor_day"):
             if getattr(limit, name) is not None:

@@ -14,7 +14,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..engine.limits import MOST_SLOTS, Limit
+from ..engine.limits import MAX_SLOTS, Limit
 from ..engine.registry import DEFAULT, Algorithm
 from ..values import sync_interval
 from .options import (
@@ -193,7 +193,7 @@ class RuleLimit(models.Model):
                 name="ratelimiter_limit_calendar",
             ),
             models.CheckConstraint(
-                condition=Q(slots=None) | Q(slots__range=(1, MOST_SLOTS)), name="ratelimiter_limit_slots"
+                condition=Q(slots=None) | Q(slots__range=(1, MAX_SLOTS)), name="ratelimiter_limit_slots"
             ),
         ]
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from hashlib import blake2s
 from typing import Final
 
-from ..engine.limits import MOST_ENTRIES, Limit
+from ..engine.limits import MAX_ENTRIES, Limit
 from ..engine.registry import DEFAULT, SIMPLEST, STRICTEST
 from .records import LimitRecord, RuleRecord
 
@@ -92,7 +92,7 @@ def rule_of(
     A quota of 0 rejects every request. Raises ValueError if it cannot be enforced.
     """
     if quota > 0:
-        limit = Limit(quota, window, algorithm or (STRICTEST if quota <= MOST_ENTRIES else DEFAULT))
+        limit = Limit(quota, window, algorithm or (STRICTEST if quota <= MAX_ENTRIES else DEFAULT))
     else:
         limit = Limit(1, window, SIMPLEST)  # a separate counter from other rates
     return RuleRecord(

@@ -7,7 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 
-from ..engine.limits import MOST_ENTRIES, MOST_UNITS, Limit
+from ..engine.limits import MAX_ENTRIES, MAX_UNITS, Limit
 
 
 @lru_cache(maxsize=4096)
@@ -17,8 +17,8 @@ def multiply_limit(limit: Limit, multiplier: Decimal, minimum: int = 1) -> Limit
     minimum: of its capacity. The quota is at most the maximum of its algorithm; a limit that
     would not be exact does not change.
     """
-    quota = min(_times(limit.quota, multiplier), MOST_ENTRIES if limit.traits.keeps_entries else MOST_UNITS)
-    burst = None if limit.burst is None else min(max(_times(limit.burst, multiplier), minimum), MOST_UNITS)
+    quota = min(_times(limit.quota, multiplier), MAX_ENTRIES if limit.traits.keeps_entries else MAX_UNITS)
+    burst = None if limit.burst is None else min(max(_times(limit.burst, multiplier), minimum), MAX_UNITS)
     if burst is None:
         quota = max(quota, minimum)
     soft = None if limit.soft_quota is None else _times(limit.soft_quota, multiplier)

@@ -17,7 +17,7 @@ from tests.reference import calendar_window, capacity_of, period_of
 
 YEAR = 366 * 86_400
 MOST = 10_000_000
-MOST_ENTRIES = 10_000
+MAX_ENTRIES = 10_000
 
 #: Zones whose days have 23, 23.5, 24.5 and 25 hours, that skip midnight or a day, or show an hour around it twice.
 ZONES = (
@@ -101,7 +101,7 @@ def _calendar_by(random: Random) -> dict[str, Any]:
 def _with_units(random: Random, algorithm: Algorithm, given: dict[str, Any], quota: int) -> Limit:
     burst = soft = None
     if algorithm in ("sliding_window_log", "concurrency"):
-        quota = min(quota, MOST_ENTRIES)
+        quota = min(quota, MAX_ENTRIES)
     if "burst" in algorithm.options:
         most = min(MOST, 90 * YEAR * quota // int(given["window"] + 1))
         burst = random.choice((None, random.randint(1, min(most, 2 * quota)), random.randint(1, most)))

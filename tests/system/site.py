@@ -17,7 +17,7 @@ from .load import Client
 WORKERS = 2
 START_SECONDS = 60.0
 #: So many connections are opened at most to find enough on each worker: which one takes a connection is chance.
-MOST_CONNECTIONS = 1_000
+MAX_CONNECTIONS = 1_000
 PROJECT = Path(__file__).resolve().parents[2]
 
 
@@ -57,13 +57,13 @@ class Site:
     def connect(self, count: int, path: str) -> list[Client]:
         """So many clients, an equal number on each worker, in turn, once both know of a rule for this path."""
         found: dict[int, list[Client]] = {worker: [] for worker in self.workers}
-        for _ in range(MOST_CONNECTIONS):
+        for _ in range(MAX_CONNECTIONS):
             client = self.new_client()
             found[client.process].append(client)
             if all(len(clients) >= count / WORKERS for clients in found.values()):
                 self._wait_for_rule(path, [clients[0] for clients in found.values()])
                 return [client for clients in zip(*found.values(), strict=False) for client in clients][:count]
-        raise AssertionError(f"{MOST_CONNECTIONS} connections were not enough for {count} on both workers.")
+        raise AssertionError(f"{MAX_CONNECTIONS} connections were not enough for {count} on both workers.")
 
     def disconnect(self) -> None:
         """Close the connections of all clients."""

@@ -8,7 +8,7 @@ from zoneinfo import available_timezones
 import pytest
 
 from django_ratelimiter.engine import Algorithm, Limit
-from django_ratelimiter.engine.limits import MOST_ENTRIES
+from django_ratelimiter.engine.limits import MAX_ENTRIES
 
 YEAR = 366 * 86_400
 
@@ -72,9 +72,9 @@ def test_unknown_words(algorithm: str, name: str, value: object) -> None:
 
 @pytest.mark.parametrize("algorithm", ["sliding_window_log", "concurrency"])
 def test_what_keeps_every_request_has_a_small_quota(algorithm: str) -> None:
-    assert Limit(MOST_ENTRIES, 60, algorithm).quota == 10_000
+    assert Limit(MAX_ENTRIES, 60, algorithm).quota == 10_000
     with pytest.raises(ValueError, match=r"^quota: .* at most 10000"):
-        Limit(MOST_ENTRIES + 1, 60, algorithm)
+        Limit(MAX_ENTRIES + 1, 60, algorithm)
 
 
 # Calendars

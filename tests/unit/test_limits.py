@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Algorithm, Limit
-from django_ratelimiter.engine.limits import EXACT, MOST_UNITS
+from django_ratelimiter.engine.limits import EXACT, MAX_UNITS
 from tests.engine.strategies import limits
 from tests.reference import capacity_of, period_of
 
@@ -40,11 +40,11 @@ def test_changed_units_keep_the_counters_and_changed_meaning_starts_new_ones() -
 
 
 def test_the_most_units_are_those_of_the_docs() -> None:
-    assert MOST_UNITS == 2**48 - 1
+    assert MAX_UNITS == 2**48 - 1
 
 
 @pytest.mark.parametrize("name", ["quota", "burst", "soft_quota"])
-@pytest.mark.parametrize("value", [0, -1, MOST_UNITS + 1, EXACT, 1.0, True, "5", Decimal(5)])
+@pytest.mark.parametrize("value", [0, -1, MAX_UNITS + 1, EXACT, 1.0, True, "5", Decimal(5)])
 def test_impossible_units(name: str, value: object) -> None:
     given = {"quota": 10, name: value}
     right = "at least 1" if type(value) is int and value < 1 else "a whole number"
@@ -101,15 +101,15 @@ def test_time_is_coarsened_only_where_it_must_be() -> None:
     assert Limit(10_000_000, 3_600).terms.tick_us == 1_000
     assert Limit(1_000_000_000, YEAR, "token_bucket").terms.tick_us == 1  # the common divisor is large
     assert Limit(999_999_937, 86_400, "token_bucket").terms.tick_us == 1_000_000
-    assert Limit(MOST_UNITS, YEAR, "fixed_window").terms.tick_us == 1  # no product, nothing to overflow
-    assert Limit(MOST_UNITS, YEAR, "sliding_window_slots", slots=100).terms.tick_us == 1
-    assert Limit(MOST_UNITS, YEAR, "token_bucket", refill="interval").capacity == MOST_UNITS
+    assert Limit(MAX_UNITS, YEAR, "fixed_window").terms.tick_us == 1  # no product, nothing to overflow
+    assert Limit(MAX_UNITS, YEAR, "sliding_window_slots", slots=100).terms.tick_us == 1
+    assert Limit(MAX_UNITS, YEAR, "token_bucket", refill="interval").capacity == MAX_UNITS
 
 
 @pytest.mark.parametrize("algorithm", ["sliding_window_counter", "token_bucket", "gcra", "leaky_bucket"])
 def test_what_cannot_be_exact_in_any_tick(algorithm: Algorithm) -> None:
     with pytest.raises(ValueError, match="cannot be computed exactly"):
-        Limit(MOST_UNITS, YEAR, algorithm)
+        Limit(MAX_UNITS, YEAR, algorithm)
     with pytest.raises(ValueError, match="make the window a whole number of seconds"):
         Limit(999_999_937, Decimal("86400.000001"), algorithm)
 

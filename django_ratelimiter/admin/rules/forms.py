@@ -13,7 +13,7 @@ from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ...engine.limits import MOST_SLOTS
+from ...engine.limits import MAX_SLOTS
 from ...models import Rule, RuleLimit
 from ...models.options import NOT_GIVEN, columns_used
 from ...models.validation import METHODS
@@ -108,7 +108,7 @@ class RuleLimitForm(KeepStoredChoicesForm):
         model = RuleLimit
         fields = "__all__"  # noqa: DJ007
         widgets = dict.fromkeys(_UNITS, AdminIntegerFieldWidget) | {
-            "slots": AdminIntegerFieldWidget({"min": 1, "max": MOST_SLOTS}),
+            "slots": AdminIntegerFieldWidget({"min": 1, "max": MAX_SLOTS}),
             "anchor_day": AdminIntegerFieldWidget({"min": 1, "max": 31}),
             "max_delay_ms": AdminIntegerFieldWidget({"min": 0}),
             "timezone": AdminTextInputWidget({"list": "ratelimiter-timezones", "placeholder": "UTC"}),

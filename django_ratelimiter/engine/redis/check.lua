@@ -44,7 +44,7 @@ local GRACE_US = 10000000
 local USAGE_SECONDS = 8 * 86400
 local HELD_SECONDS = 86400
 -- See engine/partition_stats.py.
-local MOST_WEIGHED, WEIGHED_KEPT, MOST_SAMPLED, SAMPLE_SECONDS = 400, 200, 1000, 7200
+local MAX_WEIGHED, WEIGHED_KEPT, MAX_SAMPLED, SAMPLE_SECONDS = 400, 200, 1000, 7200
 local RECORD = '<ddddddddd'
 
 local now, charges, refunds, mode, minute, mark = unpack('<dddddd', ARGV[3])
@@ -246,7 +246,7 @@ if notes > 0 then
       if tonumber(call('ZINCRBY', set, weight, partition)) == weight then -- perhaps new
         local members = call('ZCARD', set)
         if members == 1 then call('EXPIRE', set, USAGE_SECONDS) end
-        if members > MOST_WEIGHED then call('ZREMRANGEBYRANK', set, 0, -1 - WEIGHED_KEPT) end
+        if members > MAX_WEIGHED then call('ZREMRANGEBYRANK', set, 0, -1 - WEIGHED_KEPT) end
       end
     end
     if flags >= 2 then
@@ -254,7 +254,7 @@ if notes > 0 then
       key = key + 2
       if call('HINCRBY', samples, field, 1) == 1 then
         local partitions = call('HLEN', samples)
-        if partitions > MOST_SAMPLED then call('HDEL', samples, field) end
+        if partitions > MAX_SAMPLED then call('HDEL', samples, field) end
         if partitions == 1 then
           call('SADD', sampled, string.format('%d', minute))
           call('EXPIRE', samples, SAMPLE_SECONDS)

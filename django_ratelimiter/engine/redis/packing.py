@@ -10,7 +10,7 @@ from typing import Final
 
 from .. import usage
 from ..base import Charge, Verdict, check_units
-from ..limits import EXACT, MOST_UNITS
+from ..limits import EXACT, MAX_UNITS
 from .partition_notes import IS_SAMPLED, PartitionNote, keys_of
 
 #: The flags of a charge that carries nothing, by whether it may reject the call and counts its refusals.
@@ -75,7 +75,7 @@ def cost_of(charge: Charge) -> bytes:
 
 def flags_of(flags: int, carried: int) -> bytes:
     """The last number of a charge's record. flags: of `FLAGS`. carried: units."""
-    return pack("<d", flags + 4 * min(carried, MOST_UNITS))
+    return pack("<d", flags + 4 * min(carried, MAX_UNITS))
 
 
 def receipt_of(verdict: Verdict, units: int) -> bytes:

@@ -4,7 +4,7 @@
 -- entry. -- The number of an entry is 2^20 times the step of its latest rejection, plus how many there were, so that
 -- one command adds to it. The field with its name and a line break contains the step of the first. The field of its
 -- usage contains the step at which its rejections were last recorded in bulk.
-local RENEWED, PAUSE, MOST_TIMES, MAX_FIELDS = 4, 14400, 524288, 2000
+local RENEWED, PAUSE, MAX_TIMES, MAX_FIELDS = 4, 14400, 524288, 2000
 local KEPT, DAY, OLDEST_MINUTES = 600, 345600, 9 * 1440 -- until their usage has expired
 
 local list, entry = KEYS[3], call('HINCRBY', KEYS[3], name, weight)
@@ -57,6 +57,6 @@ if step - last >= PAUSE then -- no such rejection for an hour, or ever
     end
   end
 elseif step - last >= RENEWED then
-  local surplus = max(entry % 1048576 - MOST_TIMES, 0)
+  local surplus = max(entry % 1048576 - MAX_TIMES, 0)
   call('HINCRBY', list, name, (step - last) * 1048576 - surplus)
 end

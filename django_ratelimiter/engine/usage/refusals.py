@@ -24,7 +24,7 @@ STEP_US, PAUSE_US, FORGOTTEN_US = 250_000, 3_600_000_000, 86_400_000_000
 _STEPS_OF_A_MINUTE: Final = 240
 
 #: Steps after which the latest time is stored again, and the highest count.
-RENEWED_STEPS, MOST_TIMES = 4, 1 << 19
+RENEWED_STEPS, MAX_TIMES = 4, 1 << 19
 
 #: Maximum number of entries in a list; above that, only this number remains: the latest of each kind, see `shares_of`.
 MAX_LISTED, KEPT = 1_000, 600
@@ -207,7 +207,7 @@ class RecentRefusals:
         if entry is None or (step - entry.last) * STEP_US >= PAUSE_US:
             self._entries[name] = RefusalEntry(step, step, weight)
         elif step - entry.last >= RENEWED_STEPS:
-            self._entries[name] = RefusalEntry(step, entry.since, min(entry.times + weight, MOST_TIMES))
+            self._entries[name] = RefusalEntry(step, entry.since, min(entry.times + weight, MAX_TIMES))
         else:
             self._entries[name] = entry._replace(times=entry.times + weight)
         if entry is None and len(self._entries) > MAX_LISTED:

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine, StaleRules, partition_stats
-from django_ratelimiter.engine.limits import MOST_UNITS
+from django_ratelimiter.engine.limits import MAX_UNITS
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine, formats, partition_notes
 from django_ratelimiter.engine.redis.protocol import CallEncoder, ScriptMode
 from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCarry, FilledCharges, FilledVerdicts
@@ -203,7 +203,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [key[0] for key in packed] == ["a"] * 4 + ["b"] * 4
 
 
-@given(units=st.lists(st.integers(0, MOST_UNITS), min_size=6, max_size=6))
+@given(units=st.lists(st.integers(0, MAX_UNITS), min_size=6, max_size=6))
 @example(units=[0] * 6)
 @example(units=[9, 37, 0, 293, 4, 5])  # "%" among the bytes
 def test_a_call_that_carries_units_is_packed_once_however_many_they_are(units: list[int]) -> None:

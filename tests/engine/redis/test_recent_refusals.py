@@ -12,7 +12,7 @@ import redis.asyncio
 
 from django_ratelimiter.engine import Charge, Limit
 from django_ratelimiter.engine.redis import AsyncRedisEngine, LazyRedisCluster, RedisEngine
-from django_ratelimiter.engine.usage.refusals import FORGOTTEN_US, MOST_TIMES, STEP_US, Refusal
+from django_ratelimiter.engine.usage.refusals import FORGOTTEN_US, MAX_TIMES, STEP_US, Refusal
 from tests.clusters import Cluster
 from tests.engine.redis.test_formats import ALICE, BOB, fill, template
 from tests.engine.trio import HOUR
@@ -83,9 +83,9 @@ def test_it_stays_cheap_to_write(engine: RedisEngine, redis_client: redis.Redis)
 def test_a_count_that_would_grow_too_large_stands_still(engine: RedisEngine, redis_client: redis.Redis) -> None:
     engine.check([NONE], now_us=HOUR)
     [name] = [name for name in redis_client.hkeys(RECENT) if name.endswith(NONE.limit.tag.encode())]
-    redis_client.hincrby(RECENT, name, MOST_TIMES + 1_000)
+    redis_client.hincrby(RECENT, name, MAX_TIMES + 1_000)
     engine.check([NONE], now_us=HOUR + 4 * STEP_US)
-    assert engine.recent_refusals()[0][:3] == (HOUR + 4 * STEP_US, HOUR, MOST_TIMES)
+    assert engine.recent_refusals()[0][:3] == (HOUR + 4 * STEP_US, HOUR, MAX_TIMES)
 
 
 def test_what_an_earlier_version_has_left_is_no_refusal(engine: RedisEngine, redis_client: redis.Redis) -> None:

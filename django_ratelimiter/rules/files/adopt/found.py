@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.utils.text import slugify
 from django.utils.translation import gettext as _
 
-from ....engine.limits import MOST_ENTRIES
+from ....engine.limits import MAX_ENTRIES
 from ..fields import rule_fields
 
 _RATE: Final = re.compile(r"(\d+)\s*/\s*(\d*)\s*([a-z]*)", re.IGNORECASE)
@@ -68,10 +68,10 @@ def seconds_of(rate: Any) -> tuple[int, int] | None:
 def limit_of(quota: int, seconds: int, algorithm: str, tier: str | None = None) -> tuple[dict[str, Any], list[str]]:
     """Return a limit in the format of a file, and notes on it."""
     notes = []
-    if algorithm == "sliding_window_log" and quota > MOST_ENTRIES:
+    if algorithm == "sliding_window_log" and quota > MAX_ENTRIES:
         algorithm = "sliding_window_counter"
         notes.append(
-            _("Counted approximately: more than %(most)s requests are not kept one by one.") % {"most": MOST_ENTRIES}
+            _("Counted approximately: more than %(most)s requests are not kept one by one.") % {"most": MAX_ENTRIES}
         )
     found = {"algorithm": algorithm, "quota": quota, "window_seconds": seconds}
     return ({"tier": tier} if tier else {}) | found, notes
