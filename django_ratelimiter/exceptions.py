@@ -24,8 +24,8 @@ class StaleRules(RateLimiterError):
     """
 
     def __init__(self, number: int | None, epoch: int = 0) -> None:
-        held = "no version" if number is None else f"version {number} (epoch {epoch})"
-        super().__init__(f"The engine holds {held}; the rules of this call are not the ones in force.")
+        stored = "no version" if number is None else f"version {number} (epoch {epoch})"
+        super().__init__(f"The engine holds {stored}; the rules of this call are not the ones in force.")
         self.number = number
         self.epoch = epoch
 

@@ -22,8 +22,8 @@ def prefilled(logged: LoggedRefusal, data: dict[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in data.items() if value and name not in ("pasted", *CALLER_FIELDS)}
     asked = {name: data[name] for name in ("path", "view", "scope")}
     question = asked_of(logged, Question(method=data["method"] or "GET", **asked))
-    kept = {"digest": logged.digest, "logged_rules": " ".join(logged.rules)}
-    return found | kept | {name: getattr(question, name) for name in ("method", *asked)}
+    identifying = {"digest": logged.digest, "logged_rules": " ".join(logged.rules)}
+    return found | identifying | {name: getattr(question, name) for name in ("method", *asked)}
 
 
 def logged_context(request: HttpRequest, logged: LoggedRefusal) -> dict[str, Any]:

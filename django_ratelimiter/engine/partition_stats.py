@@ -58,7 +58,7 @@ class MemoryPartitions:
     def __init__(self, now_us: Callable[[], int]) -> None:
         self.now_us = now_us
         self._unique: dict[Hour, set[str]] = {}
-        self._kept = 0  # how many are in `_unique`
+        self._unique_count = 0  # how many are in `_unique`
         self._weights: tuple[dict[Hour, dict[str, int]], ...] = ({}, {})
         self._samples: dict[int, dict[tuple[str, str], int]] = {}
 
@@ -75,11 +75,11 @@ class MemoryPartitions:
     def _note(self, label: str, partition: str, hour: int, minute: int, allowed: bool) -> None:
         unique = self._unique.setdefault((hour, label), set())
         if partition not in unique:
-            if self._kept >= MAX_UNIQUE and (oldest := min(self._unique))[0] < hour:
+            if self._unique_count >= MAX_UNIQUE and (oldest := min(self._unique))[0] < hour:
                 self.drop_hours([oldest])
-            if self._kept < MAX_UNIQUE:
+            if self._unique_count < MAX_UNIQUE:
                 unique.add(partition)
-                self._kept += 1
+                self._unique_count += 1
         weights = self._weights[not allowed].setdefault((hour, rule_of(label)), {})
         weights[partition] = weights.get(partition, 0) + 1
         if len(weights) > MAX_RANKED:
@@ -128,7 +128,7 @@ class MemoryPartitions:
     def drop_hours(self, hours: Iterable[Hour]) -> None:
         """Delete the partitions of these hours and labels."""
         for each in hours:
-            self._kept -= len(self._unique.pop(each, ()))
+            self._unique_count -= len(self._unique.pop(each, ()))
 
     def samples(self, before: int, most: int | None = None) -> dict[int, dict[tuple[str, str], int]]:
         """Return requests by label and partition for each minute before `before`. most: of the oldest minutes."""

@@ -16,7 +16,7 @@ from .sliding_window_log import look, refund, reset, spend, store
 __all__ = ["describe", "look", "refund", "reset", "spend", "store", "wait"]
 
 
-def wait(held: int, live: int, at: int, cost: int, terms: Terms, state: State | None) -> int:
+def wait(used: int, live: int, at: int, cost: int, terms: Terms, state: State | None) -> int:
     return state[live] + terms.period - at  # type: ignore[index]
 
 

@@ -171,11 +171,11 @@ class MemoryEngine:
         return now_us
 
     def _compare(self, version: Version) -> None:
-        held = self._version
-        if held is None:
+        stored = self._version
+        if stored is None:
             raise StaleRules(None)
-        if held.order > version.order:
-            raise StaleRules(held.number, held.epoch)
+        if stored.order > version.order:
+            raise StaleRules(stored.number, stored.epoch)
         self._version = version
 
     def _add_once(self, carry: usage.UsageCarry, now: int) -> None:

@@ -117,8 +117,8 @@ def _tiers_data(tiers: Iterable[models.Tier]) -> list[dict[str, Any]]:
         defaults = [data for data in found if data["default_for"] == kind]
         if len(defaults) > 1:
             slugs = ", ".join(data["slug"] for data in defaults)
-            told = "Tiers %s are all the default for %s callers; only %s, of the highest rank, is used."
-            logger.error(told, slugs, kind.value, defaults[-1]["slug"])
+            text = "Tiers %s are all the default for %s callers; only %s, of the highest rank, is used."
+            logger.error(text, slugs, kind.value, defaults[-1]["slug"])
         for data in defaults[:-1]:
             data["default_for"] = models.Tier.DefaultFor.NONE.value
     return found

@@ -171,8 +171,8 @@ def publish(version: Version) -> bool:
             _overtake(version)
             return True
     _published.failed = True
-    told = "Version %d of the rules could not be published, in %d attempts: %s"
-    logger.warning(told, version.number, PUBLISH_ATTEMPTS, problem)
+    text = "Version %d of the rules could not be published, in %d attempts: %s"
+    logger.warning(text, version.number, PUBLISH_ATTEMPTS, problem)
     return False
 
 

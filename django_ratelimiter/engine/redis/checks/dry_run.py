@@ -49,9 +49,9 @@ class _DryEngine(RedisEngine):
     def __init__(self, engine: RedisEngine) -> None:
         client: Redis | RedisCluster = engine._client
         super().__init__(client, engine.namespace, shards=engine.shards, clock=engine.clock)
-        self._held = uuid4().hex
+        self._unique_id = uuid4().hex
         self._minutes: set[int] = set()  # in which it may have counted
-        self._prefixes = [f"{prefix}probe:{self._held}:" for prefix in self._prefixes]
+        self._prefixes = [f"{prefix}probe:{self._unique_id}:" for prefix in self._prefixes]
 
     def run(self, shard: int) -> None:
         try:
@@ -65,8 +65,8 @@ class _DryEngine(RedisEngine):
         first = run_sync(self._call(ScriptMode.CHECK, _CHARGES, (), None, None, None, shard))
         minute = first[0].at_us // MINUTE_US  # by the server's clock, which may differ from ours
         self._minutes |= {minute, minute + 1}
-        held = UsageCarry(self._held, ((minute, f"{_LABEL}\na", 1),))
-        second = run_sync(self._call(ScriptMode.CHECK, _CHARGES, (), None, None, held, shard))
+        carry = UsageCarry(self._unique_id, ((minute, f"{_LABEL}\na", 1),))
+        second = run_sync(self._call(ScriptMode.CHECK, _CHARGES, (), None, None, carry, shard))
         repeated = [verdict for verdict in second if not verdict.charge.limit.traits.resets_at_end]  # in one window
         if not all(verdict.allowed for verdict in first) or any(verdict.allowed for verdict in repeated):
             raise WrongServer("The server runs the script, but its decisions are wrong.")
@@ -84,7 +84,7 @@ class _DryEngine(RedisEngine):
 
     def _delete(self, client: Redis, shard: int) -> None:
         prefix, rule = self._prefix(shard), _LABEL.partition("|")[0]
-        names = [RECENT, "batches", "source", "hours", "sampled", f"held:{self._held}"]
+        names = [RECENT, "batches", "source", "hours", "sampled", f"held:{self._unique_id}"]
         names += [f"{charge.key}{charge.limit.tag}" for charge in _CHARGES]
         names += [f"{name}:{minute}" for name in ("usage", "sample") for minute in self._minutes]
         for hour in {minute // 60 for minute in self._minutes}:
