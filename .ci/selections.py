@@ -173,7 +173,7 @@ LATEST_SPARED_BRIEFLY = (
     NO_METHOD,
     "tests/admin/test_urls.py::test_whether_a_row_exists_is_told_to_nobody_who_may_not_see_it",
     # What rules cause on the way to the engine; an explanation that agrees with it.
-    *("tests/limiter/test_edited_away.py", "tests/explain/test_agreement.py"),
+    *("tests/limiter/test_edited_away.py", "tests/inspection/test_agreement.py"),
 )
 
 #: Rows of the database, and the pages and responses that show them.

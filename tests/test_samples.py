@@ -13,7 +13,7 @@ from tests.entry_points.conftest import MakeRule, make_rule, people
 
 __all__ = ["make_rule", "people"]
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.explain.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 
 #: Fields of Django's own middleware, and of the page that is not there.
 OTHERS = (

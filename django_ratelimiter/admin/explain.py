@@ -16,16 +16,16 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 
-from ..callers.references import as_in_force, known_rules
 from ..conf import is_secret
-from ..explain import Explanation, Question, QuestionError
-from ..explain.curl import with_curl
-from ..explain.explanation import CounterState, RuleExplanation
-from ..explain.logline import LoggedRefusal, parse_log_line
-from ..explain.readers import CALLER_FIELDS, CallerHidden, explain_to, may_name_callers
-from ..explain.request import gateway_views
-from ..explain.users import by_key
-from ..explain.words import (
+from ..inspection.curl import with_curl
+from ..inspection.explanation import CounterState, Explanation, RuleExplanation
+from ..inspection.logline import LoggedRefusal, parse_log_line
+from ..inspection.question import Question, QuestionError
+from ..inspection.readers import CALLER_FIELDS, CallerHidden, explain_to, may_name_callers
+from ..inspection.references import as_in_force, known_rules
+from ..inspection.request import gateway_views
+from ..inspection.users import by_key
+from ..inspection.words import (
     bypass_in_words,
     counter_in_words,
     door_in_words,

@@ -8,10 +8,10 @@ from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
 
-from ..callers.references import asked_of, digests_of, everybody
-from ..explain import Question
-from ..explain.logline import LoggedRefusal
-from ..explain.readers import CALLER_FIELDS, SEES_TIERS
+from ..inspection.logline import LoggedRefusal
+from ..inspection.question import Question
+from ..inspection.readers import CALLER_FIELDS, SEES_TIERS
+from ..inspection.references import asked_of, digests_of, everybody
 from ..limiter.templates import missing
 from ..models import Rule
 from ..values.references import DIGITS, Reference

@@ -8,8 +8,8 @@ from django.contrib.auth import get_user_model
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from ..callers.acts import GRANT, UNBLOCK
 from ..identity import identify
+from ..inspection.acts import GRANT, UNBLOCK
 
 VIEW_REPORTS: Final = "django_ratelimiter.view_usage_report"
 

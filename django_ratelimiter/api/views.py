@@ -12,8 +12,8 @@ from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ..callers import history
 from ..exceptions import AccessDenied
+from ..inspection import history
 from ..models import TopPartition, UsageBucket
 from ..rules import cache
 from ..rules.records import RuleRecord

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from django.utils.translation import gettext as _
 
 from ..conf import settings
-from ..explain.request import has_limiter
+from ..inspection.request import has_limiter
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from .rule_sets import changed

@@ -13,7 +13,7 @@ from django.utils import translation
 from django.utils.encoding import repercent_broken_unicode
 
 from ..conf import django_setting
-from ..explain.request import has_limiter, language_of, resolve_view
+from ..inspection.request import has_limiter, language_of, resolve_view
 from ..middleware import Exemption, decides_later, exemption
 from ..rules.records import Facts
 from ..rules.routes import is_translated

@@ -19,7 +19,7 @@ from tests.entry_points.conftest import MakeRule, make_rule, people
 
 __all__ = ["make_rule", "people"]
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.explain.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 
 ALL = ("view_rule", "view_usage_report", "view_tierassignment", "view_accessentry")
 

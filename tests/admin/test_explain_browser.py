@@ -21,7 +21,7 @@ __all__ = ["make_rule", "people"]
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.urls("tests.explain.urls"),
+    pytest.mark.urls("tests.inspection.urls"),
     pytest.mark.once,
     pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
 ]

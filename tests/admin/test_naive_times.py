@@ -24,7 +24,7 @@ from tests.forecast.traffic import record
 
 __all__ = ["make_rule"]
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.explain.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 
 ALL = ("view_rule", "view_usage_report", "view_tierassignment", "unblock_caller", "grant_caller", "view_accessentry",
        "reveal_caller", "change_rule", "view_rulesetversion")  # fmt: skip

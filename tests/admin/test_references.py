@@ -13,15 +13,15 @@ from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
-from django_ratelimiter.callers.caller import UnknownCaller, caller_of
 from django_ratelimiter.identity import digest
+from django_ratelimiter.inspection.caller import UnknownCaller, caller_of
 from django_ratelimiter.models import Rule, TopPartition
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 from tests.entry_points.conftest import MakeRule, make_rule, people
 
 __all__ = ["make_rule", "people"]
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.explain.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 
 ALL = ("view_rule", "view_usage_report", "view_tierassignment", "unblock_caller")
 

@@ -16,12 +16,12 @@ from django.utils import timezone
 from django_ratelimiter import limiter
 from django_ratelimiter.api.support import answers
 from django_ratelimiter.backend import get_engine
-from django_ratelimiter.callers import acts
-from django_ratelimiter.callers.caller import caller_of
-from django_ratelimiter.callers.grants import MoveTier, SetAccess
-from django_ratelimiter.callers.performing import perform
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
+from django_ratelimiter.inspection import acts
+from django_ratelimiter.inspection.caller import caller_of
+from django_ratelimiter.inspection.grants import MoveTier, SetAccess
+from django_ratelimiter.inspection.performing import perform
 from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
 from django_ratelimiter.rules.stored import access_cache
 from django_ratelimiter.usage.live import denials

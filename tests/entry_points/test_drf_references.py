@@ -15,7 +15,7 @@ from django_ratelimiter.explain import Question, explain
 
 from .conftest import MakeRule
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.explain.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 
 NAMED = {"Authorization": "Name ann", "X-Name": "ann"}
 

@@ -19,8 +19,8 @@ from django.utils.functional import SimpleLazyObject
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from django_ratelimiter.callers.caller import caller_of
 from django_ratelimiter.identity import identify, partition
+from django_ratelimiter.inspection.caller import caller_of
 from django_ratelimiter.values.partitions import IDENTITIES, MAX_VALUE, encode_partition, is_identity, partition_names
 
 STORES: Any = [db.SessionStore, cached.SessionStore, file.SessionStore, signed_cookies.SessionStore]

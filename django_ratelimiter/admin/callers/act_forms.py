@@ -10,8 +10,8 @@ from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
-from ...callers.acts import Act, ActRefused, EndLease, GiveBack, ResetCounters
-from ...callers.grants import EndAccess, GrantMore, MoveTier, SetAccess
+from ...inspection.acts import Act, ActRefused, EndLease, GiveBack, ResetCounters
+from ...inspection.grants import EndAccess, GrantMore, MoveTier, SetAccess
 
 #: The default end day of grants; Monday is 0.
 FRIDAY = 4

@@ -17,17 +17,17 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext
 from django.views.decorators.debug import sensitive_post_parameters
 
-from ...callers.acts import GRANT, UNBLOCK, ActRefused
-from ...callers.caller import Caller, UnknownCaller, caller_of
-from ...callers.counters import Counters
-from ...callers.giving_back import leases_of
-from ...callers.grants import can_end
-from ...callers.grounds import Grounds, grounds_of
-from ...callers.performing import MAX_REASON, log_of, new_token, perform, read_token
-from ...callers.reading import counters_of
-from ...callers.refusals import denials_of, refusals_of
 from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
+from ...inspection.acts import GRANT, UNBLOCK, ActRefused
+from ...inspection.caller import Caller, UnknownCaller, caller_of
+from ...inspection.counters import Counters
+from ...inspection.giving_back import leases_of
+from ...inspection.grants import can_end
+from ...inspection.grounds import Grounds, grounds_of
+from ...inspection.performing import MAX_REASON, log_of, new_token, perform, read_token
+from ...inspection.reading import counters_of
+from ...inspection.refusals import denials_of, refusals_of
 from ...rules import cache, inline
 from ...rules.formatting import until_in_words
 from ...values.partitions import is_identity

@@ -11,11 +11,11 @@ from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 
-from ...callers import history
-from ...callers.caller import Caller
-from ...callers.counters import Counter, Counters
-from ...callers.giving_back import Lease
-from ...explain.users import by_key
+from ...inspection import history
+from ...inspection.caller import Caller
+from ...inspection.counters import Counter, Counters
+from ...inspection.giving_back import Lease
+from ...inspection.users import by_key
 from ...models import AccessEntry, Rule, TierAssignment
 from ...rules.formatting import duration, limit_in_words, moment_in_words, units, until_in_words
 from ...usage.live.denials import DeniedCaller

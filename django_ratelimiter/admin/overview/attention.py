@@ -11,9 +11,9 @@ from django.db import router
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from ...callers.reading import shared_counters
 from ...checks import messages_about
 from ...exceptions import EngineUnavailable
+from ...inspection.reading import shared_counters
 from ...models import UsageBucket, UsageEpisode
 from ...rules import cache
 from ...rules.records import RejectedRule, RuleRecord

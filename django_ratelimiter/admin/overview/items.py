@@ -10,8 +10,8 @@ from django.core.checks import ERROR
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ...callers.references import everybody
 from ...identity.proxies import trusting
+from ...inspection.references import everybody
 from ...models import Rule
 from ...rules.formatting import moment_in_words, until_in_words
 from ...usage.reports.chart import number

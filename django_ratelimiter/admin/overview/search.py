@@ -15,11 +15,11 @@ from django.http import HttpRequest
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
-from ...callers.caller import UnknownCaller, caller_of
-from ...callers.references import digests_of, find_reference, known_rules, rules_of
 from ...conf import settings
-from ...explain.users import by_key
 from ...identity import identify
+from ...inspection.caller import UnknownCaller, caller_of
+from ...inspection.references import digests_of, find_reference, known_rules, rules_of
+from ...inspection.users import by_key
 from ...models import Rule
 from ...values.bounds import MAX_SEARCH
 from ...values.references import parse_reference

@@ -11,8 +11,8 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from ...conf import settings
-from ...explain.users import TwoUsers, find_user
 from ...identity import Identity, digest, identify
+from ...inspection.users import TwoUsers, find_user
 from ...rules import cache
 from ...rules.records import RuleRecord
 from ...values.bounds import MAX_TEXT

@@ -14,14 +14,14 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ...callers.acts import Act, ActRefused, EndLease, GiveBack, ResetCounters, counter_named
-from ...callers.caller import KINDS, Caller, UnknownCaller, caller_of
-from ...callers.giving_back import MAX_LEASES, leases_of
-from ...callers.grants import EndAccess, GrantMore, MoveTier, SetAccess
-from ...callers.performing import MAX_REASON, perform
-from ...callers.summary import summary_of
 from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
+from ...inspection.acts import Act, ActRefused, EndLease, GiveBack, ResetCounters, counter_named
+from ...inspection.caller import KINDS, Caller, UnknownCaller, caller_of
+from ...inspection.giving_back import MAX_LEASES, leases_of
+from ...inspection.grants import EndAccess, GrantMore, MoveTier, SetAccess
+from ...inspection.performing import MAX_REASON, perform
+from ...inspection.summary import summary_of
 from ...throttling import RuleThrottle
 from ...values.access import ACTIONS
 from ..permissions import MayGrant, MaySeeCallers, MayUnblock

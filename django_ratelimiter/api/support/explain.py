@@ -7,11 +7,11 @@ from rest_framework.exceptions import PermissionDenied, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ...callers.references import question_about
-from ...explain import Question, QuestionError
-from ...explain.console import json_of
-from ...explain.curl import with_curl
-from ...explain.readers import CallerHidden, explain_to
+from ...inspection.console import json_of
+from ...inspection.curl import with_curl
+from ...inspection.question import Question, QuestionError
+from ...inspection.readers import CallerHidden, explain_to
+from ...inspection.references import question_about
 from ...throttling import RuleThrottle
 from ...values.bounds import MAX_TEXT
 from ..permissions import MayExplain

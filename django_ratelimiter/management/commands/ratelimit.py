@@ -15,16 +15,17 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...backend import get_engine
-from ...callers.acts import counters_now
-from ...callers.caller import KINDS, UnknownCaller, caller_of, parts_of
-from ...callers.forgetting import forget
-from ...callers.references import question_about
-from ...callers.summary import in_words, own_counters, summary_of
 from ...conf import has_identity, settings
 from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
-from ...explain import QuestionError, explain
-from ...explain.console import add_question, json_of, lines_of, question_from
+from ...inspection.acts import counters_now
+from ...inspection.answer import explain
+from ...inspection.caller import KINDS, UnknownCaller, caller_of, parts_of
+from ...inspection.console import add_question, json_of, lines_of, question_from
+from ...inspection.forgetting import forget
+from ...inspection.question import QuestionError
+from ...inspection.references import question_about
+from ...inspection.summary import in_words, own_counters, summary_of
 from ...rules import cache
 from ...usage.collector.alerts import Thresholds, send_alerts
 from ...usage.collector.collect import Collected, Progress, collect

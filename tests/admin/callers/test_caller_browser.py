@@ -15,8 +15,8 @@ from django.test import RequestFactory, override_settings
 from django.urls import reverse
 
 from django_ratelimiter import limiter
-from django_ratelimiter.callers.references import everybody
 from django_ratelimiter.headers import refusal
+from django_ratelimiter.inspection.references import everybody
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from tests.browser import ENTER, TAB, Browser, missing
 

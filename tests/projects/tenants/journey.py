@@ -68,7 +68,7 @@ def main(url: str) -> dict[str, Any]:
     from django.test import Client
     from django_tenants.utils import schema_context
 
-    from django_ratelimiter.callers.caller import caller_of
+    from django_ratelimiter.inspection.caller import caller_of
     from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
     from tests.projects.tenants.models import Domain, Tenant
 

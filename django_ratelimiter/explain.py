@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .answer import explain
-from .explanation import Explanation
-from .question import Question, QuestionError
+from .inspection.answer import explain
+from .inspection.explanation import Explanation
+from .inspection.question import Question, QuestionError
 
 __all__ = ["Explanation", "Question", "QuestionError", "explain"]

@@ -10,8 +10,8 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.test import Client, override_settings
 
-from django_ratelimiter.callers.caller import caller_of
-from django_ratelimiter.callers.grounds import grounds_of
+from django_ratelimiter.inspection.caller import caller_of
+from django_ratelimiter.inspection.grounds import grounds_of
 from django_ratelimiter.models import Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.cache import latest_rules

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import redis
 
-from django_ratelimiter.callers import giving_back
-from django_ratelimiter.callers.counters import Counter
-from django_ratelimiter.callers.giving_back import LeaseLog, end_lease, give_back, leases_of
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from django_ratelimiter.engine.redis import RedisEngine
+from django_ratelimiter.inspection import giving_back
+from django_ratelimiter.inspection.counters import Counter
+from django_ratelimiter.inspection.giving_back import LeaseLog, end_lease, give_back, leases_of
 from django_ratelimiter.rules.records import LimitRecord
 
 #: In the middle of a minute of the clock, so that no window ends meanwhile.

@@ -14,7 +14,6 @@ from django.utils.translation import gettext as _
 
 from ..conf import django_setting, is_secret, settings
 from ..databases import spelled
-from ..explain.users import TwoUsers, by_key, find_user
 from ..identity import MAX_API_KEY, digest, hash_api_key, session_value
 from ..identity.proxies import client_address, client_ip, network_around
 from ..limiter.templates import missing
@@ -23,6 +22,7 @@ from ..rules.tiers import is_known_api_key, resolve_api_key
 from ..tenants import user_key
 from ..values.partitions import encode_partition, is_identity
 from .references import digests_of, everybody, find_reference, rules_of
+from .users import TwoUsers, by_key, find_user
 
 KINDS: Final = ("user", "api_key", "ip", "session", "partition")
 

@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_ratelimiter.backend import get_engine
-from django_ratelimiter.callers import acts, performing
-from django_ratelimiter.callers.acts import ActRefused, EndLease, GiveBack, Outcome, ResetCounters, counters_now
-from django_ratelimiter.callers.caller import Caller, caller_of
-from django_ratelimiter.callers.giving_back import leases_of
-from django_ratelimiter.callers.grants import EndAccess, GrantMore, MoveTier, SetAccess
-from django_ratelimiter.callers.grounds import grounds_of
-from django_ratelimiter.callers.performing import new_token, perform, read_token
 from django_ratelimiter.exceptions import EngineUnavailable
+from django_ratelimiter.inspection import acts, performing
+from django_ratelimiter.inspection.acts import ActRefused, EndLease, GiveBack, Outcome, ResetCounters, counters_now
+from django_ratelimiter.inspection.caller import Caller, caller_of
+from django_ratelimiter.inspection.giving_back import leases_of
+from django_ratelimiter.inspection.grants import EndAccess, GrantMore, MoveTier, SetAccess
+from django_ratelimiter.inspection.grounds import grounds_of
+from django_ratelimiter.inspection.performing import new_token, perform, read_token
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.rules.cache import latest_rules

@@ -26,7 +26,7 @@ from ..rules.formatting import limit_in_words
 from ..rules.records import Facts, LimitRecord, RuleRecord
 from ..values.access import NOBODY, AccessList
 from ..values.partitions import is_address
-from .doors import Door, Passage, pass_doors
+from .entry_points import Door, Passage, pass_doors
 from .explanation import (
     Bypass,
     ClientResponse,

@@ -8,8 +8,6 @@ from typing import Final
 from django.utils.translation import gettext as _
 
 from ..exceptions import EngineUnavailable
-from ..explain import Question, QuestionError
-from ..explain.logline import LoggedRefusal, about_rule, parse_log_line
 from ..identity import digest
 from ..limiter.templates import missing
 from ..models import TopPartition
@@ -18,6 +16,8 @@ from ..rules.records import RuleRecord
 from ..usage.live.rejections import recent
 from ..usage.times import now, stored
 from ..values.references import Reference, references_in
+from .logline import LoggedRefusal, about_rule, parse_log_line
+from .question import Question, QuestionError
 
 #: Number of recent rejections that are searched.
 MAX_READ: Final = 1_000

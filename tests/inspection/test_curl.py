@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from django_ratelimiter.explain.curl import parse_curl
-from django_ratelimiter.explain.logline import LoggedRefusal, parse_log_line
-from django_ratelimiter.explain.question import Question, QuestionError
+from django_ratelimiter.inspection.curl import parse_curl
+from django_ratelimiter.inspection.logline import LoggedRefusal, parse_log_line
+from django_ratelimiter.inspection.question import Question, QuestionError
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 JSON = {"Content-Type": "application/json", "Accept": "application/json"}

@@ -18,8 +18,8 @@ from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.engine.registry import Algorithm
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.explain import Question, QuestionError, explain
-from django_ratelimiter.explain.words import bypass_in_words, doubts_of, headline_of, reason_in_words, tier_in_words
 from django_ratelimiter.identity import hash_api_key
+from django_ratelimiter.inspection.words import bypass_in_words, doubts_of, headline_of, reason_in_words, tier_in_words
 from django_ratelimiter.models import AccessEntry, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
 from tests.entry_points.conftest import MakeRule, make_rule, people
@@ -28,7 +28,7 @@ from . import code_views
 
 __all__ = ["make_rule", "people"]
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.explain.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 
 
 def asked(path: str = "/hello/", **more: Any) -> Question:
@@ -203,7 +203,7 @@ def test_what_only_a_real_request_has_is_named_and_can_be_typed(make_rule: MakeR
     make_rule("tenant", partition_by=["tenant"], missing_partition="deny")
     make_rule("name", partition_by=["field:name"])
     make_rule("ip", partition_by=["ip"])
-    own = {"CACHE_ALIAS": "ratelimit", "IDENTITIES": {"tenant": "tests.explain.urls.tenant"}}
+    own = {"CACHE_ALIAS": "ratelimit", "IDENTITIES": {"tenant": "tests.inspection.urls.tenant"}}
     with override_settings(RATELIMITER=own):
         bare = explain(Question(method="POST", path="/hello/"))
         assert set(bare.unknown) == {"tenant", "field:name", "ip"}
@@ -300,7 +300,7 @@ def test_what_cannot_be_asked_is_said(wrong: dict[str, Any]) -> None:
 
 def test_a_view_without_a_name_is_asked_about_by_its_path(make_rule: MakeRule) -> None:
     make_rule("nameless", path="/nameless/", path_kind="exact")
-    explanation = explain(Question(view="tests.explain.urls.tenant", ip="192.0.2.7"))
+    explanation = explain(Question(view="tests.inspection.urls.tenant", ip="192.0.2.7"))
     assert [each.rule.slug for each in explanation.applying] == ["nameless"]
 
 
@@ -340,7 +340,7 @@ def test_a_user_with_a_token_is_anonymous_to_the_middleware(
 
 
 CODED = [
-    pytest.mark.urls("tests.explain.code_views"),
+    pytest.mark.urls("tests.inspection.code_views"),
     override_settings(REST_FRAMEWORK={"DEFAULT_THROTTLE_RATES": code_views.RATES}),
 ]
 

@@ -13,12 +13,12 @@ from django.test import RequestFactory
 
 from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine, reset_engine
-from django_ratelimiter.callers.acts import counters_now
-from django_ratelimiter.callers.caller import Caller, UnknownCaller, caller_of
-from django_ratelimiter.callers.counters import Counter
-from django_ratelimiter.callers.summary import in_words, summary_of
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest, hash_api_key
+from django_ratelimiter.inspection.acts import counters_now
+from django_ratelimiter.inspection.caller import Caller, UnknownCaller, caller_of
+from django_ratelimiter.inspection.counters import Counter
+from django_ratelimiter.inspection.summary import in_words, summary_of
 from django_ratelimiter.models import AccessEntry, Rule, Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.live import denials

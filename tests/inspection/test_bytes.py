@@ -14,7 +14,7 @@ from .test_explain import asked
 
 __all__ = ["make_rule"]
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.explain.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 
 
 def as_read(text: str) -> str:

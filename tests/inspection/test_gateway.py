@@ -185,7 +185,7 @@ def test_page_command_and_api_ask_for_it(make_rule: MakeRule, operator: Callable
     assert "gateway always sends it" in str(wrong.context["form"].errors["ip"])
 
 
-@pytest.mark.urls("tests.explain.urls")
+@pytest.mark.urls("tests.inspection.urls")
 def test_a_site_without_such_a_view_is_not_asked_about_it(operator: Callable[..., Client]) -> None:
     page = operator("view_rule").get(reverse("admin:django_ratelimiter_explain"))
     assert "gateway" not in page.context["form"].fields
