@@ -24,7 +24,7 @@ from typing import Any, Final
 from example_project.redis_server import RedisServer, ServerError
 
 from .machine import describe
-from .report.pages import print_tables, write_pages
+from .report import print_tables, write_pages
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = ROOT / ".cache" / "bench-results.json"
@@ -33,12 +33,8 @@ STAGES: Final = {
     "decisions": "time of a decision",
     "trips": "round trips of a decision",
     "keys": "memory of a key",
-    "crowd": "eight processes on one key",
-    "clocks": "a clock that is wrong",
-    "latency": "32 clients at once",
+    "exactness": "eight processes on one key, and a clock that is wrong",
     "capacity": "what one server and one process carry",
-    "web": "a view under gunicorn",
-    "loop": "an asynchronous view under uvicorn",
     "instructions": "machine instructions of a request",
 }
 

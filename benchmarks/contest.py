@@ -95,6 +95,6 @@ def exhaust(contestant: Contestant) -> None:
     raise RuntimeError(f"{4 * QUOTA} requests were admitted, of {QUOTA}.")
 
 
-def new_callers(contestant: Contestant, skip: int = 1) -> Iterator[int]:
-    """Yield its callers, without the first `skip`; none of them makes enough requests to be rejected."""
-    return (caller for caller in count(contestant.first + skip) for _ in range(contestant.in_a_row))
+def new_callers(contestant: Contestant) -> Iterator[int]:
+    """Yield its callers, without the first; none of them makes enough requests to be rejected."""
+    return (caller for caller in count(contestant.first + 1) for _ in range(contestant.in_a_row))

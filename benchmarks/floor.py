@@ -1,17 +1,13 @@
 """The least that any rate limiter does: a token bucket on one key, in one short script.
 
-It counts no usage, compares no version, is inexact, and returns no time to retry. Called in three ways: through
-redis-py, the usual one; through its client for event loops; and over a bare socket, with only hiredis to read
-the reply.
+It counts no usage, compares no version, is inexact, and returns no time to retry. Called through redis-py, and through
+its client for event loops.
 """
 
 from __future__ import annotations
 
-import socket
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-import hiredis
 import redis
 
 from .contest import QUOTA, Contestant, address, loop
@@ -51,33 +47,3 @@ def on_event_loop(url: str, seconds: int) -> Contestant:
         return bool(reply[0])
 
     return Contestant("", "floor", check, lambda caller: f"awaited-floor:{address(caller)}", awaited=True)
-
-
-def bare_socket(url: str, seconds: int) -> Contestant:
-    """A socket and hiredis."""
-    parts = urlsplit(url)
-    link = socket.create_connection((parts.hostname, parts.port))
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    reader = hiredis.Reader()
-    with redis.Redis.from_url(url) as client:
-        sha, rate = client.script_load(FLOOR), QUOTA / seconds
-    database = parts.path.strip("/") or "0"
-    link.sendall(f"SELECT {database}\r\n".encode())
-    assert link.recv(64) == b"+OK\r\n"
-
-    def packed(*words: object) -> bytes:
-        texts = [str(word) for word in words]
-        return "".join([f"*{len(texts)}\r\n", *(f"${len(text)}\r\n{text}\r\n" for text in texts)]).encode()
-
-    before, after = packed("EVALSHA", sha, 1), packed(QUOTA, rate, 1)
-    before, after = b"*7\r\n" + before.split(b"\r\n", 1)[1], after.split(b"\r\n", 1)[1]
-
-    def check(key: bytes) -> bool:
-        link.sendall(b"%b$%d\r\n%b\r\n%b" % (before, len(key), key, after))
-        reply: Any = False
-        while reply is False:
-            reader.feed(link.recv(4096))
-            reply = reader.gets()
-        return bool(reply[0])
-
-    return Contestant("", "floor", check, lambda caller: f"bare-floor:{address(caller)}".encode())

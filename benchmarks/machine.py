@@ -19,8 +19,6 @@ DISTRIBUTIONS: Final = (
     "redis",
     "hiredis",
     "django-redis",
-    "gunicorn",
-    "uvicorn",
     "djangorestframework",
     "django-ratelimit",
     "django-smart-ratelimit",

@@ -15,7 +15,6 @@ AWAITED_FLOOR: Final = "floor on an event loop: redis.asyncio, EVALSHA"
 #: By name: the function that creates it, from the URL of a Redis and the seconds of a window.
 MAKERS: Final = {
     FLOOR_NAME: "floor:through_client",
-    "floor: bare socket, EVALSHA": "floor:bare_socket",
     "ours: engine.check, 1 rule": "ours.engines:one",
     "ours: engine.check, 1 rule, sliding window": "ours.engines:one_window",
     "ours: engine.check, 3 rules": "ours.engines:three",
@@ -29,9 +28,7 @@ MAKERS: Final = {
     "django-smart-ratelimit: @ratelimit": "peers.smart_ratelimit:decision",
     "django-smart-ratelimit: @ratelimit, token bucket": "peers.smart_ratelimit:bucket",
     "limits: fixed window": "peers.limits:fixed",
-    "limits: sliding window counter": "peers.limits:sliding",
     "throttled-py: token bucket": "peers.throttled:bucket",
-    "throttled-py: fixed window": "peers.throttled:fixed",
     "pyrate-limiter: token bucket": "peers.pyrate:bucket",
     "pyrate-limiter: sliding window log": "peers.pyrate:log",
     AWAITED_FLOOR: "floor:on_event_loop",

@@ -5,9 +5,7 @@ replayed in a separate process, on one processor, with this many rules (3) that 
 alone, then compared with changed ones. The limit is at least 100,000 lines per second of CPU time, divided by the rules
 per line.
 
-Each is done three times, and the fastest counts. Before and after each time a loop of a million additions shows the
-current speed of the processor: only compare figures with about the same loop time. The digest is of the
-outcomes, by view and hour; it stays the same as long as the decisions do.
+Each is done three times, and the fastest counts.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 from random import Random
 from time import perf_counter, process_time
@@ -82,47 +79,27 @@ def measure(log: str, rules: int, both: bool) -> None:
 
     call_command("migrate", verbosity=0)
     rounds = [replay(log, rules, both) for _ in range(ROUNDS)]
-    found, spent, seconds, loop, _ = min(rounds, key=lambda each: each[1])
+    found, spent, seconds, _ = min(rounds, key=lambda each: each[1])
     asked = rules * (2 if both else 1)
     print(
         f"{rules} rules{' beside others' if both else ''}: {found.decided / seconds:,.0f} lines a second, "
-        f"{found.decided / spent:,.0f} a second of processor time (times rules: {asked * found.decided / spent:,.0f}), "
-        f"where the loop takes {loop:.3f} s; {found.difference.total.before:,} rejected; "
-        f"{found.difference.callers:,} callers; {rounds[0][4]:.0f} MB; digest {digest(found)}",
+        f"{found.decided / spent:,.0f} a second of processor time (times rules: {asked * found.decided / spent:,.0f}); "
+        f"{found.difference.total.before:,} rejected; {found.difference.callers:,} callers; {rounds[0][3]:.0f} MB",
         flush=True,
     )
 
 
-def replay(log: str, rules: int, both: bool) -> tuple[Any, float, float, float, float]:
-    """Replay once. Return the result, seconds of CPU time and of the clock, those of the loop, and megabytes."""
+def replay(log: str, rules: int, both: bool) -> tuple[Any, float, float, float]:
+    """Replay once. Return the result, seconds of CPU time and of the clock, and megabytes."""
     from django_ratelimiter.forecast.comparison import Options, compare
     from django_ratelimiter.forecast.logs.reading import LogFiles
 
-    loop = loop_seconds()
     with LogFiles([log], "auto", (), UTC) as files:
         began, spent = perf_counter(), process_time()
         found = compare(files, rule_set(rules, 10), rule_set(rules, 5) if both else None, Options())
         seconds, spent = perf_counter() - began, process_time() - spent
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024
-    return found, spent, seconds, min(loop, loop_seconds()), peak
-
-
-def loop_seconds() -> float:
-    """Return the CPU time of a million additions, the best of five."""
-    best = 60.0
-    for _ in range(5):
-        began, total = process_time(), 0
-        for number in range(1_000_000):
-            total += number & 7
-        best = min(best, process_time() - began)
-    return best
-
-
-def digest(found: Any) -> str:
-    """Return a digest of the outcomes."""
-    counts = found.tally.counts.items()
-    rows = sorted((view, hour, *before.rules, *after.rules, number) for (view, hour, before, after), number in counts)
-    return sha256(repr([*map(list, rows), found.difference.total, found.decided]).encode()).hexdigest()[:12]
+    return found, spent, seconds, peak
 
 
 def main() -> None:

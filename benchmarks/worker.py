@@ -36,23 +36,14 @@ from .registry import MAKERS, made, reason  # noqa: E402
 def obey(contestant: Contestant, order: dict[str, Any]) -> dict[str, Any]:
     """Make the calls of one order.
 
-    at: `time.monotonic` of the start. calls: how many. callers: one for each call in turn, repeatedly.
-    pause: seconds between two calls; then the answer has the time of each call, otherwise CPU time.
+    at: `time.monotonic` of the start. calls: how many. callers: one for each call in turn, repeatedly. The answer has
+    the CPU time of a call.
     """
     callers = [order["callers"][number % len(order["callers"])] for number in range(order["calls"])]
     while time.monotonic() < order["at"]:
         time.sleep(0.0005)
-    if "pause" not in order:
-        spent = timed(contestant, callers, time.process_time)
-        return {"admitted": spent.admitted, "us": spent.us}
-    latencies, admitted = [], 0
-    for caller in callers:
-        timing = timed(contestant, [caller])
-        latencies.append(round(timing.us, 1))
-        admitted += timing.admitted
-        if order["pause"]:
-            time.sleep(order["pause"])
-    return {"admitted": admitted, "latencies": latencies}
+    spent = timed(contestant, callers, time.process_time)
+    return {"admitted": spent.admitted, "us": spent.us}
 
 
 def main() -> None:

@@ -53,17 +53,12 @@ class Workers:
             except subprocess.TimeoutExpired:
                 process.kill()
 
-    @property
-    def pids(self) -> list[int]:
-        """The process ids."""
-        return [process.pid for process in self._processes]
-
-    def all(self, name: str, calls: int, callers: Sequence[Sequence[int]], **order: Any) -> list[dict[str, Any]]:
+    def all(self, name: str, calls: int, callers: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
         """Let all make this many calls at once, each for its own callers, and return their answers.
 
         Raises RuntimeError if one of them fails.
         """
-        order |= {"name": name, "calls": calls, "at": time.monotonic() + NOTICE}
+        order = {"name": name, "calls": calls, "at": time.monotonic() + NOTICE}
         for process, mine in zip(self._processes, callers, strict=True):
             self._tell(process, order | {"callers": list(mine)})
         return self._sound([self._answer(process) for process in self._processes])

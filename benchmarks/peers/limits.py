@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from limits import RateLimitItemPerHour, RateLimitItemPerMinute
 from limits.storage import storage_from_string
-from limits.strategies import FixedWindowRateLimiter, SlidingWindowCounterRateLimiter
+from limits.strategies import FixedWindowRateLimiter
 
 from ..contest import HOUR, QUOTA, Contestant, address
 from ..site.settings import REDIS_URL
@@ -16,18 +15,9 @@ from ..site.settings import REDIS_URL
 
 def fixed(url: str, seconds: int) -> Contestant:
     """A fixed window, the cheapest of its strategies."""
-    return _hitting(FixedWindowRateLimiter(storage_from_string(url)), seconds)
-
-
-def sliding(url: str, seconds: int) -> Contestant:
-    """A sliding window of two counters."""
-    return _hitting(SlidingWindowCounterRateLimiter(storage_from_string(url)), seconds)
-
-
-def _hitting(limiter: Any, seconds: int) -> Contestant:
+    limiter = FixedWindowRateLimiter(storage_from_string(url))
     limit = (RateLimitItemPerHour if seconds == HOUR else RateLimitItemPerMinute)(QUOTA)
-    strategy = type(limiter).__name__
-    return Contestant("", "peer", lambda key: limiter.hit(limit, strategy, key), address)
+    return Contestant("", "peer", lambda key: limiter.hit(limit, "fixed", key), address)
 
 
 def limited(view: Callable[[HttpRequest], HttpResponse], quota: int) -> Callable[[HttpRequest], HttpResponse]:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import redis
-from django.http import HttpRequest, HttpResponse
 from pyrate_limiter import (
     BucketFactory,
     Duration,
@@ -25,7 +24,6 @@ from pyrate_limiter import (
 from pyrate_limiter.clocks import WallClock
 
 from ..contest import HOUR, QUOTA, Contestant, address
-from ..site.settings import REDIS_URL
 
 
 class ByName(BucketFactory):  # type: ignore[misc]  # it has no types here
@@ -48,39 +46,24 @@ class ByName(BucketFactory):  # type: ignore[misc]  # it has no types here
 
 def bucket(url: str, seconds: int) -> Contestant:
     """A token bucket."""
-    return _acquiring(_buckets(url, seconds))
+    client, rate = redis.Redis.from_url(url), _rate(seconds)
+
+    def make(name: str) -> Any:
+        return StateBucket([rate], algorithm=TokenBucket(), store=RedisStateStore(client, f"pyrate:{name}"))
+
+    return _acquiring(make)
 
 
 def log(url: str, seconds: int) -> Contestant:
     """A log of requests."""
     client, rate = redis.Redis.from_url(url), _rate(seconds)
-    return _acquiring(Limiter(ByName(lambda name: RedisBucket.init([rate], client, f"pyrate-log:{name}"))))
+    return _acquiring(lambda name: RedisBucket.init([rate], client, f"pyrate-log:{name}"))
 
 
-def _acquiring(limiter: Any) -> Contestant:
+def _rate(seconds: int) -> Any:
+    return Rate(QUOTA, Duration.HOUR if seconds == HOUR else Duration.MINUTE)
+
+
+def _acquiring(make: Callable[[str], Any]) -> Contestant:
+    limiter = Limiter(ByName(make))
     return Contestant("", "peer", lambda key: limiter.try_acquire(key, blocking=False), address)
-
-
-def _rate(seconds: int, quota: int = QUOTA) -> Any:
-    return Rate(quota, Duration.HOUR if seconds == HOUR else Duration.MINUTE)
-
-
-def _buckets(url: str, seconds: int, quota: int = QUOTA) -> Any:
-    client, rate = redis.Redis.from_url(url), _rate(seconds, quota)
-
-    def make(name: str) -> Any:
-        return StateBucket([rate], algorithm=TokenBucket(), store=RedisStateStore(client, f"pyrate:{name}"))
-
-    return Limiter(ByName(make))
-
-
-def limited(view: Callable[[HttpRequest], HttpResponse], quota: int) -> Callable[[HttpRequest], HttpResponse]:
-    """A view under a token bucket."""
-    limiter = _buckets(REDIS_URL, HOUR, quota)
-
-    def wrapped(request: HttpRequest) -> HttpResponse:
-        if not limiter.try_acquire(request.META["REMOTE_ADDR"], blocking=False):
-            return HttpResponse(status=429)
-        return view(request)
-
-    return wrapped

@@ -42,16 +42,6 @@ class Unlimited(APIView):
         return Response("ok")
 
 
-def unlimited(view: Callable[[HttpRequest], HttpResponse], _quota: int) -> Callable[..., HttpResponse]:
-    """A DRF view without a throttle."""
-    return Unlimited.as_view()
-
-
 def limited(view: Callable[[HttpRequest], HttpResponse], quota: int) -> Callable[..., HttpResponse]:
-    """A DRF view with one."""
-    return Unlimited.as_view(throttle_classes=[throttle(f"{quota}/h")])
-
-
-def limited_on_django_redis(view: Callable[[HttpRequest], HttpResponse], quota: int) -> Callable[..., HttpResponse]:
-    """The same on django-redis, which does not make a client for each call."""
+    """A DRF view with a throttle on django-redis, which makes no client for each call."""
     return Unlimited.as_view(throttle_classes=[throttle(f"{quota}/h", "default")])

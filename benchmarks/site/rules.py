@@ -19,7 +19,7 @@ KEY: Final = "a-key-that-is-known"
 PLENTY: Final = 100_000_000
 
 #: Views whose rules are counted locally, and the milliseconds between two syncs.
-SYNCED: Final = {"synced": 1_000, "synced-few": 1_000, "synced-one": 200}
+SYNCED: Final = {"synced-one": 200}
 
 #: Names of scopes among the views.
 SCOPES: Final = ("scope",)
@@ -42,16 +42,6 @@ RULES: Final = {
     "refused": [
         (["ip"], 1, DAY, "sliding_window_counter"),
         (["ip"], PLENTY, DAY, "token_bucket"),
-        ([], PLENTY, HOUR, "fixed_window"),
-    ],
-    "synced": [
-        (["ip"], PLENTY, HOUR, "sliding_window_counter"),
-        (["ip"], PLENTY, DAY, "fixed_window"),
-        ([], PLENTY, HOUR, "fixed_window"),
-    ],
-    "synced-few": [  # for callers who come often; else the counters would be those of all callers
-        (["ip"], PLENTY, HOUR, "sliding_window_counter"),
-        (["ip"], PLENTY, DAY, "fixed_window"),
         ([], PLENTY, HOUR, "fixed_window"),
     ],
     "synced-one": [(["ip"], PLENTY, HOUR, "sliding_window_counter")],

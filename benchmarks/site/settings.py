@@ -18,7 +18,7 @@ FOLDER = Path(os.environ.get("BENCH_FOLDER", "/nonexistent"))
 LIMITER = os.environ.get("BENCH_LIMITER", "")
 ON_LOOP = bool(os.environ.get("BENCH_LOOP"))
 #: Whether our rules use tiers: then the user is read.
-TIERS = LIMITER not in ("ours", "ours, no fields")
+TIERS = LIMITER != "ours"
 KIND = "tiers" if TIERS else "plain"
 
 SECRET_KEY = "only for the benchmark"
@@ -58,8 +58,6 @@ CACHES = {
 RATELIMITER = {"CACHE_ALIAS": "default", "DEADLINE_MS": 2_000, "NAMESPACE": f"bench-{KIND}"}
 # Known callers are measured. With 5 seconds, a slow machine would measure the database, as callers come in turn.
 RATELIMITER["TIER_CACHE_SECONDS"] = 3_600
-if LIMITER == "ours, no fields":
-    RATELIMITER["HEADERS"] = []
 
 RATELIMIT_BACKEND = "redis"
 _redis = urlsplit(REDIS_URL)

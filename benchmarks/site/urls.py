@@ -19,8 +19,6 @@ NAMES: Final = (
     "one",
     "refused",
     "known",
-    "synced",
-    "synced-few",
     "synced-one",
     "minute",
 )
@@ -29,18 +27,12 @@ NAMES: Final = (
 LIMITERS: Final = {
     "": "",
     "ours": "",
-    "ours, no fields": "",
     "ours, tiers": "",
     "floor": "site.floor:limited",
-    "bare": "site.bare:limited",
     "django-ratelimit": "peers.django_ratelimit:limited",
     "DRF": "peers.rest_framework:limited",
-    "DRF, django-redis": "peers.rest_framework:limited_on_django_redis",
-    "DRF, no limiter": "peers.rest_framework:unlimited",
     "django-smart-ratelimit": "peers.smart_ratelimit:limited",
     "limits": "peers.limits:limited",
-    "throttled-py": "peers.throttled:limited",
-    "pyrate-limiter": "peers.pyrate:limited",
 }
 
 
@@ -65,15 +57,6 @@ def limited(quota: int) -> Callable[..., Any]:
     return wrapped
 
 
-def asking() -> Callable[..., Any]:
-    """Return an asynchronous view that asks for itself, on its event loop, if the limiter is ours."""
-    if LIMITER != "ours":
-        return async_view
-    wrap: Callable[..., Any] = import_module("django_ratelimiter.decorators").ratelimit(key="ip", rate=f"{QUOTA}/h")
-    asks: Callable[..., Any] = wrap(async_view)
-    return asks
-
-
 def entry_points() -> dict[str, Callable[..., Any]]:
     """Return views behind our other entry points, and one of DRF for comparison; none with a limiter of others."""
     if LIMITER and not LIMITER.startswith("ours"):
@@ -83,9 +66,7 @@ def entry_points() -> dict[str, Callable[..., Any]]:
 
 
 urlpatterns = [
-    path("asks/", asking(), name="asks"),
     *(path(f"{name}/", limited(1 if "refused" in name else QUOTA), name=name) for name in NAMES),
-    path("in-a-thread/", view),  # for comparison with synchronous views on an event loop
     *(path(f"{name}/", made, name=name) for name, made in entry_points().items()),
 ]
 

@@ -7,12 +7,16 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from .. import instructions
 from ..setting import Setting
 
 
 def main(name: str, file: str, *options: str) -> None:
-    stage = import_module(f"{__package__}.{name}")
-    results = stage.measure(Setting.of_environment(brief="--brief" in options))
+    if name == "instructions":  # it uses its own server
+        results = instructions.measure()
+    else:
+        stage = import_module(f"{__package__}.{name}")
+        results = stage.measure(Setting.of_environment(brief="--brief" in options))
     Path(file).write_text(json.dumps(results), "utf-8")
 
 

@@ -80,7 +80,7 @@ def loads(client: redis.Redis, workers: Workers, name: str, calls: int) -> dict[
     workers.all(name, QUOTA, refused)
     return {
         "allowed": load(client, workers, name, calls, admitted),
-        "denied": load(client, workers, name, calls, refused),
+        "rejected": load(client, workers, name, calls, refused),
     }
 
 

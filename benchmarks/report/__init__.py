@@ -1,1 +1,0 @@
-"""Results as tables, and the tables in pages."""
