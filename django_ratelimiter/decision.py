@@ -110,6 +110,13 @@ class Decision:
         return any(result.verdict is None and result.refuses for result in self.results)
 
     @property
+    def slugs(self) -> frozenset[str]:
+        """The slugs of the rules that were decided."""
+        if self.answer is not None:
+            return self.answer.charges.template.slugs
+        return frozenset([result.rule.slug for result in self.results])
+
+    @property
     def refused_by(self) -> tuple[Result, ...]:
         """The results that reject the request."""
         return tuple(result for result in self.results if result.refuses)

@@ -46,7 +46,7 @@ class LimiterCall(NamedTuple):
             return {"scope": scope, "cost": cost}
         http = django_request(request)
         earlier: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
-        if earlier.allowed and any(result.rule.slug == extra.rule.slug for result in earlier.results):
+        if earlier.allowed and extra.rule.slug in earlier.slugs:
             http.ratelimit = without(earlier, {extra.rule.slug})  # type: ignore[attr-defined]
         # A rule with a quota of 0 rejects by its cost.
         return {"extra": (extra,), "cost": cost if extra.rule.cost == 1 else None}

@@ -49,16 +49,18 @@ class ChargeTemplate(NamedTuple):
 class CallTemplate:
     """The charges of a call without their partitions. Compared by identity, as a cache key on the request path.
 
-    sources: which value is the partition of each charge; `None` = a different value for each.
-    gates: which of the charges may reject the call. is_fixed: their limits' terms are the same in each call. is_exact:
-    none of them may be decided by local counters. sync_interval: the longest of them in seconds,
-    if all charges have one; else 0. own: the places of the partitions that distinguish callers, one for each source.
-    unsplit: the labels of charges whose counters all callers share. takes_leases: an allowed call may hold leases.
-    is_counted: usage is counted under a label. kept: data that other modules cache for it, by module. It is freed with
-    the template, so that deleted rules use no memory. owners, is_plain: see `limiter.templates`; no engine reads them.
+    sources: which value is the partition of each charge; `None` = a different value for each. like: a template that
+    differs only in its costs. gates: which of the charges may reject the call. is_fixed: their limits' terms are the
+    same in each call. is_exact: none of them may be decided by local counters. sync_interval: the longest of them in
+    seconds, if all charges have one; else 0. own: the places of the partitions that distinguish callers, one for each
+    source. unsplit: the labels of charges whose counters all callers share. takes_leases: an allowed call may hold
+    leases. is_counted: usage is counted under a label. counters: the same object in templates that differ only in
+    their costs. kept: data that other modules cache for it, by module. It is freed with the template, so that deleted
+    rules use no memory. owners, slugs, is_plain: see `limiter.templates`; no engine reads them.
     """
 
     __slots__ = (
+        "counters",
         "gates",
         "is_counted",
         "is_exact",
@@ -67,15 +69,23 @@ class CallTemplate:
         "kept",
         "own",
         "owners",
+        "slugs",
         "sync_interval",
         "takes_leases",
         "templates",
         "unsplit",
     )
 
-    def __init__(self, templates: Sequence[ChargeTemplate], sources: Sequence[object] | None = None) -> None:
+    def __init__(
+        self,
+        templates: Sequence[ChargeTemplate],
+        sources: Sequence[object] | None = None,
+        like: CallTemplate | None = None,
+    ) -> None:
         self.templates = tuple(templates)
+        self.counters: object = object() if like is None else like.counters
         self.owners: Sequence[Any] = ()
+        self.slugs: frozenset[str] = frozenset()
         self.is_plain = False
         self.kept: dict[object, Any] = {}
         split = [place for place, each in enumerate(self.templates) if each.is_split]

@@ -9,7 +9,7 @@ from typing import Any
 from ..engine.algorithms import State
 from ..engine.memory.counters import MemoryCounters, Prepared, prepared
 from ..engine.templates import CallTemplate, CounterStates
-from ..limiter.templates import ChargeList, MaxDelay, RuleCallTemplate, RuleTemplates
+from ..limiter.templates import MaxDelay, RuleCallTemplate, RuleTemplates
 from ..rules.records import RuleRecord
 from ..rules.tiers import Entitlement
 from ..values.partitions import encode_partition
@@ -49,7 +49,7 @@ class RequestKind:
     def fill(self, caller: LoggedCaller, target: LoggedTarget) -> tuple[RuleCallTemplate | None, tuple[str, ...]]:
         """Return the charges of a request as a template, and its partitions; `None` = none."""
         charges = self._templates.fill([source.partition(caller, target) for source in self._sources])
-        if isinstance(charges, ChargeList):
+        if not charges:
             return None, ()
         assert isinstance(charges.template, RuleCallTemplate)
         return charges.template, charges.partitions

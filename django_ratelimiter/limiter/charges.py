@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection
+from decimal import Decimal
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
@@ -10,28 +11,16 @@ from django.http import HttpRequest
 
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision
-from ..engine.base import Charge
+from ..engine.templates import FilledCharges
 from ..exceptions import AccessDenied
 from ..identity import BodyNotRead, Identity, digest, partition
 from ..rules import cache
-from ..rules.records import Facts, RuleRecord, TierRecord
+from ..rules.records import Facts, RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
 from ..values.access import NOBODY, AccessList, AccessRecord
 from ..values.partitions import may_need_user
-from .templates import (
-    NO_CHARGES,
-    ChargeList,
-    Kind,
-    MaxDelay,
-    RuleCharges,
-    RuleTemplate,
-    RuleTemplates,
-    add_templates,
-    missing,
-    mixes_body,
-    source_digest,
-)
+from .templates import NO_CHARGES, MaxDelay, RuleTemplate, RuleTemplates, source_digest
 
 #: Which rules to decide: those that match the request; of them only those of exactly its scope; or all.
 Reach = Literal["request", "scope", "all"]
@@ -43,6 +32,14 @@ Body = Literal["first_the_others", "leave", "read"]
 #: Why nothing is charged for a rule that matches: it waits for authentication, the tier has no limit there, or the
 #: caller lacks the value that the rule is split by.
 Uncharged = Literal["", "authentication", "tier", "missing"]
+
+#: Maximum number of kinds of requests with templates; then all are dropped.
+MAX_TEMPLATES: Final = 1_000
+
+#: What distinguishes the templates of a rule set: the `id` of the rules that match and of the tier, the multiplier, the
+#: longest delay, HASH_KEY, the `id` of rules written in code, the rules decided earlier, the scope if only its rules
+#: apply, whether only leases are charged, and the stage before authentication.
+Kind = tuple[int, int, Decimal, MaxDelay, bytes, tuple[int, ...], Collection[str], str | None, bool, bool | None]
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
@@ -75,8 +72,7 @@ class LimitRequest(NamedTuple):
     `partition`. cost: units; `None` = each rule's own. earlier: what other entry points decided for this request.
     before_authentication: leave rules that need the user to a later call. inline: rules written in code, decided with
     those of the rule set. reach: which rules of the rule set to decide. only_leases: an earlier call has charged all
-    else. is_usual: the first call for a request, without special arguments: the rules alone determine the charges.
-    body: see `Body`. heeds_access: `False` = as if there were no access entries.
+    else. body: see `Body`. heeds_access: `False` = as if there were no access entries.
     """
 
     facts: Facts
@@ -90,7 +86,6 @@ class LimitRequest(NamedTuple):
     reach: Reach = "request"
     partition: str | None = None
     only_leases: bool = False
-    is_usual: bool = False
     body: Body = "read"
     heeds_access: bool = True
 
@@ -129,7 +124,6 @@ def limit_request(
     route, view_name = (match.route or "", match.view_name or "") if match else ("", "")
     # Without the prefix, as in urls.py: some servers let clients choose it. Under ASGI, a mounted site's root is empty.
     facts = _new(Facts, (http.method or "", http.path_info or "/", route, view_name, scope))
-    is_usual = cost is None and not (inline or before_authentication or earlier.results or reach != "request")
     return _new(
         LimitRequest,
         (
@@ -144,7 +138,6 @@ def limit_request(
             reach,
             None,
             False,
-            is_usual,
             "first_the_others",
             True,
         ),
@@ -156,11 +149,16 @@ def slot_request(
 ) -> LimitRequest:
     """Return what to decide for a slot, which has no request."""
     return LimitRequest(
-        Facts("", "", scope=scope), cost=cost, max_delay=max_delay, partition=partition, only_leases=only_leases
+        Facts("", "", scope=scope),
+        cost=cost,
+        max_delay=max_delay,
+        reach="scope",
+        partition=partition,
+        only_leases=only_leases,
     )
 
 
-def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) -> RuleCharges:
+def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) -> FilledCharges:
     """Return the charges: one for each limit of each rule that matches and was not decided before.
 
     No rule applies to a caller that an access entry allows, or while enforcement is stopped. Raises AccessDenied for a
@@ -173,69 +171,75 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
         if access.action == "allow":
             return NO_CHARGES
         raise AccessDenied(access)
-    matched = rules.match(request.facts) if request.reach == "request" else _within_reach(rules, request)
-    if request.inline:
-        matched = _with_inline(matched, request.inline)
-    if not matched:
+    inline, earlier, identity = request.inline, request.earlier, request.identity
+    matched = rules.rules if request.reach == "all" else rules.match(request.facts)
+    if not (matched or inline):
         return NO_CHARGES
     entitlement = entitlement_of(rules, request) if rules.tiers else NO_ENTITLEMENT
-    identity = request.identity
-    if request.is_usual and identity is not None:
-        # All matching rules are due: nothing was decided earlier, and no rule waits for authentication. So this branch
-        # needs neither `decided` nor `_meets`.
-        hash_key, (tier, multiplier) = settings.HASH_KEY, entitlement
-        kind: Kind = id(matched), id(tier), multiplier, request.max_delay, hash_key
-        templates: RuleTemplates = rules.kept.get(kind) or add_templates(rules, kind, matched, entitlement)
-        if templates.mixes_body and request.body == "first_the_others" and identity.has_unread_body:
+    tier, multiplier = entitlement
+    kind: Kind = (
+        id(matched),
+        id(tier),
+        multiplier,
+        request.max_delay,
+        settings.HASH_KEY,
+        tuple([id(each.rule) for each in inline]) if inline else (),
+        () if earlier is NOTHING_TO_DECIDE else earlier.slugs,
+        request.facts.scope if request.reach == "scope" else None,
+        request.only_leases,
+        _stage_of(rules, request) if request.before_authentication else None,
+    )
+    templates: RuleTemplates = rules.kept.get(kind) or _add_templates(rules, kind, matched, entitlement, request)
+    if templates.without_body is not None and request.body != "read" and identity and identity.has_unread_body:
+        if request.body == "first_the_others":
             raise BodyNotRead
-        digests: list[str | None] = []
-        for source in templates.sources:
-            if isinstance(source, str):
-                value = identity.value(source)
-                digests.append(None if value is None else source_digest(hash_key, source, value))
-            else:
-                value = value_of(source, request)
-                digests.append(None if value is None else digest(value))
-        return templates.fill(digests)
-    return _filled_one_by_one(_due(matched, entitlement, request), request)
+        templates = templates.without_body
+    return templates.fill([_digest_of(source, request) for source in templates.sources], request.cost)
 
 
-def _due(matched: Iterable[RuleRecord], entitlement: Entitlement, request: LimitRequest) -> list[RuleTemplate]:
-    """Return the rules that this call decides, for a request with special arguments. Raises BodyNotRead."""
-    decided, identity = {result.rule.slug for result in request.earlier.results}, request.identity
-    due = [RuleTemplate(rule, entitlement) for rule in matched if rule.slug not in decided and _meets(rule, request)]
-    if identity is None or request.body == "read" or not mixes_body(due) or not identity.has_unread_body:
-        return due
-    if request.body != "leave":
-        raise BodyNotRead
-    return [template for template in due if not template.needs_body]
+def _stage_of(rules: RuleSet, request: LimitRequest) -> bool:
+    """Return whether the API key is known before authentication. Without tiers no rule asks for it."""
+    return bool(rules.tiers) and request.identity is not None and request.identity.api_key is not None
 
 
-def _filled_one_by_one(templates: Sequence[RuleTemplate], request: LimitRequest) -> RuleCharges:
-    """Return the charges of a request with special arguments."""
-    owners: list[tuple[RuleRecord, TierRecord | None]] = []
-    charges: list[Charge] = []
-    for template in templates:
-        value = value_of(template.rule, request)
-        partition = missing() if value is None else digest(value)
-        for each in template.charges(request.cost, request.max_delay, is_missing=value is None):
-            if not request.only_leases or each.charge.limit.holds_leases:
-                owners.append((template.rule, template.tier))
-                charges.append(each.fill(partition))
-    return ChargeList(charges, owners) if owners else NO_CHARGES
+def _add_templates(
+    rules: RuleSet, kind: Kind, matched: tuple[RuleRecord, ...], entitlement: Entitlement, request: LimitRequest
+) -> RuleTemplates:
+    """Return the templates of the rules that such calls decide, and keep them with the rule set.
+
+    Rules written in code are sorted among the others. If two have one slug, the rule set's wins: they share their
+    counters.
+    """
+    inline, decided = [each.rule for each in request.inline], request.earlier.slugs
+    due = {rule.slug: rule for rule in reversed(inline)}
+    due.update({rule.slug: rule for rule in matched if request.reach != "scope" or rule.scope == request.facts.scope})
+    called = [
+        rule for rule in due.values() if rule.mode != "off" and rule.slug not in decided and _meets(rule, request)
+    ]
+    if len(rules.kept) >= MAX_TEMPLATES:
+        rules.kept.clear()
+    templates = rules.kept[kind] = RuleTemplates(
+        sorted(called, key=lambda rule: (rule.priority, rule.slug)),
+        entitlement,
+        request.max_delay,
+        inline=inline,
+        only_leases=request.only_leases,
+    )
+    templates.matched = matched
+    return templates
 
 
-def _within_reach(rules: RuleSet, request: LimitRequest) -> tuple[RuleRecord, ...]:
-    if request.reach == "all":
-        return tuple(rule for rule in rules.rules if rule.mode != "off")
-    return tuple(rule for rule in rules.match(request.facts) if rule.scope == request.facts.scope)
-
-
-def _with_inline(matched: Iterable[RuleRecord], inline: Sequence[InlineRule]) -> tuple[RuleRecord, ...]:
-    """Return all rules by priority, then slug. If two have one slug, the rule set's wins: they share their counters."""
-    rules = {rule.slug: rule for rule, *_ in reversed(inline) if rule.mode != "off"}
-    rules.update((rule.slug, rule) for rule in matched)
-    return tuple(sorted(rules.values(), key=lambda rule: (rule.priority, rule.slug)))
+def _digest_of(source: str | int | RuleRecord, request: LimitRequest) -> str | None:
+    """Return the digest of a request's value that distinguishes callers, see `RuleTemplate`; `None` = it is missing."""
+    identity = request.identity
+    if identity is None:
+        value = request.partition
+    elif isinstance(source, str):
+        value = identity.value(source)
+        return None if value is None else source_digest(settings.HASH_KEY, source, value)
+    else:
+        value = value_of(request.inline[source].rule if isinstance(source, int) else source, request)
+    return None if value is None else digest(value)
 
 
 def access_entry_for(entries: AccessList, identity: Identity | None) -> AccessRecord | None:

@@ -10,19 +10,20 @@ from ..conf import settings
 from ..decision import Decision, Result, decide
 from ..engine.base import Charge, Verdict
 from ..engine.fallback import FallbackEngine
+from ..engine.templates import FilledCharges
 from ..engine.usage import field_of, name_of
 from ..rules import cache
 from ..rules.ruleset import RuleSet
 from . import events
 from .charges import LimitRequest
 from .io import IO, TrialIO
-from .templates import RuleCharges, owned
+from .templates import owned
 
 _local = FallbackEngine()
 
 
 #: Returns the charges of the given rules.
-ChargesFor = Callable[[IO, RuleSet, LimitRequest], Awaitable[RuleCharges]]
+ChargesFor = Callable[[IO, RuleSet, LimitRequest], Awaitable[FilledCharges]]
 
 
 async def decide_by_policy(io: IO, request: LimitRequest, charges_for: ChargesFor, error: Exception) -> Decision | None:

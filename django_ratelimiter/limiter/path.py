@@ -8,7 +8,6 @@ the first. The path never waits for data that this process already has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -18,8 +17,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision, merge
-from ..engine.base import Verdict
-from ..engine.templates import FilledVerdicts, is_from_engine
+from ..engine.templates import FilledCharges, is_from_engine
 from ..exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
 from ..identity import BodyNotRead, UserNotLoaded
 from ..rules import cache
@@ -28,7 +26,7 @@ from ..signals import quota_reached
 from . import events, fallback, leases, observer, refunds
 from .charges import LimitRequest, build_charges
 from .io import IO, TrialIO
-from .templates import NO_CHARGES, RuleCharges, decision_of
+from .templates import NO_CHARGES, decision_of
 
 #: If a request's rules are replaced this often while it is decided, the failure policies decide it.
 ATTEMPTS: Final = 5
@@ -82,10 +80,10 @@ async def _denied_by(io: IO, denied: AccessDenied, request: LimitRequest, earlie
 
 async def _decide_body_last(io: IO, request: LimitRequest) -> Decision:
     """Decide the rules that need no body, and if they allow the request, the others. The decisions are merged."""
-    first = await decide(io, request._replace(body="leave", is_usual=False))
+    first = await decide(io, request._replace(body="leave"))
     if not first.allowed:
         return first
-    decision = await decide(io, request._replace(body="read", is_usual=False, earlier=first))
+    decision = await decide(io, request._replace(body="read", earlier=first))
     if decision.allowed and first.delay > decision.delay:  # nobody has waited yet
         decision = request.http.ratelimit = replace(decision, delay=first.delay)  # type: ignore[union-attr]
     return decision
@@ -99,7 +97,8 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
     is_observed = observer.current is not None and not isinstance(io, TrialIO)
     began, latest = perf_counter() if is_observed else None, None
     is_missing = False
-    receipts, now_us = ((), None) if request.is_usual else (refunds.receipts(request.earlier), request.now_us)
+    receipts = () if request.earlier is NOTHING_TO_DECIDE else refunds.receipts(request.earlier)
+    now_us = request.now_us if request.inline else None
     try:
         for _ in _ATTEMPTS:
             try:
@@ -109,14 +108,13 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
                 except SynchronousOnlyOperation:
                     rules = await io.look_up(cache.current_rules, together=True)
                     charges = await charges_for(io, rules, request)
-                if charges is NO_CHARGES and not cache.is_version_check_due(rules):
+                if charges is NO_CHARGES:
+                    await _check_version(io, rules)
                     return None
                 verdicts = await io.check(charges, rules.compared_as, receipts, now_us)
-                if type(verdicts) is FilledVerdicts:  # nearly always
+                if is_from_engine(verdicts) and not isinstance(io, TrialIO):
                     cache.mark_confirmed(rules)
-                    latest = Decision.of(verdicts, rules.version)
-                else:
-                    latest = _unusual_decision(io, charges, verdicts, rules)
+                latest = decision_of(charges, verdicts, rules.version)
                 break
             except StaleRules as stale:
                 is_missing = stale.number is None
@@ -133,29 +131,27 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
     return latest
 
 
-def _unusual_decision(io: IO, charges: RuleCharges, verdicts: Sequence[Verdict], rules: RuleSet) -> Decision:
-    """Return the decision on these charges, which this process, or a trial, may have made."""
-    if is_from_engine(verdicts) and not isinstance(io, TrialIO):
+async def _check_version(io: IO, rules: RuleSet) -> None:
+    """Call the engine, at intervals, for the version alone. Raises StaleRules if these rules are not current."""
+    if cache.is_version_check_due(rules):
+        await io.check((), rules.compared_as)
         cache.mark_confirmed(rules)
-    return decision_of(charges, verdicts, rules.version)
 
 
 async def _are_in_force(io: IO, rules: RuleSet) -> bool:
-    """Return whether the rules that deny a caller are still current. Calls the engine at intervals.
+    """Return whether the rules that deny a caller are still current.
 
     Otherwise a process that denies every caller would never notice that enforcement was stopped.
     """
-    if cache.is_version_check_due(rules):
-        try:
-            await io.check((), rules.compared_as)
-        except StaleRules as stale:
-            await io.look_up(cache.reload, stale, rules, together=True)
-            return False
-        cache.mark_confirmed(rules)
+    try:
+        await _check_version(io, rules)
+    except StaleRules as stale:
+        await io.look_up(cache.reload, stale, rules, together=True)
+        return False
     return True
 
 
-async def charges_for(io: IO, rules: RuleSet, request: LimitRequest) -> RuleCharges:
+async def charges_for(io: IO, rules: RuleSet, request: LimitRequest) -> FilledCharges:
     """Return the charges, as `build_charges` does. Waits if the user or other data must be read first."""
     entries = await io.look_up(cache.access_list, together=True)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from decimal import Decimal
 from functools import lru_cache
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -15,22 +14,14 @@ from ..engine.templates import CallTemplate, ChargeTemplate, FilledCharges, Fill
 from ..identity import digest
 from ..rules.inline import is_listed
 from ..rules.records import RuleRecord, TierRecord
-from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
 from ..values.partitions import IDENTITIES, encode_partition
 
-#: Maximum number of kinds of requests with a template; then all are dropped.
-MAX_TEMPLATES: Final = 1_000
-
-#: Maximum number of sets of missing values for which the charges of one kind of requests are kept.
+#: Maximum number of costs and sets of missing values for which the charges of one kind of requests are kept.
 MAX_VARIANTS: Final = 32
 
 #: Seconds that an allowed request may be delayed: `None` = any; "rule" = the rule's maximum for synchronous workers.
 MaxDelay = float | str | None
-
-#: What distinguishes the templates of a rule set: the `id` of the rules and of the tier, the multiplier, the longest
-#: delay, and HASH_KEY.
-Kind = tuple[int, int, Decimal, MaxDelay, bytes]
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
@@ -52,18 +43,23 @@ class RuleTemplate:
     """The charges of a rule for one tier and multiplier that have limits there.
 
     label: what usage is counted under; `None` = it is not. source: which value distinguishes callers: one name if its
-    values are short; `None` if the rule is not split; else the rule itself, which is split by another name or by
-    several.
+    values are short; the place of a rule written in code, which comes with its value; `None` if the rule is not split;
+    else the rule itself, which is split by another name or by several.
     """
 
     __slots__ = ("label", "records", "rule", "source", "tier")
 
-    def __init__(self, rule: RuleRecord, entitlement: Entitlement) -> None:
+    source: str | int | RuleRecord | None
+
+    def __init__(self, rule: RuleRecord, entitlement: Entitlement, place: int | None = None) -> None:
         self.rule, self.tier = rule, entitlement.tier
         self.records = rule.limits_for(*entitlement)
         self.label = f"{rule.slug}|{entitlement.tier or ''}" if is_listed(rule.slug) else None
         alone = rule.partition_by[0] if len(rule.partition_by) == 1 and rule.missing_partition != "ip" else None
-        self.source = None if not rule.partition_by else alone if alone in IDENTITIES else rule
+        if place is not None:
+            self.source = place
+        else:
+            self.source = None if not rule.partition_by else alone if alone in IDENTITIES else rule
 
     @property
     def needs_body(self) -> bool:
@@ -102,35 +98,14 @@ class RuleTemplate:
         ]
 
 
-def mixes_body(templates: Sequence[RuleTemplate]) -> bool:
-    """Return whether some of these rules need the body, and some do not."""
-    return len(templates) > 1 and len({template.needs_body for template in templates if template.records}) > 1
-
-
-class ChargeList(list[Charge]):
-    """The charges of a request with special arguments. owners: the rule and tier of each."""
-
-    __slots__ = ("owners",)
-
-    def __init__(self, charges: Sequence[Charge], owners: Sequence[tuple[RuleRecord, TierRecord | None]]) -> None:
-        super().__init__(charges)
-        self.owners = owners
-
-
-#: The charges of a request, for the engine; `owned` adds their rules.
-RuleCharges = ChargeList | FilledCharges
-
-#: For a request that no rule matches.
-NO_CHARGES: Final = ChargeList((), ())
-
-
-def owned(charges: RuleCharges) -> list[RuleCharge]:
+def owned(charges: FilledCharges) -> list[RuleCharge]:
     """Return the charges, each with its rule and tier."""
-    owners = charges.owners if isinstance(charges, ChargeList) else charges.template.owners
-    return [RuleCharge(rule, tier, charge) for (rule, tier), charge in zip(owners, charges, strict=True)]
+    return [
+        RuleCharge(rule, tier, charge) for (rule, tier), charge in zip(charges.template.owners, charges, strict=True)
+    ]
 
 
-def decision_of(charges: RuleCharges, verdicts: Sequence[Verdict], version: Version) -> Decision:
+def decision_of(charges: FilledCharges, verdicts: Sequence[Verdict], version: Version) -> Decision:
     """Return the decision on these charges."""
     if isinstance(verdicts, FilledVerdicts):
         return Decision.of(verdicts, version)
@@ -147,12 +122,15 @@ class RuleCallTemplate(CallTemplate):
 
     __slots__ = ("pick",)
 
-    def __init__(self, charges: Sequence[tuple[RuleTemplate, int, ChargeTemplate]]) -> None:
+    def __init__(
+        self, charges: Sequence[tuple[RuleTemplate, int, ChargeTemplate]], like: CallTemplate | None = None
+    ) -> None:
         places = [place for _, place, _ in charges]
-        super().__init__([charge for _, _, charge in charges], places)
+        super().__init__([charge for _, _, charge in charges], places, like)
         self.owners: Sequence[tuple[RuleRecord, TierRecord | None]] = tuple(
             [(template.rule, template.tier) for template, _, _ in charges]
         )
+        self.slugs = frozenset([rule.slug for rule, _ in self.owners])
         self.pick = _picking(places)
         limits: list[Limit] = [charge.charge.limit for _, _, charge in charges]
         self.is_plain = not self.takes_leases and all(
@@ -161,42 +139,76 @@ class RuleCallTemplate(CallTemplate):
         )
 
 
+#: The cost of a call, `None` = the rules' own; and which sources are missing.
+_Variant = tuple[int | None, tuple[bool, ...]]
+
+
 class RuleTemplates:
     """The templates of some rules for one tier and multiplier, without rules that are unlimited for it.
 
-    sources: the distinct values that distinguish callers, see `RuleTemplate`. kept: references to the rules and the
-    tier, so that no other objects get their `id`. mixes_body: some rules need the body, and some do not.
+    inline: those of them that are written in code, in the order in which requests give their values. only_leases: of
+    limits that hold leases alone. sources: the distinct values that distinguish callers, see `RuleTemplate`.
+    without_body: of the rules that need no field of the body, if some do and some do not; else `None`. kept: references
+    to rules and tier, so that no other objects get their `id`; `matched`: to what the rule set has found.
     """
 
-    __slots__ = ("_max_delay", "_of_all", "_variants", "complete", "kept", "mixes_body", "rules", "sources")
+    __slots__ = (
+        "_max_delay",
+        "_of_all",
+        "_only_leases",
+        "_variants",
+        "complete",
+        "kept",
+        "matched",
+        "rules",
+        "sources",
+        "without_body",
+    )
 
-    def __init__(self, rules: Sequence[RuleRecord], entitlement: Entitlement, max_delay: MaxDelay = None) -> None:
-        self.kept, self._max_delay = (rules, entitlement), max_delay
-        self.rules = tuple([made for rule in rules if (made := RuleTemplate(rule, entitlement)).records])
-        self.mixes_body = mixes_body(self.rules)
+    def __init__(
+        self,
+        rules: Sequence[RuleRecord],
+        entitlement: Entitlement,
+        max_delay: MaxDelay = None,
+        *,
+        inline: Sequence[RuleRecord] = (),
+        only_leases: bool = False,
+    ) -> None:
+        self.kept, self._max_delay, self._only_leases = (rules, entitlement, inline), max_delay, only_leases
+        self.matched: object = rules
+        places = {id(rule): place for place, rule in reversed([*enumerate(inline)])}
+        made = [RuleTemplate(rule, entitlement, places.get(id(rule))) for rule in rules]
+        self.rules = tuple([template for template in made if template.records])
         self.sources = tuple(dict.fromkeys([rule.source for rule in self.rules if rule.source is not None]))
         self._of_all = digest("")
-        self._variants: dict[tuple[bool, ...], RuleCallTemplate] = {}
-        self.complete = self._lacking((False,) * len(self.sources))
+        self._variants: dict[_Variant, RuleCallTemplate] = {}
+        self.complete = self._make(None, (False,) * len(self.sources))
+        others = [template.rule for template in self.rules if not template.needs_body]
+        self.without_body: RuleTemplates | None = None
+        if 0 < len(others) < len(self.rules):
+            self.without_body = RuleTemplates(others, entitlement, max_delay, inline=inline, only_leases=only_leases)
 
-    def fill(self, digests: list[str | None]) -> RuleCharges:
+    def fill(self, digests: list[str | None], cost: int | None = None) -> FilledCharges:
         """Return the charges of one caller. digests: of the value of each source; `None` = it is missing."""
         template, partitions = self.complete, (self._of_all, *digests)
-        if None in digests:
-            template = self._variant(tuple([each is None for each in digests]))
+        if cost is not None or None in digests:
+            template = self._variant(cost, tuple([each is None for each in digests]))
             partitions = self._of_all, *[missing() if each is None else each for each in digests]
         return FilledCharges(template, template.pick(partitions)) if template.owners else NO_CHARGES  # type: ignore[arg-type]
 
-    def _variant(self, lacking: tuple[bool, ...]) -> RuleCallTemplate:
-        """Return the charges without those of callers who lack these of the sources."""
-        variant = self._variants.get(lacking)
+    def _variant(self, cost: int | None, lacking: tuple[bool, ...]) -> RuleCallTemplate:
+        """Return the charges of this cost, without those of callers who lack these of the sources."""
+        variant = self._variants.get((cost, lacking))
         if variant is None:
+            like = None if cost is None else self._variant(None, lacking)
             if len(self._variants) >= MAX_VARIANTS:
                 self._variants.clear()
-            variant = self._variants[lacking] = self._lacking(lacking)
+            variant = self._variants[cost, lacking] = self._make(cost, lacking, like)
         return variant
 
-    def _lacking(self, lacking: tuple[bool, ...]) -> RuleCallTemplate:
+    def _make(
+        self, cost: int | None, lacking: tuple[bool, ...], like: RuleCallTemplate | None = None
+    ) -> RuleCallTemplate:
         places: dict[object, int] = {source: place for place, source in enumerate((None, *self.sources))}
         is_missing = (False, *lacking)
         return RuleCallTemplate(
@@ -204,8 +216,10 @@ class RuleTemplates:
                 (template, place, charge)
                 for template in self.rules
                 for place in [places[template.source]]
-                for charge in template.charges(None, self._max_delay, is_missing=is_missing[place])
-            ]
+                for charge in template.charges(cost, self._max_delay, is_missing=is_missing[place])
+                if charge.charge.limit.holds_leases or not self._only_leases
+            ],
+            like,
         )
 
 
@@ -227,9 +241,5 @@ def _picking(places: Sequence[int]) -> Callable[[tuple[str, ...]], tuple[str, ..
     return itemgetter(slice(places[0], places[0] + 1) if places else slice(0))
 
 
-def add_templates(rules: RuleSet, kind: Kind, matched: Sequence[RuleRecord], entitlement: Entitlement) -> RuleTemplates:
-    """Return the templates of these rules, and keep them with the rule set."""
-    if len(rules.kept) >= MAX_TEMPLATES:
-        rules.kept.clear()
-    templates = rules.kept[kind] = RuleTemplates(matched, entitlement, kind[3])
-    return templates
+#: For a request that no rule matches.
+NO_CHARGES: Final = FilledCharges(RuleCallTemplate(()), ())

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from ..base import Charge
 from ..partition_stats import HOUR_US, is_sampled, rule_of
-from ..templates import CallTemplate, FilledCharges
+from ..templates import FilledCharges
 
 #: Calls of a process that are weighed in each hour, each as one; after that, one in WEIGHT is, as WEIGHT calls.
 WEIGHED_EXACTLY: Final = 1_000
@@ -72,7 +72,7 @@ class PartitionTracker:
         self._clock, self._at_once = clock, at_once
         self._notified: dict[str, str] = {}  # the label by the key of the charge
         #: Partitions that were sent, or are in `_new`, and which of their charges are sampled, as bits.
-        self._known: dict[tuple[CallTemplate, tuple[str, ...]], int] = {}
+        self._known: dict[tuple[object, tuple[str, ...]], int] = {}
         self._is_unconfirmed = False
         self._new: dict[str, tuple[str, str]] = {}  # to send with the next weighed call
         self._begin(-1)
@@ -121,7 +121,7 @@ class PartitionTracker:
         """
         if now_us // HOUR_US != self._hour:
             return None
-        sampled, left = self._known.get((charges.template, charges.partitions)), self._left
+        sampled, left = self._known.get((charges.template.counters, charges.partitions)), self._left
         if left <= 1 and self._new:
             return None
         if sampled is not None:
@@ -171,7 +171,9 @@ class PartitionTracker:
         numbers = [number for what, *_ in notes if what[0] & IS_SAMPLED for number in what[2:]]
         if len(self._known) >= MAX_NOTIFIED:
             self._known.clear()
-        self._known[charges.template, charges.partitions] = sum(1 << number - 1 for number in numbers) if numbers else 0
+        self._known[charges.template.counters, charges.partitions] = (
+            sum(1 << number - 1 for number in numbers) if numbers else 0
+        )
 
     def _weight(self) -> int:
         if self._one_by_one > 0:
