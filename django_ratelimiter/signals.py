@@ -21,7 +21,7 @@ engine_degraded = Signal()
 
 #: A rule has begun to reject more than a given share of the requests that it matches. Sent by a collector, once per
 #: episode, with `rule`, its slug, and the requests `rejected` of all `requests` in the last `minutes`.
-refusal_rate_exceeded = Signal()
+rejection_rate_exceeded = Signal()
 
 #: Collecting usage has fallen behind. Sent by a collector, once per episode, with `seconds`, the time since the oldest
 #: waiting minute ended, and `batches`, the number of usage batches that wait.

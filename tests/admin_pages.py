@@ -123,7 +123,7 @@ PAGES: Final = [
         "django_ratelimiter_history_compare",
         lambda: {"from": str(latest() - 2), "to": str(latest())},
     ),
-    Page("refusals", "django_ratelimiter_refusals"),
+    Page("rejections", "django_ratelimiter_rejections"),
     Page("rules-file", "django_ratelimiter_rules_file"),
     Page("rule-unlock", "django_ratelimiter_rule_unlock", args=of_a_file, viewer=403),
 ]

@@ -54,7 +54,7 @@ VARIANTS: Final = (
 #: The pictures of the documentation: the page and how it is looked at, by name.
 DOCS: Final = {
     "overview": ("overview", "light"),
-    "rejections": ("refusals", "light"),
+    "rejections": ("rejections", "light"),
     "blocked-customer": ("caller-blocked", "light"),
     "explain": ("explained", "light"),
     "history-list": ("history", "light"),

@@ -111,8 +111,8 @@ class RateLimitTotalSerializer(serializers.Serializer[Any]):
     degraded = serializers.IntegerField(
         source="figures.degraded", help_text="Decided without Redis; a part of the others."
     )
-    refusal_rate = serializers.FloatField(
-        source="figures.refusal_rate", allow_null=True, help_text="From 0 to 1; null without requests."
+    rejection_rate = serializers.FloatField(
+        source="figures.rejection_rate", allow_null=True, help_text="From 0 to 1; null without requests."
     )
 
 

@@ -177,7 +177,7 @@ def _wrapper(view: Callable[..., Any], arguments: RatelimitArguments) -> Callabl
             return view(*args, **kwargs)
         with ExitStack() as stack:
             charge = _charge(request, call, arguments)
-            with _refusing(request, call, arguments):
+            with _rejecting(request, call, arguments):
                 stack.enter_context(charge)
             response = view(*args, **kwargs)
             charge.cost = arguments.cost_after(response)
@@ -201,7 +201,7 @@ def _awrapper(view: Callable[..., Any], arguments: RatelimitArguments) -> Callab
             return await view(*args, **kwargs)
         async with AsyncExitStack() as stack:
             charge = _charge(request, call, arguments)
-            with _refusing(request, call, arguments):
+            with _rejecting(request, call, arguments):
                 await stack.enter_async_context(charge)
             response = await view(*args, **kwargs)
             charge.cost = arguments.cost_after(response)
@@ -226,7 +226,7 @@ def _charge(request: Any, call: LimiterCall, arguments: RatelimitArguments) -> M
 
 
 @contextmanager
-def _refusing(request: Any, call: LimiterCall, arguments: RatelimitArguments) -> Iterator[None]:
+def _rejecting(request: Any, call: LimiterCall, arguments: RatelimitArguments) -> Iterator[None]:
     """Handle a rejection by `limiter.charge` like any other decision."""
     with suppress(LimitExceeded):
         yield
@@ -241,14 +241,14 @@ def _apply_decision(request: Any, call: LimiterCall, decision: Decision, block: 
     for each in seen:
         each.limited = limited or getattr(each, "limited", False)
     if limited and (block or decision.access is not None):
-        _refuse(request, decision)
+        _reject(request, decision)
 
 
 def _passes(result: Result) -> bool:
     return not result.rule.during_outage.refuses if result.verdict is None else result.verdict.allowed
 
 
-def _refuse(request: Any, decision: Decision) -> None:
+def _reject(request: Any, decision: Decision) -> None:
     exception = django_setting("RATELIMIT_EXCEPTION_CLASS")
     if exception is not None:
         raise (import_string(exception) if isinstance(exception, str) else exception)

@@ -30,7 +30,7 @@ from .templates import RefusalFacts, refusal_facts
 logger = logging.getLogger("django_ratelimiter")
 
 PROBLEM_JSON: Final = "application/problem+json"
-TEMPLATE: Final = "django_ratelimiter/refused.html"
+TEMPLATE: Final = "django_ratelimiter/rejected.html"
 
 _PROBLEM_TYPES: Final = "https://iana.org/assignments/http-problem-types#"
 #: Longer Accept fields are not parsed for a rejection: 1 KB takes Django 5 ms.

@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 class UsageEpisode(models.Model):
     """A condition that has lasted since `began_at`. While its row exists, no further alert is sent for it.
 
-    name: "behind", or "refusing:" and the slug of a rule.
+    name: "behind", or "rejecting:" and the slug of a rule.
     """
 
     name = models.CharField(_("name"), max_length=100, unique=True)

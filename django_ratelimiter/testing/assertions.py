@@ -9,7 +9,7 @@ from typing import Any, Final
 from ..decision import Decision
 from ..exceptions import LimitExceeded
 
-_REFUSED: Final = (429, 503)
+_REJECTED: Final = (429, 503)
 
 
 def assert_limited(ask: Any, *args: Any, after: int, by: str | None = None, **kwargs: Any) -> Any:
@@ -22,7 +22,7 @@ def assert_limited(ask: Any, *args: Any, after: int, by: str | None = None, **kw
     call = partial(_asking(ask), *args, **kwargs)
     for number in range(after):
         _check_admitted(_answer(call), number, after)
-    return _checked_refusal(_answer(call), after, by)
+    return _checked_rejection(_answer(call), after, by)
 
 
 async def aassert_limited(ask: Any, *args: Any, after: int, by: str | None = None, **kwargs: Any) -> Any:
@@ -30,7 +30,7 @@ async def aassert_limited(ask: Any, *args: Any, after: int, by: str | None = Non
     call = partial(_asking(ask), *args, **kwargs)
     for number in range(after):
         _check_admitted(await _aanswer(call), number, after)
-    return _checked_refusal(await _aanswer(call), after, by)
+    return _checked_rejection(await _aanswer(call), after, by)
 
 
 def _asking(ask: Any) -> Callable[..., Any]:
@@ -60,24 +60,24 @@ async def _aanswer(call: Callable[[], Any]) -> Any:
 
 
 def _check_admitted(answer: Any, number: int, after: int) -> None:
-    if _is_refused(answer):
-        names = ", ".join(_refusing(answer)) or "an unknown rule"
+    if _is_rejected(answer):
+        names = ", ".join(_rejecting(answer)) or "an unknown rule"
         raise AssertionError(f"Request {number + 1} of {after} was rejected, by {names}; it should be allowed.")
 
 
-def _checked_refusal(answer: Any, after: int, by: str | None) -> Any:
-    if not _is_refused(answer):
+def _checked_rejection(answer: Any, after: int, by: str | None) -> Any:
+    if not _is_rejected(answer):
         raise AssertionError(f"Request {after + 1} was allowed; it should be rejected after {after}.")
-    if by is not None and by not in _refusing(answer):
-        raise AssertionError(f"The request was rejected by {', '.join(_refusing(answer)) or 'no rule'}, not by {by}.")
+    if by is not None and by not in _rejecting(answer):
+        raise AssertionError(f"The request was rejected by {', '.join(_rejecting(answer)) or 'no rule'}, not by {by}.")
     return answer
 
 
-def _is_refused(answer: Any) -> bool:
-    return not answer.allowed if isinstance(answer, Decision) else answer.status_code in _REFUSED
+def _is_rejected(answer: Any) -> bool:
+    return not answer.allowed if isinstance(answer, Decision) else answer.status_code in _REJECTED
 
 
-def _refusing(answer: Any) -> list[str]:
+def _rejecting(answer: Any) -> list[str]:
     """Return the slugs of the rules that reject."""
     decision = answer
     if not isinstance(answer, Decision):

@@ -151,7 +151,7 @@ def addresses() -> Iterator[str]:
         ("explain", {"method": "GET", "view": EVIL, "scope": EVIL, "ip": EVIL}),
         ("usagebucket_rule", {"rule": "evil", "client": SHORT, "by": "rejected"}),
         ("usagebucket_rule", {"rule": SHORT, "tier": SHORT}),
-        ("refusals", {"rule": "evil"}),
+        ("rejections", {"rule": "evil"}),
         ("history_compare", {"from": version - 1, "to": version}),
     ):
         yield f"{reverse(f'admin:django_ratelimiter_{name}')}?{urlencode(query)}"

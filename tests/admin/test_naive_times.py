@@ -136,7 +136,7 @@ def test_a_forecast_has_the_project_s_clock(make_rule: MakeRule, operator: Calla
 
 
 def test_the_list_of_rejections_has_the_project_s_clock(blocked: User, operator: Callable[..., Client]) -> None:
-    rows: list[Any] = operator(*ALL).get(reverse("admin:django_ratelimiter_refusals")).context["rows"]
+    rows: list[Any] = operator(*ALL).get(reverse("admin:django_ratelimiter_rejections")).context["rows"]
     assert {row.is_access for row in rows} == {True, False}
     begin = datetime.now()  # noqa: DTZ005
     clocks = {(begin - timedelta(seconds=second)).strftime("%H:%M:%S") for second in range(120)}

@@ -46,7 +46,7 @@ def test_all_of_them_name_it_alike(rejected: dict[str, Any], operator: Callable[
     assert f"<code>{reference}</code>" in rejected["page"]
     assert rejected["text"].endswith(f"Reference: {reference}\n")
     client = operator(*ALL)
-    assert reference in client.get(reverse("admin:django_ratelimiter_refusals")).content.decode()
+    assert reference in client.get(reverse("admin:django_ratelimiter_rejections")).content.decode()
     caller = client.get(reverse("admin:django_ratelimiter_caller"), {"digest": digest("header:X-Org:acme")})
     assert reference in caller.content.decode()
 

@@ -116,6 +116,6 @@ def test_a_page_has_its_title_under_unfold_too(
     """That theme names the model alone. Here Django's own is in its place, so that there are two."""
     is_installed = apps.is_installed
     monkeypatch.setattr(apps, "is_installed", lambda name: name == installed or is_installed(name))
-    for name in ("explain", "caller", "refusals", "history", "usagebucket_changelist", "enforcement"):
+    for name in ("explain", "caller", "rejections", "history", "usagebucket_changelist", "enforcement"):
         response = admin_client.get(reverse(f"admin:django_ratelimiter_{name}"))
         assert len(re.findall("<h1", response.content.decode())) == titles, name

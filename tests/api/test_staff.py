@@ -181,7 +181,7 @@ class TestUsage:
         bucket(timedelta(minutes=6), allowed=10)
         assert results(as_staff, "/limits/usage/totals/", period="1h") == [
             {"rule": "rule", "tier": "free", "allowed": 16, "rejected": 3, "shadow_rejected": 1, "soft_exceeded": 2,
-             "degraded": 4, "refusal_rate": 0.15}
+             "degraded": 4, "rejection_rate": 0.15}
         ]  # fmt: skip
 
 

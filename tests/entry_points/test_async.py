@@ -300,7 +300,7 @@ def test_a_page_of_the_projects_may_ask_for_the_user(
     get: Any, async_client: AsyncClient, make_rule: MakeRule, tmp_path: Any, settings: Any
 ) -> None:
     (tmp_path / "django_ratelimiter").mkdir()
-    (tmp_path / "django_ratelimiter" / "refused.html").write_text("Sorry, {{ user.username }}")
+    (tmp_path / "django_ratelimiter" / "rejected.html").write_text("Sorry, {{ user.username }}")
     settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
     make_rule("all", quota=1)
     async_client.force_login(User.objects.create(username="ann"))

@@ -159,7 +159,7 @@ def test_the_page_stands_without_its_stylesheet(without: dict[str, Any]) -> None
 
 
 def test_the_page_can_be_replaced() -> None:
-    loaders = [("django.template.loaders.locmem.Loader", {"django_ratelimiter/refused.html": PAGE})]
+    loaders = [("django.template.loaders.locmem.Loader", {"django_ratelimiter/rejected.html": PAGE})]
     engine = {"BACKEND": "django.template.backends.django.DjangoTemplates", "OPTIONS": {"loaders": loaders}}
     with override_settings(TEMPLATES=[engine]):
         response = refusal(get("text/html"), decision(results(DENIED)))

@@ -40,7 +40,7 @@ def sent() -> Iterator[Sent]:
     def receive(**named: Any) -> None:
         told.append({name: value for name, value in named.items() if name not in ("signal", "sender")})
 
-    both = (signals.refusal_rate_exceeded, signals.collector_behind)
+    both = (signals.rejection_rate_exceeded, signals.collector_behind)
     for signal in both:
         signal.connect(receive)
     yield told
@@ -205,18 +205,18 @@ def test_a_receiver_that_fails_holds_nobody_up(caplog: pytest.LogCaptureFixture)
 
 def test_what_begins_while_another_one_looks_is_told_of_once(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     """A collector whose counts are older ends no episode that it has not seen."""
-    read = alerts._refusal_rates
+    read = alerts._rejection_rates
 
-    def read_early(minutes: int) -> list[alerts.RefusalRate]:
+    def read_early(minutes: int) -> list[alerts.RejectionRate]:
         found = list(read(minutes))
         with monkeypatch.context() as patch:
-            patch.setattr(alerts, "_refusal_rates", read)
+            patch.setattr(alerts, "_rejection_rates", read)
             decided("strict", rejected=60, allowed=40)
             send_alerts(NOTHING, Thresholds())  # the other one
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(alerts, "_refusal_rates", read_early)
+        patch.setattr(alerts, "_rejection_rates", read_early)
         send_alerts(NOTHING, Thresholds())
     send_alerts(NOTHING, Thresholds())
     assert sent == [told_of("strict", 60, 100)]

@@ -26,7 +26,7 @@ from django_ratelimiter.testing.builders import build_record
 from django_ratelimiter.usage.live import names
 from django_ratelimiter.usage.live.names import MAX_PER_SECOND, Name
 
-from ..admin.test_refusals import PAGE, refuse
+from ..admin.test_rejections import PAGE, reject
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -44,7 +44,7 @@ def ann(client: Client) -> User:
     return user
 
 
-def reject(client: Client, times: int = 1) -> None:
+def get_rejected(client: Client, times: int = 1) -> None:
     assert client.get(PATH).status_code == 200
     for _ in range(times):
         assert client.get(PATH).status_code == 429
@@ -67,7 +67,7 @@ def test_an_address_is_not_unless_reveal_says_so(
     ratelimit_rules(BY_IP)
     with monkeypatch.context() as patch:
         patch.setattr(names, "_write", written.append)
-        reject(client)
+        get_rejected(client)
     assert list(written[0]) == [f"by-ip {IP}"], "its view and nothing else"
     assert names.revealed([IP]) == {}
     settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": ["ip"]}
@@ -85,7 +85,7 @@ def test_whoever_keeps_asking_is_told_once(
     told: list[object] = []
     monkeypatch.setattr(names, "_write", told.append)
     ratelimit_rules(BY_USER)
-    reject(client, times=5)
+    get_rejected(client, times=5)
     assert len(told) == 1
     events.names_until.clear()
     assert client.get(PATH).status_code == 429
@@ -185,7 +185,7 @@ def test_without_redis_a_rejection_stays_one(
     ratelimit_rules(BY_USER)
     with monkeypatch.context() as without_redis:
         without_redis.setattr(names, "_store", Gone)
-        reject(client)
+        get_rejected(client)
         assert names.revealed([user]) == {}
     assert client.get(PATH).status_code == 429
     assert user in names.revealed([user]), "what was not stored is sent again"
@@ -242,7 +242,7 @@ def test_only_who_may_reveal_callers_sees_names(client: Client, permissions: lis
     user.user_permissions.set(Permission.objects.filter(codename__in=["view_usage_report", *permissions]))
     client.force_login(user)
     whom = digest("user:4711")
-    refuse(whom=whom)
+    reject(whom=whom)
     names.remember(whom, "user", "4711")
     text = client.get(PAGE).content.decode()
     assert ("4711</span></th>" in text.replace("</a>", "").replace(" ", "")) is sees

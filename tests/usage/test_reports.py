@@ -75,8 +75,8 @@ def test_most_partitions_of_a_day_that_the_period_touches(most: int) -> None:
 
 def test_figures() -> None:
     figures = Figures(allowed=6, rejected=3, shadow_rejected=1, soft_exceeded=2)
-    assert (figures.requests, figures.refusal_rate) == (10, 0.3)
-    assert Figures().refusal_rate is None
+    assert (figures.requests, figures.rejection_rate) == (10, 0.3)
+    assert Figures().rejection_rate is None
     assert figures + figures == Figures(12, 6, 2, 4)
 
 

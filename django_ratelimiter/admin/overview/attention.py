@@ -19,7 +19,7 @@ from ...rules import cache
 from ...rules.records import RejectedRule, RuleRecord
 from ...rules.routes import UnknownName, unknown_names
 from ...rules.stored import storage
-from ...usage.collector.alerts import BEHIND, REFUSING
+from ...usage.collector.alerts import BEHIND, REJECTING
 from ...usage.collector.lag import Lag, lag
 from ...usage.reports.totals import Freshness
 from ...usage.times import Granularity, aware, floor, now, stored
@@ -84,7 +84,7 @@ def read_usage_doubts(fresh: Freshness, rejecting_lately: Iterable[str], *, engi
     """
     began = dict(_episodes().values_list("name", "began_at"))
     rejecting = [
-        (name.removeprefix(REFUSING), aware(at)) for name, at in sorted(began.items()) if name.startswith(REFUSING)
+        (name.removeprefix(REJECTING), aware(at)) for name, at in sorted(began.items()) if name.startswith(REJECTING)
     ]
     late, is_idle = (now() - aware(began[BEHIND])).total_seconds() if BEHIND in began else None, False
     if engine_answers and (fresh.collected_at is None or fresh.collected_at < now() - FRESH):

@@ -214,7 +214,7 @@ def _actions(viewer: Viewer, status: Status) -> list[Link]:
         ]
     if viewer.sees_usage:
         links += [
-            Link(_("Recent rejections"), viewer.url("refusals")),
+            Link(_("Recent rejections"), viewer.url("rejections")),
             Link(_("Usage reports"), viewer.url("usagebucket_changelist")),
         ]
     if viewer.may("switch_enforcement"):

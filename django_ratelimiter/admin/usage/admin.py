@@ -17,7 +17,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from ...models import Rule, UsageBucket
 from ...rules import inline
 from ..identities import CALLER_PERMISSIONS
-from ..refusals import RefusalsPage, refusals_url
+from ..rejections import RejectionsPage, rejections_url
 from . import export
 from . import search as usage_search
 from .page import Names, page_context, report_url
@@ -34,7 +34,7 @@ _FORMATS: Final[Mapping[str, Callable[[Report, str], HttpResponse]]] = {
 
 
 @admin.register(UsageBucket)
-class UsageBucketAdmin(RefusalsPage):
+class UsageBucketAdmin(RejectionsPage):
     """Shows only reports: counts cannot be added, changed or deleted here."""
 
     def has_view_permission(self, request: HttpRequest, obj: UsageBucket | None = None) -> bool:
@@ -60,7 +60,7 @@ class UsageBucketAdmin(RefusalsPage):
             path("", view(self.changelist_view), name=f"{name}_changelist"),
             path("rule/", view(self.rule_view), name=f"{name}_rule"),
             path("client/", view(self.client_view), name=f"{name}_client"),
-            *self.refusals_urls(),
+            *self.rejections_urls(),
             *data,
         ]
 
@@ -115,7 +115,7 @@ class UsageBucketAdmin(RefusalsPage):
             "rule": rule,
             "search": usage_search.form_for(rule),
             "may_see_callers": any(request.user.has_perm(each) for each in CALLER_PERMISSIONS),
-            "recent_url": refusals_url(request, rule),
+            "recent_url": rejections_url(request, rule),
             **picker_context(form, request),
             **(page_context(request, _report(request, form, rule), names) if form.is_valid() else {}),
             **(extra or {}),

@@ -73,7 +73,7 @@ def _figures(figures: Figures) -> Row:
         "shadow_rejected": figures.shadow_rejected,
         "soft_exceeded": figures.soft_exceeded,
         "degraded": figures.degraded,
-        "refusal_rate": figures.refusal_rate,
+        "rejection_rate": figures.rejection_rate,
     }
 
 

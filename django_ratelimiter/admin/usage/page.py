@@ -190,7 +190,7 @@ def _weekday(moment: Any) -> str:
 
 
 def _figure_row(figures: Figures, before: Figures | None = None, clients: int | None = None) -> FigureRow:
-    rate = 100 * (figures.refusal_rate or 0)
+    rate = 100 * (figures.rejection_rate or 0)
     return FigureRow(
         chart.number(figures.requests),
         chart.number(figures.allowed),

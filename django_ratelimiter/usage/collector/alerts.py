@@ -16,7 +16,7 @@ from django.db import router
 from django.db.models import F, QuerySet, Sum
 
 from ...models import UsageBucket, UsageEpisode
-from ...signals import collector_behind, refusal_rate_exceeded
+from ...signals import collector_behind, rejection_rate_exceeded
 from ...values.terminal import visible
 from ..times import Granularity, floor, stored
 from .lag import Lag, engine_time
@@ -26,7 +26,7 @@ logger = logging.getLogger("django_ratelimiter")
 #: A condition ends at this share of its threshold.
 END_SHARE: Final = 0.75
 
-REFUSING: Final = "refusing:"
+REJECTING: Final = "rejecting:"
 BEHIND: Final = "behind"
 
 
@@ -49,7 +49,7 @@ class Thresholds:
             raise ValueError(f"percent: above 0 and up to 100; minutes, least and behind: above 0. Not {self}.")
 
 
-class RefusalRate(NamedTuple):
+class RejectionRate(NamedTuple):
     """The requests that a rule decided in some minutes, and how many of them it rejected."""
 
     rule: str
@@ -71,13 +71,13 @@ def send_alerts(lag: Lag, thresholds: Thresholds) -> None:
     """Send an alert for each condition that begins, and delete those that end. lag: before collecting."""
     _alert_if_behind(lag, thresholds)
     # Read before the counts: a condition that another collector stores meanwhile is that collector's to end.
-    known = _episodes().filter(name__startswith=REFUSING)
+    known = _episodes().filter(name__startswith=REJECTING)
     before = list(known.values_list("name", flat=True))
-    rates = list(_refusal_rates(thresholds.minutes))
+    rates = list(_rejection_rates(thresholds.minutes))
     for each in rates:
-        if each.percent > thresholds.percent and each.requests >= thresholds.least and _is_first(REFUSING + each.rule):
-            _send_refusal_rate(each, thresholds.minutes)
-    still = {REFUSING + each.rule for each in rates if each.percent > thresholds.percent * END_SHARE}
+        if each.percent > thresholds.percent and each.requests >= thresholds.least and _is_first(REJECTING + each.rule):
+            _send_rejection_rate(each, thresholds.minutes)
+    still = {REJECTING + each.rule for each in rates if each.percent > thresholds.percent * END_SHARE}
     known.filter(name__in=set(before) - still).delete()
 
 
@@ -90,14 +90,14 @@ def _alert_if_behind(lag: Lag, thresholds: Thresholds) -> None:
         _episodes().filter(name=BEHIND).delete()
 
 
-def _send_refusal_rate(rate: RefusalRate, minutes: int) -> None:
+def _send_rejection_rate(rate: RejectionRate, minutes: int) -> None:
     rule, rejected, requests = rate
     text = "Rule %s rejected %d of %d requests in %d minutes."
     logger.warning(text, visible(rule), rejected, requests, minutes, extra={"rule": visible(rule)})
-    refusal_rate_exceeded.send_robust(RefusalRate, rule=rule, rejected=rejected, requests=requests, minutes=minutes)
+    rejection_rate_exceeded.send_robust(RejectionRate, rule=rule, rejected=rejected, requests=requests, minutes=minutes)
 
 
-def _refusal_rates(minutes: int) -> Iterator[RefusalRate]:
+def _rejection_rates(minutes: int) -> Iterator[RejectionRate]:
     """Yield the rate of each rule in the last complete minutes."""
     end = floor(now(), Granularity.MINUTE, UTC)
     rows = UsageBucket.objects.using(_database()).filter(
@@ -108,10 +108,10 @@ def _refusal_rates(minutes: int) -> Iterator[RefusalRate]:
     sums = (
         rows.order_by()
         .values("rule_slug")
-        .annotate(refused=Sum("rejected"), met=Sum(F("allowed") + F("rejected") + F("shadow_rejected")))
+        .annotate(rejected_requests=Sum("rejected"), met=Sum(F("allowed") + F("rejected") + F("shadow_rejected")))
     )
     for row in sums:
-        yield RefusalRate(row["rule_slug"], int(row["refused"]), int(row["met"]))
+        yield RejectionRate(row["rule_slug"], int(row["rejected_requests"]), int(row["met"]))
 
 
 def _is_first(name: str) -> bool:

@@ -59,7 +59,7 @@ class Figures:
         return self.allowed + self.rejected + self.shadow_rejected
 
     @property
-    def refusal_rate(self) -> float | None:
+    def rejection_rate(self) -> float | None:
         """Return the rejected share, from 0 to 1; `None` without requests."""
         return self.rejected / self.requests if self.requests else None
 

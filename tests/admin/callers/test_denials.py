@@ -39,7 +39,7 @@ def deny(entry: AccessEntry, view: str = "export", times: int = 1) -> None:
 
 def lines(client: Client, page: str = PAGE) -> list[str]:
     """What is read in each line of the last rejections."""
-    _, heading, rest = shown(client.get(page)).partition('<h2 id="ratelimiter-refusals">')
+    _, heading, rest = shown(client.get(page)).partition('<h2 id="ratelimiter-rejections">')
     found = re.findall(r"<li>(.*?)</li>", rest.partition("</ul>")[0], re.DOTALL) if heading else []
     return [" ".join(re.sub(r"<[^>]*>", " ", each).split()) for each in found]
 

@@ -256,7 +256,7 @@ def test_names_checks_and_late_counts(admin_client: Client, saved: Rule, redis_c
     middleware = [name for name in settings.MIDDLEWARE if "ratelimiter" not in name]
     UsageEpisode.objects.create(name="behind")
     UsageEpisode.objects.update(began_at=stored(now() - HOUR))
-    UsageEpisode.objects.create(name="refusing:export")
+    UsageEpisode.objects.create(name="rejecting:export")
     UsageBatch.objects.create(batch_id="1:x")
     with override_settings(MIDDLEWARE=middleware):
         text = text_of(admin_client.get(OVERVIEW))

@@ -101,9 +101,12 @@ class TestToday:
     def test_tells_requests_and_refusals_since_midnight(self, admin_client: Client, rule: Rule) -> None:
         page = shown(admin_client.get(RULES))
         report = reverse("admin:django_ratelimiter_usagebucket_rule")
-        assert f'<a href="{report}?rule=export">1,537 requests</a><span class="ratelimiter-refused">31 rejected' in page
         assert (
-            f'<a href="{report}?rule=other">5 requests</a><span class="ratelimiter-refused">2 would be rejected' in page
+            f'<a href="{report}?rule=export">1,537 requests</a><span class="ratelimiter-rejections">31 rejected' in page
+        )
+        assert (
+            f'<a href="{report}?rule=other">5 requests</a><span class="ratelimiter-rejections">2 would be rejected'
+            in page
         )
         assert f'<a href="{report}?rule=unused">none yet</a>' in page
         assert page.count("<rect") == 4 + 2

@@ -298,7 +298,7 @@ class TestData:
                 "shadow_rejected": 1,
                 "soft_exceeded": 2,
                 "degraded": 3,
-                "refusal_rate": 50 / 101,
+                "rejection_rate": 50 / 101,
                 "requests_before": 50,
                 "most_partitions": 9,
             }

@@ -13,7 +13,7 @@ from django.db import connection
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_ratelimiter.admin import refusals as page
+from django_ratelimiter.admin import rejections as page
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import Charge, Limit
 from django_ratelimiter.exceptions import EngineUnavailable
@@ -25,13 +25,13 @@ from django_ratelimiter.values.access import AccessRecord
 
 pytestmark = pytest.mark.django_db
 
-PAGE = "/admin/django_ratelimiter/usagebucket/refusals/"
+PAGE = "/admin/django_ratelimiter/usagebucket/rejections/"
 LogIn = Callable[..., Client]
 ANN = digest("user:1")
 NOTHING = "\u2013"
 
 
-def refuse(rule: str = "export", whom: str = ANN, tier: str = "free", times: int = 1, *, gating: bool = True) -> None:
+def reject(rule: str = "export", whom: str = ANN, tier: str = "free", times: int = 1, *, gating: bool = True) -> None:
     """Refuse somebody so often, by the first limit of `export`."""
     charge = Charge(f"{rule}:{whom}", Limit(100, 60), cost=101, usage=f"{rule}|{tier}", gating=gating)
     for _ in range(times):
@@ -55,7 +55,7 @@ def staff(operator: LogIn) -> Client:
 
 @pytest.mark.parametrize("permissions", [[], ["view_rule", "change_rule"], ["view_usagebucket"]])
 def test_without_the_permission_nobody_sees_it(operator: LogIn, permissions: list[str]) -> None:
-    refuse()
+    reject()
     client = operator(*permissions)
     assert [client.get(PAGE, query).status_code for query in ({}, {"part": "rows"})] == [403, 403]
 
@@ -66,7 +66,7 @@ def test_strangers_are_asked_to_log_in(client: Client) -> None:
 
 def test_who_was_rejected_by_what_how_often(staff: Client, rule: Rule) -> None:
     cache.invalidate()
-    refuse(times=3)
+    reject(times=3)
     ((last, caller, by, limit, reach, times, since, why),) = cells(staff.get(PAGE))
     assert (caller, by, limit, reach, times) == (
         ANN,
@@ -84,7 +84,7 @@ def test_of_a_caller_who_is_not_known_explain_asks_first(operator: LogIn, rule: 
     """Its answer would be about somebody else."""
     Rule.objects.filter(pk=rule.pk).update(partition_by=["user"])
     cache.invalidate()
-    refuse()
+    reject()
     client = operator("view_usage_report", "view_rule")
     with override_settings(RATELIMITER={**settings.RATELIMITER, "REVEAL": []}):
         found = re.search(r'href="([^"]*/explain/[^"]*)"', client.get(PAGE).content.decode())
@@ -159,7 +159,7 @@ def test_the_denied_caller_s_value_needs_reveal_and_the_permission(
 
 
 def test_rejections_by_rules_and_by_entries_stand_in_one_order(staff: Client, entry: AccessEntry) -> None:
-    refuse()
+    reject()
     deny(entry)
     assert {row[2].split()[0] for row in cells(staff.get(PAGE))} == {"Access", "export"}
     assert [row[2] for row in cells(staff.get(PAGE, {"rule": "export"}))] == [f"export free export#{ANN[:8]}"]
@@ -209,15 +209,15 @@ def test_leads_to_the_access_entries_that_deny(operator: LogIn) -> None:
     assert "192.0.2.2" not in page
 
 
-def test_a_former_rule_s_refusals_are_shown_by_its_slug(staff: Client) -> None:
-    refuse("gone", tier="")
+def test_a_former_rule_s_rejections_are_shown_by_its_slug(staff: Client) -> None:
+    reject("gone", tier="")
     ((_, caller, by, limit, reach, times, *_rest),) = cells(staff.get(PAGE))
     assert [caller, by, limit, reach, times] == [ANN, f"gone gone#{ANN[:8]}", NOTHING, NOTHING, "1"]
 
 
 def test_shadows_and_estimates_are_marked(staff: Client) -> None:
-    refuse("trial", gating=False)
-    refuse("flood", times=200)
+    reject("trial", gating=False)
+    reject("flood", times=200)
     rows = cells(staff.get(PAGE))
     assert [row[2] for row in rows] == [
         f"flood free flood#{ANN[:8]}",
@@ -227,8 +227,8 @@ def test_shadows_and_estimates_are_marked(staff: Client) -> None:
 
 
 def test_one_rule_alone(staff: Client) -> None:
-    refuse("one")
-    refuse("two")
+    reject("one")
+    reject("two")
     assert [row[2] for row in cells(staff.get(PAGE, {"rule": "two"}))] == [f"two free two#{ANN[:8]}"]
     text = staff.get(PAGE, {"rule": "three"}).content.decode()
     assert "This rule has rejected nobody" in text
@@ -238,7 +238,7 @@ def test_one_rule_alone(staff: Client) -> None:
 
 
 def test_the_rows_alone_are_no_page(staff: Client) -> None:
-    refuse()
+    reject()
     response = staff.get(PAGE, {"part": "rows"})
     assert len(cells(response)) == 1
     assert "<html" not in response.content.decode()
@@ -247,7 +247,7 @@ def test_the_rows_alone_are_no_page(staff: Client) -> None:
 
 def test_nothing_reaches_the_page_unescaped(staff: Client) -> None:
     bad = "<script>alert(1)</script>"
-    refuse(bad, whom=bad, tier=bad)
+    reject(bad, whom=bad, tier=bad)
     for query in ({}, {"part": "rows"}, {"rule": bad}, {"rule": "\0"}):
         assert bad not in staff.get(PAGE, query).content.decode()
 
@@ -268,7 +268,7 @@ def test_it_takes_the_same_queries_for_many_rules(staff: Client, free: Tier) -> 
             staff.get(PAGE)
         return len(made)
 
-    refuse()
+    reject()
     few = queries()
     rules = Rule.objects.bulk_create(
         Rule(slug=f"r{number}", name=f"R {number}", mode="enforce") for number in range(50)
@@ -277,7 +277,7 @@ def test_it_takes_the_same_queries_for_many_rules(staff: Client, free: Tier) -> 
     cache.invalidate()
     cache.current_rules()
     for rule in rules:
-        refuse(rule.slug, tier="")
+        reject(rule.slug, tier="")
     assert queries() <= few <= 15
     assert len(cells(staff.get(PAGE))) == 51
 

@@ -1,12 +1,12 @@
 "use strict";
 
-/* The page of recent refusals updates by itself: it fetches its rows every few seconds while it is in sight and nobody
+/* The page of recent rejections updates by itself: it fetches its rows every few seconds while it is in sight and nobody
    has paused it. Every word comes from the server. Without this script, the link "Refresh" does the same. */
 
 document.addEventListener("DOMContentLoaded", () => {
-    const rows = document.getElementById("ratelimiter-refusals");
-    const status = document.getElementById("ratelimiter-refusals-status");
-    const button = document.getElementById("ratelimiter-refusals-pause");
+    const rows = document.getElementById("ratelimiter-rejections");
+    const status = document.getElementById("ratelimiter-rejections-status");
+    const button = document.getElementById("ratelimiter-rejections-pause");
     if (!rows || !status || !button) {
         return;
     }

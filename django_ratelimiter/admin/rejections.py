@@ -32,7 +32,7 @@ from .formatting import breakable
 from .identities import label_of
 from .names import in_words, revealed_to
 
-ADDRESS: Final = "django_ratelimiter_refusals"
+ADDRESS: Final = "django_ratelimiter_rejections"
 PERMISSION: Final = "django_ratelimiter.view_usage_report"
 
 #: Each of these permissions opens a caller's page.
@@ -48,7 +48,7 @@ BY_ACCESS: Final = "@access"
 UPDATE_SECONDS: Final = 5
 
 
-class RefusalRow(NamedTuple):
+class RejectionRow(NamedTuple):
     """A row of the page. limit: as text; reach: the view that rejected last, else what the rule applies to.
 
     caller: the digest; empty = callers that were not counted separately. reference: in the responses. name: of the
@@ -78,14 +78,14 @@ class RefusalRow(NamedTuple):
     entry_url: str = ""
 
 
-class RefusalsPage(admin.ModelAdmin):
+class RejectionsPage(admin.ModelAdmin):
     """An admin with the page, which needs the same permission as reports."""
 
-    def refusals_urls(self) -> list[URLPattern]:
+    def rejections_urls(self) -> list[URLPattern]:
         """Return the URL of the page."""
-        return [path("refusals/", self.admin_site.admin_view(self.refusals_view), name=ADDRESS)]
+        return [path("rejections/", self.admin_site.admin_view(self.rejections_view), name=ADDRESS)]
 
-    def refusals_view(self, request: HttpRequest) -> HttpResponse:
+    def rejections_view(self, request: HttpRequest) -> HttpResponse:
         """Show the page, or only the rows if `part` is in the query. 403 without the permission to view reports."""
         if not request.user.has_perm(PERMISSION):
             raise PermissionDenied
@@ -100,7 +100,7 @@ class RefusalsPage(admin.ModelAdmin):
         except EngineUnavailable:
             context["unavailable"] = True
         if "part" in request.GET:
-            return TemplateResponse(request, "admin/django_ratelimiter/refusals_rows.html", context)
+            return TemplateResponse(request, "admin/django_ratelimiter/rejections_rows.html", context)
         context |= self.admin_site.each_context(request) | {
             "title": _("Recent rejections"),
             "opts": self.opts,
@@ -112,7 +112,7 @@ class RefusalsPage(admin.ModelAdmin):
             "kept": KEPT,
             "access_url": _access_url(request),
         }
-        return TemplateResponse(request, "admin/django_ratelimiter/refusals.html", context)
+        return TemplateResponse(request, "admin/django_ratelimiter/rejections.html", context)
 
 
 def _access_url(request: HttpRequest) -> str:
@@ -130,19 +130,21 @@ def _records() -> Mapping[str, RuleRecord]:
     return {rule.slug: rule for rule in (*inline.registered(), *cache.current_rules().rules)}
 
 
-def _rows(request: HttpRequest, refusals: Iterable[Refusal], records: Mapping[str, RuleRecord]) -> Iterable[RefusalRow]:
+def _rows(
+    request: HttpRequest, rejections: Iterable[Refusal], records: Mapping[str, RuleRecord]
+) -> Iterable[RejectionRow]:
     names = dict(Rule.objects.values_list("slug", "name"))
     tiers = dict(Tier.objects.values_list("slug", "name"))
     opens_callers = _opens_callers(request)
-    refusals = list(refusals)
-    seen = caller_names.views((each.rule, each.partition) for each in refusals)
+    rejections = list(rejections)
+    seen = caller_names.views((each.rule, each.partition) for each in rejections)
     may_explain = _may_explain(request)
-    known = revealed_to(request.user, [each.partition for each in refusals])
+    known = revealed_to(request.user, [each.partition for each in rejections])
     callers = in_words(known)
-    for each in refusals:
+    for each in rejections:
         record = records.get(each.rule)
         query = {"digest": each.partition, "rule": each.rule}
-        yield RefusalRow(
+        yield RejectionRow(
             at=_moment(each.at_us),
             at_text=_clock(each.at_us),
             since=_moment(each.since_us),
@@ -169,7 +171,7 @@ def _rows(request: HttpRequest, refusals: Iterable[Refusal], records: Mapping[st
         )
 
 
-def _denied_rows(request: HttpRequest, found: list[DeniedCaller]) -> Iterable[RefusalRow]:
+def _denied_rows(request: HttpRequest, found: list[DeniedCaller]) -> Iterable[RejectionRow]:
     """Yield a row for each denied caller. Names need the permission to view access entries."""
     sees_entries = _sees_entries(request)
     entries = (
@@ -183,7 +185,7 @@ def _denied_rows(request: HttpRequest, found: list[DeniedCaller]) -> Iterable[Re
         entry, name = entries.get(each.entry or 0), known.get(each.digest)
         at_us, since_us = (int(moment.timestamp() * 1_000_000) for moment in (each.at, each.since))
         asked = {"view": each.view, **(_asked_of(name) if name else {})}
-        yield RefusalRow(
+        yield RejectionRow(
             at=each.at,
             at_text=_clock(at_us),
             since=each.since,
@@ -230,10 +232,10 @@ def _clock(at_us: int) -> str:
     return date_format(moment, "H:i:s" if moment.date() == today else "D H:i:s")
 
 
-def _limit_of(refusal: Refusal, record: RuleRecord) -> str:
+def _limit_of(rejection: Refusal, record: RuleRecord) -> str:
     """Return the limit that rejects, as text; empty if the rule does not have it any more."""
-    limits = record.limits[refusal.tier] if refusal.tier in record.limits else record.limits.get(None, ())
-    found = [limit for limit in limits if refusal.counter.endswith(limit.limit.tag)]
+    limits = record.limits[rejection.tier] if rejection.tier in record.limits else record.limits.get(None, ())
+    found = [limit for limit in limits if rejection.counter.endswith(limit.limit.tag)]
     return limit_in_words(found[0]) if found else ""
 
 
@@ -243,7 +245,7 @@ def _reach_of(record: RuleRecord) -> str:
     return " ".join(filter(None, parts)) or _("all requests")
 
 
-def _asked(refusal: Refusal, record: RuleRecord, view: str | None, name: Name | None) -> dict[str, str]:
+def _asked(rejection: Refusal, record: RuleRecord, view: str | None, name: Name | None) -> dict[str, str]:
     """Return the data for a question to the page that explains, as far as it is known.
 
     If the caller is not known, that page asks for the caller first: the result would be for another one.
@@ -253,7 +255,7 @@ def _asked(refusal: Refusal, record: RuleRecord, view: str | None, name: Name | 
     asked["scope"] = record.scope
     known = _asked_of(name) if name else {}
     if not known and record.partition_by:
-        known = {"reference": reference_of(refusal.rule, refusal.partition)}
+        known = {"reference": reference_of(rejection.rule, rejection.partition)}
     asked |= known
     return {name: value for name, value in asked.items() if value}
 
@@ -265,7 +267,7 @@ def _asked_of(name: Name) -> dict[str, str]:
     return {name.kind: by_key(name.value) if name.kind == "user" else name.value}
 
 
-def refusals_url(request: HttpRequest, rule: str | None = None) -> str:
+def rejections_url(request: HttpRequest, rule: str | None = None) -> str:
     """Return the URL of the page; empty if this site has none. rule: of this rule only."""
     return _url(request, ADDRESS, {"rule": rule} if rule else {})
 

@@ -14,7 +14,7 @@ from django_ratelimiter.usage.live import names
 
 from ..browser import Browser, missing
 from .pages import open_as
-from .test_refusals import ANN, PAGE, refuse
+from .test_rejections import ANN, PAGE, reject
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -29,43 +29,43 @@ def page(window: Browser, live_server: Any) -> Iterator[Browser]:
     rule = Rule.objects.create(slug="export", name="Export", mode="enforce", path="/api/export/", path_kind="prefix")
     RuleLimit.objects.create(rule=rule, quota=100, window_seconds=60)
     cache.invalidate()
-    refuse(tier="")
+    reject(tier="")
     user = User.objects.create_user("staff", password="secret", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename="view_usage_report"))
     window.resize(1280, 900)
     open_as(window, "staff", f"{live_server.url}{PAGE}")
-    window.wait_for("#ratelimiter-refusals tbody tr")
-    window.script("document.getElementById('ratelimiter-refusals').dataset.every = '0.1'")
-    window.click("#ratelimiter-refusals-pause")  # and on again, at the new pace
-    window.click("#ratelimiter-refusals-pause")
+    window.wait_for("#ratelimiter-rejections tbody tr")
+    window.script("document.getElementById('ratelimiter-rejections').dataset.every = '0.1'")
+    window.click("#ratelimiter-rejections-pause")  # and on again, at the new pace
+    window.click("#ratelimiter-rejections-pause")
     yield window
     window.open("about:blank")  # which asks for nothing
     window.complaints()
 
 
 def callers(page: Browser) -> list[str]:
-    return page.texts("#ratelimiter-refusals tbody th")
+    return page.texts("#ratelimiter-rejections tbody th")
 
 
 def test_new_rejections_come_by_themselves_and_are_told(page: Browser) -> None:
     assert callers(page) == [ANN]
-    refuse(whom="b" * 22)
-    page.wait_for("#ratelimiter-refusals tbody tr:nth-child(2)")
+    reject(whom="b" * 22)
+    page.wait_for("#ratelimiter-rejections tbody tr:nth-child(2)")
     assert callers(page) == ["b" * 22, ANN]
     assert page.script("return document.querySelector('[role=status]').getAttribute('aria-live')") == "polite"
     assert page.complaints() == []
 
 
 def test_they_can_be_paused(page: Browser) -> None:
-    assert page.texts("#ratelimiter-refusals-pause") == ["Pause updates"]
-    page.click("#ratelimiter-refusals-pause")
-    assert page.texts("#ratelimiter-refusals-pause") == ["Resume updates"]
+    assert page.texts("#ratelimiter-rejections-pause") == ["Pause updates"]
+    page.click("#ratelimiter-rejections-pause")
+    assert page.texts("#ratelimiter-rejections-pause") == ["Resume updates"]
     assert page.texts("[role=status]") == ["Updates are paused."]
-    refuse(whom="b" * 22)
+    reject(whom="b" * 22)
     page.script("return new Promise(done => setTimeout(done, 500))")
     assert callers(page) == [ANN]
-    page.click("#ratelimiter-refusals-pause")
-    page.wait_for("#ratelimiter-refusals tbody tr:nth-child(2)")
+    page.click("#ratelimiter-rejections-pause")
+    page.wait_for("#ratelimiter-rejections tbody tr:nth-child(2)")
 
 
 def test_they_stop_where_nobody_looks(page: Browser) -> None:
@@ -74,17 +74,17 @@ def test_they_stop_where_nobody_looks(page: Browser) -> None:
         "document.dispatchEvent(new Event('visibilitychange'))"
     )
     page.script("return new Promise(done => setTimeout(done, 300))")  # what was asked before may still come
-    refuse(whom="b" * 22)
+    reject(whom="b" * 22)
     page.script("return new Promise(done => setTimeout(done, 500))")
     assert callers(page) == [ANN]
     page.script("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
-    page.wait_for("#ratelimiter-refusals tbody tr:nth-child(2)")
+    page.wait_for("#ratelimiter-rejections tbody tr:nth-child(2)")
 
 
 def test_whoever_is_there_with_the_keyboard_stays_there(page: Browser) -> None:
-    page.script("document.querySelector('#ratelimiter-refusals [role=region]').focus()")
-    refuse(whom="b" * 22)
-    page.wait_for("#ratelimiter-refusals tbody tr:nth-child(2)")
+    page.script("document.querySelector('#ratelimiter-rejections [role=region]').focus()")
+    reject(whom="b" * 22)
+    page.wait_for("#ratelimiter-rejections tbody tr:nth-child(2)")
     assert page.script("return document.activeElement.getAttribute('role')") == "region"
 
 
