@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -15,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import django
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -129,15 +126,6 @@ def test_a_test_that_fails_twice_fails_the_run_and_the_command_runs_it_again(
 
 
 @pytest.mark.once
-def test_where_much_fails_nothing_is_run_again(ci: Any, project: Path) -> None:
-    many = "import pytest\n@pytest.mark.parametrize('n', range(5))\ndef test_that_fails(n): assert not 1\n"
-    add(project, {"tests/test_many.py": many})
-    outcome = ran(ci, project, suite(ci))
-    assert (outcome.failed, outcome.unsteady) == (6, [])
-    assert not list((project / "logs").glob("alone-*"))
-
-
-@pytest.mark.once
 def test_a_module_that_could_not_be_imported_is_not_run_again(ci: Any, project: Path) -> None:
     """Its tests would count as run, and perhaps those of other modules, which have not been."""
     add(project, {"tests/test_module.py": "import os\nassert 'PYTEST_XDIST_WORKER' not in os.environ\n"})
@@ -155,18 +143,6 @@ def test_a_suite_that_cannot_run_fails(ci: Any, project: Path, text: str) -> Non
     assert ("gone" in failure.text) or ("not_there" in failure.text)
 
 
-def test_what_a_stage_needs_first_is_printed_once(ci: Any, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    prepare = ci.stages.command(sys.executable, "-c", "import sys; sys.exit('no such release')")
-    stage = suite(ci, preparing=(prepare,))
-    outcome = ran(ci, project, stage)
-    assert [failure.text.strip() for failure in outcome.failures] == ["no such release"]
-    outcome.failures = [stage.failure(f"tests/{name}.py", "", "") for name in "ab"]
-    ci.summary.sum_up(outcome, 1.0, strict=False)
-    names = capsys.readouterr().out.partition("\nfailed\n")[2]
-    assert names.count(str(prepare)) == 1
-    assert names.index(str(prepare)) < names.index("tests/a.py") < names.index("tests/b.py")
-
-
 def test_checks_run_side_by_side_and_each_that_fails_is_named(ci: Any, project: Path) -> None:
     """Each of the first two ends only once the other has begun."""
     commands = {
@@ -178,35 +154,6 @@ def test_checks_run_side_by_side_and_each_that_fails_is_named(ci: Any, project: 
     assert (outcome.passed, outcome.failed) == (2, 1)
     [failure] = outcome.failures
     assert (failure.name, failure.text.strip()) == ("bad", "wrong in line 7")
-
-
-def test_stages_say_which_they_are_and_how_long_they_and_all_usually_take(
-    ci: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now = 0.0
-    monkeypatch.setattr(ci.progress.time, "monotonic", lambda: now)
-    (tmp_path / "committed.json").write_text(json.dumps({"tests: first": 65, "all": 66}))
-    durations = ci.durations.Durations(tmp_path / "own.json", tmp_path / "committed.json")
-    progress = ci.progress.Progress(["tests: first", "second"], durations, "all")
-    progress.begin("tests: first")
-    progress.begin("second")
-    for seconds in (1.0, 29.0, 31.0, 59.0):
-        now = seconds
-        progress.tell("tests: first", ", 12 % of the tests")
-        progress.tick()
-    progress.end("second", False, "7 passed, 1 failed")
-    now = 62.5
-    progress.end("tests: first", True, "7 passed, 0 failed")
-    progress.end_all()
-    assert capsys.readouterr().out.splitlines() == [
-        "== [1/2] tests: first (usually 1:05)",
-        "== [2/2] second",
-        "   0:31 of usually 1:06: first, 12 % of the tests; second",
-        "-- FAILED in 0:59: second: 7 passed, 1 failed",
-        "-- passed in 1:02: tests: first: 7 passed, 0 failed",
-    ]
-    again = ci.durations.Durations(tmp_path / "own.json", tmp_path / "committed.json")
-    assert [again.usual(name) for name in ("tests: first", "all", "second")] == [62.5, 62.5, None]
 
 
 def test_stages_run_side_by_side_as_far_as_there_is_room(
@@ -230,46 +177,6 @@ def test_stages_run_side_by_side_as_far_as_there_is_room(
     assert ci.running.has_room(ci.stages.Suite("many", Path("a"), workers=9), []), "else it would never run"
 
 
-def test_stages_meet(ci: Any, project: Path) -> None:
-    """Each of these ends only once the other has begun. What fails beside others is counted when all have ended."""
-    checks = [
-        ci.stages.Checks(name, {name: ci.stages.command(sys.executable, "-c", MEET, name, other)})
-        for name, other in (("one", "two"), ("two", "one"))
-    ]
-    outcome = ran(ci, project, *checks)
-    assert (outcome.passed, outcome.failed) == (2, 0)
-
-
-@pytest.mark.parametrize("text", ["", "[1]", '{"first": null}', '{"first"'])
-def test_a_record_of_durations_that_cannot_be_read_is_none(ci: Any, tmp_path: Path, text: str) -> None:
-    (tmp_path / "own.json").write_text(text)
-    assert ci.durations.Durations(tmp_path / "own.json", tmp_path / "not there").usual("first") is None
-
-
-def test_how_far_pytest_is_can_be_read_from_its_dots(ci: Any, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_text("bringing up nodes...\n\n....s [ 17%]\n.F.E. [ 33%]\nFEW..\n...\n===== FAILURES =====\nE    \n")
-    assert ci.running.so_far(log) == ", 33 % of the tests, 2 failed so far"
-
-
-def test_the_summary_says_which_pairs_were_run(
-    ci: Any, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def run(commands: list[Any], _tick: object) -> list[int]:
-        (project / "logs/tests-here.xml").write_text('<suite><testcase classname="a" name="b" file="a.py"/></suite>')
-        commands[0][1].touch()
-        return [0]
-
-    monkeypatch.setattr(ci.running, "run_together", run)
-    outcome = ran(ci, project, suite(ci))
-    outcome.unavailable = ["Python 3.12"]
-    assert ci.summary.sum_up(outcome, 1.0, strict=True) == 0
-    here = f"Python {platform.python_version()}, Django {django.__version__}"
-    lines = capsys.readouterr().out.splitlines()
-    assert f"ran on {here} (here): 1 passed, 0 failed" in lines
-    assert "not on this machine, and not run: Python 3.12" in lines
-
-
 @pytest.mark.parametrize(
     ("strict", "code", "said"), [(True, 1, "0 failed, 1 left out that must run in"), (False, 0, "0 failed in")]
 )
@@ -280,23 +187,6 @@ def test_what_must_run_and_does_not_is_no_failed_test_but_fails_the_run(
     outcome.left_out = ["a.py::test_b (skipped in every run)"]
     assert ci.summary.sum_up(outcome, 1.0, strict=strict) == code
     assert said in capsys.readouterr().out
-
-
-def test_the_summary_names_the_ten_longest_tests_of_all_stages(ci: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = ci.stages.Outcome()
-    outcome.seconds = {("tests: here", f"a.py::test_{number}"): number / 10 for number in range(20)}
-    outcome.seconds["unit tests", "b.py::test_long"] = 123.45
-    ci.summary.sum_up(outcome, 1.0, strict=True)
-    _, _, longest = capsys.readouterr().out.partition("\nthe longest 10 of 21 test runs\n")
-    assert longest.splitlines()[:2] == [" 123.5 s  b.py::test_long (unit tests)", "   1.9 s  a.py::test_19 (here)"]
-    assert longest.splitlines()[9:11] == ["   1.1 s  a.py::test_11 (here)", ""]
-
-
-def test_a_report_says_what_a_test_took_with_its_fixtures(ci: Any, tmp_path: Path) -> None:
-    report = tmp_path / "report.xml"
-    case = '<testcase classname="a" name="b" file="a.py" time="%s"/>'
-    report.write_text(f"<suite>{case % '1.25'}{case % '0.5'}</suite>")  # its fixture failed at its end
-    assert {name: test.seconds for name, test in ci.reports.read_report(report).items()} == {"a.py::b": 1.75}
 
 
 def test_each_python_and_each_django_is_seen_in_full_once(ci: Any) -> None:
@@ -311,12 +201,6 @@ def test_each_python_and_each_django_is_seen_in_full_once(ci: Any) -> None:
     ]
     assert ci.plan.seen_in_full(pairs, "3.11") == {("3.11", "5.2"), ("3.12", "6.0"), ("3.13", "6.1")}
     assert ci.plan.seen_in_full(pairs[:1], "3.11") == set(pairs[:1])
-
-
-def test_a_folder_of_pyenv_that_cannot_be_read_has_no_python(ci: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as that of root, which `su` leaves in the environment. Root may read all, but nobody so long a name."""
-    monkeypatch.setenv("PYENV_ROOT", "/" + "x" * 300)
-    assert ci.pythons.find_python("9.9", "true", install=False) is None
 
 
 def test_of_the_rows_of_each_test_so_many_are_drawn_by_the_seed() -> None:
@@ -364,40 +248,6 @@ def test_the_unit_tests_need_neither_django_nor_redis() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "UNIT_TESTS"}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "True set()", done.stdout
-
-
-def test_unit_tests_that_need_no_server_are_asked_once(ci: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What asks Redis, alone or beside the engine in memory, stays in the larger runs, and so do other folders."""
-    from tests.unit import conftest
-
-    def item(folder: str, *fixtures: str, **params: str) -> Any:
-        callspec = {"callspec": SimpleNamespace(params=params)} if params else {}
-        path = ROOT / folder / "test_some.py"
-        return SimpleNamespaceThatHashes(path=path, fixturenames=[*fixtures, *params], **callspec)
-
-    stay = [
-        item("tests/unit", "redis_engine", engine="redis"),
-        item("tests/unit", "redis_engine", "trio"),
-        item("tests/engine", engine="memory"),
-        item("tests/limiter"),
-    ]
-    go = [item("tests/unit", "redis_engine", engine="memory"), item("tests/unit"), item("tests/unit", seed="1")]
-    deselected: list[Any] = []
-    config: Any = SimpleNamespace(hook=SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items)))
-    monkeypatch.setattr(conftest, "ONLY_REDIS", True)
-    items = [*stay, *go]
-    conftest.pytest_collection_modifyitems(config, items)
-    assert items == stay
-    assert {*deselected} == {*go}
-    [alone] = [stage for stage in ci.plan.quick_stages() if stage.name == "unit tests"]
-    assert "UNIT_TESTS" not in alone.environment
-    assert ci.plan.whole_suite(long=False).environment["UNIT_TESTS"] == "redis"
-
-
-class SimpleNamespaceThatHashes(SimpleNamespace):
-    """As items of pytest do."""
-
-    __hash__ = object.__hash__
 
 
 def test_the_paths_that_stages_name_are_there(ci: Any) -> None:

@@ -13,20 +13,14 @@ from pathlib import Path
 
 import pytest
 
-import django_ratelimiter
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from example_project import catalogue
 from example_project.catalogue import BUCKET, DAY, FIXED, HOUR, SLIDING
-from example_project.demo import console
-from example_project.demo.admin_client import Form, Table
-from example_project.demo.check_usage import _TITLES, _progress
 from example_project.demo.expectation import Range, Seen, expected_of_key
 from example_project.demo.results import traffic_rows, usage_rows
 from example_project.demo.scenario import STREAMS, Caller, Stream
 from example_project.demo.suggestions import SUGGESTIONS, Suggestion
 from example_project.demo.traffic import Answer, Connection
-from example_project.demo.words import limits_in_words
-from example_project.redis_server import free_port
 
 from .test_docs import ROOT
 
@@ -75,11 +69,6 @@ def test_an_exact_expectation_is_met_by_the_engine_and_missed_when_it_charges_tw
     assert expected_of_key(limits, cost, right) == expected
     assert admitted(right) == expected.low
     assert not expected_of_key(limits, cost, wrong).holds(admitted(wrong))
-
-
-def test_without_a_limit_all_are_expected() -> None:
-    seen = [Seen(NOON, NOON + 0.01, admitted=True, refused_here=False)] * 200
-    assert expected_of_key([catalogue.UNLIMITED], 1, seen) == Range(200, 200)
 
 
 def test_a_limiter_that_admits_everything_is_noticed() -> None:
@@ -189,39 +178,6 @@ def test_two_keys_that_err_in_opposite_directions_do_not_agree() -> None:
     assert not row.agrees
 
 
-def test_a_form_is_read_as_a_browser_would_send_it() -> None:
-    form = Form(
-        """<form id="other"><input name="no" value="1"></form><form id="it">
-        <input name="text" value="a&amp;b"><input type="submit" name="_save" value="Save">
-        <input type="checkbox" name="on" checked><input type="checkbox" name="off">
-        <input type="checkbox" name="several" value="x" checked><input type="checkbox" name="several" value="y" checked>
-        <select name="first"><option value="1">One</option><option value="2">Two</option></select>
-        <select name="second"><option value="1">One</option><option value="2" selected>Two</option></select>
-        <select name="none" multiple><option value="1">One</option></select>
-        <textarea name="long">\nline</textarea></form>""",
-        "it",
-    )
-    assert form.fields == {
-        "text": "a&b",
-        "on": ["on"],
-        "several": ["x", "y"],
-        "first": "1",
-        "second": "2",
-        "long": "line",
-    }
-    assert form.chosen == {"first": "One", "second": "Two"}
-
-
-def test_a_table_is_found_by_its_class_and_read_without_its_foot() -> None:
-    page = """<table><tr><td>not this</td></tr></table><table class="totals wide">
-    <thead><tr><th>Rule</th><th>Requests</th></tr></thead>
-    <tbody><tr><th><a href="/">Orders,
-      per key</a></th><td>1\u202f234</td></tr></tbody><tfoot><tr><th>Total</th><td>9</td></tr></tfoot></table>"""
-    table = Table(page, "totals")
-    assert table.titles == ["Rule", "Requests"]
-    assert table.rows == [["Orders, per key", "1 234"]]
-
-
 class _Refusing(BaseHTTPRequestHandler):
     """Answers GET as the plain views do, with a problem document, and POST as DRF does, with the field alone."""
 
@@ -275,18 +231,6 @@ def test_a_refusal_by_a_rule_that_the_request_does_not_meet_is_an_error(refusing
     assert "names no rule" in answer.error
 
 
-def test_no_answer_is_an_answer_with_an_error() -> None:
-    stream = Stream("/orders/", (Caller("pro", "192.0.2.1", api_key="key-pro"),), 1)
-    answer = Connection(free_port()).send(stream, stream.callers[0])
-    assert answer.status == 0
-    assert "refused" in answer.error
-
-
-def test_limits_in_words() -> None:
-    limits = [catalogue.Limit(4, 1, BUCKET, burst=10), catalogue.Limit(5, 600, SLIDING), catalogue.UNLIMITED]
-    assert limits_in_words(limits) == "4/second, burst 10; 5/10 minutes; unlimited"
-
-
 def left(suggestion: Suggestion) -> int:
     """How much of its tightest limit the traffic leaves; what a bucket has refilled within a minute counts."""
     least = 1_000_000
@@ -310,33 +254,6 @@ def test_what_the_demo_suggests_is_answered_as_it_says() -> None:
     assert SUGGESTIONS[0].allowed
     assert SUGGESTIONS[2].command("http://here") == "curl -i -H 'X-API-Key: key-free-2' http://here/orders/"
     assert SUGGESTIONS[0].command("http://here") == "curl -i http://here/orders/"
-
-
-def test_the_progress_of_the_wait_for_usage_says_what_is_waited_for() -> None:
-    """The number of decisions stands still until the minute ends, so it is no progress by itself."""
-    assert _progress(240, 2_400, 0.1, 50.4) == (
-        0.1,
-        "the minute ends in 50 s; 240 of 2,400 decisions reported so far",
-    )
-    assert _progress(240, 2_400, 1.5, -3)[0] == 0.99
-    assert "has ended and is being collected" in _progress(240, 2_400, 1.5, -3)[1]
-    assert _progress(2_400, 2_400, 0.3, 9) == (1.0, "2,400 of 2,400 decisions reported")
-
-
-@pytest.mark.parametrize("columns", [60, 80, 200])
-def test_a_line_of_progress_never_wraps(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
-) -> None:
-    monkeypatch.setattr(console, "_TTY", True)
-    monkeypatch.setenv("COLUMNS", str(columns))
-    console.Progress().show(0.5, "x" * 300)
-    assert len(capsys.readouterr().out.removeprefix("\r")) < columns
-
-
-def test_the_report_has_the_titles_that_the_demo_looks_for() -> None:
-    template = Path(django_ratelimiter.__file__).parent / "templates/admin/django_ratelimiter/usage_totals.html"
-    text = template.read_text("utf-8")
-    assert [title for title in _TITLES if f'"{title}"' not in text] == []
 
 
 @pytest.mark.once

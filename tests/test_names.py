@@ -1,12 +1,10 @@
-"""Names: those that the docs use exist, and those of classes are words of the glossary."""
+"""Names that the docs use exist."""
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.util
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ import django_ratelimiter
 from django_ratelimiter import tasks
 from django_ratelimiter.engine import Engine
 
-from .test_docs import PAGES, ROOT, TEXTS
+from .test_docs import ROOT, TEXTS
 
 PACKAGE = Path(django_ratelimiter.__file__).parent
 #: Where a path in the docs may begin.
@@ -54,13 +52,6 @@ def exists(path: str) -> bool:
 @pytest.mark.parametrize("name", TEXTS)
 def test_paths_in_the_docs_exist(name: str) -> None:
     assert [path for path in sorted(paths(name)) if not exists(path)] == []
-
-
-def test_paths_are_found_where_there_are_some() -> None:
-    assert {"limiter/", "engine/redis/check.lua"} <= paths("django_ratelimiter/README.md")
-    assert not exists("engine/no_such.py")
-    assert not exists("no_such/")
-    assert not exists("no_such.lua")
 
 
 def names_of_others() -> set[str]:
@@ -107,67 +98,3 @@ def test_names_in_the_picture_of_the_path_exist() -> None:
             assert hasattr(Engine, method), name
         else:
             assert can_be_imported(f"django_ratelimiter.{name}"), name
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_benchmarks_in_the_docs_exist(name: str) -> None:
-    found = set(re.findall(r"(?<![\w./-])benchmarks(?:\.[a-z_]+)+", TEXTS[name]))
-    assert [dotted for dotted in sorted(found) if importlib.util.find_spec(dotted) is None] == []
-
-
-#: What every programmer knows, and what Redis and its clients call things.
-ORDINARY = {
-    *("adapter", "async", "broadcast", "buffer", "cache", "cached", "call", "carry", "client", "cluster"),
-    *("connection", "context", "coordinator", "core", "count", "drop", "encoder", "error", "factory", "first"),
-    *("handshake", "immediate", "inline", "io", "item", "lazy", "list", "log", "loop", "memory", "microsecond", "node"),
-    *("note", "notification", "number", "part", "per", "pipeline", "pool", "protocol", "redirection", "redis"),
-    *("reply", "request", "script", "sentinel", "server", "state", "thread", "timeout", "tls", "topology"),
-    *("answer", "decide", "dedup", "filled", "format", "template", "tracker"),
-}
-
-#: Classes whose names have other words. This list only gets shorter.
-OTHERS: set[str] = {
-    *("Only", "Terms", "WrongServer", "_DryEngine"),
-}
-
-
-def glossary() -> set[str]:
-    """The words of the glossary's entries."""
-    entries = re.findall(r"^(\w[\w ]*)\n  ", PAGES["docs/glossary.md"], re.MULTILINE)
-    assert {"charge", "usage bucket"} <= set(entries)
-    return {word for entry in entries for word in entry.split()}
-
-
-def words(name: str) -> list[str]:
-    """The words of a name in CamelCase."""
-    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+|[a-z]+", name)]
-
-
-def has_known_words(name: str) -> bool:
-    """Whether all words of a name are in the glossary or ordinary, each as it is or in the plural."""
-    known = glossary() | ORDINARY
-    return all(word in known or word.removesuffix("s") in known for word in words(name))
-
-
-def classes(*folders: str) -> Iterator[str]:
-    """The names of all classes in these folders of the package."""
-    for folder in folders:
-        for path in sorted((PACKAGE / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                if isinstance(node, ast.ClassDef):
-                    yield node.name
-
-
-def test_a_name_is_split_into_its_words() -> None:
-    assert words("_SentinelTLSConnection") == ["sentinel", "tls", "connection"]
-    assert words("LocalCounters") == ["local", "counters"]
-    assert words("ThreadIO") == ["thread", "io"]
-    assert has_known_words("LocalCounters")
-    assert not has_known_words("LocalLedgers")
-
-
-def test_classes_of_path_and_engine_have_names_of_glossary_words() -> None:
-    """A name that is not on the list needs other words, or an entry of the glossary; one that is gone comes off it."""
-    found = list(classes("limiter", "engine"))
-    assert len(found) > 50
-    assert {name for name in found if not has_known_words(name)} == OTHERS

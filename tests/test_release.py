@@ -49,14 +49,6 @@ def test_the_version_is_written_in_one_place_and_the_others_follow() -> None:
     assert f"### {VERSION}" in (ROOT / "docs/howto/upgrade.md").read_text("utf-8")
 
 
-def test_the_repository_has_one_address() -> None:
-    files = [ROOT / "pyproject.toml", *(path for path in (ROOT / ".github").rglob("*") if path.suffix == ".yml")]
-    found = {
-        found for path in files for found in re.findall(r"https://github\.com/[\w.-]+/[\w.-]+", path.read_text("utf-8"))
-    }
-    assert found == {ADDRESS}
-
-
 def test_a_release_needs_tag_changelog_and_repository_to_agree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     release = module(ROOT / ".github/release.py")
     monkeypatch.setattr(release, "ROOT", tmp_path)
@@ -98,36 +90,11 @@ def test_no_job_that_can_sign_runs_a_command() -> None:
     assert not any("checkout" in step["uses"] for job in signing.values() for step in job["steps"])
 
 
-@pytest.mark.parametrize(("workflow", "target"), [("links", "linkcheck"), ("coverage", "coverage")])
-def test_once_a_week_runs_what_everybody_can_run(workflow: str, target: str) -> None:
-    file = f".github/workflows/{workflow}.yml"
-    [job] = read(file)["jobs"].values()
-    assert [step["run"] for step in job["steps"] if "run" in step] == [f"make {target}"]
-    assert re.search(r'^  schedule:\n    - cron: "\d+ \d+ \* \* \d"', (ROOT / file).read_text("utf-8"), re.MULTILINE)
-    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
-
-
-def test_the_pages_of_coverage_are_kept() -> None:
-    [job] = read(".github/workflows/coverage.yml")["jobs"].values()
-    settings = PROJECT["tool"]["coverage"]
-    assert (settings["run"]["branch"], settings["run"]["patch"]) == (True, ["subprocess"])
-    [upload] = [step["with"] for step in job["steps"] if "upload-artifact" in step.get("uses", "")]
-    assert upload["path"].rstrip("/") == settings["html"]["directory"]
-    assert upload["include-hidden-files"] is True  # its folder's name begins with a full stop
-
-
 def test_read_the_docs_builds_as_strictly_as_we_do() -> None:
     settings = read(".readthedocs.yaml")
     assert settings["sphinx"] == {"configuration": "docs/conf.py", "fail_on_warning": True}
     pinned = re.findall(r"\buv==([\d.]+)", " ".join(settings["build"]["jobs"]["install"]))
     assert pinned == re.findall(r"\buv==([\d.]+)", (ROOT / "Makefile").read_text("utf-8"))
-
-
-def test_pre_commit_runs_the_quick_checks() -> None:
-    [local] = read(".pre-commit-config.yaml")["repos"]
-    plan = (ROOT / ".ci/plan.py").read_text("utf-8")
-    quick = plan.partition("QUICK = {")[2].partition("\n}")[0]
-    assert [hook["name"] for hook in local["hooks"]] == re.findall(r'^    "([^"]+)": command', quick, re.MULTILINE)
 
 
 def test_links_of_the_readme_are_absolute_on_the_package_index(monkeypatch: pytest.MonkeyPatch) -> None:
