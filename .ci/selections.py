@@ -87,7 +87,7 @@ ASKS_NEITHER_SERVER_NOR_DATABASE = (
     # Requests, texts and settings (80 s).
     *("tests/checks", "tests/entry_points", "tests/headers", "tests/identity", "tests/testing"),
     # These only use Redis through the engine, which the engine's tests cover, and read a row or two (30 s).
-    *("tests/limiter", "tests/explain", "tests/values", "tests/admin/test_explain.py"),
+    *("tests/limiter", "tests/inspection", "tests/values", "tests/admin/test_explain.py"),
     *(f"tests/admin/rules/test_{name}.py" for name in ("counters", "presets", "targets", "views", "windows")),
     # Permissions to open a page do not depend on the database. The test that no URL fails runs there.
     NO_METHOD,
@@ -110,7 +110,7 @@ ASKS_NEITHER_SERVER_NOR_DATABASE = (
     *("tests/admin/forecast/test_panel.py", "tests/rules/files/test_traffic.py", "tests/rules/files/test_drift.py"),
     # URLs, responses and permissions of the API; other API tests read and write its rows there.
     *(f"tests/api/test_{name}.py" for name in ("me_edges", "permissions", "schema", "without_framework")),
-    # Pages with data that tests/usage, tests/callers and tests/rules read and write there. Their URLs: test_urls.py.
+    # Pages with data that tests/usage, tests/inspection and tests/rules read and write there. Their URLs: test_urls.py.
     "tests/admin/usage/test_search.py",
     *(f"tests/admin/callers/test_{name}.py" for name in ("links", "page", "permissions", "secrets", "unknown")),
     *(f"tests/admin/test_{name}.py" for name in ("enforcement", "rejections")),
@@ -179,7 +179,7 @@ LATEST_SPARED_BRIEFLY = (
 #: Rows of the database, and the pages and responses that show them.
 OF_THE_DATABASE = (
     *(f"tests/admin/{name}" for name in ("callers", "files", "forecast", "history", "overview", "usage")),
-    *(f"tests/{name}" for name in ("api", "callers", "forecast", "models", "rules", "usage")),
+    *(f"tests/{name}" for name in ("api", "inspection", "forecast", "models", "rules", "usage")),
 )
 
 
