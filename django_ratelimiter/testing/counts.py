@@ -31,7 +31,7 @@ def clear_counts() -> None:
     elif isinstance(exact, RedisEngine):
         try:
             for shard in range(exact.shards):
-                exact._run(shard, partial(_delete, exact._prefix(shard)))
+                exact.commands.run(shard, partial(_delete, exact.prefix(shard)))
         except EngineUnavailable as error:
             if not (isinstance(error.__cause__, Exception) and is_refused(error.__cause__)):
                 raise

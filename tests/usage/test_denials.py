@@ -13,7 +13,8 @@ from pytest_django import DjangoAssertNumQueries
 
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine.redis import RedisEngine
-from django_ratelimiter.engine.redis import refusals as stored
+from django_ratelimiter.engine.redis import callers as stored
+from django_ratelimiter.engine.redis.commands import ShardCommands
 from django_ratelimiter.engine.redis.connections.transport import Transport
 from django_ratelimiter.engine.usage.refusals import Denial
 from django_ratelimiter.exceptions import EngineUnavailable
@@ -207,7 +208,7 @@ def test_a_fork_has_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_cluster_s_client_is_asked_in_the_same_way(redis_client: redis.Redis) -> None:
     engine = RedisEngine(redis_client)
-    through_client = stored.RedisDenials("{rl:0}:", lambda _shard, do: do(redis_client))
+    through_client = stored.RedisDenials(ShardCommands(engine, lambda _shard, do: do(redis_client)))
     through_client.add([Denial("1 user abc view", 10, 9, 2)])
     engine.denials.add([Denial("1 user abc view", 12, 12, 3)])
     assert through_client.read() == engine.denials.read() == [Denial("1 user abc view", 12, 9, 5)]

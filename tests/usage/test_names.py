@@ -17,7 +17,7 @@ from django_ratelimiter.conf import problems
 from django_ratelimiter.engine.base import Version
 from django_ratelimiter.engine.coroutines import run_sync
 from django_ratelimiter.engine.redis import RedisEngine
-from django_ratelimiter.engine.redis.refusals import MAX_NAMES, NAME_SECONDS
+from django_ratelimiter.engine.redis.callers import MAX_NAMES, NAME_SECONDS
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
 from django_ratelimiter.limiter import events, io

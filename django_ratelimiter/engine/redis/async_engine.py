@@ -82,7 +82,7 @@ class AsyncRedisEngine(RedisCore):
 
     async def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[Refusal]:
         """Return the recent rejections, the latest first, at most `limit`. rule: only those by this rule."""
-        calls = [command("HGETALL", f"{self._prefix(shard)}{RECENT}") for shard in range(self.shards)]
+        calls = [command("HGETALL", f"{self.prefix(shard)}{RECENT}") for shard in range(self.shards)]
         found = [remembered_in(await self._send(shard, call)) for shard, call in enumerate(calls)]
         return latest(found, self.estimate_time(self.time_to_send()), limit, rule)
 

@@ -22,9 +22,12 @@ from ..base import Charge, UsageCount, Verdict, Version, leases
 from ..coroutines import run_sync
 from ..usage.refusals import CounterRefusals, Refusal, latest
 from .async_engine import AsyncRedisEngine
+from .caller_peek import peek_at_caller
+from .callers import RedisDenials, RedisNames
 from .closing import close_minutes
 from .cluster.nodes import ClusterTransport, cluster_transport
 from .cluster.sharding import SHARDS, names_by_shard
+from .commands import ShardCommands, fields_of
 from .connections.clients import async_client_of
 from .connections.faults import explain
 from .connections.handshake import Handshake
@@ -32,9 +35,9 @@ from .connections.server import Server
 from .connections.transport import Transport
 from .core import RedisCore
 from .heartbeats import RedisHeartbeats
-from .packing import RECENT, text_of
+from .packing import RECENT
 from .partition_stats import RedisPartitions
-from .refusals import CounterPipeline, RedisDenials, RedisNames, remembered_in
+from .refusals import remembered_in
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -67,24 +70,24 @@ class RedisEngine(RedisCore):
         super().__init__(namespace, shards if isinstance(client, RedisCluster) else 1, clock, deadline)
         self._client = client
         self._cluster: ClusterTransport | None = None
-        #: Statistics of the partitions.
-        self.partitions = RedisPartitions(self, self._run)
         if isinstance(client, RedisCluster):
             self._cluster = cluster_transport(client, self, deadline)
             self._coordinate(self._cluster.is_down)
+            #: Sends commands that are not decisions.
+            self.commands = ShardCommands(self, self._run, node_of=self._cluster.node_of)
         elif not getattr(client.connection_pool, "is_master", True):
             raise ValueError("client: this client asks the replicas of Sentinel, but only the master can count.")
         else:
             self._transport = Transport(client, Server(Handshake(self)), deadline)
+            self.commands = ShardCommands(self, self._run, self._pipeline)
+        #: Statistics of the partitions.
+        self.partitions = RedisPartitions(self.commands)
         #: Names of callers, for pages that may show them.
-        send = None if self._cluster else self._transport.pipeline
-        self.names = RedisNames(self._prefix(0), self._run, send)
+        self.names = RedisNames(self.commands)
         #: The callers that access entries deny.
-        self.denials = RedisDenials(self._prefix(0), self._run, send)
+        self.denials = RedisDenials(self.commands)
         #: The heartbeats of the processes.
-        node_of = [self._cluster.node_of] if self._cluster else []
-        self.heartbeats = RedisHeartbeats(self, self._run, send, *node_of)
-        self._counters = CounterPipeline(self, self.peek, self.denials.key, self._run, self._pipeline, *node_of)
+        self.heartbeats = RedisHeartbeats(self.commands)
 
     def to_async(self) -> AsyncRedisEngine | None:
         """Return the same engine for event loops; `None` if there is no asynchronous counterpart of its client."""
@@ -169,7 +172,7 @@ class RedisEngine(RedisCore):
             if node in down:
                 missed += 1
                 continue
-            closing = partial(close_minutes, prefix=self._prefix(shard), shard=shard, now_us=now_us)
+            closing = partial(close_minutes, prefix=self.prefix(shard), shard=shard, now_us=now_us)
             try:
                 found = self._run(shard, closing)
             except EngineUnavailable as error:
@@ -186,8 +189,8 @@ class RedisEngine(RedisCore):
     def read_usage(self, batch: str) -> list[UsageCount]:
         """Return the counts of one batch; empty if it was dropped or has expired."""
         shard = usage.shard_of(batch)
-        found = self._run(shard, lambda client: client.hgetall(f"{self._prefix(shard)}batch:{batch}"))
-        fields = {text_of(field): count for field, count in found.items()}
+        found = self._run(shard, lambda client: client.hgetall(f"{self.prefix(shard)}batch:{batch}"))
+        fields = fields_of(found)
         fields.pop(usage.FILLER, None)
         return usage.counts_of(usage.minute_of(batch), {field: int(count) for field, count in fields.items()})
 
@@ -197,21 +200,22 @@ class RedisEngine(RedisCore):
 
         def drop(client: Redis) -> None:
             with client.pipeline(transaction=True) as pipeline:
-                pipeline.delete(f"{self._prefix(shard)}batch:{batch}")
-                pipeline.srem(f"{self._prefix(shard)}batches", batch)
+                pipeline.delete(f"{self.prefix(shard)}batch:{batch}")
+                pipeline.srem(f"{self.prefix(shard)}batches", batch)
                 pipeline.execute()
 
         self._run(shard, drop)
 
     def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[Refusal]:
         """Return the recent rejections, the latest first, at most `limit`. rule: only those by this rule."""
-        names = [f"{self._prefix(shard)}{RECENT}" for shard in range(self.shards)]
-        found = (remembered_in(self._run(shard, methodcaller("hgetall", name))) for shard, name in enumerate(names))
-        return latest(found, self.estimate_time(self.time_to_send()), limit, rule)
+        commands = self.commands
+        calls = {shard: ("HGETALL", commands.key(shard, RECENT)) for shard in commands.shards}
+        found = [remembered_in(*commands.execute_slowly(shard, [call])) for shard, call in calls.items()]
+        return latest(found, commands.now_us(), limit, rule)
 
     def peek_at_caller(self, charges: Iterable[Charge]) -> CounterRefusals:
         """Return the verdicts of `peek` and the recent refusals, from one pipeline for each node."""
-        return self._counters.read(list(charges))
+        return peek_at_caller(self.commands, list(charges), self.denials.key, self._pipeline, self.peek)
 
     def retire(self) -> None:
         """Record that another engine replaces this one and its `to_async`: their breakers do not count any more."""

@@ -2,147 +2,137 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import methodcaller
-from typing import Any, Final
-
-from redis import Redis
+from typing import Any, TypeVar
 
 from ..partition_stats import Hour, merge_top
+from .commands import ShardCommands, fields_of
 from .packing import text_of
-from .protocol import CallEncoder
 
-#: Maximum number of commands in one pipeline.
-MAX_COMMANDS: Final = 1_000
+K = TypeVar("K")
 
-Run = Callable[[int, Callable[[Redis], Any]], Any]
+#: A command with a key for its reply.
+Keyed = tuple[K, tuple[Any, ...]]
 
 
 class RedisPartitions:
-    """Reads each shard. run: runs a command in a shard; raises EngineUnavailable if it cannot be reached."""
+    """Reads and deletes statistics. Its methods raise EngineUnavailable if a shard cannot be reached."""
 
-    def __init__(self, encoder: CallEncoder, run: Run) -> None:
-        self._encoder = encoder
-        self._run = run
+    def __init__(self, commands: ShardCommands) -> None:
+        self._commands = commands
 
     def now_us(self) -> int:
         """Return the time in microseconds by the clock of Redis; of several servers, the earliest.
 
         If calls send their time, it is the clock of this process.
         """
-        sent = self._encoder.time_to_send()
+        sent = self._commands.encoder.time_to_send()
         if sent is not None:
             return sent
-        times: list[tuple[int, int]] = [self._run(shard, methodcaller("time")) for shard in self._shards()]
+        run, shards = self._commands.run, self._commands.shards
+        times: list[tuple[int, int]] = [run(shard, methodcaller("time")) for shard in shards]
         return min(seconds * 1_000_000 + microseconds for seconds, microseconds in times)
 
     def hours(self) -> set[Hour]:
         """Return the hours and labels with data."""
-        found = (self._run(shard, self._members(shard, "hours")) for shard in self._shards())
-        return {(int(hour), label) for hour, _, label in (name.partition(":") for name in set(chain(*found)))}
+        names = (name.partition(":") for name in set(chain(*self._members("hours"))))
+        return {(int(hour), label) for hour, _, label in names}
 
     def count(self, groups: Sequence[tuple[str, Sequence[int]]]) -> list[int]:
         """Return for each group the number of different partitions under a label in some hours; to about 1 %."""
+
+        def commands(prefix: str) -> Iterator[Keyed[int]]:
+            for place, (label, hours) in enumerate(groups):
+                yield place, ("PFCOUNT", *(f"{prefix}unique:{hour}:{label}" for hour in hours))
+
         sums = [0] * len(groups)
-        for shard in self._shards():
-            commands = [
-                ("PFCOUNT", *(f"{self._prefix(shard)}unique:{hour}:{label}" for hour in hours))
-                for label, hours in groups
-            ]
-            for place, count in enumerate(self._all(shard, commands)):
-                sums[place] += count
+        for place, count in self._replies(commands):
+            sums[place] += count
         return sums
 
     def top_size(self, asked: Sequence[Hour]) -> list[int]:
         """Return for each hour how many counts `top_partitions` would read."""
+
+        def commands(prefix: str) -> Iterator[Keyed[int]]:
+            for place, each in enumerate(asked):
+                yield from ((place, ("ZCARD", key)) for key in _sets(prefix, each))
+
         sums = [0] * len(asked)
-        for shard in self._shards():
-            keys = [(place, key) for place, each in enumerate(asked) for _, key in self._sets(shard, each)]
-            counts = self._all(shard, [("ZCARD", key) for _, key in keys])
-            for (place, _), count in zip(keys, counts, strict=True):
-                sums[place] += count
+        for place, count in self._replies(commands):
+            sums[place] += count
         return sums
 
     def top_partitions(self, asked: Sequence[Hour], most: int) -> list[dict[str, tuple[int, int]]]:
         """Return the top partitions of these hours and rules, with estimates of their allowed and rejected requests."""
+
+        def commands(prefix: str) -> Iterator[Keyed[tuple[int, int]]]:
+            for place, each in enumerate(asked):
+                for side, key in enumerate(_sets(prefix, each)):
+                    yield (place, side), ("ZRANGE", key, 0, -1, "WITHSCORES")
+
         weights: list[dict[str, list[int]]] = [{} for _ in asked]
-        for shard in self._shards():
-            keys = [(place, side, key) for place, each in enumerate(asked) for side, key in self._sets(shard, each)]
-            commands = [("ZRANGE", key, 0, -1, "WITHSCORES") for _, _, key in keys]
-            for (place, side, _), found in zip(keys, self._all(shard, commands), strict=True):
-                for partition, weight in _pairs(found):
-                    weights[place].setdefault(text_of(partition), [0, 0])[side] += int(weight)
+        for (place, side), found in self._replies(commands):
+            for partition, weight in _pairs(found):
+                weights[place].setdefault(text_of(partition), [0, 0])[side] += int(weight)
         return [merge_top({whom: (pair[0], pair[1]) for whom, pair in each.items()}, most) for each in weights]
 
     def drop_top(self, asked: Sequence[Hour]) -> None:
         """Delete the top partitions of these hours and rules."""
-        for shard in self._shards():
-            self._all(shard, [("DEL", *(key for _, key in self._sets(shard, each))) for each in asked])
+        self._delete(lambda prefix: [("DEL", *_sets(prefix, each)) for each in asked])
 
     def drop_hours(self, hours: Iterable[Hour]) -> None:
         """Delete the partitions of these hours and labels."""
         names = [f"{hour}:{label}" for hour, label in hours]
-        for shard in self._shards():
-            prefix = self._prefix(shard)
-            gone = [("DEL", f"{prefix}unique:{name}") for name in names]
-            self._all(shard, [*gone, *(("SREM", f"{prefix}hours", name) for name in names)])
+        self._delete(lambda prefix: [("DEL", f"{prefix}unique:{name}") for name in names])
+        self._delete(lambda prefix: [("SREM", f"{prefix}hours", name) for name in names])
 
     def samples(self, before: int, most: int | None = None) -> dict[int, dict[tuple[str, str], int]]:
         """Return requests by label and partition for each minute before `before`. most: of the oldest minutes.
 
         A minute whose samples have expired has none.
         """
-        listed = [set(map(int, self._run(shard, self._members(shard, "sampled")))) for shard in self._shards()]
-        minutes = sorted(minute for minute in set(chain(*listed)) if minute < before)[:most]
+        listed = set(map(int, chain(*self._members("sampled"))))
+        minutes = sorted(minute for minute in listed if minute < before)[:most]
+
+        def commands(prefix: str) -> Iterator[Keyed[int]]:
+            yield from ((minute, ("HGETALL", f"{prefix}sample:{minute}")) for minute in minutes)
+
         samples: dict[int, dict[tuple[str, str], int]] = {minute: {} for minute in minutes}
-        for shard, known in zip(self._shards(), listed, strict=True):
-            here = [minute for minute in minutes if minute in known]
-            commands = [("HGETALL", f"{self._prefix(shard)}sample:{minute}") for minute in here]
-            for minute, found in zip(here, self._all(shard, commands), strict=True):
-                for field, count in found.items():
-                    label, _, partition = text_of(field).partition("\n")
-                    samples[minute][label, partition] = int(count)
+        for minute, found in self._replies(commands):
+            for field, count in fields_of(found).items():
+                label, _, partition = field.partition("\n")
+                samples[minute][label, partition] = int(count)
         return samples
 
     def drop_samples(self, minutes: Iterable[int]) -> None:
         """Delete the samples of these minutes."""
         minutes = list(minutes)
-        for shard in self._shards():
-            prefix = self._prefix(shard)
-            gone = [("DEL", f"{prefix}sample:{minute}") for minute in minutes]
-            self._all(shard, [*gone, *(("SREM", f"{prefix}sampled", minute) for minute in minutes)])
+        self._delete(lambda prefix: [("DEL", f"{prefix}sample:{minute}") for minute in minutes])
+        self._delete(lambda prefix: [("SREM", f"{prefix}sampled", minute) for minute in minutes])
 
-    def _shards(self) -> range:
-        return range(self._encoder.shards)
+    def _members(self, name: str) -> list[list[str]]:
+        """Return the members of a set, for each shard."""
+        found = self._replies(lambda prefix: [(None, ("SMEMBERS", f"{prefix}{name}"))])
+        return [[text_of(member) for member in members] for _, members in found]
 
-    def _prefix(self, shard: int) -> str:
-        return self._encoder._prefix(shard)
+    def _replies(self, commands: Callable[[str], Iterable[Keyed[K]]]) -> Iterator[tuple[K, Any]]:
+        """Yield the replies of all shards with their keys. commands: of a shard with this prefix of its names."""
+        for shard in self._commands.shards:
+            asked = list(commands(self._commands.key(shard, "")))
+            replies = self._commands.execute_slowly(shard, [words for _, words in asked])
+            yield from zip([key for key, _ in asked], replies, strict=True)
 
-    def _sets(self, shard: int, each: Hour) -> list[tuple[int, str]]:
-        """Return the two sorted sets of an hour and rule: allowed requests, and rejected ones."""
-        hour, rule = each
-        return [
-            (side, f"{self._prefix(shard)}{name}:{hour}:{rule}") for side, name in enumerate(("allowed", "rejected"))
-        ]
+    def _delete(self, commands: Callable[[str], list[tuple[Any, ...]]]) -> None:
+        for shard in self._commands.shards:
+            self._commands.execute_slowly(shard, commands(self._commands.key(shard, "")))
 
-    def _members(self, shard: int, name: str) -> Callable[[Redis], list[str]]:
-        return lambda client: [text_of(member) for member in client.smembers(f"{self._prefix(shard)}{name}")]
 
-    def _all(self, shard: int, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return the replies to these commands; they must be safe to repeat."""
-        replies: list[Any] = []
-        for place in range(0, len(commands), MAX_COMMANDS):
-            some = commands[place : place + MAX_COMMANDS]
-
-            def run(client: Redis, some: Sequence[tuple[Any, ...]] = some) -> list[Any]:
-                with client.pipeline(transaction=False) as pipeline:
-                    for command in some:
-                        pipeline.execute_command(*command)
-                    return pipeline.execute()
-
-            replies += self._run(shard, run)
-        return replies
+def _sets(prefix: str, hour_and_rule: Hour) -> list[str]:
+    """Return the two sorted sets of an hour and rule: allowed requests, and rejected ones."""
+    hour, rule = hour_and_rule
+    return [f"{prefix}{name}:{hour}:{rule}" for name in ("allowed", "rejected")]
 
 
 def _pairs(found: list[Any]) -> Iterable[tuple[str | bytes, Any]]:

@@ -92,15 +92,15 @@ class CallEncoder:
             return 0
         return crc32((charge.key if charge.partition is None else charge.partition).encode()) % self.shards
 
-    def _prefix(self, shard: int) -> str:
+    def prefix(self, shard: int) -> str:
         """What the keys of a shard begin with."""
         return self._prefixes[shard]
 
     def version_key(self, shard: int) -> str:
-        return f"{self._prefix(shard)}version"
+        return f"{self.prefix(shard)}version"
 
     def _name(self, charge: Charge) -> bytes:
-        return f"{self._prefix(self.shard_of(charge))}{charge.key}{charge.limit.tag}".encode()
+        return f"{self.prefix(self.shard_of(charge))}{charge.key}{charge.limit.tag}".encode()
 
     def stored_name(self, charge: Charge) -> str:
         """Return the name of the key that holds the counter of a charge."""

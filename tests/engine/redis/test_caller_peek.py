@@ -13,7 +13,7 @@ from django_ratelimiter.engine import Charge, Limit
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.memory import MemoryEngine
 from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
-from django_ratelimiter.engine.redis import refusals as redis_refusals
+from django_ratelimiter.engine.redis.commands import ShardCommands
 from django_ratelimiter.engine.redis.connections.transport import Transport
 from django_ratelimiter.engine.usage.refusals import Denial
 from django_ratelimiter.exceptions import EngineUnavailable
@@ -116,7 +116,7 @@ def test_refusals_that_come_too_late_are_read_without_a_deadline(
     assert not found.verdicts[0].allowed
     assert [each.times for each in found.refusals] == [1]
     assert found.denials == [DENIAL]
-    monkeypatch.setattr(redis_refusals, "execute", fails)
+    monkeypatch.setattr(ShardCommands, "execute_slowly", fails)
     found = engine.peek_at_caller(CHARGES[:1])
     assert (len(found.verdicts), found.refusals, found.denials) == (1, [], [])
 

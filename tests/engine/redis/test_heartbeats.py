@@ -9,6 +9,7 @@ import redis
 
 from django_ratelimiter.engine.base import Version
 from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
+from django_ratelimiter.engine.redis.commands import ShardCommands
 from django_ratelimiter.engine.redis.heartbeats import PERIOD, RedisHeartbeats
 from django_ratelimiter.engine.redis.protocol import CallEncoder
 from django_ratelimiter.exceptions import EngineUnavailable
@@ -49,7 +50,7 @@ def test_the_latest_word_of_each_process_is_read_for_a_while(redis_client: redis
 def test_a_clients_own_way_reads_the_same(redis_url: str, decodes: bool) -> None:
     with redis.Redis.from_url(redis_url, decode_responses=decodes) as client:
         engine = RedisEngine(client, namespace="test")
-        heartbeats = RedisHeartbeats(engine, lambda shard, command: command(client), None)
+        heartbeats = RedisHeartbeats(ShardCommands(engine, lambda shard, command: command(client)))
         heartbeats.write("a", "é")
         engine.publish(Version(7, 3))
         assert heartbeats.read() == engine.heartbeats.read() == ([Version(7, 3)], 0, {"a": "é"})
@@ -95,7 +96,7 @@ def test_a_node_that_is_away_costs_its_own_shards_alone(redis_client: redis.Redi
             raise EngineUnavailable("gone")
         return command(redis_client)
 
-    heartbeats = RedisHeartbeats(CallEncoder("test", shards=4), run, None, lambda shard: shard % 2)
+    heartbeats = RedisHeartbeats(ShardCommands(CallEncoder("test", shards=4), run, node_of=lambda shard: shard % 2))
     for process in "abcd":
         heartbeats.write(process, "x")
     found = heartbeats.read()

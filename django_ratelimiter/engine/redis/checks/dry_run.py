@@ -74,7 +74,7 @@ class _DryEngine(RedisEngine):
 
     def _collect(self, shard: int) -> None:
         later = (max(self._minutes) + 1) * MINUTE_US
-        prefix = self._prefix(shard)
+        prefix = self.prefix(shard)
         batches = self._run(shard, lambda client: close_minutes(client, prefix, shard, later))
         counts = [count for batch in batches for count in self.read_usage(batch)]
         if sum(count.allowed + count.rejected for count in counts) != 3:
@@ -83,7 +83,7 @@ class _DryEngine(RedisEngine):
             self.drop_usage(batch)
 
     def _delete(self, client: Redis, shard: int) -> None:
-        prefix, rule = self._prefix(shard), _LABEL.partition("|")[0]
+        prefix, rule = self.prefix(shard), _LABEL.partition("|")[0]
         names = [RECENT, "batches", "source", "hours", "sampled", f"held:{self._unique_id}"]
         names += [f"{charge.key}{charge.limit.tag}" for charge in _CHARGES]
         names += [f"{name}:{minute}" for name in ("usage", "sample") for minute in self._minutes]

@@ -39,7 +39,7 @@ class Handshake:
     def __init__(self, encoder: CallEncoder) -> None:
         shards = range(encoder.shards)
         self._versions = [encoder.version_key(shard) for shard in shards]
-        self._runs = [f"{encoder._prefix(shard)}run" for shard in shards]
+        self._runs = [f"{encoder.prefix(shard)}run" for shard in shards]
         at = encoder.time_to_send()
         self._probes = [
             encoder.encode(ScriptMode.CHECK, [_PROBE], (), None, at, (at or 0,), shard=shard) for shard in shards
