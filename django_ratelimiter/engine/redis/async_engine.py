@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis as AsyncRedis
 from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.cluster import RedisCluster
 
+from .. import usage
 from ..base import Charge, Verdict, Version, leases
 from ..coroutines import shielded
 from ..usage.refusals import Refusal, latest
@@ -59,7 +61,24 @@ class AsyncRedisEngine(RedisCore):
             self._cluster = AsyncClusterTransport(threads, max_connections)
             self._coordinate(threads.is_down)
 
-    check = RedisCore._check
+    async def check(
+        self,
+        charges: Iterable[Charge],
+        *,
+        version: int | Version | None = None,
+        refund_if_denied: Iterable[Verdict] = (),
+        now_us: int | None = None,
+        refused: bool = False,
+        counts: usage.UsageCarry | None = None,
+    ) -> Sequence[Verdict]:
+        """Decide and charge, all or nothing; see RedisEngine."""
+        special = now_us is not None or refund_if_denied or refused or counts
+        if special or (packed := self.encode_filled(charges, version)) is None:
+            return await self._decide(charges, refund_if_denied, version, now_us, refused, counts)
+        began, reply = monotonic(), await self._transport.call(packed[0])
+        if (verdicts := self._read(packed, reply)) is not None:
+            return verdicts
+        return await self._check_again(charges, version, began)
 
     async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts that `check` would give now. Nothing is charged or counted."""

@@ -24,6 +24,7 @@ from .protocol import (
     COUNTING,
     OUT_OF_TIME,
     CallEncoder,
+    FilledCall,
     ScriptMode,
     decode,
     decode_check,
@@ -66,33 +67,9 @@ class RedisCore(CallEncoder, ABC):
     def _deadline_from_now(self) -> float | None:
         return None if self._deadline is None else monotonic() + self._deadline
 
-    async def _check(
-        self,
-        charges: Iterable[Charge],
-        *,
-        version: int | Version | None = None,
-        refund_if_denied: Iterable[Verdict] = (),
-        now_us: int | None = None,
-        refused: bool = False,
-        counts: usage.UsageCarry | None = None,
-    ) -> Sequence[Verdict]:
-        """Decide and charge, all or nothing. Raises StaleRules if `version` is older than the current one.
-
-        refused: the call is rejected already: its charges are handled as if one more charge had rejected it.
-        counts: usage that this process has kept; it is added once, even if the same id is sent several times.
-        """
-        filled, carried = (charges.filled, charges.carried) if type(charges) is FilledCarry else (charges, ())
-        packed: tuple[bytes, bool] | None = None
-        if now_us is None and not (refund_if_denied or refused or counts):
-            if type(filled) is FilledCharges:
-                packed = self.encode_filled(filled, version, carried)
-            elif (plain := self.encode_plain(charges := list(charges), version)) is not None:
-                return await self._check_plain(charges, version, *plain)
-        if packed is None or type(filled) is not FilledCharges:
-            asked = charges if type(charges) is FilledCharges else list(charges)
-            return await self._decide(asked, refund_if_denied, version, now_us, refused, counts)
-        call, has_new = packed
-        began, reply = monotonic(), await self._send(0, call)
+    def _read(self, packed: FilledCall, reply: list[int]) -> FilledVerdicts | None:
+        """Return the verdicts in the reply to a filled call; `None` = it must be repeated by `_check_again`."""
+        _, has_new, filled = packed
         try:
             if reply[0] >= 0:
                 verdicts = FilledVerdicts(filled, reply)
@@ -100,8 +77,14 @@ class RedisCore(CallEncoder, ABC):
                     self._partition_tracker.acknowledge_new(filled, reply[0])
                 return verdicts
             self.decode_retry(reply, None)
+            return None
         except NOT_A_REPLY as error:
             raise self._no_reply(reply) from error
+
+    async def _check_again(
+        self, charges: Iterable[Charge], version: int | Version | None, began: float
+    ) -> list[Verdict]:
+        """Repeat a filled call. began: monotonic seconds, when it was sent."""
         asked = charges if type(charges) is FilledCharges else list(charges)
         deadline_at = self._deadline and began + self._deadline
         return await self._call(ScriptMode.CHECK, asked, (), version, None, deadline_at=deadline_at)
@@ -128,19 +111,24 @@ class RedisCore(CallEncoder, ABC):
 
     async def _decide(
         self,
-        charges: Sequence[Charge],
+        charges: Iterable[Charge],
         refund_if_denied: Iterable[Verdict],
         version: int | Version | None,
         now_us: int | None,
         refused: bool,
         counts: usage.UsageCarry | None,
-    ) -> list[Verdict]:
+    ) -> Sequence[Verdict]:
+        """Check charges of any kind."""
+        asked = charges if type(charges) is FilledCharges else list(charges)
+        is_plain = type(charges) not in (FilledCharges, FilledCarry) and now_us is None
+        if is_plain and not (refund_if_denied or refused or counts) and (plain := self.encode_plain(asked, version)):
+            return await self._check_plain(asked, version, *plain)
         receipts = receipts_of(refund_if_denied)
         mode = ScriptMode.REFUSED if refused else ScriptMode.CHECK
         if self._coordinator:
-            call = ShardCall(0, mode, charges, receipts, version, now_us, counts)
+            call = ShardCall(0, mode, asked, receipts, version, now_us, counts)
             return await self._coordinator.check(call, self._deadline_from_now())
-        verdicts = await self._call(mode, charges, receipts, version, now_us, counts)
+        verdicts = await self._call(mode, asked, receipts, version, now_us, counts)
         mark_refunded_if_denied(receipts, verdicts, refused=refused)
         return verdicts
 

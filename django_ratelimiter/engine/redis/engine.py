@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from operator import methodcaller
+from time import monotonic
 from typing import Any, Final, TypeVar
 
 from redis import Redis
@@ -119,16 +120,13 @@ class RedisEngine(RedisCore):
         refused: the call is rejected already: its charges are handled as if one more charge had rejected it.
         counts: usage that this process has kept; it is added once, even if the same id is sent several times.
         """
-        return run_sync(
-            self._check(
-                charges,
-                version=version,
-                refund_if_denied=refund_if_denied,
-                now_us=now_us,
-                refused=refused,
-                counts=counts,
-            )
-        )
+        special = now_us is not None or refund_if_denied or refused or counts
+        if special or (packed := self.encode_filled(charges, version)) is None:
+            return run_sync(self._decide(charges, refund_if_denied, version, now_us, refused, counts))
+        began, reply = monotonic(), self._transport.call(packed[0])
+        if (verdicts := self._read(packed, reply)) is not None:
+            return verdicts
+        return run_sync(self._check_again(charges, version, began))
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts that `check` would give now. Nothing is charged or counted."""

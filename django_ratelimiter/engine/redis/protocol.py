@@ -13,7 +13,7 @@ from .. import usage
 from ..base import Charge, Verdict, Version, WrongServer, as_version
 from ..limits import check_time
 from ..partition_stats import MINUTE_US
-from ..templates import FilledCharges, states_of, verdicts_from, verdicts_of_passed
+from ..templates import FilledCarry, FilledCharges, states_of, verdicts_from, verdicts_of_passed
 from .formats import CallFormats, ChargeFormats
 from .packing import (
     COST_ONE,
@@ -60,6 +60,10 @@ MAX_CACHED_HEADS: Final = 5_000
 
 #: The modes in which a decision is counted.
 COUNTING: Final = (ScriptMode.CHECK, ScriptMode.REFUSED)
+
+
+#: A call as it is sent; whether it has notes of new partitions, so that `acknowledge_new` must follow; and its charges.
+FilledCall = tuple[bytes, bool, FilledCharges]
 
 
 class CallEncoder:
@@ -164,20 +168,16 @@ class CallEncoder:
             return self._call_of(shard, names, words, minute, keys, more_of(notes, counts))
         return self._call_of(shard, names, words, minute)
 
-    def encode_filled(
-        self, charges: FilledCharges, version: int | Version | None, carried: tuple[int, ...] = ()
-    ) -> tuple[bytes, bool] | None:
-        """Return the call that checks filled charges, and whether it has notes of new partitions.
-
-        If it has, call `acknowledge_new` of the tracker after the reply. `None` = it must be packed by `encode`.
-        carried: units, of each charge; empty = none.
-        """
-        if not self._fills or not charges.template.is_fixed:
+    def encode_filled(self, charges: Iterable[Charge], version: int | Version | None) -> FilledCall | None:
+        """Return the call that checks filled charges, and nothing else; `None` = it must be packed by `encode`."""
+        filled, carried = (charges.filled, charges.carried) if type(charges) is FilledCarry else (charges, ())
+        if type(filled) is not FilledCharges or not self._fills or not filled.template.is_fixed:
             return None
         at_us = time.time_ns() // 1_000 + self._clock_ahead
-        kind = self._partition_tracker.kind_of(charges, at_us)
-        call = kind and self._formats.fill(charges, version, at_us // MINUTE_US, kind, carried)
-        return (call, kind[2] != 0) if call and kind else None
+        kind = self._partition_tracker.kind_of(filled, at_us)
+        if kind is None or (call := self._formats.fill(filled, version, at_us // MINUTE_US, kind, carried)) is None:
+            return None
+        return call, kind[2] != 0, filled
 
     def encode_plain(
         self, charges: Sequence[Charge], version: int | Version | None
