@@ -21,10 +21,7 @@ from django.utils import translation
 from django.utils.translation.template import templatize
 
 import django_ratelimiter
-from django_ratelimiter.engine import Limit
 from django_ratelimiter.headers import refusal
-from django_ratelimiter.rules.formatting import limit_in_words
-from django_ratelimiter.rules.ruleset import LimitRecord
 from django_ratelimiter.testing import RulesInForce, assert_limited
 
 from .headers.test_fields import DENIED, NEVER, decision, results
@@ -177,14 +174,6 @@ def test_spaces_at_the_ends_are_those_of_the_english(language: str) -> None:
             assert (form[0].isspace(), form[-1].isspace()) == (entry.text[0].isspace(), entry.text[-1].isspace()), form
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_commands_can_be_pasted(language: str) -> None:
-    """Quotation marks of a command are those that a shell reads."""
-    for entry in entries(language):
-        for form in (entry.text, *entry.forms):
-            assert not re.search('pip install +[^"a-z]', form), form
-
-
 #: Words with two meanings: the English, the context of one of them, and a language that has two words for it.
 TWO_MEANINGS: Final = [
     ("none", "tier", "de"),
@@ -234,35 +223,6 @@ def test_the_compiled_catalog_is_that_of_the_source(language: str) -> None:
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_page_names_the_language(language: str) -> None:
     assert f"`{language}`" in PAGE.read_text("utf-8")
-
-
-@pytest.mark.parametrize(
-    ("wait", "says"),
-    [
-        (1.0, "in 1 Sekunde erneut"),
-        (90.0, "in 90 Sekunden erneut"),
-        (300.0, "in 5 Minuten erneut"),
-        (86_400.0, "in 24 Stunden erneut"),
-        (864_000.0, "in 10 Tagen erneut"),
-    ],
-)
-def test_a_wait(wait: float, says: str) -> None:
-    with translation.override("de"):
-        page = refusal(get("text/html"), decision(results((False, 0, wait, wait)))).content.decode()
-    assert says in page
-
-
-@pytest.mark.parametrize(
-    ("limit", "says"),
-    [
-        (Limit(1_000, 60, burst=2_000, algorithm="token_bucket"), "1.000 pro Minute, Token-Bucket, Burst 2.000"),
-        (Limit(5, 0.25), "5 pro 0,25 Sekunden, gleitendes Fenster"),
-        (Limit(5, 7_200, algorithm="concurrency"), "5 zugleich, jede für höchstens 2 Stunden"),
-    ],
-)
-def test_a_limit(limit: Limit, says: str) -> None:
-    with translation.override("de"):
-        assert limit_in_words(LimitRecord(limit)) == says
 
 
 def test_what_never_passes_and_what_cannot_be_checked() -> None:

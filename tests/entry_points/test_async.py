@@ -17,7 +17,7 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncClient, Client, RequestFactory, modify_settings, override_settings
+from django.test import AsyncClient, Client, RequestFactory, modify_settings
 from django.utils.functional import SimpleLazyObject
 
 from django_ratelimiter import backend, headers, limiter, middleware
@@ -31,7 +31,6 @@ from django_ratelimiter.models import Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
 
-from ..limiter.test_limiter import Broken
 from .conftest import Clock, MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
@@ -231,24 +230,6 @@ def test_check_says_so_as_well_where_the_user_has_to_be_read(make_rule: MakeRule
         async_to_sync(ask)()
 
 
-@pytest.mark.parametrize("policy", ["open", "local", "closed"])
-def test_while_redis_is_away_policies_decide_without_blocking(
-    make_rule: MakeRule, redis_server: Any, policy: str, settings: Any
-) -> None:
-    server = redis_server()
-    settings.CACHES = {**settings.CACHES, "ratelimit": {**settings.CACHES["ratelimit"], "LOCATION": server.url}}
-    make_rule("all", quota=4, failure_policy=policy)
-    assert async_to_sync(limiter.acheck)(RequestFactory().get("/")).allowed
-    server.kill()
-    decisions = [async_to_sync(limiter.acheck)(RequestFactory().get("/")) for _ in range(3)]
-    assert all(decision.degraded for decision in decisions)
-    assert [decision.allowed for decision in decisions] == {
-        "open": [True] * 3,
-        "local": [True, True, False],
-        "closed": [False] * 3,
-    }[policy]
-
-
 def test_a_lease_taken_while_the_task_is_cancelled_ends_at_once(
     make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,31 +305,6 @@ def test_it_is_of_the_kind_of_what_it_wraps() -> None:
     for wrapped in (native, HttpResponse):
         made = RateLimitMiddleware(wrapped)  # type: ignore[arg-type]
         assert iscoroutinefunction(made) is iscoroutinefunction(made.process_view) is (wrapped is native)
-
-
-def test_acheck_decides_as_check_does(make_rule: MakeRule, clock: Clock) -> None:
-    make_rule("mail", quota=5, scope="mail")
-    request = RequestFactory().get("/")
-    decision = async_to_sync(limiter.acheck)(request, scope="mail", cost=5)
-    assert decision.allowed
-    assert decision is request.ratelimit  # type: ignore[attr-defined]
-    assert not limiter.check(RequestFactory().get("/"), scope="mail").allowed
-
-
-@override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "ENABLED": False})
-def test_switched_off_nothing_is_decided(get: Any, make_rule: MakeRule) -> None:
-    make_rule("all", quota=1)
-    assert [get("/native/").status_code for _ in range(2)] == [200, 200]
-
-
-@pytest.mark.parametrize(("policy", "status"), [("open", 200), ("closed", 503)])
-def test_without_the_engine_failure_policies_decide(
-    get: Any, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch, policy: str, status: int
-) -> None:
-    make_rule("all", quota=1, failure_policy=policy)
-    assert backend.get_engine()
-    monkeypatch.setattr(backend, "_engine", Broken())
-    assert [get("/native/").status_code for _ in range(2)] == [status, status]
 
 
 def test_event_loops_that_have_ended_leave_no_lock_behind() -> None:
