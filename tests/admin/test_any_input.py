@@ -23,8 +23,8 @@ from django.test import Client
 from django.urls import reverse
 
 from django_ratelimiter.api.urls import urlpatterns
+from django_ratelimiter.rules.files.faults import WrongFile
 from django_ratelimiter.rules.files.reading import read
-from django_ratelimiter.rules.files.text.faults import WrongFile
 from tests.admin_pages import Page, fill, pages
 
 from .pages import ADD_RULE, rule_form, shown

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from ...models import AccessEntry, Rule, RuleLimit
 from ...models.validation import METHODS
 from ..stored.history.snapshots import limit_columns, rule_columns, tier_columns
-from .text.faults import did_you_mean
+from .faults import did_you_mean
 from .text.nodes import Node, exact
 
 #: The version of the format. A file may leave it out.

@@ -21,8 +21,8 @@ from ..stored.history.log import first_generations
 from ..stored.history.plan import needed_tiers, rule_again
 from ..stored.history.snapshots import Data, Snapshot, by_slug, changed_pairs, normal_rule, normal_tier, pairs
 from .access import AccessChange, AccessPlan, plan_access
+from .faults import Fault, Place, WrongFile
 from .reading import RulesFile
-from .text.faults import Fault, Place, WrongFile
 
 #: The owners whose rules are deleted when they are missing in the file.
 _FILES: Final = (Rule.Owner.FILE.value, Rule.Owner.UNLOCKED.value)

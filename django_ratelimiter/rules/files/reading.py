@@ -24,9 +24,9 @@ from ...values.bounds import MAX_LISTED
 from ...values.partitions import IDENTITIES, NAMED
 from ..routes import NO_SUCH_SCOPE, unknown_names, views
 from ..ruleset import RuleSet
+from .faults import Fault, Faults, Place, TooManyFaults, WrongFile, did_you_mean
 from .fields import EXPORTED_PATTERN, SECTIONS, VERSION, access_fields, shown
 from .rows import Entries, RowReader
-from .text.faults import Fault, Faults, Place, TooManyFaults, WrongFile, did_you_mean
 from .text.nodes import MAX_NODES, Node, Pairs, tree_of_json
 from .text.yaml import tree_of_yaml
 

@@ -14,8 +14,8 @@ from ...usage.times import aware, stored
 from ...values.bounds import MAX_LIMITS
 from ..ruleset import rule_from
 from ..stored.compiler import rule_data, tier_data
+from .faults import Fault, Faults, Place, TooManyFaults, did_you_mean
 from .fields import FileField, access_fields, limit_fields, rule_fields, shown, tier_fields
-from .text.faults import Fault, Faults, Place, TooManyFaults, did_you_mean
 from .text.nodes import Node, Pairs
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from django.utils.translation import gettext as _
 
-from .faults import Fault, Place, WrongFile
+from ..faults import Fault, Place, WrongFile
 
 #: Maximum number of values. In YAML a short text with references can contain very many.
 MAX_NODES: Final = 200_000

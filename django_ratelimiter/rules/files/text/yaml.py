@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.utils.translation import gettext as _
 
 from ....values.terminal import on_terminal, visible
-from .faults import Fault, Place, WrongFile
+from ..faults import Fault, Place, WrongFile
 from .nodes import MAX_DEPTH, MAX_DIGITS, MAX_NODES, Node, Pairs, checked, exact, too_large
 
 _TAG: Final = "tag:yaml.org,2002:"

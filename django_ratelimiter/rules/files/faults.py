@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 from django.utils.translation import gettext as _
 
-from ....values.bounds import MAX_LISTED, closest
-from ....values.terminal import visible
-from ...formatting import listed
+from ...values.bounds import MAX_LISTED, closest
+from ...values.terminal import visible
+from ..formatting import listed
 
 #: Maximum length of an error, which repeats words of the file.
 _MAX_TEXT: Final = 500
