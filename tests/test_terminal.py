@@ -20,7 +20,7 @@ from django_ratelimiter.management.commands.ratelimit import Command
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.files.reading import read
-from django_ratelimiter.rules.files.text.yaml import yaml_of
+from django_ratelimiter.rules.files.writing import yaml_of
 from django_ratelimiter.values.terminal import on_terminal, visible
 
 EVIL: Final = "a\x1b[2J\x9b1m\r\n::add-mask::a\n##[group]a\u2028\u202eb"

@@ -21,11 +21,11 @@ from ..rules import cache
 from ..rules.files.access import access_rows
 from ..rules.files.adopt.text import adopt, text_of
 from ..rules.files.applying import NotApplied, WouldUndo, apply_file
+from ..rules.files.documents import YamlMissing
 from ..rules.files.faults import WrongFile
 from ..rules.files.planning import FilePlan, plan_file
 from ..rules.files.reading import RulesFile, load
 from ..rules.files.schema import schema
-from ..rules.files.text.yaml import YamlMissing
 from ..rules.files.words import data_of, drift_of, lines_of
 from ..rules.files.writing import text_of_database
 from ..rules.stored import storage

@@ -77,7 +77,7 @@ def test_rules_that_cannot_be_read_are_named(
     for module in [name for name in sys.modules if name.startswith("ruamel.yaml.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "ruamel.yaml", None)
-    with pytest.raises(CommandError, match="YAML needs the extra"):
+    with pytest.raises(CommandError, match="Rules files need the extra"):
         replayed("--rules", str(tmp_path / "wrong.yaml"))
 
 

@@ -18,10 +18,10 @@ from django.utils.translation import gettext_lazy
 
 from ...models import AccessEntry
 from ...rules.files.applying import NotApplied, apply_file
+from ...rules.files.documents import YamlMissing
 from ...rules.files.faults import Fault, WrongFile
 from ...rules.files.planning import FilePlan, plan_file
 from ...rules.files.reading import FileBounds, RulesFile, read
-from ...rules.files.text.yaml import YamlMissing
 from ...rules.files.words import summary_of
 from ...rules.files.writing import text_of_database
 from ...rules.stored.storage import primary, snapshots

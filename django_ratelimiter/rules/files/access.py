@@ -14,7 +14,8 @@ from django.utils.translation import ngettext
 from ...identity import digest
 from ...models import AccessEntry
 from ..stored.history.changes import NOTHING, FieldChange
-from .reading import AccessRow, RulesFile
+from .reading import RulesFile
+from .rows import AccessRow
 
 
 class AccessChange(NamedTuple):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
 
 from django.utils.translation import gettext as _
 
@@ -64,3 +65,16 @@ def did_you_mean(word: object, known: Iterable[object]) -> str:
     if close := closest(str(word), names):
         return _("Did you mean %(name)s?") % {"name": close}
     return _("Choose from %(names)s.") % {"names": listed(names)} if names else ""
+
+
+def shown(value: Any) -> str:
+    """Return an invalid value as shown in a message."""
+    if value is None:
+        return _("nothing")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f"“{value[:60]}”"
+    if isinstance(value, int | Decimal):
+        return str(value)
+    return _("a list") if isinstance(value, list) else _("a group of fields")

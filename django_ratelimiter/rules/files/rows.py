@@ -2,228 +2,228 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, NamedTuple, TypeVar
 
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
-from django.db.models import Model
+from django.db import models as fields
 from django.utils.translation import gettext as _
 
+from ...conf import settings
 from ...models import AccessEntry, Rule, RuleLimit, Tier
-from ...usage.times import aware, stored
-from ...values.bounds import MAX_LIMITS
+from ...values.bounds import MAX_LISTED
+from ...values.partitions import IDENTITIES, NAMED
+from ..routes import NO_SUCH_SCOPE, unknown_names, views
 from ..ruleset import rule_from
 from ..stored.compiler import rule_data, tier_data
-from .faults import Fault, Faults, Place, TooManyFaults, did_you_mean
-from .fields import FileField, access_fields, limit_fields, rule_fields, shown, tier_fields
-from .text.nodes import Node, Pairs
+from .documents import Document, Path
+from .faults import Fault, Faults, Place, did_you_mean, shown
+from .schema import Columns, access_fields, default_of, limit_fields, rule_fields, tier_fields
+from .validating import faults_of, moment
+
+Row = TypeVar("Row", Tier, Rule, RuleLimit, AccessEntry)
 
 
-class KeyedNode(NamedTuple):
-    """A key with its value."""
+class AccessRow(NamedTuple):
+    """An access entry of a file. value: empty = the file has only its digest."""
 
-    key: Node
-    node: Node
-
-
-Entries = Mapping[str, KeyedNode]
+    action: str
+    kind: str
+    value: str
+    expires_at: datetime | None
+    reason: str
+    digest: str
+    place: Place
 
 
 class RowReader:
-    """The tiers, rules and access entries that were read. Errors are added to the given list.
+    """Reads the rows of a document. After an error it continues, to report all errors."""
 
-    most: the maximum number of rows, including limits.
-    """
-
-    def __init__(self, faults: Faults, most: int) -> None:
-        self._faults, self._most, self._count = faults, most, 0
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self.faults = Faults()
+        #: Values with an error by the schema, and what contains them.
+        self._wrong: set[Path] = set()
         self._tiers: dict[str, Tier] = {}
-        self._default_places: dict[str, tuple[str, Place]] = {}
+        self._default_tiers: dict[str, str] = {}
+        #: Tiers and rules as in a snapshot, and access entries.
         self.tiers: list[dict[str, Any]] = []
         self.rules: list[dict[str, Any]] = []
-        self.places: dict[tuple[str, str], Place] = {}
-        self._tier_fields, self._rule_fields = tier_fields(), rule_fields()
-        self._limit_fields, self._access_fields = limit_fields(), access_fields()
+        self.access: list[AccessRow] = []
+        #: Errors by the slug of a rule that names a view or an identity that the project does not have.
+        self.doubts: dict[str, list[Fault]] = {}
+        #: What may be right.
+        self.warnings: list[Fault] = []
 
-    def entries(self, node: Node, known: Sequence[str] | None, what: str) -> dict[str, KeyedNode]:
-        """Return the values of a mapping by key. known: the allowed keys; `None` = slugs."""
-        if not isinstance(node.value, Pairs):
-            self._fault(node, _("Must be %(kind)s, not %(value)s.") % {"kind": what, "value": shown(node.value)})
-            return {}
-        found: dict[str, KeyedNode] = {}
-        for key, value in node.value.pairs:
-            name = key.value
-            if not isinstance(name, str) and known is None and not isinstance(name, int):
-                self._fault(key, _("A slug is a text."))
-                continue
-            name = str(name)
-            if known is not None and name not in known:
-                self._fault(key, self._unknown(name, known, what))
-            elif name in found:
-                text = _("%(word)s is here twice: also in line %(line)s. Keep one of them.")
-                self._fault(key, text % {"word": shown(name), "line": found[name].key.place.line})
-            else:
-                found[name] = KeyedNode(key, value)
-        return found
+    def read(self) -> None:
+        """Read all rows. Raises TooManyFaults, and YamlMissing."""
+        for fault in self._document.faults:
+            self.faults.append(fault)
+        for path, fault in faults_of(self._document):
+            self._wrong.update(path[:length] for length in range(len(path) + 1))
+            self.faults.append(fault)
+        for slug, data in self._section("tiers"):
+            self._read_tier(slug, data)
+        for slug, data in self._section("rules"):
+            self._read_rule(slug, data)
+        seen: dict[tuple[str, str], Place] = {}
+        for number, data in enumerate(_entries(self._document.data, "access", list)):
+            if isinstance(data, dict):
+                self._read_access(("access", number), data, seen)
 
-    def _unknown(self, name: str, known: Sequence[str], what: str) -> str:
-        text = _("%(word)s is not a field of %(what)s.") % {"word": shown(name), "what": what}
-        if name in self._limit_fields and "limits" in known:
-            return f"{text} {_('This field belongs in one of the “limits” of the rule.')}"
-        return f"{text} {did_you_mean(name, known)}"
+    def _section(self, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        for slug, data in _entries(self._document.data, name, dict).items():
+            yield slug, data if isinstance(data, dict) else {}
 
-    def read_tier(self, slug: str, entry: KeyedNode) -> None:
-        """Read a tier."""
-        self._count_row(entry.key)
-        found = self._fields_of(entry, self._tier_fields, _("a tier"))
-        tier = Tier(slug=slug, **self._values(found, self._tier_fields, slug))
-        self.places["tier", slug] = entry.key.place
+    def _read_tier(self, slug: str, data: dict[str, Any]) -> None:
+        path = ("tiers", slug)
+        tier = self._filled(Tier, tier_fields(), path, data, slug=slug)
         self._tiers[slug] = tier
-        if self._is_clean(tier, found, entry.key):
-            self.tiers.append({**tier_data(tier), "default_for": str(tier.default_for)})
-        if "default_for" in found:
-            self._default_places[slug] = str(tier.default_for), found["default_for"].node.place
+        if self._is_clean(tier, path):
+            self.tiers.append(tier_data(tier))
+        other = self._default_tiers.setdefault(tier.default_for, slug)
+        if other != slug and tier.default_for != Tier.DefaultFor.NONE:
+            text = _("The tier %(other)s is already the default for %(kind)s callers. Only one tier can be.")
+            self._fault((*path, "default_for"), text % {"other": other, "kind": tier.default_for})
 
-    def check_defaults(self) -> None:
-        """Add an error if two tiers are the default for the same callers."""
-        seen: dict[str, str] = {}
-        for slug, (kind, place) in self._default_places.items():
-            if kind in seen and kind != "none":
-                text = _("The tier %(other)s is already the default for %(kind)s callers. Only one tier can be.")
-                self._faults.append(Fault(place, text % {"other": seen[kind], "kind": kind}))
-            seen.setdefault(kind, slug)
-
-    def read_rule(self, slug: str, entry: KeyedNode) -> tuple[Rule, Entries, Node] | None:
-        """Read a rule with its limits. Return it, its fields and its key; `None` = it has an error."""
-        self._count_row(entry.key)
-        faults = len(self._faults)
-        found = self._fields_of(entry, {**self._rule_fields, "limits": None}, _("a rule"))
-        rule = Rule(slug=slug, **self._values(found, self._rule_fields, slug))
-        self.places["rule", slug] = entry.key.place
-        self._is_clean(rule, found, entry.key)
-        limits = self._limits(rule, found["limits"].node) if "limits" in found else []
-        if len(self._faults) > faults:
-            return None
-        data = rule_data(rule, limits)
+    def _read_rule(self, slug: str, data: dict[str, Any]) -> None:
+        path, faults = ("rules", slug), len(self.faults)
+        rule = self._filled(Rule, rule_fields(), path, data, slug=slug)
+        self._is_clean(rule, path)
+        limits = [*self._limits(rule, (*path, "limits"), _entries(data, "limits", list))]
+        if path in self._wrong or len(self.faults) > faults:
+            return
+        row = rule_data(rule, limits)
         try:
-            rule_from(data)
+            rule_from(row)
         except ValueError as error:
-            field, _colon, _text = str(error).partition(": ")
-            self._fault(found[field].node if field in found else entry.key, str(error))
-            return None
-        self.rules.append(data)
-        return rule, found, entry.key
+            self._fault((*path, str(error).partition(": ")[0]), str(error))
+            return
+        self.rules.append(row)
+        self._check_views(rule, path)
+        self._check_identities(rule, path)
+        if not limits:
+            no_limits = _("This rule has no limits, so it applies to nobody yet.")
+            self.warnings.append(Fault(self._document.keys[path], no_limits))
 
-    def read_access(self, node: Node, found: Entries) -> dict[str, Any] | None:
-        """Read an access entry; `None` = it has an error. It has a value, or the digest of one."""
-        self._count_row(node)
-        faults = len(self._faults)
-        values = self._values(found, self._access_fields, "")
-        digest = values.pop("digest")
-        entry = AccessEntry(**values)
-        if entry.expires_at is not None:
-            try:
-                entry.expires_at = stored(aware(entry.expires_at))
-            except OverflowError:  # in UTC it would be before the year 1, or after 9999
-                self._fault(found["expires_at"].node, "expires_at: " + _("This date cannot be stored."))
-        if bool(digest) == bool(entry.value):
-            self._fault(node, _("An access entry needs a “value”, or a “digest” instead of a value."))
-        elif "kind" not in found:
-            self._fault(node, _("“%(name)s” is missing.") % {"name": "kind"})
-        elif len(self._faults) == faults and not digest:
-            self._is_clean(entry, found, node)
-        if len(self._faults) > faults:
-            return None
-        return {name: getattr(entry, name) for name in values} | {"digest": digest}
-
-    def _limits(self, rule: Rule, node: Node) -> list[RuleLimit]:
-        if not isinstance(node.value, list):
-            text = _("Must be %(kind)s, not %(value)s.")
-            self._fault(node, text % {"kind": _("a list of limits"), "value": shown(node.value)})
-            return []
-        limits: list[RuleLimit] = []
-        if len(node.value) > MAX_LIMITS:
-            self._fault(node, _("A rule has at most %(count)d limits.") % {"count": MAX_LIMITS})
-            return []
+    def _limits(self, rule: Rule, path: Path, entries: list[Any]) -> Iterator[RuleLimit]:
         seen: dict[Any, int] = {}
-        for each in node.value:
-            faults = len(self._faults)
-            limit = self._limit(rule, each)
-            if limit is None or len(self._faults) > faults:
+        for number, data in enumerate(entries):
+            where = (*path, number)
+            limit = self._limit(rule, where, data) if isinstance(data, dict) else None
+            if limit is None:
                 continue
-            engine = limit.to_limit()
+            engine, line = limit.to_limit(), self._document.places[where].line
             key = limit.tier and limit.tier.slug, engine and engine.tag
             if key in seen:
                 text = _(
                     "This tier already has a limit that counts in the same way, in line %(line)s. Keep one of them."
                 )
-                self._fault(each, text % {"line": seen[key]})
-            seen.setdefault(key, each.place.line)
-            limits.append(limit)
-        return limits
+                self._fault(where, text % {"line": seen[key]})
+            seen.setdefault(key, line)
+            yield limit
 
-    def _limit(self, rule: Rule, node: Node) -> RuleLimit | None:
-        if not isinstance(node.value, Pairs):
-            self._fault(node, _("A limit is a group of fields, such as “quota: 100” and “window_seconds: 60”."))
-            return None
-        self._count_row(node)
-        found = self.entries(node, tuple(self._limit_fields), _("a limit"))
-        values = self._values(found, self._limit_fields, "")
-        slug = values.pop("tier")
+    def _limit(self, rule: Rule, path: Path, data: dict[str, Any]) -> RuleLimit | None:
+        """Return a limit; `None` = it has an error."""
+        faults, slug = len(self.faults), None if (*path, "tier") in self._wrong else data.get("tier")
         if slug is not None and slug not in self._tiers:
             text = _("There is no tier %(tier)s in this file.") % {"tier": shown(slug)}
-            self._fault(found["tier"].node, f"{text} {did_you_mean(slug, self._tiers)}".strip())
-        limit = RuleLimit(rule=rule, tier=self._tiers.get(slug), **values)
-        self._is_clean(limit, found, node, without={"rule", "tier"})
-        return limit
+            self._fault((*path, "tier"), f"{text} {did_you_mean(slug, self._tiers)}".strip())
+        columns = {name: column for name, column in limit_fields().items() if name != "tier"}
+        limit = self._filled(RuleLimit, columns, path, data, rule=rule, tier=self._tiers.get(slug or ""))
+        self._is_clean(limit, path, "rule", "tier")
+        return None if path in self._wrong or len(self.faults) > faults else limit
 
-    def _count_row(self, node: Node) -> None:
-        self._count += 1
-        if self._count > self._most:
-            text = _(
-                "There are more than %(count)d tiers, rules, limits and access entries. Apply such a file with "
-                "`manage.py ratelimit apply`."
-            )
-            self._fault(node, text % {"count": self._most})
-            raise TooManyFaults
+    def _read_access(self, path: Path, data: dict[str, Any], seen: dict[tuple[str, str], Place]) -> None:
+        """Read an access entry. It has a value, or the digest of one."""
+        entry, digest = self._filled(AccessEntry, access_fields(), path, data), data.get("digest", "")
+        if path in self._wrong or not (digest or self._is_clean(entry, path)):
+            return
+        place, key = self._document.places[path], (entry.kind, entry.value or digest)
+        if key in seen:
+            text = _("This caller already has an entry, in line %(line)s.")
+            self._fault(path, text % {"line": seen[key].line})
+        seen.setdefault(key, place)
+        self.access.append(
+            AccessRow(**{name: getattr(entry, name) for name in access_fields()}, digest=digest, place=place)
+        )
 
-    def _fields_of(self, entry: KeyedNode, known: Mapping[str, Any], what: str) -> dict[str, KeyedNode]:
-        if entry.node.value is None:
-            return {}
-        return self.entries(entry.node, tuple(known), what)
+    def _filled(self, model: type[Row], columns: Columns, path: Path, data: dict[str, Any], **more: Any) -> Row:
+        """Return a row with the values of these columns; with the default for those that are missing or wrong."""
+        values = {name: default_of(column) for name, column in columns.items()}
+        if "name" in values:
+            values["name"] = more["slug"]
+        for name, value in data.items():
+            if name in columns and (*path, name) not in self._wrong:
+                values[name] = _value(columns[name], value)
+        return model(**values, **more)
 
-    def _values(self, found: Entries, known: Mapping[str, FileField], slug: str) -> dict[str, Any]:
-        """Return the values of the fields; the default for those that are missing or invalid."""
-        values = {name: list(each.default) if each.kind == "words" else each.default for name, each in known.items()}
-        if "name" in known and "name" not in found:
-            values["name"] = slug
-        for name, entry in found.items():
-            if name not in known:
-                continue
-            try:
-                values[name] = known[name].value_of(entry.node)
-            except ValueError as error:
-                self._fault(entry.node, f"{name}: {error}")
-        return values
-
-    def _is_clean(self, row: Model, found: Entries, key: Node, without: set[str] | None = None) -> bool:
+    def _is_clean(self, row: Any, path: Path, *exclude: str) -> bool:
         """Return whether the model accepts the row; else add an error for each field. Rows may lack a name."""
-        at_fault = {fault.place for fault in self._faults}
-        exclude = {*(without or ())} | ({"name"} if getattr(row, "name", None) == "" else set())
+        without = {*exclude, "name"} if getattr(row, "name", None) == "" else {*exclude}
         try:
-            row.full_clean(exclude=exclude, validate_unique=False, validate_constraints=False)
+            row.full_clean(exclude=without, validate_unique=False, validate_constraints=False)
         except ValidationError as error:
             for field, errors in error.error_dict.items():
-                node = found[field].node if field in found else key
-                text = _text_of(errors)
-                if field in found and node.place in at_fault:  # reported already: its type is wrong
-                    continue
-                self._fault(node, text if field == NON_FIELD_ERRORS else f"{field}: {text}")
+                if (*path, field) not in self._wrong:  # else it is reported already
+                    text = _text_of(errors)
+                    self._fault((*path, field), text if field == NON_FIELD_ERRORS else f"{field}: {text}")
             return False
         return True
 
-    def _fault(self, node: Node, text: str) -> None:
-        self._faults.append(Fault(node.place, text))
+    def _check_views(self, rule: Rule, path: Path) -> None:
+        """Add errors for names of views that do not exist. For a scope only a warning, because any code may name it."""
+        for unknown in unknown_names(rule):
+            place = self._document.place_of(*path, "path" if unknown.field == "route" else unknown.field)
+            if unknown.field == "scope":  # it may be right, so no choices are offered
+                text = NO_SUCH_SCOPE % {"name": unknown.name}
+                close = did_you_mean(unknown.name, filter(None, [self._suggests and unknown.close]))
+                self.warnings.append(Fault(place, f"{text} {close}".strip()))
+                continue
+            words = {"route": _("No view has the route %(name)s."), "view_name": _("No view has the name %(name)s.")}
+            text = words[unknown.field] % {"name": shown(unknown.name)}
+            known = ([unknown.close] if unknown.close else _names(unknown.field)) if self._suggests else []
+            fault = Fault(place, f"{text} {did_you_mean(unknown.name, known)}".strip())
+            self.doubts.setdefault(rule.slug, []).append(fault)
+
+    def _check_identities(self, rule: Rule, path: Path) -> None:
+        """Add errors for identities that neither this package nor the project has."""
+        known = (*IDENTITIES, *settings.IDENTITIES)
+        for number, name in enumerate(rule.partition_by):
+            if name not in known and name.isidentifier():
+                text = _("partition_by: %(word)s is not an identity of this project.") % {"word": shown(name)}
+                close = did_you_mean(name, (*known, *NAMED)) if self._suggests else ""
+                fault = Fault(self._document.places[*path, "partition_by", number], f"{text} {close}".strip())
+                self.doubts.setdefault(rule.slug, []).append(fault)
+
+    @property
+    def _suggests(self) -> bool:
+        """Return whether an answer still lists a doubt or warning, so that similar names are worth a search."""
+        return len(self.doubts) + len(self.warnings) < MAX_LISTED
+
+    def _fault(self, path: Path, text: str) -> None:
+        self.faults.append(Fault(self._document.place_of(*path), text))
+
+
+def _entries(data: Any, name: str, kind: type) -> Any:
+    """Return a list or dict of a group; an empty one if it is missing, or not of this kind."""
+    found = data.get(name) if isinstance(data, Mapping) else None
+    return found if isinstance(found, kind) else kind()
+
+
+def _value(column: Any, value: Any) -> Any:
+    """Return a valid value as that of the model."""
+    if value is not None and isinstance(column, fields.DecimalField):
+        return Decimal(value)
+    return moment(value) if value is not None and isinstance(column, fields.DateTimeField) else value
+
+
+def _names(field: str) -> list[str]:
+    """Return some names of the project's views, or of their routes, to choose from."""
+    found = {getattr(view, "route" if field == "route" else "name", "") for view in views()}
+    return sorted(name for name in found if name and not name.startswith("admin"))
 
 
 def _text_of(errors: Iterable[ValidationError]) -> str:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
+from typing import Any, Final
 
 from django.utils.translation import gettext as _
 
 from ...databases import as_committed
+from ...values.terminal import on_terminal, visible
 from ..stored import storage
 from ..stored.compiler import snapshot_of_rows
 from ..stored.history.snapshots import Data, normal_rule, normal_tier
-from .fields import VERSION, FileField, access_fields, limit_fields, rule_fields, tier_fields
-from .text.yaml import yaml_of
+from .documents import library
+from .schema import VERSION, Columns, access_fields, default_of, limit_fields, plain, rule_fields, tier_fields
+
+#: Several lines that can be a block scalar without changes.
+_PLAIN_LINES: Final = re.compile(r"(?:[!-~][ -~]*\n)+[!-~][ -~]*")
+
+#: Words that YAML before 1.2 reads as true or false.
+_WORDS_OF_OLD: Final = frozenset({"on", "off", "yes", "no", "y", "n", "true", "false", "null", "~"})
 
 #: A document to be written: dicts, lists and plain values.
 Document = dict[str, Any]
@@ -33,7 +42,7 @@ def text_of_database(style: str, access: Iterable[Mapping[str, Any]] = (), *, ow
     if snapshot["tiers"]:
         document["tiers"] = {data["slug"]: _fields(normal_tier(data), tier_fields()) for data in snapshot["tiers"]}
     document["rules"] = {data["slug"]: _rule(normal_rule(data), owned) for data in snapshot["rules"]}
-    if entries := [_fields(entry, access_fields(), always=("action",)) for entry in access]:
+    if entries := [*map(_access, access)]:
         document["access"] = entries
     if style == "json":
         return json_of(document)
@@ -51,14 +60,63 @@ def _rule(data: Data, owned: bool) -> Document:
     found = _fields(data, rule_fields(), always=("name", "mode"))
     if owned or data["owner"] != "admin":  # an unlocked rule still belongs to the file
         found.pop("owner", None)
-    fields = limit_fields()
-    return found | {"limits": [_fields(limit, fields, always=("algorithm",)) for limit in data["limits"]]}
+    return found | {"limits": [_fields(limit, limit_fields(), always=("algorithm",)) for limit in data["limits"]]}
 
 
-def _fields(data: Data, fields: Mapping[str, FileField], always: Iterable[str] = ("name",)) -> Document:
+def _access(entry: Mapping[str, Any]) -> Document:
+    digest = {"digest": entry["digest"]} if "digest" in entry else {}
+    return {**_fields(entry, access_fields(), always=("action",)), **digest}
+
+
+def _fields(data: Data, columns: Columns, always: Iterable[str] = ("name",)) -> Document:
     """Return the fields that differ from their default, and those that are always written."""
     return {
-        name: field.plain(data[name])
-        for name, field in fields.items()
-        if name in data and (name in always or data[name] != field.default)
+        name: plain(column, data[name])
+        for name, column in columns.items()
+        if name in data and (name in always or data[name] != default_of(column))
     }
+
+
+def yaml_of(
+    document: dict[str, Any], comments: Sequence[str] = (), on_rules: Mapping[str, Sequence[str]] | None = None
+) -> str:
+    """Return a document as YAML: an empty line before each rule, and lists of words in one line. Raises YamlMissing.
+
+    comments: lines at its top. on_rules: lines above rules, by slug.
+    """
+    yaml = library(writer=True)
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.width = 4_096  # longer than any line, so that no line is broken
+    found = _commented(document)
+    for section in ("tiers", "rules", "access"):
+        if section in found:
+            found.yaml_set_comment_before_after_key(section, before="\n")
+    rules = found.get("rules", {})
+    for place, slug in enumerate(rules):
+        lines = ([""] if place else []) + [*(on_rules or {}).get(str(slug), ())]
+        if lines:
+            rules.yaml_set_comment_before_after_key(slug, before="\n".join(lines) or "\n", indent=2)
+    written = StringIO()
+    written.writelines(f"# {line}\n" if line else "#\n" for line in comments)
+    yaml.dump(found, written)
+    return written.getvalue()
+
+
+def _commented(value: Any) -> Any:
+    """Return plain values as ruamel's types, which can have comments."""
+    from ruamel.yaml.comments import CommentedMap, CommentedSeq
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
+
+    if isinstance(value, dict):
+        return CommentedMap((_commented(key), _commented(each)) for key, each in value.items())
+    if isinstance(value, list):
+        found = CommentedSeq(map(_commented, value))
+        if not any(isinstance(each, dict) for each in value):
+            found.fa.set_flow_style()
+        return found
+    if not isinstance(value, str):
+        return value
+    if value.isprintable() and visible(value) == value and value.lower() not in _WORDS_OF_OLD:
+        return value
+    is_block = _PLAIN_LINES.fullmatch(value) and on_terminal(value.split("\n")) == value
+    return LiteralScalarString(value) if is_block else DoubleQuotedScalarString(value)

@@ -11,7 +11,7 @@ from django.utils.text import slugify
 from django.utils.translation import gettext as _
 
 from ....engine.limits import MAX_ENTRIES
-from ..fields import rule_fields
+from ..schema import rule_fields
 
 _RATE: Final = re.compile(r"(\d+)\s*/\s*(\d*)\s*([a-z]*)", re.IGNORECASE)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}

@@ -10,9 +10,8 @@ from django.utils.translation import gettext as _
 
 from ....conf import django_setting
 from ...routes import all_views
-from ..fields import VERSION
-from ..text.yaml import yaml_of
-from ..writing import json_of
+from ..schema import VERSION
+from ..writing import json_of, yaml_of
 from .decorated import adopt_decorators
 from .found import Found
 from .framework import adopt_throttles
