@@ -285,18 +285,6 @@ def verdicts_from(
     return verdicts
 
 
-def verdicts_of_passed(charges: Sequence[Charge], reply: Sequence[int]) -> list[Verdict]:
-    """Return the verdicts of a short reply to a check, see `states_of`: all charges are allowed at once."""
-    at, verdicts = reply[0], []
-    for charge, remaining, reset in zip(charges, reply[1::2], reply[2::2], strict=True):
-        limit = charge[1]
-        if limit.holds:  # its delay may have used up the maximum
-            return verdicts_from(charges, states_of(reply, len(charges)), denied=False)
-        soft = remaining < limit.terms[4]
-        verdicts.append(Verdict(True, remaining, 0.0, reset / 1_000_000, 0.0, soft, at, charge, charge[2], at))
-    return verdicts
-
-
 def is_from_engine(verdicts: Sequence[Verdict]) -> bool:
     """Return whether these verdicts come from the engine, and not from this process."""
     is_local: bool | None = getattr(verdicts, "is_local", None)

@@ -14,11 +14,10 @@ from typing import Any
 from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
 from ..base import Charge, Verdict, Version, as_charged, mark_refunded, mark_refunded_if_denied, receipts_of
-from ..templates import FilledCarry, FilledCharges, FilledVerdicts
+from ..templates import FilledCharges, FilledVerdicts
 from .cluster.sharding import ShardCall, ShardCoordinator
 from .connections.faults import NOT_A_REPLY
 from .connections.server import Server
-from .partition_notes import PartitionNote
 from .protocol import (
     ATTEMPTS,
     COUNTING,
@@ -27,7 +26,6 @@ from .protocol import (
     FilledCall,
     ScriptMode,
     decode,
-    decode_check,
 )
 
 
@@ -89,26 +87,6 @@ class RedisCore(CallEncoder, ABC):
         deadline_at = self._deadline and began + self._deadline
         return await self._call(ScriptMode.CHECK, asked, (), version, None, deadline_at=deadline_at)
 
-    async def _check_plain(
-        self,
-        charges: Sequence[Charge],
-        version: int | Version | None,
-        call: bytes,
-        notes: Sequence[PartitionNote],
-    ) -> Sequence[Verdict]:
-        began, reply = monotonic(), await self._send(0, call)
-        try:
-            if reply[0] >= 0:
-                verdicts = decode_check(charges, reply)
-                if notes:
-                    self._partition_tracker.acknowledge(notes, reply[0], charges)
-                return verdicts
-            self.decode_retry(reply, None)
-        except NOT_A_REPLY as error:
-            raise self._no_reply(reply) from error
-        deadline_at = self._deadline and began + self._deadline
-        return await self._call(ScriptMode.CHECK, charges, (), version, None, deadline_at=deadline_at)
-
     async def _decide(
         self,
         charges: Iterable[Charge],
@@ -120,9 +98,6 @@ class RedisCore(CallEncoder, ABC):
     ) -> Sequence[Verdict]:
         """Check charges of any kind."""
         asked = charges if type(charges) is FilledCharges else list(charges)
-        is_plain = type(charges) not in (FilledCharges, FilledCarry) and now_us is None
-        if is_plain and not (refund_if_denied or refused or counts) and (plain := self.encode_plain(asked, version)):
-            return await self._check_plain(asked, version, *plain)
         receipts = receipts_of(refund_if_denied)
         mode = ScriptMode.REFUSED if refused else ScriptMode.CHECK
         if self._coordinator:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ..base import Charge, Version
 from ..templates import CallTemplate, FilledCharges
-from .packing import FLAGS, bulk_string, flags_of
+from .packing import FLAGS, flags_of
 from .partition_notes import IS_NEW, IS_SAMPLED, MAX_CHARGES, NoteKind, PartitionNote
 
 #: Stands for a partition while the rest is packed; as long as digests are, and like none.
@@ -16,15 +16,6 @@ _HOLE: Final = "\x00hole of a partition\x00\x01"
 
 #: So many formats of a template are kept; beyond that all are made again.
 MAX_FORMATS: Final = 200
-
-#: So many formats of plain charges are kept; beyond that all are made again.
-MAX_CHARGE_FORMATS: Final = 500
-
-#: Stands for the key of a plain charge, with its number, while the rest is packed; then for the packed name.
-_KEY, _NAME = "\x00hole of a key\x00", b"\x00hole of a name\x00"
-
-#: Compared by identity: True and 1.0 are no numbers of units. Where a 1 is another object, the call is packed again.
-_ONE, _NONE = 1, 0
 
 #: Packs a call of these charges, with this version, in this minute, and with these notes.
 Encode = Callable[[Sequence[Charge], int | Version | None, int, Sequence[PartitionNote]], bytes]
@@ -109,46 +100,6 @@ class CallFormats:
         if len(forms) >= MAX_FORMATS:
             forms.clear()
         form = forms[kind] = CallFormat(minute, version, text, len(call), tuple(noted), tuple(flags))
-        return form
-
-
-class ChargeFormats:
-    """The formats of charges that cost one unit: limits, usage and flags are the same, and keys fill the holes.
-
-    prefix: what all keys begin with. encode: packs what was not packed yet.
-    """
-
-    def __init__(self, prefix: str, encode: Encode) -> None:
-        self._prefix, self._encode = prefix, encode
-        self._formats: dict[tuple[Any, ...], tuple[int, int | Version | None, bytes]] = {}
-
-    def fill(self, charges: Sequence[Charge], version: int | Version | None, minute: int) -> bytes | None:
-        """Return the call; `None` where charges cost or carry other numbers, or terms differ from call to call."""
-        prefix, names = self._prefix, list[bytes]()
-        parts: list[Any] = []
-        for key, limit, cost, gating, label, counts_refusals, _, _, _, carried in charges:
-            if cost is not _ONE or carried is not _NONE or not limit.is_fixed:
-                return None
-            name = f"{prefix}{key}{limit.tag}".encode()
-            names.append(b"$%d\r\n%b\r\n" % (len(name), name))  # as `bulk_string`: to call it costs more
-            parts += limit.packed, gating, label, counts_refusals
-        if len(names) > 1 and len(set(names)) != len(names):
-            return None  # which is an error
-        form = self._formats.get(kind := tuple(parts))
-        if form is None or form[0] != minute or form[1] != version:
-            form = self._keep(kind, charges, version, minute)
-        return form[2] % tuple(names)
-
-    def _keep(
-        self, kind: tuple[Any, ...], charges: Sequence[Charge], version: int | Version | None, minute: int
-    ) -> tuple[int, int | Version | None, bytes]:
-        charges = [charge._replace(key=f"{_KEY}{number}") for number, charge in enumerate(charges)]
-        text = self._encode(charges, version, minute, ())
-        for charge in charges:
-            text = text.replace(bulk_string(f"{self._prefix}{charge.key}{charge.limit.tag}".encode()), _NAME)
-        if len(self._formats) >= MAX_CHARGE_FORMATS:
-            self._formats.clear()
-        form = self._formats[kind] = minute, version, text.replace(b"%", b"%%").replace(_NAME, b"%b")
         return form
 
 

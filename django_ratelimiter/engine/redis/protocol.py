@@ -13,8 +13,8 @@ from .. import usage
 from ..base import Charge, Verdict, Version, WrongServer, as_version
 from ..limits import check_time
 from ..partition_stats import MINUTE_US
-from ..templates import FilledCarry, FilledCharges, states_of, verdicts_from, verdicts_of_passed
-from .formats import CallFormats, ChargeFormats
+from ..templates import FilledCarry, FilledCharges, states_of, verdicts_from
+from .formats import CallFormats
 from .packing import (
     COST_ONE,
     EMPTY,
@@ -86,7 +86,6 @@ class CallEncoder:
         self._heads: dict[tuple[int, int, int, bool], tuple[int | None, bytes]] = {}
         self._version_word: tuple[int | Version | None, bytes] = None, bulk_string(b"")
         self._formats = CallFormats(self._encode_format)
-        self._charge_formats = ChargeFormats(self._prefixes[0], self._encode_format)
         self._partition_tracker = PartitionTracker(at_once=shards > 1)
         self._clock_ahead = 0  # what the clock of Redis is ahead of ours, as far as minutes and calendars have shown
 
@@ -179,21 +178,6 @@ class CallEncoder:
             return None
         return call, kind[2] != 0, filled
 
-    def encode_plain(
-        self, charges: Sequence[Charge], version: int | Version | None
-    ) -> tuple[bytes, Sequence[PartitionNote]] | None:
-        """Return the call that checks charges and nothing else, and the notes that it brings.
-
-        `None` as in `encode_filled`.
-        """
-        at_us = time.time_ns() // 1_000 + self._clock_ahead
-        call = self._charge_formats.fill(charges, version, at_us // MINUTE_US) if self._fills else None
-        if call is None:
-            return None
-        if notes := self._partition_tracker.of(charges, at_us):
-            call = self.encode(ScriptMode.CHECK, charges, (), version, None, (at_us,), notes=notes)
-        return call, notes
-
     def _encode_format(
         self,
         charges: Sequence[Charge],
@@ -271,13 +255,6 @@ class CallEncoder:
                 raise WrongServer(_NO_CLOCK)
             self._clock_ahead = reply[1] - now()
         return reply[1:]
-
-
-def decode_check(charges: Sequence[Charge], reply: Sequence[int]) -> list[Verdict]:
-    """Return the verdicts of a reply to a check, in the order of the charges."""
-    if len(reply) == 1 + 2 * len(charges):
-        return verdicts_of_passed(charges, reply)
-    return decode(reply, charges, spending=True)
 
 
 def decode(reply: Sequence[int], charges: Sequence[Charge], *, spending: bool, refused: bool = False) -> list[Verdict]:
