@@ -11,13 +11,13 @@ from django.core.exceptions import ValidationError
 
 from ..conf import settings
 from ..databases import spelled
-from ..identity import client_ip, digest, hash_api_key
+from ..identity import Identity, client_ip, hash_api_key, partition
 from ..identity.proxies import client_address
+from ..limiter.charges import NO_ENTITLEMENT
 from ..rules.cache import access_list, entitlement_for
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, is_known_api_key, resolve_api_key
-from ..values.access import NOBODY, AccessRecord
-from ..values.partitions import encode_partition
+from ..values.access import NOBODY
 from .logs.line import AccessLogLine
 
 #: Maximum number of callers in memory: those of the latest lines. About 0.4 KB each.
@@ -30,10 +30,6 @@ MAX_USERS: Final = 200_000
 TIER: Final = "tier"
 
 
-#: The identities that any log may contain, in the order of their parts.
-_ALWAYS: Final = ("ip", "user", "api_key")
-
-
 class _Peer:
     """The connection of a line, with what the code for addresses reads from a request. A request would be slower."""
 
@@ -43,69 +39,71 @@ class _Peer:
         self.META: dict[str, str] = {}
 
 
-class CallerKind:
-    """The common part of callers. Compared by identity: equal kinds are one object.
+#: A caller's tier and multiplier in each rule set. Equal ones share one object.
+Entitlements = tuple[tuple[RuleSet, Entitlement], ...]
 
-    entitlements: for each rule set; the early ones are those before authentication. early_access, access: the access
-    entry before authentication, and after it; `None` = there is none. places: of the identities in `parts`.
+
+class LoggedCaller(Identity):
+    """A caller of some lines, with the values that the log contains. There are many, so it is small.
+
+    name: for reports: "user:42", "api_key:HASH" or "ip:ADDRESS", the first that is known. early: the same caller before
+    authentication. is_new: the caller was not counted since the object was made.
     """
 
-    __slots__ = ("access", "early_access", "early_entitlements", "entitlements", "places")
+    __slots__ = ("_address", "_entitlements", "early", "is_new", "name")
 
-    def __init__(
-        self,
-        places: Mapping[str, int],
-        entitlements: tuple[Entitlement, ...],
-        early_entitlements: tuple[Entitlement, ...],
-        access: AccessRecord | None,
-        early_access: AccessRecord | None,
-    ) -> None:
-        self.places, self.entitlements, self.early_entitlements = places, entitlements, early_entitlements
-        self.access, self.early_access = access, early_access
+    def __init__(self, name: str, values: dict[str, str | None], address: str | None, entitled: Entitlements) -> None:
+        self._fields = self._request = None  # type: ignore[assignment]
+        self._values, self._address, self._entitlements = values, address, entitled
+        self.name, self.early, self.is_new = name, self, True
 
+    def value(self, name: str) -> str | None:
+        return self._values.get(name)
 
-class LoggedCaller:
-    """A caller of some lines. There are many, and most are made more than once, so it is small.
+    @property
+    def address(self) -> str | None:
+        return self._address
 
-    name: for reports: "user:42", "api_key:HASH" or "ip:ADDRESS", the first that is known. parts: the partition that all
-    callers share, then those by one identity each, see `CallerKind.places`; `None` = the caller lacks it. is_new:
-    the caller was not counted since the object was made.
-    """
+    @property
+    def api_key(self) -> str | None:
+        return self._values.get("api_key")
 
-    __slots__ = ("is_new", "kind", "name", "parts")
+    @property
+    def has_unread_body(self) -> bool:
+        return False
 
-    def __init__(self, name: str, parts: tuple[str | None, ...], kind: CallerKind) -> None:
-        self.name, self.parts, self.kind, self.is_new = name, parts, kind, True
+    @property
+    def awaits_authentication(self) -> bool:
+        return False  # `early` has the tier of a caller who is not known yet
 
-    def part(self, identity: str) -> str | None:
-        """Return the partition by this identity alone; `None` = the caller lacks it."""
-        place = self.kind.places.get(identity)
-        return None if place is None else self.parts[place]
+    def entitlement(self, rules: RuleSet, note: Any = None) -> Entitlement:
+        return next(entitlement for known, entitlement in self._entitlements if known is rules)
+
+    def at(self, captured: Mapping[str, Any]) -> LoggedCaller:
+        """Return this caller with the parts of a path as values."""
+        parts = {f"path:{name}": str(value) for name, value in captured.items() if value is not None}
+        found = LoggedCaller(self.name, {**self._values, **parts}, self._address, self._entitlements)
+        if self.early is not self:
+            found.early = self.early.at(captured)
+        return found
 
 
 class LoggedCallers:
     """Finds the callers of lines, and caches MAX_CALLERS of them.
 
-    rule_sets: whose tiers are used. identities: the identity of each additional field of the lines, in their order.
+    identities: the identity of each additional field of the lines, in their order. rule_sets: whose tiers are used.
     unknown_users: user names that this database does not have.
     """
 
-    def __init__(self, rule_sets: Sequence[RuleSet], identities: Sequence[str]) -> None:
-        self._rule_sets, self._identities = rule_sets, tuple(identities)
-        others = [each for each in self._identities if each not in (*_ALWAYS, TIER, "forwarded")]
-        self._others = tuple(dict.fromkeys(others))
-        self._places = {name: place for place, name in enumerate((*_ALWAYS, *self._others), start=1)}
-        self._none = (None,) * (len(self._places) - 1)
-        self._of_all = digest("")
+    def __init__(self, identities: Sequence[str], rule_sets: Sequence[RuleSet] = ()) -> None:
+        self._identities = tuple(identities)
+        self.rule_sets = rule_sets
         self._callers: dict[Any, LoggedCaller] = {}
         self._earlier = self._callers  # earlier callers, which are moved when they come back
         self._users: dict[str, str | None] = {}
-        self._tiers: dict[tuple[int, str, Any], Entitlement] = {}
-        self._kinds: dict[tuple[int, ...], CallerKind] = {}
-        self._entries = access_list()
-        self._are_alike = self._entries is NOBODY and not any(rules.tiers for rules in rule_sets)
-        self._only_kind: CallerKind | None = None
+        self._entitled: dict[tuple[Any, ...], Entitlements] = {}
         self._peer: Any = _Peer()
+        self.entries = access_list()
         self.unknown_users = 0
 
     def read_users(self, lines: Iterable[AccessLogLine]) -> None:
@@ -121,6 +119,11 @@ class LoggedCallers:
         self.unknown_users += len(names) - len(found)
         for name in names:
             self._users[name] = found.get(name)
+
+    @property
+    def knows_users(self) -> bool:
+        """True if a line that was read names a user of this database."""
+        return any(user is not None for user in self._users.values())
 
     def find(self, line: AccessLogLine) -> LoggedCaller:
         """Return the caller of a line."""
@@ -138,88 +141,47 @@ class LoggedCallers:
         return caller
 
     def _make(self, address: str, user: str, more: tuple[str, ...]) -> LoggedCaller:
-        if user or more:
-            return self._make_of_fields(address, user, more)
-        http = self._peer
-        http.META["REMOTE_ADDR"] = address
-        network = client_ip(http)
-        kind = self._kind({} if network is None else {"ip": network}, None, http)
-        if network is None:
-            return LoggedCaller("(unknown)", (self._of_all, None, *self._none), kind)
-        part = f"ip:{network}"  # nothing to escape in an address
-        return LoggedCaller(part, (self._of_all, part, *self._none), kind)
-
-    def _make_of_fields(self, address: str, user: str, more: tuple[str, ...]) -> LoggedCaller:
-        values = {name: spelled(name, value) for name, value in zip(self._identities, more, strict=True) if value}
-        tier, http = values.pop(TIER, None), _Peer()
-        http.META["REMOTE_ADDR"] = values.pop("ip", address)
+        values: dict[str, str | None] = {}
+        for name, value in zip(self._identities, more, strict=True) if more else ():
+            if value:
+                values[name] = spelled(name, value)
+        tier, http = values.pop(TIER, None), self._peer
+        http.META = {"REMOTE_ADDR": values.pop("ip", address)}
         if "forwarded" in values:
             http.META["HTTP_X_FORWARDED_FOR"] = values.pop("forwarded")
-        if (network := client_ip(http)) is not None:  # type: ignore[arg-type]
+        if (network := client_ip(http)) is not None:
             values["ip"] = network
-        user_id = self._users.get(values.pop("user", user))
-        if user_id is not None:
+        if (user_id := self._users.get(values.pop("user", user) or "")) is not None:
             values["user"] = user_id
         if (api_key := _api_key(values.pop("api_key", ""))) is not None:
             values["api_key"] = api_key
         name = next((each for each in ("user", "api_key", "ip", "session") if each in values), "")
         name = f"{name}:{values[name]}" if name else "(unknown)"
-        parts = [encode_partition(((each, values[each]),)) if each in values else None for each in self._places]
-        return LoggedCaller(name, (self._of_all, *parts), self._kind(values, tier, http))
+        whole = client_address(http) if self.entries is not NOBODY else None
+        caller = LoggedCaller(name, values, whole, self._entitlements(values, tier))
+        if user_id is not None:
+            known = {each: value for each, value in values.items() if each != "user"}
+            caller.early = LoggedCaller(name, known, whole, self._entitlements(known, None, is_early=True))
+        return caller
 
-    def _kind(self, values: Mapping[str, str], tier: str | None, http: Any) -> CallerKind:
-        """Return the kind of this caller. http: has the whole address."""
-        user_id, api_key = values.get("user"), values.get("api_key")
-        if self._only_kind is not None:
-            return self._only_kind
-        entitlements = tuple([self._entitlement(rules, values, tier) for rules in self._rule_sets])
-        early = entitlements if user_id is None else self._early(values)
-        access = early_access = None
-        if self._entries is not NOBODY:
-            address = client_address(http)
-            access = self._entries.lookup(address, user_id, api_key)
-            early_access = self._entries.lookup(address, None, api_key)
-        key = *map(id, entitlements), *map(id, early), id(access), id(early_access)
-        kind = self._kinds.get(key)
-        if kind is None:
-            kind = self._kinds[key] = CallerKind(self._places, entitlements, early, access, early_access)
-        if self._are_alike:
-            self._only_kind = kind
-        return kind
+    def _entitlements(self, values: dict[str, str | None], tier: str | None, *, is_early: bool = False) -> Entitlements:
+        """Return the caller's tier and multiplier in each rule set. is_early: the user is not known yet."""
+        found = [(rules, self._entitlement(rules, values, tier, is_early=is_early)) for rules in self.rule_sets]
+        key = tuple([(each.tier and each.tier.slug, each.multiplier) for _, each in found])
+        return self._entitled.setdefault(key, tuple(found))
 
-    def _early(self, values: Mapping[str, str]) -> tuple[Entitlement, ...]:
-        """Return the entitlements while the user is not known yet: that of the API key, else empty."""
-        if "api_key" not in values:
-            return tuple([self._one(rules, Entitlement(None)) for rules in self._rule_sets])
-        known = {name: value for name, value in values.items() if name != "user"}
-        return tuple([self._entitlement(rules, known, None) for rules in self._rule_sets])
-
-    def _entitlement(self, rules: RuleSet, values: Mapping[str, str], tier: str | None) -> Entitlement:
-        """Return the caller's tier and multiplier; equal ones are one object."""
-        if not rules.tiers:
-            return self._one(rules, Entitlement(None))
+    def _entitlement(
+        self, rules: RuleSet, values: dict[str, str | None], tier: str | None, *, is_early: bool
+    ) -> Entitlement:
+        if not rules.tiers or (is_early and "api_key" not in values):
+            return NO_ENTITLEMENT
         if tier in rules.tiers:
-            return self._one(rules, Entitlement(rules.tiers[tier]))
-        partition_of = partial(partition_of_values, values)
-        return self._one(rules, entitlement_for(rules, values.get("user"), values.get("api_key"), partition_of))
-
-    def _one(self, rules: RuleSet, found: Entitlement) -> Entitlement:
-        key = id(rules), found.tier.slug if found.tier else "", found.multiplier
-        return self._tiers.setdefault(key, found)
+            return Entitlement(rules.tiers[tier])
+        partition_of = partial(partition, LoggedCaller("", values, None, ()))
+        return entitlement_for(rules, values.get("user"), values.get("api_key"), partition_of)
 
 
-def partition_of_values(values: Mapping[str, str], names: Iterable[str]) -> str | None:
-    """Return the partition of these values; `None` = one of them is missing."""
-    parts = []
-    for name in names:
-        value = values.get(name)
-        if value is None:
-            return None
-        parts.append((name, value))
-    return encode_partition(parts)
-
-
-def _api_key(text: str) -> str | None:
+def _api_key(text: str | None) -> str | None:
     """Return the identity of a key in a log: the key itself, or its SHA-256; `None` = unknown."""
     if not text:
         return None

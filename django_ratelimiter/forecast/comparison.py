@@ -91,12 +91,11 @@ def compare(
     Raises TooManyCounters.
     """
     mapped = tuple(options.identities.values())
-    callers = LoggedCallers([before, after or before], mapped)
+    callers = LoggedCallers(mapped)
     lines = iter(files)
     sample = list(islice(lines, SAMPLED))
     callers.read_users(sample)
-    has_users = any(callers.find(line).part("user") is not None for line in sample)
-    known = known_identities(files.holds, mapped, has_users=has_users)
+    known = known_identities(files.holds, mapped, has_users=callers.knows_users)
     rule_sets = [before] if after is None else [before, after]
     usable, left_out = [], list[LeftOut]()
     for each in rule_sets:
@@ -104,9 +103,10 @@ def compare(
         usable.append(rules)
         left_out += lacking
     max_delay = None if options.any_delay else "rule"
+    callers.rule_sets = usable
     replays = [
-        Replay(rules, number, max_delay=max_delay, max_counters=options.max_counters // len(usable))
-        for number, rules in enumerate(usable)
+        Replay(rules, callers.entries, max_delay=max_delay, max_counters=options.max_counters // len(usable))
+        for rules in usable
     ]
     run = _Run(callers, replays, watch)
     began = perf_counter()
@@ -153,7 +153,7 @@ class _Run:
                 self.out_of_order += 1
                 self.first_us = min(self.first_us, now)
             target = find_target(line.method, line.path)
-            if not target.doors:
+            if not target.calls:
                 self.exempt += 1
                 continue
             caller = find_caller(line)
@@ -172,7 +172,7 @@ class _Run:
 
     def require_at_most(self, most: int) -> None:
         """Raise TooManyCounters if counters were dropped that were still in use, or more callers are remembered."""
-        if self.tally.remembered > most or any(replay.counters.dropped for replay in self.replays):
+        if self.tally.remembered > most or any(replay.engine.dropped_counters for replay in self.replays):
             text = _(
                 "Stopped at line %(line)s: more than %(most)s counters or callers would have to be remembered. Raise "
                 "--max-counters (a million take about 1 GB), or replay a part of the log."

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from ..rules.records import RuleRecord, TierRecord
+from ..decision import Decision
 
 
 class RuleOutcome(NamedTuple):
@@ -30,21 +29,13 @@ class ReplayOutcome:
         self.would_reject = any(each.shadow and each.rejected for each in rules)
 
 
-#: No rule was decided.
-NO_RULES: Final = ReplayOutcome(False)
-
-#: An access entry denies the caller.
-DENIED: Final = ReplayOutcome(True, by_access=True)
-
-
-def outcome_of(asked: Iterable[tuple[tuple[RuleRecord, TierRecord | None], bool]]) -> ReplayOutcome:
-    """Return the outcome of charges. asked: rule and tier of each, and whether it was rejected."""
+def outcome_of(decision: Decision) -> ReplayOutcome:
+    """Return the outcome of a decision."""
     rules: dict[str, RuleOutcome] = {}
-    rejected = False
-    for (rule, tier), fails in asked:
+    for rule, tier, _, verdict, mode, _ in decision.results:
+        rejected = verdict is not None and not verdict.allowed
         known = rules.get(rule.slug)
-        fails_already = known is not None and known.rejected
-        shadow = rule.mode != "enforce"
-        rules[rule.slug] = RuleOutcome(rule.slug, tier.slug if tier else "", shadow, fails or fails_already)
-        rejected = rejected or (fails and not shadow)
-    return ReplayOutcome(rejected, tuple(rules.values()))
+        rules[rule.slug] = RuleOutcome(
+            rule.slug, tier.slug if tier else "", mode != "enforce", rejected or (known is not None and known.rejected)
+        )
+    return ReplayOutcome(not decision.allowed, tuple(rules.values()), by_access=decision.access is not None)

@@ -14,7 +14,8 @@ from django.utils.encoding import repercent_broken_unicode
 
 from ..conf import django_setting
 from ..inspection.request import has_limiter, language_of, resolve_view
-from ..middleware import Exemption, decides_later, exemption
+from ..limiter.charges import Only, Reach
+from ..middleware import decides_later, exemption
 from ..rules.records import Facts
 from ..rules.routes import is_translated
 
@@ -25,27 +26,25 @@ MAX_TARGETS: Final = 20_000
 NO_VIEW: Final = "(no view)"
 
 
-class PassedDoor(NamedTuple):
-    """One call of the limiter for a request. before_authentication: the user is not known yet."""
+class EntryCall(NamedTuple):
+    """One call of the limiter for a request, by an entry point. before_authentication: the user is not known yet."""
 
-    scope: str
+    facts: Facts
+    reach: Reach
     before_authentication: bool
 
 
-class LoggedTarget:
+class LoggedTarget(NamedTuple):
     """The target of a method and a path.
 
-    view: its name in reports. captured: the parts of the path. plans: those of rule sets, by their number.
+    view: its name in reports. captured: the parts of the path. calls: in the order of the entry points; empty = no rule
+    applies. has_inline: the view has rates in its code.
     """
 
-    __slots__ = ("captured", "doors", "exempt", "facts", "has_inline", "plans", "view")
-
-    def __init__(
-        self, facts: Facts, view: str, captured: Mapping[str, Any], exempt: Exemption, doors: tuple[PassedDoor, ...]
-    ) -> None:
-        self.facts, self.view, self.captured, self.exempt, self.doors = facts, view, captured, exempt, doors
-        self.has_inline = False
-        self.plans: list[Any] = [None, None]
+    view: str
+    captured: Mapping[str, Any]
+    calls: tuple[EntryCall, ...]
+    has_inline: bool
 
 
 def target_finder() -> Callable[[str, str], LoggedTarget]:
@@ -82,16 +81,25 @@ def _target(http: HttpRequest, in_middleware: bool) -> LoggedTarget:
     resolve_view(http)
     match = http.resolver_match
     route, name = (match.route or "", match.view_name or "") if match else ("", "")
-    facts = Facts(http.method or "", http.path_info or "/", route, name, "")
-    exempt = exemption(http)
     view = match.func if match else None
-    later = decides_later(view)
-    doors = [PassedDoor("", later)] if in_middleware and not exempt else []
+    calls = []
+    if in_middleware and not exemption(http):
+        calls.append(("", decides_later(view)))
     if match is not None:
-        doors += [PassedDoor(scope or "", False) for scope in scopes_of(view)]
-    target = LoggedTarget(facts, name or route or NO_VIEW, match.kwargs if match else {}, exempt, tuple(doors))
-    target.has_inline = getattr(view, "ratelimits", 0) > len(getattr(view, "ratelimit_scopes", ()))
-    return target
+        calls += [(scope or "", False) for scope in scopes_of(view)]
+    return LoggedTarget(
+        name or route or NO_VIEW,
+        match.kwargs if match else {},
+        tuple(
+            EntryCall(
+                Facts(http.method or "", http.path_info or "/", route, name, scope),
+                "scope" if isinstance(scope, Only) else "request",
+                is_early,
+            )
+            for scope, is_early in calls
+        ),
+        getattr(view, "ratelimits", 0) > len(getattr(view, "ratelimit_scopes", ())),
+    )
 
 
 def scopes_of(view: Any) -> list[str | None]:

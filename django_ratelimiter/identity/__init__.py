@@ -21,7 +21,9 @@ from django.utils.module_loading import import_string
 from ..conf import settings
 from ..databases import spelled
 from ..exceptions import raised_at
-from ..rules.tiers import is_known_api_key, resolve_api_key
+from ..rules import cache
+from ..rules.ruleset import RuleSet
+from ..rules.tiers import Entitlement, is_known_api_key, resolve_api_key
 from ..values.partitions import encode_partition, is_address
 from .body import BodyNotRead, fields_of, is_unread
 from .proxies import client_address, client_ip, network_around
@@ -136,6 +138,12 @@ class Identity:
         if "" not in self._values:  # "" is never a name
             self._values[""] = _own(self._request, settings.TIER_RESOLVER, "RATELIMITER['TIER_RESOLVER']")
         return self._values[""]
+
+    def entitlement(self, rules: RuleSet, note: Callable[[int], object] | None = None) -> Entitlement:
+        """Return the tier and multiplier. note: called with the id of the assignment that applies, if any."""
+        return cache.entitlement_for(
+            rules, self.value("user"), self.api_key, partial(partition, self), self.resolve_tier, note
+        )
 
     @property
     def awaits_authentication(self) -> bool:

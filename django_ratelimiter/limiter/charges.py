@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from decimal import Decimal
-from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 from django.http import HttpRequest
@@ -14,7 +13,6 @@ from ..decision import NOTHING_TO_DECIDE, Decision
 from ..engine.templates import FilledCharges
 from ..exceptions import AccessDenied
 from ..identity import BodyNotRead, Identity, digest, partition
-from ..rules import cache
 from ..rules.records import Facts, RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
@@ -270,9 +268,7 @@ def entitlement_of(rules: RuleSet, request: LimitRequest, note: Callable[[int], 
     # Before authentication the caller is unknown: no tier applies or is counted.
     if identity is None or (request.before_authentication and identity.awaits_authentication):
         return Entitlement(None)
-    return cache.entitlement_for(
-        rules, identity.value("user"), identity.api_key, partial(partition, identity), identity.resolve_tier, note
-    )
+    return identity.entitlement(rules, note)
 
 
 def _meets(rule: RuleRecord, request: LimitRequest) -> bool:

@@ -1,4 +1,4 @@
-"""What the request path waits for: in a thread, on an event loop without blocking it, or without charging anything.
+"""What the request path waits for, in a thread or on an event loop; and what it does for requests of no client.
 
 The path is written once, as coroutines that await an `IO`. `ThreadIO` never suspends, so `run_sync` gets the result of
 a coroutine at once.
@@ -19,8 +19,11 @@ from django.dispatch import Signal
 from ..backend import get_async_engine, get_engine
 from ..engine.base import Charge, Verdict, Version, leases, mark_refunded
 from ..engine.coroutines import shielded
+from ..engine.memory import MemoryEngine
 from ..engine.templates import FilledCharges
 from ..identity import Identity
+from ..rules.ruleset import RuleSet
+from ..values.access import AccessList
 
 T = TypeVar("T")
 
@@ -30,6 +33,11 @@ asleep = asyncio.sleep
 
 class IO(Protocol):
     """Everything that the path may wait for."""
+
+    #: False: these are no requests of clients, so the path logs, signals and observes nothing, and stores no lease.
+    is_live: bool
+    #: The rules and the access entries to decide by; `None` = those in force.
+    given: tuple[RuleSet, AccessList] | None
 
     def look_up(self, function: Callable[..., T], *arguments: Any, together: bool = False) -> Awaitable[T]:
         """Call a function that may block only if this process lacks some data.
@@ -75,6 +83,9 @@ class IO(Protocol):
 class ThreadIO:
     """Waits in the calling thread; its coroutines never suspend."""
 
+    is_live = True
+    given: tuple[RuleSet, AccessList] | None = None
+
     async def look_up(self, function: Callable[..., T], *arguments: Any, together: bool = False) -> T:
         return function(*arguments)
 
@@ -114,6 +125,9 @@ class ThreadIO:
 
 class LoopIO:
     """Waits without blocking the event loop."""
+
+    is_live = True
+    given: tuple[RuleSet, AccessList] | None = None
 
     async def look_up(self, function: Callable[..., T], *arguments: Any, together: bool = False) -> T:
         try:
@@ -185,6 +199,9 @@ class TrialIO:
     waiting: how it waits. The rules are those that the process knows; only a call without charges compares the version.
     """
 
+    is_live = False
+    given: tuple[RuleSet, AccessList] | None = None
+
     def __init__(self, waiting: IO) -> None:
         self._waiting = waiting
         self.look_up, self.read_user, self.finish = waiting.look_up, waiting.read_user, waiting.finish
@@ -218,6 +235,39 @@ class TrialIO:
 
     def note_outage(self, charges: Sequence[Any], error: Exception) -> None:
         """Called with the `RuleCharge`s that the failure policies decide, and the reason."""
+
+
+class ClockIO(ThreadIO):
+    """Decides by the given rules, with an engine of its own, at the time that its owner sets: for replays and tests."""
+
+    is_live = False
+
+    def __init__(self, rules: RuleSet, entries: AccessList, engine: MemoryEngine) -> None:
+        self.given = rules, entries
+        self.engine = engine
+        #: Microseconds since the Unix epoch.
+        self.now_us = 0
+
+    async def check(
+        self,
+        charges: Sequence[Charge],
+        version: Version | None = None,
+        receipts: Sequence[Verdict] = (),
+        now_us: int | None = None,
+    ) -> Sequence[Verdict]:
+        return self.engine.check(charges, refund_if_denied=receipts, now_us=self.now_us)
+
+    async def peek(self, charges: Sequence[Charge], now_us: int | None) -> Sequence[Verdict]:
+        return self.engine.peek(charges, self.now_us)
+
+    async def refund(self, verdicts: Sequence[Verdict]) -> None:
+        self.engine.refund(verdicts)
+
+    async def release(self, verdicts: Sequence[Verdict]) -> None:
+        self.engine.release(verdicts)
+
+    async def reset(self, charges: Sequence[Charge]) -> None:
+        self.engine.reset(charges)
 
 
 THREAD: Final = ThreadIO()

@@ -42,7 +42,7 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
     """Return the decision on a request, by all rules that match it, and store it at `request.ratelimit`."""
     http, earlier = request.http, request.earlier
     assert http is not None  # only a slot has none
-    if not earlier.allowed or not settings.ENABLED:
+    if not earlier.allowed or (not settings.ENABLED and io.given is None):
         return earlier
     if earlier.delay:
         earlier = replace(earlier, delay=0.0)
@@ -59,7 +59,7 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
     http.ratelimit = decision  # type: ignore[attr-defined]
     if latest.is_plain and latest.allowed and not quota_reached.receivers:
         return decision  # no event to send, and no lease to release
-    if isinstance(io, TrialIO):
+    if not io.is_live:
         return decision
     if not latest.is_plain and latest.leases:
         leases.on_request_closed(http, partial(refunds.release, decision=latest))
@@ -72,7 +72,7 @@ async def _denied_by(io: IO, denied: AccessDenied, request: LimitRequest, earlie
     """Return the decision of an access entry. Earlier charges are refunded."""
     assert request.http is not None
     assert request.identity is not None  # the entry was found by it
-    if not isinstance(io, TrialIO):
+    if io.is_live:
         events.note_denied(request.http, request.identity, denied.record)
     await refunds.refund_results(io, earlier.results)
     return replace(earlier, allowed=False, access=denied.record)
@@ -94,7 +94,7 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
 
     The engine decides by the current rules; without the engine or the rules, the failure policies decide.
     """
-    is_observed = observer.current is not None and not isinstance(io, TrialIO)
+    is_observed = observer.current is not None and io.is_live
     began, latest = perf_counter() if is_observed else None, None
     is_missing = False
     receipts = () if request.earlier is NOTHING_TO_DECIDE else refunds.receipts(request.earlier)
@@ -103,8 +103,8 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
         for _ in _ATTEMPTS:
             try:
                 try:
-                    rules = cache.current_rules()
-                    charges = build_charges(rules, cache.access_list(), request)
+                    rules, entries = io.given or (cache.current_rules(), cache.access_list())
+                    charges = build_charges(rules, entries, request)
                 except SynchronousOnlyOperation:
                     rules = await io.look_up(cache.current_rules, together=True)
                     charges = await charges_for(io, rules, request)
@@ -112,7 +112,7 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
                     await _check_version(io, rules)
                     return None
                 verdicts = await io.check(charges, rules.compared_as, receipts, now_us)
-                if is_from_engine(verdicts) and not isinstance(io, TrialIO):
+                if is_from_engine(verdicts) and io.is_live:
                     cache.mark_confirmed(rules)
                 latest = decision_of(charges, verdicts, rules.version)
                 break

@@ -100,9 +100,14 @@ def on_login_failed(request: Any = None, **_signal: Any) -> None:
 def unearned_results(request: HttpRequest, response: HttpResponseBase) -> list[Result]:
     """Return the charges of rules whose `charge_when` does not match the response."""
     decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
-    choosy = [result for result in decision.results if result.rule.charge_when != "any"]
-    if not choosy:
-        return []
-    failed = response.status_code >= 400 or hasattr(request, _FAILED)
+    return unearned(decision, failed=response.status_code >= 400 or hasattr(request, _FAILED))
+
+
+def unearned(decision: Decision, *, failed: bool) -> list[Result]:
+    """Return the charges of rules whose `charge_when` does not match the response. failed: it is a failure."""
     other = "success" if failed else "failure"
-    return [result for result in choosy if result.rule.charge_when == other and result.verdict and result.verdict.spent]
+    return [
+        result
+        for result in decision.results
+        if result.rule.charge_when == other and result.verdict and result.verdict.spent
+    ]

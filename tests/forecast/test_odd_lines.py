@@ -118,23 +118,36 @@ def test_the_users_of_lines_are_known_when_no_more_are_remembered(monkeypatch: p
     monkeypatch.setattr(callers, "MAX_CALLERS", 0)
     for name in ("ann", "bob", "cleo"):
         User.objects.create(username=name)
-    found = LoggedCallers([RuleSet(NO_VERSION)], [])
+    found = LoggedCallers([], [RuleSet(NO_VERSION)])
     ann, bob, cleo = (AccessLogLine(0, "GET", "/", "203.0.113.9", name) for name in ("ann", "bob", "cleo"))
     for lines in ([ann, bob], [ann, cleo]):
         found.read_users(lines)
-        assert all(found.find(line).part("user") for line in lines)
+        assert all(found.find(line).value("user") for line in lines)
 
 
 def test_callers_who_come_back_are_remembered_and_the_others_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callers, "MAX_CALLERS", 8)
-    found = LoggedCallers([RuleSet(NO_VERSION)], [])
+    found = LoggedCallers([], [RuleSet(NO_VERSION)])
     first, passing = (found.find(AccessLogLine(0, "GET", "/", f"203.0.113.{number}")) for number in (1, 2))
     for number in range(3, 40):
         found.find(AccessLogLine(0, "GET", "/", f"203.0.113.{number}"))
         assert found.find(AccessLogLine(0, "GET", "/", "203.0.113.1")) is first
     again = found.find(AccessLogLine(0, "GET", "/", "203.0.113.2"))
     assert again is not passing
-    assert again.part("ip") == passing.part("ip") == "ip:203.0.113.2"
+    assert again.value("ip") == passing.value("ip") == "203.0.113.2"
+
+
+def test_a_caller_takes_little_memory() -> None:
+    found = LoggedCallers([], [RuleSet(NO_VERSION)])
+    lines = [AccessLogLine(0, "GET", "/", f"10.0.{number >> 8}.{number & 255}") for number in range(10_000)]
+    found.find(lines[0])
+    tracemalloc.start()
+    try:
+        for line in lines:
+            found.find(line)
+        assert tracemalloc.get_traced_memory()[0] / len(lines) < 600
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("text", ["a b c" + " [" * 50_000, 'a b c [1] "GET ' + "/" * 100_000])
@@ -147,4 +160,4 @@ def test_a_long_line_takes_no_time(text: str) -> None:
 
 
 def test_a_path_with_a_host_that_is_none() -> None:
-    assert target_finder()("GET", "http://[x/plain/").facts.path == "/plain/"
+    assert target_finder()("GET", "http://[x/plain/").view == "plain"

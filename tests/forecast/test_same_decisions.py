@@ -69,7 +69,7 @@ def _replay(log: str) -> dict[int, list[Any]]:
     replayed: dict[int, list[Any]] = {}
 
     def note(line: AccessLogLine, replays: Sequence[Replay]) -> None:
-        replayed[line.number] = trace.told(replays[0].decision())
+        replayed[line.number] = trace.told(replays[0].decision)
 
     with LogFiles([log], "auto", tuple(IDENTITIES), UTC) as files:
         found = compare(files, in_force(), None, Options(IDENTITIES), watch=note)

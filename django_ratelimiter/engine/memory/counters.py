@@ -25,7 +25,7 @@ _new = tuple.__new__  # what a named tuple calls in the end
 class MemoryCounters:
     """Counters by name, each with its expiry time. Not locked: the engine has the lock.
 
-    max_counters: about how many to keep, the oldest are dropped; `None` = all that are not expired.
+    max_counters: how many to keep, and at most a quarter more: the oldest are dropped. `None` = all that are in use.
     dropped: how many were dropped before they expired.
     """
 
@@ -208,6 +208,8 @@ class MemoryCounters:
             self.dropped += len(alive) - self._max_counters
             alive = dict(list(alive.items())[-self._max_counters :])
         self._by_name, self._sweep_at = alive, max(1_000, 2 * len(alive))
+        if self._max_counters is not None:
+            self._sweep_at = min(self._sweep_at, max(1_000, self._max_counters * 5 // 4))
 
     def _extend(self, name: str, until_us: int) -> None:
         """Extend the expiry of a counter charged under a higher quota: it must last until the cost would be allowed."""

@@ -15,7 +15,7 @@ def decision_writer(write: Callable[[str], object]) -> Callable[[AccessLogLine, 
     """Return a function that writes the decision on a line by the last of the rule sets."""
 
     def note(line: AccessLogLine, replays: Sequence[Replay]) -> None:
-        data = {"file": line.file, "line": line.number, "time_us": line.time_us, **_decided(replays[-1].decision())}
+        data = {"file": line.file, "line": line.number, "time_us": line.time_us, **_decided(replays[-1].decision)}
         write(json.dumps(data) + "\n")
 
     return note
