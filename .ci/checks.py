@@ -13,12 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from durations import Durations
-from plan import all_stages, quick_stages
-from progress import Progress
-from running import Runner
-from stages import ROOT, Outcome
-from summary import sum_up
+from plan import all_lanes, quick_stages
+from running import Outcome, Runner, sum_up
+from stages import ROOT
 
 CACHE = ROOT / ".cache"
 
@@ -39,15 +36,11 @@ def main() -> int:
     CACHE.mkdir(exist_ok=True)
     began = time.monotonic()
     outcome = Outcome()
-    stages = quick_stages() if asked.quick else all_stages(outcome, uv, strict=asked.strict, long=asked.long)
-    stages = [stage for stage in stages if asked.only in stage.name]
-    if not stages:
+    lanes = [quick_stages()] if asked.quick else all_lanes(outcome, uv, strict=asked.strict, long=asked.long)
+    lanes = [[stage for stage in lane if asked.only in stage.name] for lane in lanes]
+    if not any(lanes):
         parser.error(f"No stage has {asked.only!r} in its name.")
-    whole = "" if asked.quick or asked.only or asked.long else "all stages"
-    progress = Progress([stage.name for stage in stages], Durations(CACHE / "durations.json"), whole)
-    Runner(outcome, progress, CACHE / "logs").run(*stages)
-    if not outcome.failed:
-        progress.end_all()
+    Runner(outcome, CACHE / "logs").run(*lanes)
     if not (asked.quick or asked.only):
         outcome.left_out += [f"{test} (skipped in every run)" for test in sorted(outcome.skipped - outcome.run)]
     return sum_up(outcome, time.monotonic() - began, strict=asked.strict)

@@ -15,8 +15,9 @@
 | a Python or Django in no other | between | Valkey, SQLite | requests, checks, API, models, one form, each URL |
 | the other pairs | each other one | Valkey, SQLite | what depends on both: requests, threads, event loops, models |
 
-Stages run side by side (`running.py`): many tests wait for servers that start, die or come back, and the processors
-would be idle meanwhile.
+Stages run in two lanes, side by side: many tests wait for servers that start, die or come back, and the processors
+would be idle meanwhile. Those of the first lane have several processes each, those of the second one each; on the
+maintainers' machine, with two processors, either lane takes seven minutes.
 
 On the other pairs of Python and Django, one row of each parametrized test runs, chosen at random each time.
 
@@ -36,6 +37,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pythons import classifiers, find_python, supported_djangos
+from running import Outcome
 from selections import (
     AGAIN,
     ASKED_ON_POSTGRESQL,
@@ -57,7 +59,7 @@ from selections import (
     asked_twice_elsewhere,
     ignored,
 )
-from stages import ROOT, WORKERS, Checks, Command, Outcome, Stage, Suite, command
+from stages import ROOT, WORKERS, Checks, Command, Stage, Suite, command
 
 PROGRAMS = Path(sys.executable).parent
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -82,19 +84,20 @@ def quick_stages() -> list[Stage]:
     return [Checks("code, quickly", QUICK), _unit_tests()]
 
 
-def all_stages(outcome: Outcome, uv: str, *, strict: bool, long: bool = False) -> list[Stage]:
-    """Return all stages that can run here. Those that cannot are recorded in the outcome."""
+def all_lanes(outcome: Outcome, uv: str, *, strict: bool, long: bool = False) -> list[list[Stage]]:
+    """Return all stages that can run here, in two lanes. Those that cannot are recorded in the outcome."""
     sys.path.insert(0, str(ROOT))
     on_pairs = list(_on_other_pairs(outcome, uv, strict=strict, long=long))
+    unit_tests = _unit_tests(*ignored(WALKS), **(SEARCHING_LONG if long else SEARCHING))
     return [
-        Checks("code", {**QUICK, **SLOWER}),
-        whole_suite(has_latest=_has_latest(on_pairs), long=long),
-        _unit_tests(*ignored(WALKS), **(SEARCHING_LONG if long else SEARCHING)),
-        # The longest first, so that it does not run alone at the end; there is room for it after the whole suite.
-        *_on_other_servers(outcome),
-        *reversed(on_pairs),
-        *_on_mariadb(outcome, uv),
-        lowest_versions(uv),
+        [whole_suite(has_latest=_has_latest(on_pairs), long=long), *_on_other_servers(outcome)],
+        [
+            Checks("code", {**QUICK, **SLOWER}),
+            unit_tests,
+            *reversed(on_pairs),
+            *_on_mariadb(outcome, uv),
+            lowest_versions(uv),
+        ],
     ]
 
 
