@@ -26,16 +26,15 @@ AT_ONCE: Final = 10
 class Contestant:
     """One limiter, ready to decide.
 
-    kind: "floor", "ours" or "peer". check: decides with the result of `argument` for a caller; returns whether it was
-    allowed. awaited: `check` is a coroutine, for the event loop `loop`. first: the first of its own 100,000 callers,
-    because some contestants share counters. in_a_row: requests of each caller before the next one.
+    check: decides with the result of `argument` for a caller; returns whether it was allowed. awaited: `check` is a
+    coroutine, for the event loop `loop`. name, first: from the registry; its own 100,000 callers begin there, because
+    some contestants share counters. in_a_row: requests of each caller before the next one.
     """
 
-    name: str
-    kind: str
     check: Callable[[Any], Any]
     argument: Callable[[int], Any]
     awaited: bool = False
+    name: str = ""
     first: int = 0
     in_a_row: int = IN_A_ROW
 

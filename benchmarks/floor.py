@@ -34,7 +34,7 @@ def through_client(url: str, seconds: int) -> Contestant:
     def check(key: str) -> bool:
         return bool(client.evalsha(sha, 1, key, QUOTA, rate, 1)[0])
 
-    return Contestant("", "floor", check, lambda caller: f"floor:{address(caller)}")
+    return Contestant(check, lambda caller: f"floor:{address(caller)}")
 
 
 def on_event_loop(url: str, seconds: int) -> Contestant:
@@ -46,4 +46,4 @@ def on_event_loop(url: str, seconds: int) -> Contestant:
         reply: Any = await client.evalsha(sha, 1, key, QUOTA, rate, 1)
         return bool(reply[0])
 
-    return Contestant("", "floor", check, lambda caller: f"awaited-floor:{address(caller)}", awaited=True)
+    return Contestant(check, lambda caller: f"awaited-floor:{address(caller)}", awaited=True)

@@ -1,18 +1,13 @@
 """The speed and memory of a replay: `python -m benchmarks.replay [LINES [CALLERS [RULES]]]`.
 
 A log with this many lines (1,000,000) by this many callers (100,000) over a day is written in the format combined, and
-replayed in a separate process, on one processor, with this many rules (3) that match each line: first with those rules
-alone, then compared with changed ones. The limit is at least 100,000 lines per second of CPU time, divided by the rules
-per line.
-
-Each is done three times, and the fastest counts.
+replayed by one process, with this many rules (3) that match each line, three times: the fastest counts. The limit is at
+least 100,000 lines per second of CPU time, divided by the rules per line.
 """
 
 from __future__ import annotations
 
-import os
 import resource
-import subprocess
 import sys
 import tempfile
 from datetime import UTC, datetime
@@ -72,57 +67,35 @@ def rule_set(number: int, quota: int):  # type: ignore[no-untyped-def]
     return RuleSet(NO_VERSION, (), rules)
 
 
-def measure(log: str, rules: int, both: bool) -> None:
-    """Replay, and print lines per second, rejected requests, and the maximum of megabytes."""
+def replay(log: Path, rules: int) -> tuple[float, float, Any]:
+    """Replay once. Return seconds of CPU time and of the clock, and the result."""
+    from django_ratelimiter.forecast.comparison import Options, compare
+    from django_ratelimiter.forecast.logs.reading import LogFiles
+
+    with LogFiles([str(log)], "auto", (), UTC) as files:
+        began, spent = perf_counter(), process_time()
+        found = compare(files, rule_set(rules, 10), None, Options())
+        return process_time() - spent, perf_counter() - began, found
+
+
+def main() -> None:
+    """Write the log, replay it, and print lines per second, rejected requests, and the maximum of megabytes."""
+    given = [int(text) for text in sys.argv[1:]]
+    lines, callers, rules = [*given, *(1_000_000, 100_000, 3)[len(given) :]]
     configure()
     from django.core.management import call_command
 
     call_command("migrate", verbosity=0)
-    rounds = [replay(log, rules, both) for _ in range(ROUNDS)]
-    found, spent, seconds, _ = min(rounds, key=lambda each: each[1])
-    asked = rules * (2 if both else 1)
-    print(
-        f"{rules} rules{' beside others' if both else ''}: {found.decided / seconds:,.0f} lines a second, "
-        f"{found.decided / spent:,.0f} a second of processor time (times rules: {asked * found.decided / spent:,.0f}); "
-        f"{found.difference.total.before:,} rejected; {found.difference.callers:,} callers; {rounds[0][3]:.0f} MB",
-        flush=True,
-    )
-
-
-def replay(log: str, rules: int, both: bool) -> tuple[Any, float, float, float]:
-    """Replay once. Return the result, seconds of CPU time and of the clock, and megabytes."""
-    from django_ratelimiter.forecast.comparison import Options, compare
-    from django_ratelimiter.forecast.logs.reading import LogFiles
-
-    with LogFiles([log], "auto", (), UTC) as files:
-        began, spent = perf_counter(), process_time()
-        found = compare(files, rule_set(rules, 10), rule_set(rules, 5) if both else None, Options())
-        seconds, spent = perf_counter() - began, process_time() - spent
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024
-    return found, spent, seconds, peak
-
-
-def main() -> None:
-    """Write the log and measure in separate processes."""
-    if sys.argv[1:2] == ["--measure"]:
-        measure(sys.argv[2], int(sys.argv[3]), sys.argv[4] == "both")
-        return
-    lines, callers, rules = _numbers()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         log = Path(folder) / "access.log"
         write(log, lines, callers)
-        for which in ("one", "both"):
-            subprocess.run(
-                [sys.executable, "-m", "benchmarks.replay", "--measure", str(log), str(rules), which],
-                check=True,
-                env={**os.environ, "PYTHONHASHSEED": "0"},
-            )
-
-
-def _numbers() -> tuple[int, int, int]:
-    given = [int(text) for text in sys.argv[1:]]
-    lines, callers, rules = [*given, *(1_000_000, 100_000, 3)[len(given) :]]
-    return lines, callers, rules
+        spent, seconds, found = min((replay(log, rules) for _ in range(ROUNDS)), key=lambda each: each[:2])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024
+    print(
+        f"{rules} rules: {found.decided / seconds:,.0f} lines a second, "
+        f"{found.decided / spent:,.0f} a second of processor time (times rules: {rules * found.decided / spent:,.0f}); "
+        f"{found.difference.total.before:,} rejected; {found.difference.callers:,} callers; {peak:.0f} MB"
+    )
 
 
 def __getattr__(name: str) -> object:

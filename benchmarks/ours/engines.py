@@ -48,17 +48,12 @@ def _checking(engine: Any, argument: Callable[[int], list[Charge]]) -> Contestan
     def check(asked: list[Charge]) -> bool:
         return all(map(_allowed, engine.check(asked, version=1)))
 
-    return Contestant("", "ours", check, argument)
+    return Contestant(check, argument)
 
 
 def one(url: str, seconds: int) -> Contestant:
     """One token bucket, like the floor."""
     return _checking(_engine(url, "one"), Rules(1, seconds).charges)
-
-
-def one_window(url: str, seconds: int) -> Contestant:
-    """One sliding window, the default algorithm."""
-    return _checking(_engine(url, "window"), Rules(1, seconds, "sliding_window_counter").charges)
 
 
 def three(url: str, seconds: int) -> Contestant:
@@ -117,7 +112,7 @@ def _awaiting(url: str, name: str, seconds: int, rules: int) -> Contestant:
     async def check(asked: list[Charge]) -> bool:
         return all(map(_allowed, await engine.check(asked, version=1)))
 
-    return Contestant("", "ours", check, Rules(rules, seconds).charges, awaited=True)
+    return Contestant(check, Rules(rules, seconds).charges, awaited=True)
 
 
 def awaited_one(url: str, seconds: int) -> Contestant:

@@ -16,7 +16,7 @@ from django_ratelimiter.decision import Decision  # isort: skip
 
 
 def _checking(argument: Callable[[int], HttpRequest]) -> Contestant:
-    return Contestant("", "ours", lambda request: admitted(limiter.check(request)), argument)
+    return Contestant(lambda request: admitted(limiter.check(request)), argument)
 
 
 def admitted(decision: Decision) -> bool:
@@ -48,4 +48,4 @@ def awaited_three(url: str, seconds: int) -> Contestant:
     async def check(request: HttpRequest) -> bool:
         return admitted(await limiter.acheck(request))
 
-    return Contestant("", "ours", check, lambda caller: anonymous(caller, "three"), awaited=True)
+    return Contestant(check, lambda caller: anonymous(caller, "three"), awaited=True)

@@ -19,7 +19,7 @@ def decision(url: str, seconds: int) -> Contestant:
     def check(request: HttpRequest) -> bool:
         return not is_ratelimited(request, group="benchmark", key="ip", rate=rate, increment=True)
 
-    return Contestant("", "peer", check, anonymous)
+    return Contestant(check, anonymous)
 
 
 def limited(view: Callable[[HttpRequest], HttpResponse], quota: int) -> Callable[[HttpRequest], HttpResponse]:

@@ -17,7 +17,7 @@ def fixed(url: str, seconds: int) -> Contestant:
     """A fixed window, the cheapest of its strategies."""
     limiter = FixedWindowRateLimiter(storage_from_string(url))
     limit = (RateLimitItemPerHour if seconds == HOUR else RateLimitItemPerMinute)(QUOTA)
-    return Contestant("", "peer", lambda key: limiter.hit(limit, "fixed", key), address)
+    return Contestant(lambda key: limiter.hit(limit, "fixed", key), address)
 
 
 def limited(view: Callable[[HttpRequest], HttpResponse], quota: int) -> Callable[[HttpRequest], HttpResponse]:

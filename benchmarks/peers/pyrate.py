@@ -1,4 +1,4 @@
-"""pyrate-limiter on Redis: the token bucket that it recommends there, and its default algorithm, a log of requests.
+"""pyrate-limiter on Redis, with the token bucket that it recommends there.
 
 A limiter finds each caller's bucket with a factory, which the project writes according to the documentation. The
 process keeps a bucket for each caller.
@@ -16,7 +16,6 @@ from pyrate_limiter import (
     Limiter,
     Rate,
     RateItem,
-    RedisBucket,
     RedisStateStore,
     StateBucket,
     TokenBucket,
@@ -46,24 +45,10 @@ class ByName(BucketFactory):  # type: ignore[misc]  # it has no types here
 
 def bucket(url: str, seconds: int) -> Contestant:
     """A token bucket."""
-    client, rate = redis.Redis.from_url(url), _rate(seconds)
+    client, rate = redis.Redis.from_url(url), Rate(QUOTA, Duration.HOUR if seconds == HOUR else Duration.MINUTE)
 
     def make(name: str) -> Any:
         return StateBucket([rate], algorithm=TokenBucket(), store=RedisStateStore(client, f"pyrate:{name}"))
 
-    return _acquiring(make)
-
-
-def log(url: str, seconds: int) -> Contestant:
-    """A log of requests."""
-    client, rate = redis.Redis.from_url(url), _rate(seconds)
-    return _acquiring(lambda name: RedisBucket.init([rate], client, f"pyrate-log:{name}"))
-
-
-def _rate(seconds: int) -> Any:
-    return Rate(QUOTA, Duration.HOUR if seconds == HOUR else Duration.MINUTE)
-
-
-def _acquiring(make: Callable[[str], Any]) -> Contestant:
     limiter = Limiter(ByName(make))
-    return Contestant("", "peer", lambda key: limiter.try_acquire(key, blocking=False), address)
+    return Contestant(lambda key: limiter.try_acquire(key, blocking=False), address)

@@ -30,7 +30,7 @@ def decision(url: str, seconds: int) -> Contestant:
     def check(request: Request) -> bool:
         return bool(made().allow_request(request, view))
 
-    return Contestant("", "peer", check, lambda caller: Request(anonymous(caller)))
+    return Contestant(check, lambda caller: Request(anonymous(caller)))
 
 
 class Unlimited(APIView):

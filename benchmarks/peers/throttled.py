@@ -12,4 +12,4 @@ def bucket(url: str, seconds: int) -> Contestant:
     """A token bucket."""
     quota = f"{QUOTA}/{'h' if seconds == HOUR else 'm'}"
     throttle = Throttled(using=RateLimiterType.TOKEN_BUCKET.value, quota=quota, store=RedisStore(server=url))
-    return Contestant("", "peer", lambda key: not throttle.limit(key).limited, address)
+    return Contestant(lambda key: not throttle.limit(key).limited, address)
