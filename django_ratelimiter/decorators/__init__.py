@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import cache, partial, wraps
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
@@ -25,6 +26,7 @@ from ..limiter import io
 from ..limiter.metered import MeteredCost
 from ..rules.routes import is_of_api_view
 from .arguments import (
+    NO_CALL,
     STAND_INS,
     Key,
     LimiterCall,
@@ -76,8 +78,8 @@ class ViewLimit(NamedTuple):
     @property
     def scope(self) -> str:
         """The scope whose rules apply; "" = it has a rate."""
-        group, key, rate, *_ = self.arguments
-        return group if group and key is None and rate is None else ""
+        given = self.arguments
+        return given.group if given.group and given.key is None and given.rate is None else ""
 
     def check(self, request: Any, bound: Callable[..., Any] | None = None) -> Decision:
         """Decide a request as the decorator does before it calls the view. Raises Ratelimited if it is rejected.
@@ -88,7 +90,7 @@ class ViewLimit(NamedTuple):
         view = bound if bound is not None and self.view.__module__ == STAND_INS else self.view
         call = arguments.resolve(request, view)
         if arguments.cost_after is not None:
-            arguments = arguments._replace(cost=arguments.cost or _usual_cost(call))
+            arguments = replace(arguments, cost=arguments.cost or _usual_cost(call))
         decision = _check(request, call, arguments)
         _apply_decision(request, call, decision, arguments.block)
         return decision
@@ -136,6 +138,8 @@ def ratelimit(
         number = getattr(view, "ratelimits", 0) + 1
         made: Any = getattr(view, "cls", None)
         within = _within_api_view(made) if is_of_api_view(made) else 0
+        if not name and view.__module__ != STAND_INS:
+            name = name_of(view)
         arguments = RatelimitArguments(
             group, key, rate, method, block, cost, algorithm, cost_after, failure_policy, name, number + within
         )
@@ -169,7 +173,7 @@ def _wrapper(view: Callable[..., Any], arguments: RatelimitArguments) -> Callabl
     def limited_view(*args: Any, **kwargs: Any) -> Any:
         request = _request_of(args, kwargs)
         call = arguments.resolve(request, view)
-        if arguments.cost_after is None or call == LimiterCall():
+        if arguments.cost_after is None or call is NO_CALL:
             decision = _check(request, call, arguments)
             _apply_decision(request, call, decision, arguments.block)
             if decision.delay:
@@ -191,9 +195,9 @@ def _awrapper(view: Callable[..., Any], arguments: RatelimitArguments) -> Callab
     async def limited_view(*args: Any, **kwargs: Any) -> Any:
         request = _request_of(args, kwargs)
         call = await io.LOOP.look_up(arguments.resolve, request, view)
-        if arguments.cost_after is None or call == LimiterCall():
+        if arguments.cost_after is None or call is NO_CALL:
             decision = NOTHING_TO_DECIDE
-            if call != LimiterCall():
+            if call is not NO_CALL:
                 decision = await limiter.acheck(request, **call.limiter_kwargs(request, arguments.cost))
             _apply_decision(request, call, decision, arguments.block)
             if decision.delay:
@@ -211,7 +215,7 @@ def _awrapper(view: Callable[..., Any], arguments: RatelimitArguments) -> Callab
 
 
 def _check(request: Any, call: LimiterCall, arguments: RatelimitArguments) -> Decision:
-    if call == LimiterCall():
+    if call is NO_CALL:
         return NOTHING_TO_DECIDE
     return limiter.check(request, **call.limiter_kwargs(request, arguments.cost))
 
@@ -235,10 +239,12 @@ def _rejecting(request: Any, call: LimiterCall, arguments: RatelimitArguments) -
 
 def _apply_decision(request: Any, call: LimiterCall, decision: Decision, block: bool) -> None:
     """Set `request.limited`, and raise if the request is rejected and `block` is set."""
-    result = call.result(decision)
-    limited = not decision.allowed or (result is not None and not _passes(result))
-    seen: list[Any] = [request] if request is django_request(request) else [request, django_request(request)]
-    for each in seen:
+    limited = not decision.allowed
+    if not (limited or block):  # its rate is in shadow
+        result = call.result(decision)
+        limited = result is not None and not _passes(result)
+    http: Any = django_request(request)
+    for each in (request,) if request is http else (request, http):
         each.limited = limited or getattr(each, "limited", False)
     if limited and (block or decision.access is not None):
         _reject(request, decision)

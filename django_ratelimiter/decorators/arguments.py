@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache, partial
 from ipaddress import ip_network
 from typing import Any, Final, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
 from django.http import HttpRequest
 from django.utils.module_loading import import_string
 
@@ -34,7 +36,7 @@ _ADDRESS_SETTINGS: Final = ("RATELIMIT_IP_META_KEY", "RATELIMIT_IPV4_MASK", "RAT
 
 
 class LimiterCall(NamedTuple):
-    """The arguments of the limiter for one call of a view; all `None` = do not call it."""
+    """The arguments of the limiter for one call of a view."""
 
     scope: str | None = None
     extra: InlineRule | None = None
@@ -46,7 +48,7 @@ class LimiterCall(NamedTuple):
             return {"scope": scope, "cost": cost}
         http = django_request(request)
         earlier: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
-        if earlier.allowed and extra.rule.slug in earlier.slugs:
+        if earlier is not NOTHING_TO_DECIDE and earlier.allowed and extra.rule.slug in earlier.slugs:
             http.ratelimit = without(earlier, {extra.rule.slug})  # type: ignore[attr-defined]
         # A rule with a quota of 0 rejects by its cost.
         return {"extra": (extra,), "cost": cost if extra.rule.cost == 1 else None}
@@ -57,7 +59,12 @@ class LimiterCall(NamedTuple):
         return next((result for result in decision.results if result.rule.slug == slug), None)
 
 
-class RatelimitArguments(NamedTuple):
+#: Do not call the limiter.
+NO_CALL: Final = LimiterCall()
+
+
+@dataclass(frozen=True, eq=False)
+class RatelimitArguments:
     """The arguments of one `@ratelimit`.
 
     name: of the limited view; empty = find it out. number: the position of this decorator among several of one view,
@@ -76,50 +83,90 @@ class RatelimitArguments(NamedTuple):
     name: str = ""
     number: int = 1
 
+    @cached_property
+    def methods(self) -> frozenset[str]:
+        """The methods that are limited, in upper case; empty = all."""
+        given = [self.method] if isinstance(self.method, str) else self.method
+        return frozenset(each.upper() for each in given if each)
+
+    @cached_property
+    def fixed_rate(self) -> tuple[int, float] | None:
+        """The rate as quota and window, if it is the same for each request; else `None`."""
+        return parse_rate(self.rate) if is_rate_text(self.rate) else None
+
     def resolve(self, request: Any, function: Callable[..., Any] | None) -> LimiterCall:
         """Return the call for this request. Raises SynchronousOnlyOperation on an event loop if it would block."""
-        if not _is_on(request, self.method):
-            return LimiterCall()
+        if not _peers_settings().is_on or (self.methods and request.method not in self.methods):
+            return NO_CALL
         if self.group and self.key is None and self.rate is None:
             return LimiterCall(scope=self.group)
         group = self.group or self.name or name_of(function)
-        rate = parse_rate(_called(self.rate, group, request))
+        rate = self.fixed_rate or parse_rate(_called(self.rate, group, request))
         if rate is None:
-            return LimiterCall()
+            return NO_CALL
         if not self.key:
             raise ImproperlyConfigured(f"@ratelimit of {group}: a rate needs a key, such as key='ip'.")
         return LimiterCall(extra=InlineRule(self._rule(group, *rate), _key_value(self.key, group, request)))
 
     def register_rule(self, view: Callable[..., Any]) -> None:
         """Register the rule for the admin before the first request, if it is the same for every request."""
-        if self.key and is_rate_text(self.rate) and view.__module__ != STAND_INS:
-            rate = parse_rate(self.rate)
-            if rate is not None:
-                self._rule(self.group or self.name or name_of(view), *rate)
+        if self.key and self.fixed_rate and view.__module__ != STAND_INS:
+            self._rule(self.group or self.name or name_of(view), *self.fixed_rate)
 
     def _rule(self, group: str, quota: int, window: float) -> RuleRecord:
-        names = [group]
-        methods = _methods(self.method)
-        if self.group:  # shared by all decorators with this group
-            names += [_label(self.key), _label(self.rate), "".join(sorted(methods))]
-        elif self.number > 1:
-            names.append(str(self.number))
         try:
-            rule = inline.rule_of(
-                inline.slug_of(*names),
-                quota,
-                window,
-                _label(self.key),
-                algorithm=self.algorithm,
-                mode="enforce" if self.block else "shadow",
-                methods=methods,
-                missing_partition="ip",
-                failure_policy=self.failure_policy or _usual_failure_policy(),
-            )
+            rule = _rule_of(self, group, quota, window, self.failure_policy or _peers_settings().failure_policy)
         except ValueError as error:
             raise ImproperlyConfigured(f"@ratelimit of {group}: {error}") from error
         inline.register(rule)
         return rule
+
+
+@lru_cache(maxsize=1_000)
+def _rule_of(arguments: RatelimitArguments, group: str, quota: int, window: float, failure_policy: str) -> RuleRecord:
+    """Return the rule of a rate. Cached, because finding its slug takes longer than the rest of a call."""
+    names = [group]
+    if arguments.group:  # shared by all decorators with this group
+        names += [_label(arguments.key), _label(arguments.rate), "".join(sorted(arguments.methods))]
+    elif arguments.number > 1:
+        names.append(str(arguments.number))
+    return inline.rule_of(
+        inline.slug_of(*names),
+        quota,
+        window,
+        _label(arguments.key),
+        algorithm=arguments.algorithm,
+        mode="enforce" if arguments.block else "shadow",
+        methods=arguments.methods,
+        missing_partition="ip",
+        failure_policy=failure_policy,
+    )
+
+
+class _PeersSettings(NamedTuple):
+    """The settings of django-ratelimit. address: how it finds a client's address; all `None` = as we do."""
+
+    is_on: bool
+    failure_policy: str
+    address: tuple[Any, ...]
+
+
+@cache
+def _peers_settings() -> _PeersSettings:
+    """Return these settings. Cached until one changes: Django takes long to find out that it has no such setting."""
+    fail_open = django_setting("RATELIMIT_FAIL_OPEN")
+    return _PeersSettings(
+        bool(django_setting("RATELIMIT_ENABLE", True)),
+        "local" if fail_open is None else "open" if fail_open else "closed",
+        tuple(map(django_setting, _ADDRESS_SETTINGS)),
+    )
+
+
+def _forget_settings(**_signal: Any) -> None:
+    _peers_settings.cache_clear()
+
+
+setting_changed.connect(_forget_settings, dispatch_uid="django_ratelimiter.decorators")
 
 
 def check_failure_policy(policy: str | None, *, has_rate: bool) -> None:
@@ -133,12 +180,6 @@ def check_failure_policy(policy: str | None, *, has_rate: bool) -> None:
         raise ImproperlyConfigured(f"@ratelimit: failure_policy must be one of {right}, not {policy!r}.")
 
 
-def _usual_failure_policy() -> str:
-    """Return the default policy of rates: from django-ratelimit's RATELIMIT_FAIL_OPEN, if it is set."""
-    fail_open = django_setting("RATELIMIT_FAIL_OPEN")
-    return "local" if fail_open is None else "open" if fail_open else "closed"
-
-
 def django_request(request: Any) -> HttpRequest:
     """Return Django's request, from Django's or DRF's."""
     http: HttpRequest = getattr(request, "_request", request)
@@ -148,16 +189,6 @@ def django_request(request: Any) -> HttpRequest:
 def is_rate_text(given: Rate) -> bool:
     """Return whether this is a rate such as "100/h", and not the dotted path of a callable."""
     return isinstance(given, str) and not _DOTTED.fullmatch(given)
-
-
-def _is_on(request: Any, method: Methods) -> bool:
-    methods = _methods(method)
-    return bool(django_setting("RATELIMIT_ENABLE", True)) and (not methods or request.method in methods)
-
-
-def _methods(method: Methods) -> frozenset[str]:
-    """Return the methods in upper case; empty = all."""
-    return frozenset(each.upper() for each in ([method] if isinstance(method, str) else method) if each)
 
 
 def name_of(function: Any) -> str:
@@ -202,13 +233,14 @@ def parse_rate(rate: Any) -> tuple[int, float] | None:
 
 def _key_value(key: Key, group: str, request: Any) -> str | None:
     """Return the value that a request is counted by; `None` if the request lacks it."""
-    identity = identify(django_request(request))
     kind, _, name = key.partition(":") if isinstance(key, str) else ("", "", "")
-    if kind in ("user", "user_or_ip") and not name:
-        if identity.user_id is not None:
-            return f"user:{identity.user_id}"
-        kind = "ip" if kind == "user_or_ip" else ""
-        value: Any = None
+    value: Any = None
+    if kind in ("user", "user_or_ip", "ip") and not name:
+        identity = identify(django_request(request))
+        if kind != "ip" and identity.user_id is not None:
+            key, value = "user", identity.user_id
+        elif kind != "user":
+            key, value = "ip", _address(request, identity)
     elif name and kind == "header":
         value = request.META.get("HTTP_" + name.replace("-", "_").upper())
     elif name and kind == "get":
@@ -217,16 +249,14 @@ def _key_value(key: Key, group: str, request: Any) -> str | None:
         value = spelled(f"field:{name}", request.POST.get(name, ""))
     elif callable(key) or _DOTTED.fullmatch(key):
         value, key = _called(key, group, request), "key"
-    elif kind != "ip" or name:
+    else:
         raise ImproperlyConfigured(f"@ratelimit of {group}: {key!r} is not a valid key.")
-    if kind == "ip" and not name:
-        key, value = "ip", _address(request, identity)
     return None if value in (None, "") else f"{key}:{value}"
 
 
 def _address(request: Any, identity: Identity) -> str | None:
     """Return the client's address, by the settings of django-ratelimit if one of them is set."""
-    meta, *masks = (django_setting(name) for name in _ADDRESS_SETTINGS)
+    meta, *masks = _peers_settings().address
     if meta is None and masks == [None, None]:
         return identity.ip
     if isinstance(meta, str) and "." in meta:
