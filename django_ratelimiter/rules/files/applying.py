@@ -11,12 +11,10 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.utils.translation import gettext as _
 
-from ...databases import as_committed
 from ...engine.base import Version
 from ..stored import storage
-from ..stored.compiler import snapshot_of_rows
 from ..stored.history.rows import write
-from ..stored.history.snapshots import by_slug
+from ..stored.history.snapshots import Snapshot, by_slug
 from ..stored.tables import models
 from ..stored.versions import editing
 from .access import write_access
@@ -104,15 +102,15 @@ def _apply(plan: FilePlan, author: Any, reason: str) -> Version:
             except IntegrityError as error:
                 text = _("The database rejects it: %(error)s")
                 raise NotApplied(text % {"error": error}) from error
-            _verify(plan)
         version = Version(number, epoch)
-        storage.snapshots(version).update(source=name[:limit])
+        stored = storage.snapshots(version)
+        _verify(plan, stored.values_list("snapshot", flat=True).get())
+        stored.update(source=name[:limit])
     return version
 
 
-def _verify(plan: FilePlan) -> None:
-    """Raise NotApplied unless the rows are now equal to the plan."""
-    found = snapshot_of_rows(as_committed)
+def _verify(plan: FilePlan, found: Snapshot) -> None:
+    """Raise NotApplied unless the new version, which was made from the rows, is equal to the plan."""
     if by_slug(found) == by_slug(plan.planned):
         return
     reasons = " ".join(f"{entry['rule']}: {entry['reason']}" for entry in found["left_out"])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
+
+from django.db import connections
+from django.db.models.signals import post_save, pre_save
 
 from ..storage import primary
 from ..tables import models
@@ -14,7 +18,7 @@ from .snapshots import Data, Pair, Snapshot, changed_pairs, limit_columns, meani
 def write(now: Snapshot, planned: Snapshot) -> None:
     """Make the rows, which are those of `now`, equal to `planned`. Only differences are written.
 
-    Rows are saved one by one, so that signals are sent. Call it in a transaction, within `editing`.
+    The signals of `save` and `delete` are sent for each row. Call it in a transaction, within `editing`.
     """
     tier_pairs = changed_pairs(now["tiers"], planned["tiers"], normal_tier)
     rule_pairs = changed_pairs(now["rules"], planned["rules"], normal_rule)
@@ -24,9 +28,7 @@ def write(now: Snapshot, planned: Snapshot) -> None:
         if pair.before and pair.after is None:
             rules[pair.before["slug"]].delete()
     tiers = {row.slug: row for row in models.Tier.objects.using(primary())}
-    for pair in rule_pairs:
-        if pair.after:
-            _write_rule(rules, tiers, pair)
+    _insert([limit for pair in rule_pairs if pair.after for limit in _write_rule(rules, tiers, pair)])
     for pair in tier_pairs:
         if pair.before and pair.after is None:
             tiers[pair.before["slug"]].delete()
@@ -47,11 +49,15 @@ def _write_tiers(pairs: Sequence[Pair]) -> None:
             _assign(row, pair.after)
 
 
-def _write_rule(rows: Mapping[str, Any], tiers: Mapping[str, Any], pair: Pair) -> None:
+def _write_rule(rows: Mapping[str, Any], tiers: Mapping[str, Any], pair: Pair) -> list[Any]:
+    """Write a rule, and return its limits that must be inserted."""
     after: Any = pair.after
-    row = _row_of(rows, pair) or models.Rule()
+    row = _row_of(rows, pair)
+    limits = models.RuleLimit.objects.using(primary()).filter(rule=row).order_by("pk")
+    keys = list(limits.values_list("pk", flat=True)) if row else []
+    row = row or models.Rule()
     _assign(row, {name: value for name, value in after.items() if name != "limits"})
-    _write_limits(row, pair.before["limits"] if pair.before else [], after["limits"], tiers)
+    return _new_limits(row, keys, pair.before["limits"] if pair.before else [], after["limits"], tiers)
 
 
 def _row_of(rows: Mapping[str, Any], pair: Pair) -> Any:
@@ -65,31 +71,53 @@ def _assign(row: Any, data: Data) -> None:
     row.save(using=primary())
 
 
-def _write_limits(rule: Any, before: Sequence[Data], after: Sequence[Data], tiers: Mapping[str, Any]) -> None:
-    """Delete and insert the limits that differ: two may have swapped their windows, which are unique.
+def _new_limits(
+    rule: Any, keys: list[Any], before: Sequence[Data], after: Sequence[Data], tiers: Mapping[str, Any]
+) -> list[Any]:
+    """Delete the limits that differ, and return those to insert: two may have swapped their windows, which are unique.
 
-    Their order is that of their primary keys, and clients can see it.
+    Their order is that of their primary keys, and clients can see it. keys: of the stored limits, in order.
     """
     if before == after:
-        return
-    rows = models.RuleLimit.objects.using(primary()).filter(rule=rule)
-    keys = list(rows.order_by("pk").values_list("pk", flat=True))
+        return []
     if len(keys) != len(before):  # the rule could not be enforced, so its limits were not compared
         before = [{}] * len(keys)
     places = _places(before, after)
     equal = {
         keys[place] for place, data in zip(places, after, strict=True) if place is not None and before[place] == data
     }
-    rows.exclude(pk__in=equal).delete()
-    for place, data in zip(places, after, strict=True):
-        key = None if place is None else keys[place]
-        if key in equal:
-            continue
-        values = {name: data[name] for name in limit_columns()}
-        window = values.pop("window_seconds")
-        tier = None if data["tier"] is None else tiers[data["tier"]]
-        row = models.RuleLimit(pk=key, rule=rule, tier=tier, window_seconds=window and Decimal(window), **values)
-        row.save(using=primary(), force_insert=True)
+    if len(equal) < len(keys):
+        models.RuleLimit.objects.using(primary()).filter(rule=rule).exclude(pk__in=equal).delete()
+    both = [(None if place is None else keys[place], data) for place, data in zip(places, after, strict=True)]
+    return [_limit(key, rule, tiers, data) for key, data in both if key not in equal]
+
+
+def _limit(key: Any, rule: Any, tiers: Mapping[str, Any], data: Data) -> Any:
+    values = {name: data[name] for name in limit_columns()}
+    window = values.pop("window_seconds")
+    tier = None if data["tier"] is None else tiers[data["tier"]]
+    return models.RuleLimit(pk=key, rule=rule, tier=tier, window_seconds=window and Decimal(window), **values)
+
+
+def _insert(limits: Sequence[Any]) -> None:
+    """Insert limits in their order, with few statements where the database returns their primary keys."""
+    if connections[primary()].features.can_return_rows_from_bulk_insert:
+        with signals_of_save(limits, created=True):
+            models.RuleLimit.objects.using(primary()).bulk_create(limits, batch_size=1_000)
+        return
+    for limit in limits:
+        limit.save(using=primary(), force_insert=True)
+
+
+@contextmanager
+def signals_of_save(rows: Sequence[Any], *, created: bool, columns: frozenset[str] | None = None) -> Iterator[None]:
+    """Send the signals of `save` for each row, before and after a block that saves all of them at once."""
+    named: Any = {"raw": False, "using": primary(), "update_fields": columns}
+    for row in rows:
+        pre_save.send(type(row), instance=row, **named)
+    yield
+    for row in rows:
+        post_save.send(type(row), instance=row, created=created, **named)
 
 
 def _places(before: Sequence[Data], after: Sequence[Data]) -> list[int | None]:
