@@ -55,13 +55,13 @@ def take(window: Browser, address: str, folder: Path) -> None:
     _fill()
     usage = reverse("admin:django_ratelimiter_usagebucket_changelist")
     rule = reverse("admin:django_ratelimiter_usagebucket_rule")
-    client = f"{rule}?period=30d&rule=search&by=rejected&client={_client(0)}"
+    caller = f"{rule}?period=30d&rule=search&by=rejected&caller={_caller(0)}"
     for name, url, first, last, dark in (
         ("reports-all", f"{usage}?period=7d", "body", "tfoot", False),
         ("reports-hours", f"{usage}?period=7d", "figure:last-of-type", "#content-main", False),
-        ("reports-rule", f"{rule}?period=30d&rule=search", "body", "figure:has(#ratelimiter-clients-title)", False),
-        ("reports-clients", client, "#ratelimiter-top-clients", ".ratelimiter-search", False),
-        ("reports-dark", f"{rule}?period=30d&rule=search", "body", "figure:has(#ratelimiter-clients-title)", True),
+        ("reports-rule", f"{rule}?period=30d&rule=search", "body", "figure:has(#ratelimiter-callers-title)", False),
+        ("reports-callers", caller, "#ratelimiter-top-callers", ".ratelimiter-search", False),
+        ("reports-dark", f"{rule}?period=30d&rule=search", "body", "figure:has(#ratelimiter-callers-title)", True),
     ):
         window.resize(360 if dark else 1000, 900, dark=dark)
         window.open(f"{address}{url}")
@@ -115,7 +115,7 @@ def _pictured(window: Browser, first: str, last: str, margin: int = 20) -> bytes
     return window.pictured(bottom - top, top)
 
 
-def _client(place: int) -> str:
+def _caller(place: int) -> str:
     return digest(f"user:{place + 1}")
 
 
@@ -125,7 +125,7 @@ def _fill() -> None:
         UsageBucket.objects.all().delete()
         TopPartition.objects.all().delete()
         UsageBucket.objects.bulk_create(_buckets(), batch_size=1_000)
-        TopPartition.objects.bulk_create(_clients(), batch_size=1_000)
+        TopPartition.objects.bulk_create(_callers(), batch_size=1_000)
 
 
 def _buckets() -> Iterator[UsageBucket]:
@@ -154,7 +154,7 @@ def _buckets() -> Iterator[UsageBucket]:
         yield UsageBucket(rule_slug=slug, tier_slug=tier, granularity="day", start=stored(start), **figures)
 
 
-def _clients() -> Iterator[TopPartition]:
+def _callers() -> Iterator[TopPartition]:
     zone = timezone.get_default_timezone()
     for granularity, width in (("hour", timedelta(hours=1)), ("day", timedelta(days=1))):
         last = floor(now(), Granularity(granularity), zone)
@@ -165,7 +165,7 @@ def _clients() -> Iterator[TopPartition]:
                     rule_slug="search",
                     granularity=granularity,
                     start=stored(start),
-                    partition=_client(place),
+                    partition=_caller(place),
                     allowed=round(width.total_seconds() / 60 * 9 / (place + 2)),
                     rejected=round(width.total_seconds() / 75 / (place + 1) ** 2),
                 )

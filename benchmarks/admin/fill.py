@@ -45,7 +45,7 @@ LOGGED: Final = 50_000
 #: By granularity: the length of a bucket, and the number of buckets for each rule. About a million together.
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 BUCKETS: Final = {"minute": (MINUTE, 960), "hour": (HOUR, 720), "day": (DAY, 320)}
-#: Top clients of each rule in each of the last hours and days, and sampled ones in each of the last minutes.
+#: Top callers of each rule in each of the last hours and days, and sampled ones in each of the last minutes.
 CLIENTS, HOURS_WITH_CLIENTS, DAYS_WITH_CLIENTS, MINUTES_WITH_SAMPLES = 10, 24, 7, 30
 BATCH: Final = 2_000
 
@@ -152,7 +152,7 @@ def _usage(share: float) -> None:
         (
             UsageSample(rule_slug="rule-1", minute=stored(minute - ago * MINUTE), partition_hash=client, count=3)
             for ago in range(1, MINUTES_WITH_SAMPLES)
-            for client in clients()[:5]
+            for client in callers()[:5]
         ),
     )
     for model in (UsageBucket, TopPartition, UsageSample):
@@ -183,14 +183,14 @@ def _buckets(granularity: Granularity, width: timedelta, count: int) -> Iterator
 def _top(granularity: Granularity, width: timedelta, count: int) -> Iterator[TopPartition]:
     last = floor(now(), granularity, UTC)
     for ago in range(count):
-        for place, client in enumerate(clients()):
+        for place, caller in enumerate(callers()):
             sums = {"allowed": 90 - place, "rejected": place + ago % 10}
             start = stored(last - ago * width)
-            yield TopPartition(rule_slug="rule-1", granularity=granularity, start=start, partition=client, **sums)
+            yield TopPartition(rule_slug="rule-1", granularity=granularity, start=start, partition=caller, **sums)
 
 
-def clients() -> list[str]:
-    """Return the digests of the top clients."""
+def callers() -> list[str]:
+    """Return the digests of the top callers."""
     return [digest(f"user:{number}") for number in range(2, 2 + CLIENTS)]
 
 

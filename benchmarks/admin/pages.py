@@ -13,7 +13,7 @@ from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
 from django_ratelimiter.rules.stored import storage
 from tests.admin_pages import pages
 
-from .fill import clients, latest_user
+from .fill import callers, latest_user
 
 _ASSIGNMENTS: Final = "tierassignment_changelist"
 #: Rows of a page of one of Django's lists.
@@ -49,7 +49,7 @@ def addresses() -> Iterator[tuple[str, str]]:
         yield name, f"{reverse(f'admin:django_ratelimiter_{address}')}?{urlencode(query)}"
     yield "caller, a user", _at("caller", kind="user", value=str(latest_user()))
     yield "caller, a top client", _at("caller", kind="user", value="2")
-    yield "caller, a digest", _at("caller", digest=clients()[0], rule="rule-1")
+    yield "caller, a digest", _at("caller", digest=callers()[0], rule="rule-1")
     pro, rule = Tier.objects.get(slug="pro"), Rule.objects.earliest("pk")
     yield "rules, last page", _at("rule_changelist", p=_last_page(Rule))
     yield "rules, of a tier", _at("rule_changelist", limits__tier__id__exact=str(pro.pk))

@@ -161,7 +161,7 @@ class MeView(GenericAPIView[Any]):
             "complete": False,
             "explanation": _(
                 "Requests are counted by rule and tier. They are counted by caller only in hours in which the "
-                "caller was among the top clients of a rule (estimated if there were many requests), and for "
+                "caller was among the top callers of a rule (estimated if there were many requests), and for "
                 "callers in the sample."
             ),
             "days": days,

@@ -144,7 +144,7 @@ _LABELS: Final = {
     "ip": lambda: _("address"),
     "session": lambda: _("session"),
     "partition": lambda: _("partition"),
-    "digest": lambda: _("client"),
+    "digest": lambda: _("caller"),
 }
 
 
@@ -162,7 +162,7 @@ def caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
         raise UnknownCaller(_("Enter who the caller is."))
     if kind == "digest":
         if not _DIGEST.fullmatch(value):
-            raise UnknownCaller(_("This is not the digest of a client. A digest has 22 letters, digits, “-” and “_”."))
+            raise UnknownCaller(_("This is not the digest of a caller. A digest has 22 letters, digits, “-” and “_”."))
         return Caller(kind, value)
     if kind not in KINDS:
         raise UnknownCaller(_("%(kind)r is unknown; choose one of %(kinds)s.") % {"kind": kind, "kinds": _kinds()})

@@ -131,7 +131,7 @@ def _build_forwarded(question: Question) -> BuiltRequest:
             raise QuestionError(name, _("This is not known for a request that a gateway asks about."))
     address = question.ip.strip()
     if not address:
-        raise QuestionError("ip", _("Enter the address of the client: a gateway always sends it."))
+        raise QuestionError("ip", _("Enter the address of the caller: a gateway always sends it."))
     query = question.path.strip().partition("?")[2]
     meta = {**_fields(question), "REMOTE_ADDR": address, "HTTP_X_FORWARDED_FOR": address}
     meta.pop("HTTP_FORWARDED", None)

@@ -174,7 +174,7 @@ def _refuse_narrow(network: IPv4Network | IPv6Network) -> None:
     prefix = settings.IPV4_PREFIX if network.version == 4 else settings.IPV6_PREFIX
     if network.prefixlen > prefix:
         raise ValidationError(
-            _("Clients are distinguished by the first %(bits)s bits of their address. Enter %(network)s."),
+            _("Callers are distinguished by the first %(bits)s bits of their address. Enter %(network)s."),
             code="narrow",
             params={"bits": prefix, "network": network.supernet(new_prefix=prefix)},
         )

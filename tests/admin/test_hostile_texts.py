@@ -43,7 +43,7 @@ SHORT: Final = "'\"><evil onx>"
 
 #: What the pages take from an address.
 PARAMETERS: Final = (
-    *("rule", "tier", "period", "by", "client", "since", "until", "kind", "value", "is", "digest", "q", "p", "o", "e"),
+    *("rule", "tier", "period", "by", "caller", "since", "until", "kind", "value", "is", "digest", "q", "p", "o", "e"),
     *("method", "path", "view", "scope", "user", "ip", "status", "api_key", "from", "to", "slug", "older", "preset"),
     *("copy", "view_name", "when", "part", "quota", "window_seconds", "algorithm", "cost", "partition_by", "name"),
     *("curl", "pasted", "session", "identity", "body", "act", "reason", "token", "multiplier", "date", "message"),
@@ -149,7 +149,7 @@ def addresses() -> Iterator[str]:
         ("caller", {"kind": "partition", "value": EVIL}),
         ("explain", {"method": "GET", "path": f"/{EVIL}", "user": user}),
         ("explain", {"method": "GET", "view": EVIL, "scope": EVIL, "ip": EVIL}),
-        ("usagebucket_rule", {"rule": "evil", "client": SHORT, "by": "rejected"}),
+        ("usagebucket_rule", {"rule": "evil", "caller": SHORT, "by": "rejected"}),
         ("usagebucket_rule", {"rule": SHORT, "tier": SHORT}),
         ("rejections", {"rule": "evil"}),
         ("history_compare", {"from": version - 1, "to": version}),
@@ -170,7 +170,7 @@ def test_nor_if_it_was_sent_in_a_form(hostile: Client) -> None:
     rule, version = Rule.objects.get(slug="evil"), storage.committed_version().number
     user = urlencode({"kind": "user", "value": User.objects.get().pk})
     for name, args in (
-        *(("search", ()), ("explain", ()), ("caller", ()), ("enforcement", ()), ("usagebucket_client", ())),
+        *(("search", ()), ("explain", ()), ("caller", ()), ("enforcement", ()), ("usagebucket_caller", ())),
         *((f"{model}_add", ()) for model in ("rule", "tier", "tierassignment", "accessentry")),
         *(("rule_change", (rule.pk,)), ("history_bring_back", (version - 1,))),
     ):

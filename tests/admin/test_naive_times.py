@@ -95,7 +95,7 @@ def test_every_page_opens(client: Client) -> None:
     client.force_login(author)
     reports = reverse("admin:django_ratelimiter_usagebucket_changelist")
     files = [f"{reports}{name}.csv?period=7d" for name in ("totals", "series", "day", "busiest")]
-    files += [f"{reports}{name}.csv?period=7d&rule=search" for name in ("clients", "top")]
+    files += [f"{reports}{name}.csv?period=7d&rule=search" for name in ("callers", "top")]
     custom = f"{reports}?period=custom&since=2026-01-01T00:00&until=2026-02-01T00:00"
     for url in (*(page.url for page in pages()), *files, f"{reports}?period=7d", f"{reports}?period=custom", custom):
         assert client.get(url).status_code == 200, url

@@ -62,7 +62,7 @@ def test_lists(admin_client: Client, rule: Rule, page: str) -> None:
 
 @pytest.mark.parametrize("page", ["", "rule/", "totals.csv", "series.json", "top.csv"])
 def test_reports(admin_client: Client, rule: Rule, page: str) -> None:
-    names = ("period", "since", "until", "rule", "tier", "by", "client", "nonsense")
+    names = ("period", "since", "until", "rule", "tier", "by", "caller", "nonsense")
     for name, text in product(names, TEXTS):
         response = admin_client.get(f"{USAGE}{page}", {"rule": "export", name: text})
         assert response.status_code in (200, 400, 404), (name, text)

@@ -172,7 +172,7 @@ def test_of_a_shared_counter_the_pages_say_that_nobody_is_meant(shared: str, ope
         assert f"explain/?{urlencode({'reference': shared})}" in text
         assert [row.counter.rule.slug for row in page.context["counters"]] == ["Site"]
         assert "Reset all counters" not in text
-        assert "Whether this client is blocked" not in text
+        assert "Whether this caller is blocked" not in text
     page = client.get(reverse("admin:django_ratelimiter_explain"), {"reference": shared.lower()})
     text = " ".join(page.content.decode().split())
     assert "All callers share this rule&#x27;s counter" in text or "All callers share the counter of this rule" in text

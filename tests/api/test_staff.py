@@ -193,7 +193,7 @@ class TestPartitions:
                 allowed=allowed, rejected=rejected,
             )  # fmt: skip
 
-    def test_the_top_clients_first(self, as_staff: Client) -> None:
+    def test_the_top_callers_first(self, as_staff: Client) -> None:
         self.top(1, 2, partition="x", allowed=10, rejected=1)
         self.top(1, partition="y", allowed=15, rejected=5)
         self.top(1, partition="y", allowed=99, granularity="day")

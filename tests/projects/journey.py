@@ -18,7 +18,7 @@ import django
 #: Requests are sent at this many seconds before now: usage is collected once its minute is over. That is at five past a
 #: whole hour, when no zone has had its midnight since: a UTC hour's callers are told of the day that it begins in.
 AGO = 600 + (int(time.time()) - 900) % 3_600
-TABLES = ("totals", "series", "clients", "day", "busiest", "top")
+TABLES = ("totals", "series", "callers", "day", "busiest", "top")
 RULE_PK = 1_234  # with a thousands separator it would not be found
 
 
@@ -150,7 +150,7 @@ class Journey:
         found = self.operator.post(f"{base}client/?rule=hello", {"kind": "ip", "ip": "127.0.0.1"})
         assert found.status_code in (200, 302)
         for table in TABLES:
-            rule = "&rule=hello" if table in ("clients", "top") else ""
+            rule = "&rule=hello" if table in ("callers", "top") else ""
             rows = list(csv.DictReader(io.StringIO(self.see(f"{base}{table}.csv?{ends}{rule}"))))
             data = self.operator.get(f"{base}{table}.json?{ends}{rule}").json()
             assert len(data[table]) == len(rows) > 0, table

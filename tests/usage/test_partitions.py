@@ -68,7 +68,7 @@ def test_different_partitions_of_hours_and_days(engine: Engine) -> None:
     assert {count for _, count in partitions("minute")} == {None}
 
 
-def test_the_top_clients_of_hours_and_days(engine: Engine) -> None:
+def test_the_top_callers_of_hours_and_days(engine: Engine) -> None:
     meet(engine, ["a"] * 5 + ["b"], DAY)
     meet(engine, ["a"] + ["c"] * 4, DAY + HOUR)
     collect()
@@ -89,7 +89,7 @@ def test_only_so_many_are_kept(engine: Engine, monkeypatch: pytest.MonkeyPatch) 
 def test_what_runs_is_stored_and_goes_on_and_what_is_over_is_forgotten(
     engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In Redis an hour's top clients live as long as the hour, and its partitions as long as the day."""
+    """In Redis an hour's top callers live as long as the hour, and its partitions as long as the day."""
     clock = [DAY + HOUR / 2]
     monkeypatch.setattr(engine.partitions, "now_us", lambda: int(clock[0].timestamp()) * 1_000_000)
     hours = [int(DAY.timestamp()) // 3_600 + number for number in range(2)]

@@ -240,7 +240,7 @@ def compare_hours_of_the_day(scene: Scene) -> None:
 
 
 def compare_partitions(scene: Scene) -> None:
-    """How many there were, by the hour and by the day, and what the top clients asked."""
+    """How many there were, by the hour and by the day, and what the top callers asked."""
     for granularity in (Granularity.HOUR, Granularity.DAY):
         sets: defaultdict[str, set[tuple[str, str | None]]] = defaultdict(set)
         for each in scene.told:

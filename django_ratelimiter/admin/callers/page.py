@@ -248,7 +248,7 @@ def _last_reason(request: HttpRequest, caller: Caller) -> str:
 def _title(caller: Caller, name: str) -> str:
     if caller.kind == "user":
         return _("User %(key)s, %(name)s") % {"key": caller.value, "name": name} if name else capfirst(str(caller))
-    labels = {"ip": _("Address %s"), "api_key": _("API key %s"), "partition": "%s", "digest": _("Client %s")}
+    labels = {"ip": _("Address %s"), "api_key": _("API key %s"), "partition": "%s", "digest": _("Caller %s")}
     if caller.kind == "session":
         return capfirst(str(caller))
     if caller.is_everybody:

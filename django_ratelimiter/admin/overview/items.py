@@ -113,10 +113,10 @@ def health_items(health: Health) -> Iterator[Item]:
 def proxy_items(health: Health) -> Iterator[Item]:
     """Yield proxies that seem not to be trusted."""
     for proxy in sorted({proxy for each in health.processes for proxy in each.proxies})[:MAX_NAMED]:
-        text = _("Rejected requests of one address name different clients, as behind a proxy that is not trusted.")
+        text = _("Rejected requests of one address name different callers, as behind a proxy that is not trusted.")
         hint = _(
-            "If %(proxy)s is your proxy, set RATELIMITER['TRUSTED_PROXIES'] to %(setting)s: until then all its clients "
-            "share one counter. If not, a client invents these names."
+            "If %(proxy)s is your proxy, set RATELIMITER['TRUSTED_PROXIES'] to %(setting)s: until then all its callers "
+            "share one counter. If not, a caller invents these names."
         )
         address = proxy.partition(" ")[0]
         name = {"": _("a public address"), "unix": _("a Unix socket")}.get(address, address)

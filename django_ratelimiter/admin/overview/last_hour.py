@@ -1,4 +1,4 @@
-"""Rejections in the last hour: by rule and minute, and by client. The number of queries is fixed."""
+"""Rejections in the last hour: by rule and minute, and by caller. The number of queries is fixed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...usage.times import Granularity, aware, floor, stored
 
 MINUTES: Final = 60
 MAX_RULES: Final = 8
-MAX_CLIENTS: Final = 8
+MAX_CALLERS: Final = 8
 
 
 class RejectingRule(NamedTuple):
@@ -45,8 +45,8 @@ class LastHour(NamedTuple):
     rules: list[RejectingRule]
 
 
-class RejectedClient(NamedTuple):
-    """One of the clients with most rejected requests under a rule. partition: its digest."""
+class RejectedCaller(NamedTuple):
+    """One of the callers with most rejected requests under a rule. partition: its digest."""
 
     rule_slug: str
     partition: str
@@ -69,16 +69,16 @@ def read_last_hour() -> LastHour:
     return LastHour(period, by_minute, **together, rules=_rules(rows, period))
 
 
-def read_rejected_clients() -> list[RejectedClient]:
-    """Return the clients with most rejected requests in this hour and the one before, as far as known. One query."""
+def read_rejected_callers() -> list[RejectedCaller]:
+    """Return the callers with most rejected requests in this hour and the one before, as far as known. One query."""
     start = floor(last(HOUR).start, Granularity.HOUR, timezone.get_default_timezone())
     rows = TopPartition.objects.order_by().filter(
         granularity=Granularity.HOUR, start__gte=stored(start), rejected__gt=0
     )
     sums = rows.values_list("rule_slug", "partition").annotate(sum_allowed=Sum("allowed"), sum_rejected=Sum("rejected"))
-    found = sums.order_by("-sum_rejected", "rule_slug", "partition")[:MAX_CLIENTS]
+    found = sums.order_by("-sum_rejected", "rule_slug", "partition")[:MAX_CALLERS]
     return [
-        RejectedClient(slug, partition, int(allowed), int(rejected)) for slug, partition, allowed, rejected in found
+        RejectedCaller(slug, partition, int(allowed), int(rejected)) for slug, partition, allowed, rejected in found
     ]
 
 

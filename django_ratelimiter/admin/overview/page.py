@@ -50,8 +50,8 @@ class RuleRow(NamedTuple):
     in_words: str
 
 
-class ClientRow(NamedTuple):
-    """A row of the table of clients. name: of the caller; "" = not known. url: of the caller's page."""
+class CallerRow(NamedTuple):
+    """A row of the table of callers. name: of the caller; "" = not known. url: of the caller's page."""
 
     digest: str
     name: str
@@ -177,25 +177,25 @@ def _hour(hour: LastHour, links: RuleLinks, viewer: Viewer) -> dict[str, Any]:
             )
             for rule in hour.rules
         ],
-        "clients": _clients(links, viewer),
+        "callers": _callers(links, viewer),
         "report_url": viewer.url("usagebucket_changelist", period="1h"),
     }
 
 
-def _clients(links: RuleLinks, viewer: Viewer) -> list[ClientRow]:
-    found = last_hour.read_rejected_clients()
+def _callers(links: RuleLinks, viewer: Viewer) -> list[CallerRow]:
+    found = last_hour.read_rejected_callers()
     names = names_in_words(viewer.request.user, [each.partition for each in found])
     return [
-        ClientRow(
-            client.partition,
-            names.get(client.partition, ""),
-            viewer.digest_url(client.partition, rule=client.rule_slug),
-            links.name(client.rule_slug),
-            links.report_url(client.rule_slug, by="rejected"),
-            number(client.allowed),
-            number(client.rejected),
+        CallerRow(
+            caller.partition,
+            names.get(caller.partition, ""),
+            viewer.digest_url(caller.partition, rule=caller.rule_slug),
+            links.name(caller.rule_slug),
+            links.report_url(caller.rule_slug, by="rejected"),
+            number(caller.allowed),
+            number(caller.rejected),
         )
-        for client in found
+        for caller in found
     ]
 
 

@@ -29,7 +29,7 @@ class Viewer:
 
     @cached_property
     def sees_usage(self) -> bool:
-        """True if they may see usage, and which clients were rejected."""
+        """True if they may see usage, and which callers were rejected."""
         return self._may_view(UsageBucket)
 
     @cached_property

@@ -59,7 +59,7 @@ class UsageBucketAdmin(RejectionsPage):
         return [
             path("", view(self.changelist_view), name=f"{name}_changelist"),
             path("rule/", view(self.rule_view), name=f"{name}_rule"),
-            path("client/", view(self.client_view), name=f"{name}_client"),
+            path("caller/", view(self.caller_view), name=f"{name}_caller"),
             *self.rejections_urls(),
             *data,
         ]
@@ -77,8 +77,8 @@ class UsageBucketAdmin(RejectionsPage):
         return self._page(request, rule)
 
     @method_decorator(sensitive_post_parameters())
-    def client_view(self, request: HttpRequest) -> HttpResponse:
-        """Find a client of a rule: redirect to the report with its digest, or show the errors."""
+    def caller_view(self, request: HttpRequest) -> HttpResponse:
+        """Find a caller of a rule: redirect to the report with its digest, or show the errors."""
         self._admit(request)
         request.current_app = self.admin_site.name
         rule = request.GET.get("rule")
@@ -89,7 +89,7 @@ class UsageBucketAdmin(RejectionsPage):
             raise Http404
         if not search.is_valid():
             return self._page(request, rule, {"search": search})
-        return HttpResponseRedirect(f"{report_url(request, 'rule', client=search.digest)}#ratelimiter-client")
+        return HttpResponseRedirect(f"{report_url(request, 'rule', caller=search.digest)}#ratelimiter-caller")
 
     def data_view(self, request: HttpRequest, table: str, kind: str) -> HttpResponse:
         """Return one table of a report as a file. 400 for an invalid period."""
@@ -132,10 +132,10 @@ class UsageBucketAdmin(RejectionsPage):
 
 def _report(request: HttpRequest, form: PeriodForm, rule: str | None) -> Report:
     """Return the report of the request; 404 for an unknown rule, and for a slug that some databases reject."""
-    tier, client = request.GET.get("tier"), request.GET.get("client", "")
-    if "\0" in f"{rule}{tier}{client}" or (rule is not None and not _is_known(rule)):
+    tier, caller = request.GET.get("tier"), request.GET.get("caller", "")
+    if "\0" in f"{rule}{tier}{caller}" or (rule is not None and not _is_known(rule)):
         raise Http404
-    return Report(form.cleaned_data["span"], rule, tier, request.GET.get("by", ""), client)
+    return Report(form.cleaned_data["span"], rule, tier, request.GET.get("by", ""), caller)
 
 
 def _is_known(slug: str) -> bool:

@@ -38,7 +38,7 @@ def as_json(report: Report, table: str) -> JsonResponse:
         "end": _moment(report.period.end),
         "rule": report.rule,
         "tier": report.tier,
-        "partitions_by": report.clients_by,
+        "partitions_by": report.callers_by,
         table: [{name: _plain(value) for name, value in row.items()} for row in read(report)],
     }
     return JsonResponse(about)
@@ -51,7 +51,7 @@ def _totals(report: Report) -> list[Row]:
             "tier_slug": total.tier_slug,
             **_figures(total.figures),
             "requests_before": _requests_before(report, total.rule_slug, total.tier_slug),
-            "most_partitions": report.most_clients.get(total[:2]),
+            "most_partitions": report.most_callers.get(total[:2]),
         }
         for total in report.totals
     ]
@@ -77,9 +77,9 @@ def _figures(figures: Figures) -> Row:
     }
 
 
-def _clients(report: Report) -> list[Row]:
+def _callers(report: Report) -> list[Row]:
     return [
-        {"start": each.period.start, "end": each.period.end, "partitions": each.partitions} for each in report.clients
+        {"start": each.period.start, "end": each.period.end, "partitions": each.partitions} for each in report.callers
     ]
 
 
@@ -97,7 +97,7 @@ _COUNTS: Final = tuple(_figures(Figures()))
 TABLES: Final[dict[str, tuple[tuple[str, ...], Callable[[Report], list[Row]]]]] = {
     "totals": (("rule_slug", "tier_slug", *_COUNTS, "requests_before", "most_partitions"), _totals),
     "series": (("start", "end", *_COUNTS), lambda report: _points(report.points)),
-    "clients": (("start", "end", "partitions"), _clients),
+    "callers": (("start", "end", "partitions"), _callers),
     "day": (("hour", "average_requests"), _day),
     "busiest": (("start", "end", *_COUNTS), lambda report: _points(report.busiest)),
     "top": (("partition", "allowed", "rejected"), _top_partitions),

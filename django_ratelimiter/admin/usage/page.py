@@ -25,13 +25,13 @@ from ..names import names_in_words
 from .report import BY_REJECTED, Report
 
 #: The parameters that links keep.
-LINK_PARAMETERS: Final = ("period", "since", "until", "rule", "tier", "by", "client")
+LINK_PARAMETERS: Final = ("period", "since", "until", "rule", "tier", "by", "caller")
 
 
 class FigureRow(NamedTuple):
     """Figures as text. rate_width: the share of rejections as the width of its bar.
 
-    change: of requests since the period before. clients: the most in one hour or day. "" = not known.
+    change: of requests since the period before. callers: the most in one hour or day. "" = not known.
     """
 
     requests: str
@@ -43,7 +43,7 @@ class FigureRow(NamedTuple):
     rate: str
     rate_width: str
     change: str = ""
-    clients: str = ""
+    callers: str = ""
 
 
 class Row(NamedTuple):
@@ -102,7 +102,7 @@ def page_context(request: HttpRequest, report: Report, names: Names) -> dict[str
         "tier_name": None if report.tier is None else names.tier(report.tier),
         "all_tiers_url": report_url(request, tier=None),
         "change_url": names.change_url(report.rule),
-        "overview_url": report_url(request, rule=None, tier=None, by=None, client=None),
+        "overview_url": report_url(request, rule=None, tier=None, by=None, caller=None),
         "fresh": report.fresh,
         "just_now": _is_just_now(report.fresh.collected_at),
     }
@@ -116,19 +116,19 @@ def page_context(request: HttpRequest, report: Report, names: Names) -> dict[str
         "has_shadow": bool(together.shadow_rejected),
         "has_soft": bool(together.soft_exceeded),
         "has_degraded": bool(together.degraded),
-        "has_clients": bool(report.most_clients),
-        "clients_by": report.clients_by,
+        "has_callers": bool(report.most_callers),
+        "callers_by": report.callers_by,
         "chart": chart.draw(report.points),
         "points": [(chart.span(point), _figure_row(point.figures)) for point in report.points],
         "downloads": {table: _downloads(request, table) for table in ("totals", "series", "day", "busiest")},
-        **_clients(request, report),
+        **_callers(request, report),
         **_hours(report),
     }
 
 
 def _rows(request: HttpRequest, report: Report, names: Names) -> list[Row]:
     """Return a row for each rule and tier. Their URLs differ only in the last parameter."""
-    of_rule = report_url(request, "rule", rule="", by=None, client=None)
+    of_rule = report_url(request, "rule", rule="", by=None, caller=None)
     of_tier = report_url(request, "changelist" if report.rule is None else "rule", tier="")
     return [_row(report, total, names, of_rule, of_tier) for total in report.totals]
 
@@ -141,7 +141,7 @@ def _row(report: Report, total: Total, names: Names, of_rule: str, of_tier: str)
         of_rule + quote_plus(rule),
         names.tier(tier),
         of_tier + quote_plus(tier),
-        _figure_row(figures, before, report.most_clients.get((rule, tier))),
+        _figure_row(figures, before, report.most_callers.get((rule, tier))),
     )
 
 
@@ -149,24 +149,24 @@ def _together_before(report: Report) -> Figures | None:
     return None if report.before is None else sum(report.before.values(), Figures())
 
 
-def _clients(request: HttpRequest, report: Report) -> dict[str, Any]:
-    """Return different clients over time, and the top ones; only for a single rule."""
+def _callers(request: HttpRequest, report: Report) -> dict[str, Any]:
+    """Return different callers over time, and the top ones; only for a single rule."""
     if report.rule is None:
         return {}
-    counts = [moment for moment in report.clients if moment.partitions is not None]
+    counts = [moment for moment in report.callers if moment.partitions is not None]
     known = names_in_words(request.user, [each.partition for each in report.top_partitions or ()])
     return {
-        "clients_chart": chart.clients(report.clients) if counts else None,
-        "clients": [(chart.span(each.period), chart.number(each.partitions or 0)) for each in counts],
+        "callers_chart": chart.callers(report.callers) if counts else None,
+        "callers": [(chart.span(each.period), chart.number(each.partitions or 0)) for each in counts],
         "top_partitions": [(*_top_row(each), known.get(each.partition, "")) for each in report.top_partitions],
         "top_partitions_in": report.top_partitions_in,
         "by_rejected": report.by_rejected,
-        "client": report.client,
+        "caller": report.caller,
         "search_result": report.search_result and _top_row(report.search_result),
-        "search_url": report_url(request, "client", client=None),
+        "search_url": report_url(request, "caller", caller=None),
         "by_requests_url": report_url(request, "rule", by=None),
         "by_rejected_url": report_url(request, "rule", by=BY_REJECTED),
-        "rule_downloads": {table: _downloads(request, table) for table in ("clients", "top")},
+        "rule_downloads": {table: _downloads(request, table) for table in ("callers", "top")},
     }
 
 
@@ -189,7 +189,7 @@ def _weekday(moment: Any) -> str:
     return date_format(timezone.localtime(moment), "l")
 
 
-def _figure_row(figures: Figures, before: Figures | None = None, clients: int | None = None) -> FigureRow:
+def _figure_row(figures: Figures, before: Figures | None = None, callers: int | None = None) -> FigureRow:
     rate = 100 * (figures.rejection_rate or 0)
     return FigureRow(
         chart.number(figures.requests),
@@ -201,7 +201,7 @@ def _figure_row(figures: Figures, before: Figures | None = None, clients: int | 
         _("%s %%") % number_format(round(rate, 1), decimal_pos=1) if figures.requests else "\u2013",
         f"{rate:.2f}%",
         "" if before is None else _change(figures.requests, before.requests),
-        "" if clients is None else chart.number(clients),
+        "" if callers is None else chart.number(callers),
     )
 
 

@@ -100,7 +100,7 @@ def form_for(request: HttpRequest) -> PeriodForm:
 def picker_context(form: PeriodForm, request: HttpRequest) -> dict[str, Any]:
     """Return the periods to choose from as (URL, label, is_selected), and the parameters to keep."""
     chosen = form["period"].value() or DEFAULT
-    parameters = {name: request.GET[name] for name in ("rule", "tier", "by", "client") if name in request.GET}
+    parameters = {name: request.GET[name] for name in ("rule", "tier", "by", "caller") if name in request.GET}
     labels = [(name, label) for name, (_length, label) in LENGTHS.items()]
     return {
         "lengths": [

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Final
 
 from ...usage.reports import busiest
-from ...usage.reports import partitions as clients
+from ...usage.reports import partitions as callers
 from ...usage.reports import totals as reports
 from ...usage.reports.busiest import HourOfDay
 from ...usage.reports.coverage import Period, read_coverage
@@ -22,14 +22,14 @@ BY_REJECTED: Final = "rejected"
 class Report:
     """The usage of all rules, or of one, in a period; of all tiers, or of one.
 
-    period: as requested, extended to what is left in the database. rule, tier: slugs; `None` = all. client: the digest
-    of a client to search for; "" = none.
+    period: as requested, extended to what is left in the database. rule, tier: slugs; `None` = all. caller: the digest
+    of a caller to search for; "" = none.
     """
 
     def __init__(
-        self, period: Period, rule: str | None = None, tier: str | None = None, by: str = "", client: str = ""
+        self, period: Period, rule: str | None = None, tier: str | None = None, by: str = "", caller: str = ""
     ) -> None:
-        self.rule, self.tier, self.by_rejected, self.client = rule, tier, by == BY_REJECTED, client
+        self.rule, self.tier, self.by_rejected, self.caller = rule, tier, by == BY_REJECTED, caller
         self._coverage = read_coverage()
         self.requested_period, self.period = period, self._coverage.widen(period)
 
@@ -40,7 +40,7 @@ class Report:
 
     @cached_property
     def totals(self) -> list[Total]:
-        return reports.totals(self.period, self.rule, self.tier, self._coverage, self.clients_by)
+        return reports.totals(self.period, self.rule, self.tier, self._coverage, self.callers_by)
 
     @cached_property
     def together(self) -> Figures:
@@ -60,20 +60,20 @@ class Report:
         return {(total.rule_slug, total.tier_slug): total.figures for total in totals}
 
     @property
-    def clients_by(self) -> Granularity:
-        """Return whether different clients are counted by the hour or by the day."""
-        return clients.counted_by(self.period, self._coverage)
+    def callers_by(self) -> Granularity:
+        """Return whether different callers are counted by the hour or by the day."""
+        return callers.counted_by(self.period, self._coverage)
 
     @cached_property
-    def most_clients(self) -> Mapping[tuple[str, str], int]:
-        """The highest number of different clients in one hour or day, by rule and tier."""
+    def most_callers(self) -> Mapping[tuple[str, str], int]:
+        """The highest number of different callers in one hour or day, by rule and tier."""
         where = self.rule, self.tier, self._coverage
-        return clients.most_partitions(self.totals, self.period, self.clients_by, *where)
+        return callers.most_partitions(self.totals, self.period, self.callers_by, *where)
 
     @cached_property
-    def clients(self) -> list[PartitionCount]:
-        """Different clients of each hour or day; empty for all rules, which would count a client many times."""
-        return [] if self.rule is None else clients.partition_counts(self.period, self.clients_by, self.rule, self.tier)
+    def callers(self) -> list[PartitionCount]:
+        """Different callers of each hour or day; empty for all rules, which would count a caller many times."""
+        return [] if self.rule is None else callers.partition_counts(self.period, self.callers_by, self.rule, self.tier)
 
     @cached_property
     def hours(self) -> list[Point]:
@@ -93,19 +93,19 @@ class Report:
         """The top partitions of the rule, of any tier; empty for all rules."""
         if self.rule is None:
             return []
-        return clients.top_partitions(self.period, self.rule, by_rejected=self.by_rejected, coverage=self._coverage)
+        return callers.top_partitions(self.period, self.rule, by_rejected=self.by_rejected, coverage=self._coverage)
 
     @cached_property
     def search_result(self) -> TopPartitionRow | None:
-        """The client that was searched for; `None` if it was no top partition."""
-        if self.rule is None or not self.client:
+        """The caller that was searched for; `None` if it was no top partition."""
+        if self.rule is None or not self.caller:
             return None
-        return clients.one_partition(self.period, self.rule, self.client, coverage=self._coverage)
+        return callers.one_partition(self.period, self.rule, self.caller, coverage=self._coverage)
 
     @property
     def top_partitions_in(self) -> Period:
         """Return the hours that the top partitions are from."""
-        return clients.hours(self.period, self._coverage)
+        return callers.hours(self.period, self._coverage)
 
     @cached_property
     def fresh(self) -> Freshness:

@@ -1,4 +1,4 @@
-"""From a client to its digest: the input is not in any URL, log or table of ours."""
+"""From a caller to its digest: the input is not in any URL, log or table of ours."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from ..identities import label_of
 _FALLBACK: Final = "ip"
 
 
-class ClientForm(forms.Form):
+class CallerForm(forms.Form):
     """A field for each name that a rule is split by, and one for the address that may replace them.
 
-    After validation, `digest` is the client's digest in the rule's counters.
+    After validation, `digest` is the caller's digest in the rule's counters.
     """
 
     use_required_attribute = False
 
     def __init__(self, rule: RuleRecord, data: Any = None) -> None:
-        super().__init__(data, prefix="client", label_suffix="")
+        super().__init__(data, prefix="caller", label_suffix="")
         self._names = tuple(rule.partition_by)
         self._falls_back = rule.missing_partition == "ip" and _FALLBACK not in self._names
         for name in (*self._names, *((_FALLBACK,) if self._falls_back else ())):
@@ -47,7 +47,7 @@ class ClientForm(forms.Form):
         return str(self.cleaned_data["digest"])
 
     def clean(self) -> dict[str, Any]:
-        """Compute the digest in the same way as for a request of this client."""
+        """Compute the digest in the same way as for a request of this caller."""
         typed = {name: value for name, value in self.cleaned_data.items() if value}
         names = (_FALLBACK,) if self._falls_back and typed.keys() == {_FALLBACK} else self._names
         missing = [name for name in names if name not in typed]
@@ -73,14 +73,14 @@ class ClientForm(forms.Form):
         return value or ""
 
 
-def form_for(rule: str | None, data: Any = None) -> ClientForm | None:
+def form_for(rule: str | None, data: Any = None) -> CallerForm | None:
     """Return the form of a current rule; `None` for others, and if all callers share one counter."""
     record = next((each for each in cache.current_rules().rules if each.slug == rule), None)
-    return ClientForm(record, data) if record is not None and record.partition_by else None
+    return CallerForm(record, data) if record is not None and record.partition_by else None
 
 
 def _request_of(typed: dict[str, str]) -> HttpRequest:
-    """Return a request of this client, so that the same code finds its values."""
+    """Return a request of this caller, so that the same code finds its values."""
     request = HttpRequest()
     address = next((value for name, value in typed.items() if is_address(name)), "")
     request.META["REMOTE_ADDR"] = address.strip().partition("/")[0]

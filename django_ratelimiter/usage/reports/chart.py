@@ -74,8 +74,8 @@ def draw(points: Sequence[Point]) -> Chart:
     return Chart(bars, busiest[1].label if busiest else "", _lines(top), ticks)
 
 
-def clients(counts: Sequence[PartitionCount]) -> Chart:
-    """Return one bar for each hour or day: its number of different clients."""
+def callers(counts: Sequence[PartitionCount]) -> Chart:
+    """Return one bar for each hour or day: its number of different callers."""
     labels = [
         f"{span(each.period)}: {_('not known') if each.partitions is None else number(each.partitions)}"
         for each in counts

@@ -86,7 +86,7 @@ def test_a_user_who_is_gone_may_have_counters(admin_client: Client, page: str, a
 def test_a_digest_is_neither_blocked_nor_not(admin_client: Client, page: str, ann: User) -> None:
     found = digest(f"user:{ann.pk}")
     text = words(admin_client.get(f"{CALLER}?digest={found}"))
-    assert "Whether this client is blocked now is not known." in text
+    assert "Whether this caller is blocked now is not known." in text
     assert "3 or more used" in text
     assert "3 used" in text
     assert "if in tier free" in text

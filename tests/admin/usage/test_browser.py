@@ -58,7 +58,7 @@ def test_every_period_of_every_report(page: Browser) -> None:
         page.click(f".ratelimiter-periods a:nth-of-type({number})")
         assert page.texts(".ratelimiter-periods [aria-current=page]") == [period]
         assert len(page.texts(".ratelimiter-totals tbody tr")) == number
-        assert page.texts(".ratelimiter-top-clients tbody tr")
+        assert page.texts(".ratelimiter-top-callers tbody tr")
     assert page.complaints() == []
 
 
@@ -68,11 +68,11 @@ def test_each_part_of_a_report(page: Browser) -> None:
     assert page.texts("h2") == ["Requests per hour", *parts]
     assert len(page.texts(".ratelimiter-busiest tbody tr")) == 3
     page.click(".ratelimiter-totals tbody tr:last-child th a")
-    of_one_rule = ["Different clients per hour", "Top clients"]
+    of_one_rule = ["Different callers per hour", "Top callers"]
     assert page.texts("h2") == ["Requests per hour", parts[0], *of_one_rule, *parts[1:]]
-    assert page.texts(".ratelimiter-top-clients tbody tr") == ["0123456789abcdef\t900\t90"]
-    page.click("#ratelimiter-top-clients + .ratelimiter-periods a:last-of-type")
-    assert page.texts("#ratelimiter-top-clients + .ratelimiter-periods [aria-current]") == ["By rejections"]
+    assert page.texts(".ratelimiter-top-callers tbody tr") == ["0123456789abcdef\t900\t90"]
+    page.click("#ratelimiter-top-callers + .ratelimiter-periods a:last-of-type")
+    assert page.texts("#ratelimiter-top-callers + .ratelimiter-periods [aria-current]") == ["By rejections"]
     page.click(".ratelimiter-totals tbody tr:first-child .ratelimiter-tier a")
     assert page.texts(".ratelimiter-filters li:first-child") == ["Only the tier t0. Show all tiers"]
     page.click(".ratelimiter-filters li:first-child a")
@@ -151,7 +151,7 @@ def test_by_keyboard(page: Browser) -> None:
         if page.script("return document.activeElement.closest('.ratelimiter-totals tbody th') !== null"):
             break
     page.press(ENTER)
-    page.wait_for(".ratelimiter-top-clients")
+    page.wait_for(".ratelimiter-top-callers")
     assert page.texts("h1") == ["Usage of “Search”"]
 
 

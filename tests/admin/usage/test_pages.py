@@ -1,4 +1,4 @@
-"""What the reports say beside totals: one rule, its clients, busy hours, the period before, and all of it as data."""
+"""What the reports say beside totals: one rule, its callers, busy hours, the period before, and all of it as data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .test_admin import REPORT, lines, log_in, shown, text_of
 pytestmark = pytest.mark.django_db
 
 RULE = f"{REPORT}rule/?rule=search"
-TABLES = ("totals", "series", "clients", "day", "busiest", "top")
+TABLES = ("totals", "series", "callers", "day", "busiest", "top")
 
 
 @pytest.fixture
@@ -154,13 +154,13 @@ class TestThePeriodBefore:
         assert "Change in requests" not in lines(staff.get(REPORT))[0]
 
 
-class TestClients:
+class TestCallers:
     def test_the_most_in_an_hour_or_a_day(self, staff: Client) -> None:
         count(3 * HOUR, allowed=50, partitions=7)
         count(5 * HOUR, tier="pro", allowed=50)
         response = staff.get(REPORT)
-        assert [row[-1] for row in lines(response)][:3] == ["Most clients in an hour", "7", "\u2013"]
-        assert lines(staff.get(f"{REPORT}?period=30d"))[0][-1] == "Most clients in a day"
+        assert [row[-1] for row in lines(response)][:3] == ["Most callers in an hour", "7", "\u2013"]
+        assert lines(staff.get(f"{REPORT}?period=30d"))[0][-1] == "Most callers in a day"
 
     def test_over_time(self, staff: Client) -> None:
         count(3 * HOUR, allowed=50, partitions=7)
@@ -174,16 +174,16 @@ class TestClients:
             if each.partitions
         ] == [4]
         page = text_of(staff.get(RULE))
-        assert "Different clients per hour" in page
-        assert "Different clients per day" in text_of(staff.get(f"{RULE}&period=30d"))
+        assert "Different callers per hour" in page
+        assert "Different callers per day" in text_of(staff.get(f"{RULE}&period=30d"))
 
     def test_by_the_day_where_no_hours_are_left(self, staff: Client) -> None:
         at = timezone.localtime() - 200 * DAY
         count(200 * DAY, allowed=50, partitions=7)
         query = f"&period=custom&since={at - DAY:%Y-%m-%dT%H:%M}&until={at + DAY:%Y-%m-%dT%H:%M}"
-        assert "Different clients per day" in text_of(staff.get(RULE + query))
+        assert "Different callers per day" in text_of(staff.get(RULE + query))
 
-    def test_the_top_clients(self, staff: Client) -> None:
+    def test_the_top_callers(self, staff: Client) -> None:
         count(3 * HOUR, allowed=50)
         for ago in (2 * HOUR, 3 * HOUR):
             weigh(ago, "aaaa", 10, 1)
@@ -197,11 +197,11 @@ class TestClients:
             TopPartitionRow("cccc", 5, 0),
         ]
         page = shown(staff.get(f"{RULE}&by=rejected"))
-        table = page.partition('<table class="ratelimiter-top-clients">')[2].partition("</table>")[0]
+        table = page.partition('<table class="ratelimiter-top-callers">')[2].partition("</table>")[0]
         assert re.findall(r"<code>(.*?)</code>", table) == ["bbbb", "aaaa"]
         assert page.count('aria-current="true"') == 1
 
-    def test_the_top_clients_of_days_and_hours_are_counted_once(self) -> None:
+    def test_the_top_callers_of_days_and_hours_are_counted_once(self) -> None:
         TopPartition.objects.all().delete()
         for hour in range(24 * 12):
             count(hour * HOUR, rule=f"any-{hour}", allowed=1)

@@ -1,4 +1,4 @@
-"""From a client to its usage: staff type who it is, and the report tells of the digest that stands for it."""
+"""From a caller to its usage: staff type who it is, and the report tells of the digest that stands for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .test_pages import count, weigh
 
 pytestmark = pytest.mark.django_db
 
-SEARCH = f"{REPORT}client/?rule=search&period=7d"
+SEARCH = f"{REPORT}caller/?rule=search&period=7d"
 KEY = "key-of-carol"
 
 
@@ -42,14 +42,14 @@ def split_by(ratelimit_rules: RulesInForce) -> Any:
 
 def find(staff: Client, **typed: str) -> Any:
     """The report after a search."""
-    return staff.post(SEARCH, {f"client-{name}": value for name, value in typed.items()}, follow=True)
+    return staff.post(SEARCH, {f"caller-{name}": value for name, value in typed.items()}, follow=True)
 
 
 def found(response: Any) -> str:
     """The digest that was found."""
     [(address, status)] = response.redirect_chain
     assert status == 302
-    return re.search(r"[?&]client=([\w-]+)", address)[1]  # type: ignore[index]
+    return re.search(r"[?&]caller=([\w-]+)", address)[1]  # type: ignore[index]
 
 
 def test_a_user_by_name_or_primary_key(staff: Client, split_by: Any) -> None:
@@ -60,14 +60,14 @@ def test_a_user_by_name_or_primary_key(staff: Client, split_by: Any) -> None:
     for typed in ("ann", str(ann.pk)):
         response = find(staff, user=typed)
         assert found(response) == mine
-        assert "1,200 allowed and 34 rejected, in hours in which it was among the top clients" in text_of(response)
-    assert "client=" not in re.search(r'href="([^"]*)">All rules', shown(response))[1]  # type: ignore[index]
+        assert "1,200 allowed and 34 rejected, in hours in which it was among the top callers" in text_of(response)
+    assert "caller=" not in re.search(r'href="([^"]*)">All rules', shown(response))[1]  # type: ignore[index]
 
 
-def test_one_who_was_not_among_the_top_clients(staff: Client, split_by: Any) -> None:
+def test_one_who_was_not_among_the_top_callers(staff: Client, split_by: Any) -> None:
     split_by("user")
     User.objects.create(username="ann")
-    assert "was not among the top clients of any hour of this period" in text_of(find(staff, user="ann"))
+    assert "was not among the top callers of any hour of this period" in text_of(find(staff, user="ann"))
 
 
 @pytest.mark.parametrize(
@@ -124,11 +124,11 @@ def test_what_is_no_address(staff: Client, split_by: Any, typed: str, says: str)
     assert says in text_of(find(staff, ip=typed))
 
 
-def test_only_where_clients_are_told_apart(staff: Client, split_by: Any) -> None:
+def test_only_where_callers_are_told_apart(staff: Client, split_by: Any) -> None:
     split_by()
-    assert "Find a client" not in text_of(staff.get(f"{REPORT}rule/?rule=search"))
+    assert "Find a caller" not in text_of(staff.get(f"{REPORT}rule/?rule=search"))
     assert staff.post(SEARCH).status_code == 404
-    assert staff.post(f"{REPORT}client/?rule=gone").status_code == 404
+    assert staff.post(f"{REPORT}caller/?rule=gone").status_code == 404
 
 
 def test_who_may(client: Client, split_by: Any) -> None:
@@ -145,7 +145,7 @@ def test_a_link_on_the_answer_leads_back_to_the_rule(staff: Client, split_by: An
     assert (response.status_code, response["Location"]) == (302, f"{REPORT}rule/?rule=search&period=7d")
 
 
-def test_a_client_that_no_database_would_look_for(staff: Client, split_by: Any) -> None:
+def test_a_caller_that_no_database_would_look_for(staff: Client, split_by: Any) -> None:
     split_by("ip")
-    assert staff.get(f"{REPORT}rule/?rule=search&client=%00").status_code == 404
-    assert staff.get(f"{REPORT}rule/?rule=search&client={'x' * 5_000}").status_code == 200
+    assert staff.get(f"{REPORT}rule/?rule=search&caller=%00").status_code == 404
+    assert staff.get(f"{REPORT}rule/?rule=search&caller={'x' * 5_000}").status_code == 200

@@ -1,4 +1,4 @@
-"""The overview's list of clients: names for those who may see them, and that the figures are estimates."""
+"""The overview's list of callers: names for those who may see them, and that the figures are estimates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANN, BOB = digest("user:4711"), digest("ip:192.0.2.7")
 
 
 @pytest.fixture
-def clients(rule: Rule) -> None:
+def callers(rule: Rule) -> None:
     for number, client in enumerate((ANN, BOB)):
         weigh(timedelta(0), client, 5, 40 + number, rule="export")
     names.remember(ANN, "user", "4711")
@@ -38,7 +38,7 @@ def read_names(client: redis.Redis) -> int:
 
 
 @pytest.mark.parametrize(("codenames", "sees"), [(["reveal_caller"], True), ([], False)])
-@pytest.mark.usefixtures("clients")
+@pytest.mark.usefixtures("callers")
 def test_names_are_for_who_may_reveal_callers(
     operator: Callable[..., Client], redis_client: redis.Redis, codenames: list[str], *, sees: bool
 ) -> None:
@@ -52,8 +52,8 @@ def test_names_are_for_who_may_reveal_callers(
     assert read_names(redis_client) - before == int(sees)
 
 
-@pytest.mark.usefixtures("clients")
+@pytest.mark.usefixtures("callers")
 def test_figures_are_estimates(admin_client: Client) -> None:
     text = text_of(admin_client.get(OVERVIEW))
-    assert "Client Rule ≈ Allowed ≈ Rejected" in text
+    assert "Caller Rule ≈ Allowed ≈ Rejected" in text
     assert "the figures are estimated from a sample" in text
