@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +22,8 @@ import redis.asyncio
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.engine.breaker import MAX_FAILURES
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
+from django_ratelimiter.engine.redis.connections import async_pool
+from django_ratelimiter.engine.redis.connections import pool as threads_pool
 from example_project.redis_server import RedisServer
 
 DAY = Charge("key", Limit(1_000, 86_400, "token_bucket", burst=1_000))
@@ -136,6 +139,35 @@ def test_threads_for_which_connections_come_too_late_see_no_outage(
     assert [type(answer) for answer in answers] == [EngineUnavailable] * len(asking)
     assert not engine.server_of(0).breaker.is_open
     assert engine.check([DAY])[0].allowed
+
+
+def test_calls_that_wait_for_one_connection_are_one_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One lookup or login that fails must not stop all calls, however many threads or tasks wait for it."""
+    attempts: list[float] = []
+
+    def fail(*_: object) -> None:
+        time.sleep(0.2)  # until all wait
+        attempts.append(time.monotonic())
+        raise OSError("no such host")
+
+    async def fail_later(*_: object) -> None:
+        await asyncio.to_thread(fail)
+
+    monkeypatch.setattr(threads_pool, "connect", fail)
+    monkeypatch.setattr(async_pool, "connect", fail_later)
+    engine = RedisEngine(redis.Redis(port=1), "test", deadline=LONG)
+    with ThreadPoolExecutor(2 * MAX_FAILURES) as threads:
+        answers = [threads.submit(engine.check, [DAY]) for _ in range(2 * MAX_FAILURES)]
+    assert all("no such host" in str(each.exception()) for each in answers)
+    assert (len(attempts), engine.server_of(0).breaker.failures) == (1, 1)
+
+    async def ask(engine: AsyncRedisEngine) -> None:
+        asking = [engine.check([DAY]) for _ in range(2 * MAX_FAILURES)]
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        assert all("no such host" in str(each) for each in answers)
+        assert engine.server_of(0).breaker.failures == 1
+
+    on_a_loop("redis://127.0.0.1:1", ask, LONG)
 
 
 def test_so_it_is_on_an_event_loop(server: RedisServer) -> None:

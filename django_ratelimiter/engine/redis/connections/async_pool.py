@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from .async_connection import AsyncConnection, connect, within
@@ -44,7 +45,7 @@ class AsyncConnectionPool:
         self._idle: deque[AsyncConnection] = deque()
         self._waiters: dict[asyncio.Future[AsyncConnection], None] = {}  # in the order of arrival
         self._tasks: set[asyncio.Task[None]] = set()
-        self._connecting = self._acquired = 0
+        self._connecting = self._acquired = self._counted = 0
         self._round_trip = 0.0
 
     def try_acquire(self) -> AsyncConnection | None:
@@ -59,14 +60,17 @@ class AsyncConnectionPool:
 
     async def acquire(self, loop_deadline: float | None) -> AsyncConnection:
         """Return a connection as soon as there is one. Raises the exception of connecting, or TimeoutError."""
-        waiter = self.loop.create_future()
+        waiter, counted = self.loop.create_future(), self._counted
         self._waiters[waiter] = None
         self._connect_if_needed()
         try:
             connection: AsyncConnection = await within(self.loop, waiter, loop_deadline)
-        except RedisTimeoutError as error:
-            if self._acquired:
+        except RedisError as error:
+            if self._acquired and isinstance(error, RedisTimeoutError):
                 raise PoolTimeout("All connections were in use until the deadline.") from error
+            if self._counted != counted:  # of calls that wait together, one counts as a failure
+                raise PoolTimeout(str(error)) from error
+            self._counted += 1
             raise
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:

@@ -93,7 +93,10 @@ _SENTINEL: Final = re.compile(r"\bhost=([^,]+),port=(\d+).*?> - (.*?)(?=, <redis
 
 
 class PoolTimeout(RedisTimeoutError):
-    """No connection was free in time, but the server has just answered other calls, so this is not a failure of it."""
+    """No connection in time, which does not count as a failure of the server.
+
+    It has just answered other calls, or a call that waited for the same connection counts.
+    """
 
 
 def is_outage(error: Exception) -> bool:

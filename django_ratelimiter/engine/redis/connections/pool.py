@@ -48,7 +48,7 @@ class ConnectionPool:
         self._thread: Thread | None = None
         self._closed = False
         self._round_trip = float("inf")
-        self._connected = self._failed = 0
+        self._connected = self._failed = self._counted = 0
         self._error: Exception = RedisTimeoutError("not tried yet")
 
     def try_acquire(self) -> Connection | None:
@@ -74,7 +74,7 @@ class ConnectionPool:
             return self._connect_new(None)
         with self._changed:
             self.waiters += 1
-            connected, failed = self._connected, self._failed
+            connected, failed, counted = self._connected, self._failed, self._counted
             try:
                 while (left := deadline_at - monotonic()) > 0:
                     if (connection := self.try_acquire()) is not None:
@@ -83,16 +83,28 @@ class ConnectionPool:
                         self.release(connection)  # too late for a reply: others can use it
                         break
                     if self._failed != failed:
-                        raise connection_error(self._error)
+                        raise self._counted_once(connection_error(self._error), counted)
                     if not self._is_full:
                         self._start_thread()
                     self._changed.wait(left)
                 if self._is_full:
                     raise PoolTimeout(f"All {self._max_connections} connections (max_connections) were in use.")
-                late = RedisTimeoutError if self._connected == connected else PoolTimeout
-                raise late("No connection within the deadline; it is being made for later calls.")
+                late = "No connection within the deadline; it is being made for later calls."
+                if self._connected != connected:
+                    raise PoolTimeout(late)
+                raise self._counted_once(RedisTimeoutError(late), counted)
             finally:
                 self.waiters -= 1
+
+    def _counted_once(self, error: RedisError, counted: int) -> RedisError:
+        """Return the error for a call that got no connection. Of calls that wait together, one counts as a failure.
+
+        counted: how many had counted when the call began to wait.
+        """
+        if self._counted != counted:
+            return PoolTimeout(str(error))
+        self._counted += 1
+        return error
 
     def release(self, connection: Connection) -> None:
         """Keep a connection for the next call."""
