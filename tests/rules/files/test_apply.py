@@ -233,8 +233,9 @@ def test_signals_are_sent_for_each_row_that_is_made(monkeypatch: pytest.MonkeyPa
     def note(instance: Any, created: bool, **_signal: Any) -> None:
         seen.append((instance.pk, created))
 
-    for together in (True, False):
-        monkeypatch.setattr(connections[storage.primary()].features, "can_return_rows_from_bulk_insert", together)
+    features = connections[storage.primary()].features
+    for together in (features.can_return_rows_from_bulk_insert, False):
+        monkeypatch.setattr(type(features), "can_return_rows_from_bulk_insert", together)
         post_save.connect(note, sender=RuleLimit)
         try:
             apply_file(file_of())
