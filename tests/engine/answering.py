@@ -22,11 +22,14 @@ USUAL = {
 
 
 class Answering:
-    """answers: by command in capitals; "*" = all, "" = sent when a connection is made, which then is closed."""
+    """answers: by command in capitals; "*" = all, "" = sent when a connection is made, which then is closed.
+
+    open: the connections that nobody has closed yet.
+    """
 
     def __init__(self, answers: Mapping[str, bytes]) -> None:
-        self.answers = answers
-        self._open: set[socket.socket] = set()
+        self.answers = dict(answers)
+        self.open: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
@@ -39,7 +42,7 @@ class Answering:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                self._open.add(client)
+                self.open.add(client)
                 self._threads.append(threading.Thread(target=self._answer, args=(client,)))
                 self._threads[-1].start()
 
@@ -53,7 +56,7 @@ class Answering:
                 commands.feed(data)
                 while command := commands.gets():
                     client.sendall(self._reply(command))
-        self._open.discard(client)
+        self.open.discard(client)
 
     def _reply(self, command: list[bytes]) -> bytes:
         own = self.answers.get("*", self.answers.get(command[0].decode().upper()))
@@ -69,7 +72,7 @@ class Answering:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for each in (self._listener, *list(self._open)):
+        for each in (self._listener, *list(self.open)):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:

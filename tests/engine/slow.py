@@ -1,4 +1,4 @@
-"""A TCP proxy that passes everything on a while later."""
+"""A TCP proxy that passes everything on a while later, and can lose a reply on its way."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ class SlowProxy:
 
     seconds: may be changed at any time, for what arrives from then on. silent: whether it passes nothing on.
     server_port: may be changed too, for connections from then on, as where an address moves.
+    lose: whether the next reply is thrown away, together with the connection.
     script_turns: how often somebody has sent calls of scripts and then waited for the replies.
     """
 
-    def __init__(self, port: int, seconds: float) -> None:
+    def __init__(self, port: int, seconds: float = 0.0) -> None:
         self.seconds = seconds
-        self.silent = False
+        self.silent = self.lose = False
         self.script_turns = 0
         self.server_port = port
         self._loop = asyncio.new_event_loop()
@@ -59,6 +60,9 @@ class SlowProxy:
     ) -> None:
         try:
             while data := await source.read(65_536):
+                if self.lose and not asks:
+                    self.lose = False
+                    break
                 self.script_turns += turns.begins(data, asks)
                 if not self.silent:
                     self._loop.call_later(self.seconds, _write, target, data)

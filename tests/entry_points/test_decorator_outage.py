@@ -12,18 +12,10 @@ from django.test import Client, RequestFactory, override_settings
 from django.urls import path
 
 from django_ratelimiter.decorators import Ratelimited, get_usage, is_ratelimited, ratelimit
-from django_ratelimiter.exceptions import EngineUnavailable
+
+from ..limiter.test_limiter import Broken
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("_outage")]
-
-
-class Broken:
-    """An engine that is out of reach."""
-
-    def check(self, *args: Any, **kwargs: Any) -> None:
-        raise EngineUnavailable("out of reach")
-
-    peek = refund = release = publish = check
 
 
 @pytest.fixture

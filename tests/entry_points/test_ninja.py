@@ -12,8 +12,8 @@ from django.test import AsyncClient, Client, RequestFactory, override_settings
 from django.urls import path
 
 from django_ratelimiter.decorators import Ratelimited, ratelimit
-from django_ratelimiter.exceptions import EngineUnavailable
 
+from ..limiter.test_limiter import Broken
 from .conftest import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("clock")]
@@ -98,10 +98,6 @@ def test_a_rules_own_message_is_told(client: Client, urls: Any, make_rule: MakeR
 
 @pytest.mark.parametrize("debug", [False, True])
 def test_an_outage_is_503(client: Client, urls: Any, monkeypatch: pytest.MonkeyPatch, debug: bool) -> None:
-    class Broken:
-        def check(self, *args: Any, **kwargs: Any) -> None:
-            raise EngineUnavailable("out of reach")
-
     monkeypatch.setattr("django_ratelimiter.backend._engine", Broken())
     with override_settings(ROOT_URLCONF=urls, DEBUG=debug):
         answer = client.get("/api/closed")

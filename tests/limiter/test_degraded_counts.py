@@ -10,22 +10,13 @@ from django.test import RequestFactory
 
 from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine, usage_buffer
-from django_ratelimiter.engine import EngineUnavailable
 from django_ratelimiter.engine.usage import counts_of
 from django_ratelimiter.rules import cache
 
 from ..entry_points.conftest import MakeRule
+from .test_limiter import Broken
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-class Broken:
-    """An engine that is out of reach."""
-
-    def check(self, *args: Any, **kwargs: Any) -> None:
-        raise EngineUnavailable("out of reach")
-
-    peek = refund = release = publish = check
 
 
 @pytest.fixture

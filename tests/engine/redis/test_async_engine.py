@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from django_ratelimiter.engine import Algorithm, Charge, EngineUnavailable, Limit, StaleRules, Version
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from example_project.redis_server import RedisServer, free_port
-from tests.engine.lossy import LossyProxy
+from tests.engine.slow import SlowProxy
 from tests.engine.strategies import limit_by
 from tests.engine.trio import Trio
 from tests.engine.walk import Walk
@@ -157,7 +157,7 @@ def test_lost_scripts_and_lost_connections(server: RedisServer) -> None:
 
 
 def test_a_call_whose_reply_was_lost_is_not_repeated(server: RedisServer) -> None:
-    with LossyProxy(server.port) as proxy:
+    with SlowProxy(server.port) as proxy:
 
         async def use(engine: AsyncRedisEngine) -> None:
             await engine.check([DAY])

@@ -10,8 +10,8 @@ import redis
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, Verdict
 from django_ratelimiter.engine.redis import RedisEngine
 from example_project.redis_server import RedisServer, free_port
-from tests.engine.lossy import LossyProxy
 from tests.engine.redis.test_deadline import stopped
+from tests.engine.slow import SlowProxy
 from tests.engine.trio import HOUR
 
 DAY = Charge("key", Limit(5, 86_400, "token_bucket"), usage="rule|tier")
@@ -57,12 +57,12 @@ def test_connections_that_the_server_closed_while_idle_are_replaced(server: Redi
 
 
 @pytest.fixture
-def proxy(server: RedisServer) -> Iterator[LossyProxy]:
-    with LossyProxy(server.port) as proxy:
+def proxy(server: RedisServer) -> Iterator[SlowProxy]:
+    with SlowProxy(server.port) as proxy:
         yield proxy
 
 
-def test_a_decision_whose_reply_is_lost_is_counted_once(server: RedisServer, proxy: LossyProxy) -> None:
+def test_a_decision_whose_reply_is_lost_is_counted_once(server: RedisServer, proxy: SlowProxy) -> None:
     with redis.Redis.from_url(proxy.url) as client, redis.Redis.from_url(server.url) as direct:
         engine = RedisEngine(client)
         engine.check([DAY])
@@ -76,7 +76,7 @@ def test_a_decision_whose_reply_is_lost_is_counted_once(server: RedisServer, pro
         assert [count.allowed for count in engine.read_usage(batch)] == [3]
 
 
-def test_a_refund_whose_reply_is_lost_can_be_asked_for_again(server: RedisServer, proxy: LossyProxy) -> None:
+def test_a_refund_whose_reply_is_lost_can_be_asked_for_again(server: RedisServer, proxy: SlowProxy) -> None:
     """It may have happened or not; the receipt stays good, and a bucket never gets more than it holds."""
     with redis.Redis.from_url(proxy.url) as client:
         engine = RedisEngine(client)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
-from hiredis import Reader
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledVerdicts
+from tests.engine.answering import Answering
 from tests.engine.conftest import Blocking
 from tests.engine.redis.test_deadline import wait_until
 from tests.engine.redis.test_formats import fill
@@ -30,58 +27,14 @@ def verdict(remaining: int) -> bytes:
     return b"*5\r\n:%d\r\n:%d\r\n:0\r\n:86400000\r\n:0\r\n" % (NOW, remaining)
 
 
-class Strange:
-    """A server that answers each call of a script with `reply`, and all else as a Redis would.
-
-    open: the connections that nobody has closed yet.
-    """
-
-    def __init__(self) -> None:
-        self.reply = verdict(7)
-        self.open: set[socket.socket] = set()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                self.open.add(client)
-                self._threads.append(threading.Thread(target=self._answer, args=(client,)))
-                self._threads[-1].start()
-
-    def _answer(self, client: socket.socket) -> None:
-        commands = Reader()
-        with client, suppress(OSError):
-            while data := client.recv(65_536):
-                commands.feed(data)
-                while command := commands.gets():
-                    client.sendall(self.reply if command[0] == b"EVALSHA" else b"+OK\r\n")
-        self.open.discard(client)
-
-    def close(self) -> None:
-        for each in (self._listener, *self.open):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
-        self._listener.close()
-
-
 @pytest.fixture
-def server() -> Iterator[Strange]:
-    server = Strange()
-    yield server
-    server.close()
+def server() -> Iterator[Answering]:
+    with Answering({"EVALSHA": verdict(7)}) as server:
+        yield server
 
 
 @pytest.fixture(params=["threads", "event loops"])
-def engine(request: pytest.FixtureRequest, server: Strange) -> Iterator[Any]:
+def engine(request: pytest.FixtureRequest, server: Answering) -> Iterator[Any]:
     """The engine of either kind, with one connection."""
     if request.param == "threads":
         with redis.Redis.from_url(server.url) as client:
@@ -112,7 +65,7 @@ STRANGE_VERDICTS = [
 
 @pytest.mark.parametrize("call", ["check", "peek", "version", "refund", "publish"])
 @pytest.mark.parametrize("reply", STRANGE)
-def test_what_no_redis_says_is_no_answer(server: Strange, engine: Any, reply: bytes, call: str) -> None:
+def test_what_no_redis_says_is_no_answer(server: Answering, engine: Any, reply: bytes, call: str) -> None:
     (receipt,), (before,) = engine.check([DAY]), list(server.open)
     calls = {
         "check": lambda: engine.check([DAY]),
@@ -121,56 +74,56 @@ def test_what_no_redis_says_is_no_answer(server: Strange, engine: Any, reply: by
         "refund": lambda: engine.refund([receipt]),
         "publish": lambda: engine.publish(1),
     }
-    server.reply = reply
+    server.answers["EVALSHA"] = reply
     with pytest.raises(EngineUnavailable):
         calls[call]()
     if not reply.startswith((b"-\r\n", b"-ERR")):  # a Redis might
         wait_until(lambda: before not in server.open)
-    server.reply = verdict(6)
+    server.answers["EVALSHA"] = verdict(6)
     assert engine.check([DAY])[0].remaining == 6
 
 
 @pytest.mark.parametrize("reply", STRANGE_VERDICTS)
-def test_neither_are_verdicts_that_are_none(server: Strange, engine: Any, reply: bytes) -> None:
+def test_neither_are_verdicts_that_are_none(server: Answering, engine: Any, reply: bytes) -> None:
     (before,) = server.open
-    server.reply = reply
+    server.answers["EVALSHA"] = reply
     for ask in (engine.check, engine.peek):
         with pytest.raises(EngineUnavailable):
             ask([DAY])
     wait_until(lambda: before not in server.open)
-    server.reply = verdict(6)
+    server.answers["EVALSHA"] = verdict(6)
     assert engine.check([DAY])[0].remaining == 6
 
 
 @pytest.mark.parametrize("reply", STRANGE_VERDICTS)
-def test_nor_are_they_an_answer_to_filled_charges(server: Strange, engine: Any, reply: bytes) -> None:
+def test_nor_are_they_an_answer_to_filled_charges(server: Answering, engine: Any, reply: bytes) -> None:
     charges = fill(CallTemplate([ChargeTemplate("key:", "", DAY)]))  # without usage, there is nothing to note
     engine.check(charges)
     assert type(engine.check(charges)) is FilledVerdicts
     (before,) = server.open
-    server.reply = reply
+    server.answers["EVALSHA"] = reply
     with pytest.raises(EngineUnavailable):
         engine.check(charges)
     wait_until(lambda: before not in server.open)
-    server.reply = verdict(6)
+    server.answers["EVALSHA"] = verdict(6)
     assert engine.check(charges)[0].remaining == 6
 
 
 @pytest.mark.parametrize("surplus", [b":1\r\n", b"*5\r\n:1\r\n", verdict(999), b"hello"])
-def test_a_surplus_reply_is_nobodys(server: Strange, engine: Any, surplus: bytes) -> None:
+def test_a_surplus_reply_is_nobodys(server: Answering, engine: Any, surplus: bytes) -> None:
     (before,) = server.open
-    server.reply = verdict(7) + surplus
+    server.answers["EVALSHA"] = verdict(7) + surplus
     assert engine.check([DAY])[0].remaining == 7
-    server.reply = verdict(6)
+    server.answers["EVALSHA"] = verdict(6)
     assert engine.check([DAY])[0].remaining == 6
     wait_until(lambda: before not in server.open)
 
 
-def test_nor_is_it_that_of_who_waits_for_the_connection(server: Strange) -> None:
+def test_nor_is_it_that_of_who_waits_for_the_connection(server: Answering) -> None:
     async def use() -> list[int]:
         async with redis.asyncio.Redis.from_url(server.url) as client:
             engine = AsyncRedisEngine(client, deadline=20.0, max_connections=1)
-            server.reply = verdict(7) + verdict(999)
+            server.answers["EVALSHA"] = verdict(7) + verdict(999)
             found = await asyncio.gather(*(engine.check([DAY]) for _ in range(3)))
             await engine.aclose()
             return [verdicts[0].remaining for verdicts in found]
