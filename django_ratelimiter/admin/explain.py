@@ -17,28 +17,27 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 
 from ..conf import is_secret
+from ..inspection.answer import explain
 from ..inspection.curl import with_curl
-from ..inspection.explanation import CounterState, Explanation, RuleExplanation
+from ..inspection.explanation import Explanation, RuleExplanation
 from ..inspection.logline import LoggedRefusal, parse_log_line
-from ..inspection.question import Question, QuestionError
-from ..inspection.readers import CALLER_FIELDS, CallerHidden, explain_to, may_name_callers
+from ..inspection.question import Question, QuestionError, pairs
+from ..inspection.readers import CALLER_FIELDS, CallerHidden, rights_of
 from ..inspection.references import as_in_force, known_rules
 from ..inspection.request import gateway_views
 from ..inspection.users import by_key
 from ..inspection.words import (
+    ENTRY_POINTS,
     bypass_in_words,
     counter_in_words,
-    door_in_words,
-    doubts_of,
     headline_of,
-    reason_in_words,
+    logged_in_words,
     rows_in_words,
     shadow_in_words,
     tier_in_words,
 )
 from ..models import Rule
 from ..models.validation import METHODS
-from ..rules.records import RuleRecord
 from ..values.bounds import MAX_TEXT
 from .identities import label_of
 from .logged import caller_url, logged_context, prefilled, rule_url
@@ -123,8 +122,8 @@ class QuestionForm(forms.Form):
         """Return the question. Raises QuestionError."""
         data = self.cleaned_data
         question = Question(
-            headers=_pairs(data["headers"], ":", "headers"),
-            identities=dict(_pairs(data["identities"], "=", "identities")),
+            headers=pairs(data["headers"].splitlines(), ":", "headers"),
+            identities=dict(pairs(data["identities"].splitlines(), "=", "identities")),
             status=data["status"] or 200,
             method=data["method"] or "GET",
             **{name: data.get(name, "") for name in ("path", "view", "scope", "ip", "body", "gateway", *CALLER_FIELDS)},
@@ -150,7 +149,7 @@ class ExplainPage(admin.ModelAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         request.current_app = self.admin_site.name
-        asks_callers = may_name_callers(request.user)
+        asks_callers = rights_of(request.user).names_callers
         data = request.POST if request.method == "POST" else _from_url(request)
         is_asked = request.method == "POST" or any(data.get(name) for name in ("path", "view", "pasted"))
         form = QuestionForm(data if is_asked else None, asks_callers=asks_callers, initial=data)
@@ -175,7 +174,7 @@ class ExplainPage(admin.ModelAdmin):
 
     def _answer(self, request: HttpRequest, form: QuestionForm) -> dict[str, Any]:
         try:
-            explanation = explain_to(request.user, form.question())
+            explanation = explain(form.question(), request.user, form.logged())
         except CallerHidden as error:
             form.add_error("identities", str(error))
             return {}
@@ -183,68 +182,47 @@ class ExplainPage(admin.ModelAdmin):
             named = "pasted" if error.field == "curl" else error.field
             form.add_error(named if named in form.fields else None, str(error))
             return {}
-        return answer_context(request, explanation, form.logged())
+        return answer_context(request, explanation)
 
 
-def answer_context(request: HttpRequest, explanation: Explanation, logged: LoggedRefusal | None) -> dict[str, Any]:
+def answer_context(request: HttpRequest, explanation: Explanation) -> dict[str, Any]:
     """Return the page's context for an explanation that was made for this user."""
-    sees_counters = "counters" not in explanation.hidden
     keys = dict(Rule.objects.values_list("slug", "pk"))
-    applying = [_applying(request, each, explanation, keys, logged) for each in explanation.applying]
-    others = [
-        {
-            "name": each.rule.name or each.rule.slug,
-            "mode": Rule.Mode(each.rule.mode).label,
-            "url": rule_url(request, each.rule.slug, keys),
-            "why": reason_in_words(each, explanation),
-        }
-        for each in explanation.rules
-        if not each.applies
-    ]
     user = explanation.identities.get("user")
     return {
         "explanation": explanation,
-        "answer": headline_of(explanation) if sees_counters else "",
+        "answer": headline_of(explanation),
         "bypass": bypass_in_words(explanation),
-        "doubts": doubts_of(explanation),
         "tier": tier_in_words(explanation.tier),
-        "sees_counters": sees_counters,
         "counted_as": _counted_as(explanation),
-        "applying": applying,
-        "others": others,
-        "left_out": explanation.left_out,
+        "logged_text": logged_in_words(explanation),
+        "applying": [_card(request, each, explanation, keys) for each in explanation.applying],
+        "others": [
+            (each, Rule.Mode(each.mode).label, rule_url(request, each.rule.slug, keys)) for each in explanation.others
+        ],
         "caller_url": caller_url(request, kind="user", value=by_key(user)) if user else "",
-        "is_found": any(counter["is_logged"] for rule in applying for counter in rule["counters"]),
-        "is_about_logged": logged is not None,
     }
 
 
-def _applying(
-    request: HttpRequest,
-    each: RuleExplanation,
-    explanation: Explanation,
-    keys: dict[str, int],
-    logged: LoggedRefusal | None,
+def _card(
+    request: HttpRequest, each: RuleExplanation, explanation: Explanation, keys: dict[str, int]
 ) -> dict[str, Any]:
     """Return the page's context for a rule that applies."""
-    sees_counters, slug = "counters" not in explanation.hidden, each.rule.slug
+    edge = "ratelimiter-bad" if each.mode == "enforce" else "ratelimiter-warning"
+    slug = each.rule.slug
     return {
-        "name": each.rule.name or slug,
-        "mode": each.rule.mode,
-        "mode_label": Rule.Mode(each.rule.mode).label,
+        "rule": each.rule,
+        "mode": Rule.Mode(each.mode).label,
         "url": rule_url(request, slug, keys),
-        "door": door_in_words(each.door),
+        "entry_point": ENTRY_POINTS[each.entry_point],
         "rows": "" if "tiers" in explanation.hidden else rows_in_words(each, explanation.tier),
-        "shadow": shadow_in_words(each) if sees_counters else "",
-        "edge": _edge(each),
-        "counters": [_counter(request, each.rule, counter, logged) for counter in each.counters],
+        "shadow": shadow_in_words(each),
+        "edge": edge if each.rejects else "",
+        "counters": [
+            (counter, counter_in_words(counter, each.mode), caller_url(request, digest=counter.digest, rule=slug))
+            for counter in each.counters
+        ],
     }
-
-
-def _edge(each: RuleExplanation) -> str:
-    if not each.rejects:
-        return ""
-    return "ratelimiter-bad" if each.rule.mode == "enforce" else "ratelimiter-warning"
 
 
 def _counted_as(explanation: Explanation) -> list[tuple[str, str]]:
@@ -255,22 +233,6 @@ def _counted_as(explanation: Explanation) -> list[tuple[str, str]]:
     ]
 
 
-def _counter(
-    request: HttpRequest, rule: RuleRecord, counter: CounterState, logged: LoggedRefusal | None
-) -> dict[str, Any]:
-    share = 100 * (counter.used or 0) / counter.quota
-    return {
-        "words": counter.words,
-        "state": counter_in_words(counter, rule.mode),
-        "key": counter.key,
-        "is_known": counter.used is not None,
-        "width": f"{min(share, 100):.1f}%",
-        "level": "ratelimiter-full" if share >= 100 else "ratelimiter-nearly" if share >= 80 else "",
-        "is_logged": logged is not None and logged.is_of(rule.slug, counter.digest),
-        "url": caller_url(request, digest=counter.digest, rule=rule.slug),
-    }
-
-
 def _from_url(request: HttpRequest) -> dict[str, str]:
     """Return the initial data of the form; from the URL only what it may contain."""
     given = {name: request.GET[name] for name in _IN_URLS if name in request.GET}
@@ -279,15 +241,3 @@ def _from_url(request: HttpRequest) -> dict[str, str]:
     if "reference" in request.GET:
         given["pasted"] = request.GET["reference"]
     return {"method": "GET", "status": "200", **given}
-
-
-def _pairs(text: str, sign: str, field: str) -> tuple[tuple[str, str], ...]:
-    pairs = []
-    for line in filter(str.strip, text.splitlines()):
-        name, found, value = line.partition(sign)
-        if sign == ":" and name.strip().startswith(":"):  # HTTP/2 pseudo-header fields, as browsers show them
-            continue
-        if sign == "=" and not found:
-            raise QuestionError(field, _("%(text)r has no “%(sign)s”.") % {"text": line, "sign": sign})
-        pairs.append((name.strip(), value.strip()))
-    return tuple(pairs)

@@ -13,6 +13,7 @@ from ..conf import settings
 from ..schema import LimitedResponses
 from . import serializers
 from .permissions import IsKnownCaller
+from .support.answers import serializer_of
 
 #: The error for each invalid parameter.
 _WRONG: Final = {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}}
@@ -93,7 +94,9 @@ def _described_post(target: str) -> None:
             described = type("Described", (_Answers, projects), {})
             view = type(original.__name__, (original,), {"__doc__": original.__doc__, "schema": described()})
             problems = {(status, _PROBLEM): _INVALID if status == 400 else _FAILED for status in (400, 401, 403, 503)}
-            return extend_schema(request=original.serializer_class, responses={200: original.answers, **problems})(view)
+            return extend_schema(
+                request=original.serializer_class, responses={200: serializer_of(original.answers), **problems}
+            )(view)
 
 
 for _name in ("CallerView", "LeasesView", "EndLeaseView", "ResetView", "GrantView", "EndAccessView"):

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -29,11 +29,11 @@ class ActRefused(ValueError):
 
 
 class Outcome(NamedTuple):
-    """The result of an act as text. took: a check afterwards has confirmed it. changed: something was done."""
+    """The outcome of an act."""
 
     text: str
-    took: bool = True
-    changed: bool = True
+    took: Annotated[bool, "Whether a check afterwards found it in force."] = True
+    changed: Annotated[bool, "False = an act with this number was already started."] = True
 
 
 class Done(NamedTuple):
@@ -117,7 +117,7 @@ class _CounterAct(Act):
             return unchecked(done)
         text = (
             _("%(done)s Checked: %(left)s of %(capacity)s are free now.")
-            if after.charge.limit.holds_leases
+            if after.leases
             else _("%(done)s Checked: %(left)s of %(capacity)s are left now.")
         )
         return self.judged(text % {"done": done.text, "left": after.left, "capacity": after.capacity}, after)
@@ -136,7 +136,7 @@ class GiveBack(_CounterAct):
 
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
         counter = self.found(caller)
-        if counter.charge.limit.holds_leases:
+        if counter.leases:
             raise ActRefused(_("Units in progress cannot be given back; end a lease."))
         if self.units < 1:
             raise ActRefused(_("Give back 1 unit or more."))
@@ -164,7 +164,7 @@ class EndLease(_CounterAct):
 
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
         counter = self.found(caller)
-        if not counter.charge.limit.holds_leases:
+        if not counter.leases:
             raise ActRefused(_("This counter holds no leases."))
         if not end_lease(counter, self.began_us):
             raise ActRefused(_("There is no such lease any more."))

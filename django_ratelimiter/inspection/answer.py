@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpResponse
@@ -26,58 +27,79 @@ from ..rules.formatting import limit_in_words
 from ..rules.records import Facts, LimitRecord, RuleRecord
 from ..values.access import NOBODY, AccessList
 from ..values.partitions import is_address
-from .entry_points import Door, Passage, pass_doors
+from .entry_points import EntryPoint, Trial, run_trial
 from .explanation import (
     Bypass,
     ClientResponse,
     CounterState,
     Explanation,
+    LoggedRejection,
     Reason,
     RuleExplanation,
     TierExplanation,
 )
+from .logline import LoggedRefusal
 from .question import Question
+from .readers import Rights, rights_of
 from .request import BuiltRequest, build_request, find_caller, find_view, has_limiter, language_of
 from .views import checks_credentials
+from .words import Unmet, doubts_in_words, reason_in_words
 
 
-def explain(question: Question, *, heeds_access: bool = True) -> Explanation:
+def explain(question: Question, reader: Any = None, logged: LoggedRefusal | None = None) -> Explanation:
     """Return what the limiter would decide now, and why, computed by the code that decides requests. Charges nothing.
 
-    heeds_access: False = as if there were no access entries. Raises QuestionError if the question cannot be answered.
+    reader: the user who reads it; `None` = may see everything. If they may not view access entries, it is as if there
+    were none: each part would reveal a matching one. logged: the rejection in question. Raises QuestionError if the
+    question cannot be answered, and CallerHidden if it names a caller, which the reader must not do.
     """
-    entries = access_list() if heeds_access else NOBODY
-    http, passage, response = _answered(question, entries)
-    rules = tuple(_explain_rule(rule, passage) for rule in (*passage.rules.rules, *passage.coded))
+    sees = rights_of(reader)
+    sees.check(question)
+    entries = access_list() if sees.entries else NOBODY
+    http, trial, response = _answered(question, entries)
+    unknown = _unknown(question, http, trial)
+    tier = _explain_tier(trial) if sees.tiers else TierExplanation()
+    with_token = _with_token(question, http, entries, response) if sees.counters else None
+    explaining = _Explaining(trial, sees, tier, unknown, logged)
+    rules = tuple(map(explaining.rule, (*trial.rules.rules, *trial.coded)))
+    doubts = doubts_in_words(
+        hides_entries=not sees.entries,
+        problem=trial.problem,
+        unknown=unknown,
+        is_unchecked=not question.user and "HTTP_AUTHORIZATION" in http.META,
+        depends_on_token=with_token is not None,
+        unexplained=trial.unexplained,
+        error=response.error,
+    )
     return Explanation(
-        facts=_facts(http, passage),
-        version=passage.rules.version.number,
-        doors=tuple(each.name for each in passage.doors),
-        bypass=_bypass(passage),
-        access=next((each.access for each in passage.doors if each.access), None),
-        tier=_explain_tier(passage),
+        request=_facts(http, trial),
+        version=trial.rules.version.number,
+        bypass=_bypass(trial),
+        access=next((each.access for each in trial.entry_points if each.access), None),
+        entry_points=tuple(each.name for each in trial.entry_points),
+        tier=tier,
+        identities=_identities(trial) if sees.counters else {},
+        unknown=unknown,
+        doubts=tuple(doubts),
+        hidden=sees.hidden,
         rules=rules,
-        left_out=passage.rules.left_out,
-        response=response,
-        unknown=_unknown(question, http, passage),
-        unchecked=not question.user and "HTTP_AUTHORIZATION" in http.META,
-        identities=_identities(passage),
-        unexplained=passage.unexplained,
-        problem=passage.problem,
-        with_token=_with_token(question, http, entries, response),
+        left_out=trial.rules.left_out,
+        response=response if sees.counters else None,
+        with_token=with_token,
+        logged=logged and _explain_logged(logged, rules, sees),
     )
 
 
 def _answered(
     question: Question, entries: AccessList, *, has_token: bool = False
-) -> tuple[BuiltRequest, Passage, ClientResponse]:
+) -> tuple[BuiltRequest, Trial, ClientResponse]:
     """Return the request, its decisions, and its response. has_token: its user comes with a token."""
     http = build_request(question)
     with translation.override(language_of(http)):
         find_view(http)
         caller = replace(find_caller(question, http), has_token=has_token)
-        passage = pass_doors(question, http, caller, entries)
-        return http, passage, _response(question, http, passage)
+        trial = run_trial(question, http, caller, entries)
+        return http, trial, _response(question, http, trial)
 
 
 def _with_token(
@@ -91,78 +113,108 @@ def _with_token(
     return None if is_alike else other
 
 
-def _bypass(passage: Passage) -> Bypass:
+def _bypass(trial: Trial) -> Bypass:
     """Return why no entry point tests any rule; "" = one does."""
-    bypasses = [door.bypass for door in passage.doors] or [passage.bypass]
+    bypasses = [point.bypass for point in trial.entry_points] or [trial.bypass]
     return "" if "" in bypasses else bypasses[-1]
 
 
-def _facts(http: BuiltRequest, passage: Passage) -> Facts:
-    return passage.doors[-1].request.facts if passage.doors else limit_request(http).facts
+def _facts(http: BuiltRequest, trial: Trial) -> Facts:
+    return trial.entry_points[-1].request.facts if trial.entry_points else limit_request(http).facts
 
 
-def _explain_rule(rule: RuleRecord, passage: Passage) -> RuleExplanation:
-    for door in passage.doors:
-        places = [place for place, each in enumerate(door.charges) if each.rule is rule]
-        if places:
-            tier = door.entitlement.tier
-            return RuleExplanation(
-                rule,
-                applies=True,
-                reason="",
-                door=door.name,
-                missing=_missing(rule, door),
-                rows=tier.slug if tier and tier.slug in rule.limits else "",
-                value=value_of(rule, door.request) or "",
-                counters=tuple(_counter(door.charges[place], door.peeked[place]) for place in places),
-            )
-    reason = _reason(rule, passage)
-    lacks = reason == "missing"
-    return RuleExplanation(
-        rule, applies=False, reason=reason, missing=_missing(rule, _nearest(rule, passage)) if lacks else ()
-    )
+class _Explaining(NamedTuple):
+    """What the explanations of all rules share."""
+
+    trial: Trial
+    sees: Rights
+    tier: TierExplanation
+    unknown: tuple[str, ...]
+    logged: LoggedRefusal | None
+
+    def rule(self, rule: RuleRecord) -> RuleExplanation:
+        """Return what this rule decides."""
+        for point in self.trial.entry_points:
+            places = [place for place, each in enumerate(point.charges) if each.rule is rule]
+            if places:
+                return self._applying(rule, point, places)
+        reason = _reason(rule, self.trial)
+        missing = _missing(rule, _nearest(rule, self.trial)) if reason == "missing" else ()
+        lacks = self._lacks(rule, missing) if reason == "missing" else ()
+        why = reason_in_words(Unmet(reason, rule, _facts(self.trial.http, self.trial), self.tier, missing), lacks)
+        rejects = False if self.sees.counters else None
+        return RuleExplanation(rule, rule.mode, False, reason, why, missing, lacks, rejects=rejects)
+
+    def _applying(self, rule: RuleRecord, point: EntryPoint, places: list[int]) -> RuleExplanation:
+        tier, missing = point.entitlement.tier, _missing(rule, point)
+        counters = tuple(_counter(point.charges[place], point.peeked[place], self.logged) for place in places)
+        has_rows = self.sees.tiers and tier is not None and tier.slug in rule.limits
+        return RuleExplanation(
+            rule,
+            rule.mode,
+            applies=True,
+            missing=missing,
+            lacks=self._lacks(rule, missing),
+            entry_point=point.name,
+            rows=tier.slug if has_rows and tier else "",
+            value=value_of(rule, point.request) or "" if self.sees.counters else "",
+            rejects=any(each.allowed is False for each in counters) if self.sees.counters else None,
+            counters=counters if self.sees.counters else (),
+        )
+
+    def _lacks(self, rule: RuleRecord, missing: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the names that a rule counts by and that are not known here."""
+        instead = ("ip",) if missing and rule.missing_partition == "ip" else ()
+        return tuple(name for name in (*rule.partition_by, *instead) if name in self.unknown)
 
 
-def _reason(rule: RuleRecord, passage: Passage) -> Reason:
+def _explain_logged(logged: LoggedRefusal, rules: Sequence[RuleExplanation], sees: Rights) -> LoggedRejection:
+    found = any(counter.logged for each in rules for counter in each.counters) if sees.counters else None
+    return LoggedRejection(logged.rules, logged.rule, logged.digest, found)
+
+
+def _reason(rule: RuleRecord, trial: Trial) -> Reason:
     """Return the first condition that does not match, at the last entry point that tested the rule."""
-    if not passage.doors:
-        return passage.bypass
-    door = _nearest(rule, passage)
-    if door.bypass:
-        return door.bypass
+    if not trial.entry_points:
+        return trial.bypass
+    point = _nearest(rule, trial)
+    if point.bypass:
+        return point.bypass
     if rule.is_off:
         return "off"
-    mismatch = rule.mismatch(door.request.facts)
-    if mismatch == "scope" and rule.scope in passage.unreached:
+    mismatch = rule.mismatch(point.request.facts)
+    if mismatch == "scope" and rule.scope in trial.unreached:
         return "rejected earlier"
-    return mismatch or why_uncharged(rule, door.entitlement, door.request) or "rejected earlier"
+    return mismatch or why_uncharged(rule, point.entitlement, point.request) or "rejected earlier"
 
 
-def _nearest(rule: RuleRecord, passage: Passage) -> Door:
+def _nearest(rule: RuleRecord, trial: Trial) -> EntryPoint:
     """Return the last entry point at which a rule matches, else the last one."""
-    met = [door for door in passage.doors if not door.bypass and not rule.mismatch(door.request.facts)]
-    return met[-1] if met else passage.doors[-1]
+    met = [point for point in trial.entry_points if not point.bypass and not rule.mismatch(point.request.facts)]
+    return met[-1] if met else trial.entry_points[-1]
 
 
-def _missing(rule: RuleRecord, door: Door) -> tuple[str, ...]:
-    for coded in door.request.inline:
+def _missing(rule: RuleRecord, point: EntryPoint) -> tuple[str, ...]:
+    for coded in point.request.inline:
         if coded.rule is rule:
             return () if coded.value is not None else rule.partition_by
-    identity = door.request.identity
+    identity = point.request.identity
     return tuple(name for name in rule.partition_by if identity is not None and identity.value(name) is None)
 
 
-def _counter(charged: RuleCharge, peeked: Verdict | None) -> CounterState:
+def _counter(charged: RuleCharge, peeked: Verdict | None, logged: LoggedRefusal | None) -> CounterState:
     charge, limit = charged.charge, charged.charge.limit
     engine = get_engine()
     stored_name = getattr(getattr(engine, "engine", engine), "stored_name", None)
+    digest = charge.key.removeprefix(f"{charged.rule.slug}:").partition(":")[0]
     known: dict[str, Any] = {
         "words": limit_in_words(LimitRecord(limit)),
         "key": stored_name(charge) if stored_name else charge.key + limit.tag,
-        "digest": charge.key.removeprefix(f"{charged.rule.slug}:").partition(":")[0],
+        "digest": digest,
         "quota": limit.capacity,
         "cost": min(charge.cost, limit.capacity + 1),
         "never": charge.cost == NEVER or charge.cost > limit.capacity,
+        "logged": logged is not None and logged.is_of(charged.rule.slug, digest),
     }
     if peeked is None:
         return CounterState(**known)
@@ -182,28 +234,28 @@ def _moment(verdict: Verdict, seconds: float | None) -> datetime | None:
     return datetime.fromtimestamp(verdict.at_us / 1_000_000 + seconds, UTC) if seconds else None
 
 
-def _explain_tier(passage: Passage) -> TierExplanation:
+def _explain_tier(trial: Trial) -> TierExplanation:
     """Return the tier at the last entry point, and the row or the setting that it comes from."""
-    door = passage.doors[-1] if passage.doors else None
-    if door is None or door.bypass or not passage.rules.tiers:
-        return TierExplanation("")
-    tier, multiplier = door.entitlement
+    point = trial.entry_points[-1] if trial.entry_points else None
+    if point is None or point.bypass or not trial.rules.tiers:
+        return TierExplanation()
+    tier, multiplier = point.entitlement
     if tier is None:
-        identity = door.request.identity
-        unchecked = door.request.before_authentication and identity and identity.awaits_authentication
+        identity = point.request.identity
+        unchecked = point.request.before_authentication and identity and identity.awaits_authentication
         return TierExplanation("unchecked" if unchecked else "none")
-    if door.assignment is None:
-        identity = door.request.identity
+    if point.assignment is None:
+        identity = point.request.identity
         resolves = settings.TIER_RESOLVER is not None and identity and identity.resolve_tier() == tier.slug
         return TierExplanation("resolver" if resolves else "default", tier.slug, tier.name, multiplier)
-    row = TierAssignment.objects.filter(pk=door.assignment).select_related("tier").first()
+    row = TierAssignment.objects.filter(pk=point.assignment).select_related("tier").first()
     subject = next((name for name in SUBJECTS if getattr(row, f"{name}_id", getattr(row, name, None))), "")
     return TierExplanation(
         "assignment",
         tier.slug,
         tier.name,
         multiplier,
-        door.assignment,
+        point.assignment,
         subject,
         str(getattr(row, subject)) if subject else "",
         row.starts_at if row else None,
@@ -211,21 +263,21 @@ def _explain_tier(passage: Passage) -> TierExplanation:
     )
 
 
-def _response(question: Question, http: BuiltRequest, passage: Passage) -> ClientResponse:
+def _response(question: Question, http: BuiltRequest, trial: Trial) -> ClientResponse:
     """Return the response of the entry points, made by the code that makes responses."""
-    decision, status = passage.decision, question.status
-    if http.gateway is not None and passage.response is not None:  # from the gateway's view, and complete
-        return _as_client_gets(passage, passage.response, passage.response.status_code, is_ours=True)
-    is_ours, response = False, passage.response
-    if response is not None and not passage.is_rejected:
+    decision, status = trial.decision, question.status
+    if http.gateway is not None and trial.response is not None:  # from the gateway's view, and complete
+        return _as_client_gets(trial, trial.response, trial.response.status_code, is_ours=True)
+    is_ours, response = False, trial.response
+    if response is not None and not trial.is_rejected:
         status, response = response.status_code, None
-    is_known = response is not None or not passage.is_rejected
-    if response is None and passage.is_rejected and _is_answered_by_us(passage):
+    is_known = response is not None or not trial.is_rejected
+    if response is None and trial.is_rejected and _is_answered_by_us(trial):
         response, is_ours, is_known = refusal(http, decision), True, True
     if response is None:
-        if isinstance(passage.error, PermissionDenied):
+        if isinstance(trial.error, PermissionDenied):
             status, is_known = 403, True
-        elif passage.is_rejected:
+        elif trial.is_rejected:
             status = 500
         response = HttpResponse(status=status)
         del response["Content-Type"]
@@ -234,54 +286,52 @@ def _response(question: Question, http: BuiltRequest, passage: Passage) -> Clien
             if result.verdict is not None:
                 result.verdict.mark_refunded()
         write_fields(http, response, decision)
-    known = response.status_code if passage.is_rejected and is_known else None
-    return _as_client_gets(passage, response, known, is_ours=is_ours, is_known=is_known)
+    known = response.status_code if trial.is_rejected and is_known else None
+    return _as_client_gets(trial, response, known, is_ours=is_ours, is_known=is_known)
 
 
 def _as_client_gets(
-    passage: Passage, response: HttpResponseBase, status: int | None, *, is_ours: bool, is_known: bool = True
+    trial: Trial, response: HttpResponseBase, status: int | None, *, is_ours: bool, is_known: bool = True
 ) -> ClientResponse:
-    binding = passage.decision.binding
+    binding = trial.decision.binding
     return ClientResponse(
-        allowed=not passage.is_rejected,
+        allowed=not trial.is_rejected,
         status=status,
         fields=dict(response.items()),
         body=getattr(response, "content", b"").decode("utf-8", "replace"),
         is_ours=is_ours,
-        binding=binding.rule.slug if binding and passage.decision.access is None else "",
-        delay=passage.delay,
-        degraded=passage.decision.degraded,
-        error="" if is_known else type(passage.error).__qualname__,
+        binding=binding.rule.slug if binding and trial.decision.access is None else "",
+        delay=trial.delay,
+        degraded=trial.decision.degraded,
+        error="" if is_known else type(trial.error).__qualname__,
     )
 
 
-def _is_answered_by_us(passage: Passage) -> bool:
+def _is_answered_by_us(trial: Trial) -> bool:
     """Return whether our middleware responds: it has rejected the request, or handles the view's exception."""
-    if passage.error is None:
+    if trial.error is None:
         return True
-    return has_limiter() and getattr(passage.error, "decision", None) is passage.decision
+    return has_limiter() and getattr(trial.error, "decision", None) is trial.decision
 
 
-def _concerned(passage: Passage) -> list[RuleRecord]:
+def _concerned(trial: Trial) -> list[RuleRecord]:
     """Return the rules whose conditions match the request, whoever the caller is."""
-    asked = [door.request.facts for door in passage.doors if not door.bypass]
-    return [
-        rule for rule in passage.rules.rules if not rule.is_off and any(not rule.mismatch(facts) for facts in asked)
-    ]
+    asked = [point.request.facts for point in trial.entry_points if not point.bypass]
+    return [rule for rule in trial.rules.rules if not rule.is_off and any(not rule.mismatch(facts) for facts in asked)]
 
 
-def _identities(passage: Passage) -> dict[str, str | None]:
-    identity = passage.doors[-1].request.identity if passage.doors else None
-    names = dict.fromkeys(name for rule in _concerned(passage) for name in rule.partition_by)
+def _identities(trial: Trial) -> dict[str, str | None]:
+    identity = trial.entry_points[-1].request.identity if trial.entry_points else None
+    names = dict.fromkeys(name for rule in _concerned(trial) for name in rule.partition_by)
     return {name: identity.value(name) for name in names} if identity is not None else {}
 
 
-def _unknown(question: Question, http: BuiltRequest, passage: Passage) -> tuple[str, ...]:
+def _unknown(question: Question, http: BuiltRequest, trial: Trial) -> tuple[str, ...]:
     """Return the names of values that rules need here and that only a real request has."""
     names: dict[str, None] = {}
-    for rule in _concerned(passage):
+    for rule in _concerned(trial):
         names |= dict.fromkeys(rule.partition_by)
-        if rule.missing_partition == "ip" and _missing(rule, _nearest(rule, passage)):
+        if rule.missing_partition == "ip" and _missing(rule, _nearest(rule, trial)):
             names["ip"] = None
     return tuple(name for name in names if name not in question.identities and _is_unknown(name, question, http))
 

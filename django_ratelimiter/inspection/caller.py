@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from django.contrib.auth import SESSION_KEY
 from django.http import HttpRequest
@@ -50,8 +50,10 @@ class Caller:
     that must not be in a URL or be stored. rule: the slug in the reference from the input.
     """
 
+    MEMBERS: ClassVar = ("kind", "value", "digest")
+
     kind: str
-    value: str
+    value: Annotated[str, "A known API key by its hash."]
     known: Mapping[str, str] = field(default_factory=dict)
     address: str | None = None
     api_key: str | None = None
@@ -124,8 +126,7 @@ class Caller:
         return rule.missing_partition == "ip" and self.kind == "ip" and bool(self.missing(rule))
 
     @property
-    def digest(self) -> str:
-        """The digest of the caller alone, as in the reports of rules that are split by nothing else."""
+    def digest(self) -> Annotated[str, "Of the caller alone, as in reports, logs and the names of keys in Redis."]:
         if self.kind == "digest":
             return self.value
         if self.kind in self.known:

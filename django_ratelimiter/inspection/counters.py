@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from ..engine.base import Charge, Verdict
 from ..engine.usage.refusals import CounterRefusals
+from ..rules.formatting import limit_in_words
 from ..rules.records import LimitRecord, RuleRecord
 from ..rules.routes import for_no_view
 from .caller import Caller
@@ -16,11 +17,17 @@ from .caller import Caller
 
 @dataclass(frozen=True)
 class Counter:
-    """One counter of a caller. verdict: of a request with the rule's cost now; `None` = not known.
+    """One counter of a caller, in its current state.
 
-    digest: of the caller, in its name. is_shared: all callers share it. stands_in: it counts requests from the address
-    that lack the value that the rule is split by.
+    verdict: of a request with the rule's cost now; `None` = not known. digest: of the caller, in its name. stands_in:
+    it counts requests from the address that lack the value that the rule is split by. is_assumed: the caller's tier is
+    not known, so this may not be its limit.
     """
+
+    MEMBERS: ClassVar = (
+        *("name", "rule", "mode", "limit", "capacity", "used", "left", "full_in", "blocked", "blocked_until"),
+        *("shared", "leases"),
+    )
 
     rule: RuleRecord
     tier: str
@@ -29,15 +36,27 @@ class Counter:
     digest: str
     verdict: Verdict | None = None
     stands_in: bool = False
+    is_assumed: bool = False
 
     @property
-    def name(self) -> str:
-        """The name in forms and in the API: the rule's slug, and what distinguishes its limits."""
+    def name(self) -> Annotated[str, "The name of the counter in acts."]:
         return f"{self.rule.slug}{self.charge.limit.tag}"
 
     @property
-    def is_shared(self) -> bool:
+    def mode(self) -> str:
+        return self.rule.mode
+
+    @property
+    def limit(self) -> Annotated[str, "In words."]:
+        return limit_in_words(self.record)
+
+    @property
+    def shared(self) -> Annotated[bool, "All callers share this counter."]:
         return not self.rule.partition_by
+
+    @property
+    def leases(self) -> Annotated[bool, "It counts requests in progress."]:
+        return self.charge.limit.holds_leases
 
     @property
     def is_local(self) -> bool:
@@ -45,7 +64,7 @@ class Counter:
         return self.charge.sync_interval is not None and self.charge.sync_interval < 0
 
     @property
-    def capacity(self) -> int:
+    def capacity(self) -> Annotated[int, "Units."]:
         return self.charge.limit.capacity
 
     @property
@@ -53,7 +72,7 @@ class Counter:
         return None if self.verdict is None else self.verdict.remaining
 
     @property
-    def used(self) -> int | None:
+    def used(self) -> Annotated[int | None, "Units; null = not known."]:
         return None if self.verdict is None else max(self.capacity - self.verdict.remaining, 0)
 
     @property
@@ -67,27 +86,24 @@ class Counter:
         return self.is_limited and self.rule.mode == "enforce"
 
     @property
-    def is_blocked_for_good(self) -> bool:
-        return self.is_limited and self.verdict is not None and self.verdict.retry_after is None
+    def blocked(
+        self,
+    ) -> Annotated[bool | None, "null = not known, because the limits of a digest are not."]:
+        return None if self.is_assumed else self.is_blocked
 
     @property
-    def blocked_until(self) -> datetime | None:
+    def blocked_until(self) -> Annotated[datetime | None, "null = not blocked, or blocked without an end."]:
         if self.verdict is None or self.verdict.allowed or self.verdict.retry_after is None:
             return None
         return _moment(self.verdict, self.verdict.retry_after)
 
     @property
-    def full_in(self) -> float | None:
-        """Seconds until the full quota is back."""
+    def full_in(self) -> Annotated[float | None, "Seconds until the full quota is back."]:
         return None if self.verdict is None else self.verdict.reset_after
-
-    @property
-    def full_at(self) -> datetime | None:
-        return None if self.verdict is None else _moment(self.verdict, self.verdict.reset_after)
 
 
 class Unread(NamedTuple):
-    """A rule whose counter is not known: the values of the caller that are missing."""
+    """A rule whose counters need more values of the caller."""
 
     rule: RuleRecord
     missing: tuple[str, ...]
@@ -112,7 +128,7 @@ class Counters:
     @property
     def own(self) -> list[Counter]:
         """The counters that can be reset for this caller alone."""
-        return [each for each in self.counters if not each.is_shared and not each.is_local]
+        return [each for each in self.counters if not each.shared and not each.is_local]
 
     @property
     def blocked(self) -> list[Counter]:
@@ -151,12 +167,12 @@ class Counters:
     def of(self, caller: Caller) -> Counters:
         """Return the counters that concern the caller: if only a key is known, its own counters that are in use."""
         if caller.is_everybody:
-            return Counters([each for each in self.counters if each.is_shared], problem=self.problem)
+            return Counters([each for each in self.counters if each.shared], problem=self.problem)
         if caller.is_nobody:
             return Counters((), problem=self.problem)
         if caller.kind != "digest" and not caller.is_unknown_user:
             return self
-        shown = [each for each in self.counters if not each.is_shared and (each.used or self.problem)]
+        shown = [each for each in self.counters if not each.shared and (each.used or self.problem)]
         return Counters(shown, self.unread, self.unlimited, self.problem)
 
     def named(self, names: Iterable[str]) -> list[Counter]:

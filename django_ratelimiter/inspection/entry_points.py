@@ -34,7 +34,7 @@ from .views import Step, ViewCode, checks_credentials, code_of
 
 
 @dataclass(slots=True)
-class Door:
+class EntryPoint:
     """One call of the limiter. peeked: the counters before it, `None` = not known. assignment: the one that gives the
     caller's tier. bypass: why it tested no rule.
     """
@@ -49,12 +49,12 @@ class Door:
     peeked: list[Verdict | None] = field(default_factory=list)
 
 
-class _DoorIO(TrialIO):
+class _EntryPointIO(TrialIO):
     """Keeps what one call of the limiter would charge, and compares the version as a real call does."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, entry_point: EntryPoint) -> None:
         super().__init__(THREAD)
-        self._door = door
+        self._point = entry_point
         self.problem = ""
 
     async def check(
@@ -72,22 +72,22 @@ class _DoorIO(TrialIO):
         trial = getattr(engine, "trial", None)  # a project's own engine may lack it
         tried = trial(charges, now_us) if trial else as_charged(engine.peek(charges, now_us=now_us))
         mark_refunded_if_denied(receipts, tried)
-        self._door.charges += owned(charges)  # type: ignore[arg-type]  # they come from the path
-        self._door.peeked += peeked
+        self._point.charges += owned(charges)  # type: ignore[arg-type]  # they come from the path
+        self._point.peeked += peeked
         return tried
 
     def note_outage(self, charges: Sequence[RuleCharge], error: Exception) -> None:
         self.problem = str(error)
-        self._door.charges += charges
-        self._door.peeked += [None] * len(charges)
+        self._point.charges += charges
+        self._point.peeked += [None] * len(charges)
 
 
 @dataclass(slots=True)
-class Passage:
+class Trial:
     """All entry points in order, and the result for the request.
 
-    rules: the current ones. entries: the active access entries. problem: why the engine did not answer. door: the name
-    of the current entry point. delay: seconds, of all entry points. unreached: scopes that the view would name if it
+    rules: the current ones. entries: the active access entries. problem: why the engine did not answer. name: of
+    the current entry point. delay: seconds, of all entry points. unreached: scopes that the view would name if it
     were called. error: the exception that ended it: from an entry point that rejected the request, or from the view's
     framework before any entry point. response: the framework's response to it. unexplained: names of the view's own
     code that limits it.
@@ -99,9 +99,9 @@ class Passage:
     rules: RuleSet
     entries: AccessList
     problem: str = ""
-    door: str = "middleware"
+    name: str = "middleware"
     delay: float = 0.0
-    doors: list[Door] = field(default_factory=list)
+    entry_points: list[EntryPoint] = field(default_factory=list)
     bypass: Bypass = ""
     unreached: list[str] = field(default_factory=list)
     is_rejected: bool = False
@@ -118,7 +118,7 @@ class Passage:
     @property
     def coded(self) -> list[RuleRecord]:
         """The rules in code of these entry points."""
-        found = {id(each.rule): each.rule for door in self.doors for each in door.charges}
+        found = {id(each.rule): each.rule for point in self.entry_points for each in point.charges}
         return [rule for rule in found.values() if not any(rule is other for other in self.rules.rules)]
 
     def ask(self, request: LimitRequest) -> Decision:
@@ -127,90 +127,90 @@ class Passage:
             return request.earlier
         assert request.identity is not None
         assume_values(request.identity, self.question, self.caller)
-        door = Door(self.door, request._replace(heeds_access=self.entries is not NOBODY))
-        self.doors.append(door)
-        io = _DoorIO(door)
-        decision = run_sync(decide(io, door.request))
+        point = EntryPoint(self.name, request._replace(heeds_access=self.entries is not NOBODY))
+        self.entry_points.append(point)
+        io = _EntryPointIO(point)
+        decision = run_sync(decide(io, point.request))
         self.rules, self.problem = cache.current_rules(), io.problem or self.problem
-        self._note_access_and_tier(door)
+        self._note_access_and_tier(point)
         if decision.delay:
             self.delay += decision.delay
             decision = self.http.ratelimit = replace(decision, delay=0.0)  # type: ignore[attr-defined]
         return decision
 
-    def _note_access_and_tier(self, door: Door) -> None:
+    def _note_access_and_tier(self, point: EntryPoint) -> None:
         """Note why the path tested no rule, or with which tier it did."""
         if not settings.ENABLED:
-            door.bypass = "disabled"
+            point.bypass = "disabled"
         elif not self.rules.enforced:
-            door.bypass = "stopped"
-        elif access := access_entry_for(self.entries, door.request.identity):
-            door.access, door.bypass = access, "denied" if access.action == "deny" else "allowed"
+            point.bypass = "stopped"
+        elif access := access_entry_for(self.entries, point.request.identity):
+            point.access, point.bypass = access, "denied" if access.action == "deny" else "allowed"
         elif self.rules.tiers:
-            door.entitlement = entitlement_of(
-                self.rules, door.request, lambda number: setattr(door, "assignment", number)
+            point.entitlement = entitlement_of(
+                self.rules, point.request, lambda number: setattr(point, "assignment", number)
             )
 
 
-def pass_doors(question: Question, http: BuiltRequest, caller: KnownCaller, entries: AccessList) -> Passage:
+def run_trial(question: Question, http: BuiltRequest, caller: KnownCaller, entries: AccessList) -> Trial:
     """Run the entry points in turn, until one rejects the request. Their own code runs; nothing is charged."""
-    passage = Passage(question, http, caller, cache.latest_rules(), entries)
-    before = limiter.trial.set(passage.ask)
+    trial = Trial(question, http, caller, cache.latest_rules(), entries)
+    before = limiter.trial.set(trial.ask)
     try:
-        _pass(passage)
+        _run(trial)
     finally:
         limiter.trial.reset(before)
-    return passage
+    return trial
 
 
-def _pass_gateway(passage: Passage, options: gateway.GatewayOptions) -> None:
+def _ask_gateway(trial: Trial, options: gateway.GatewayOptions) -> None:
     """Run the view that gateways call."""
-    http, passage.door = passage.http, "gateway"
+    http, trial.name = trial.http, "gateway"
     if http.gateway_error is not None:
-        passage.bypass, passage.is_rejected = "undecided", True
-        passage.response = gateway.error_response(http.gateway_error, options)
+        trial.bypass, trial.is_rejected = "undecided", True
+        trial.response = gateway.error_response(http.gateway_error, options)
         return
     if options.user_header:
         http.META.pop(field := meta_name(options.user_header), None)  # the gateway removes the client's own field
-        if passage.question.user:
-            http.META[field] = pk = str(passage.caller.user.pk)
+        if trial.question.user:
+            http.META[field] = pk = str(trial.caller.user.pk)
             http.user = UserByKey(pk)  # type: ignore[assignment]
-    passage.bypass = gateway.bypass_of(http)
-    for spelling in () if passage.bypass else gateway.spellings(http.path_info, options):
+    trial.bypass = gateway.bypass_of(http)
+    for spelling in () if trial.bypass else gateway.spellings(http.path_info, options):
         http.path_info = spelling
-        passage.is_rejected = passage.is_rejected or not limiter.check(http, scope=options.scope).allowed
-    if passage.is_rejected:
-        passage.response = gateway.rejection(http, passage.decision, options)
+        trial.is_rejected = trial.is_rejected or not limiter.check(http, scope=options.scope).allowed
+    if trial.is_rejected:
+        trial.response = gateway.rejection(http, trial.decision, options)
     else:
-        passage.response = gateway.passing(http, passage.decision)
+        trial.response = gateway.passing(http, trial.decision)
 
 
-def _pass(passage: Passage) -> None:
-    http, caller = passage.http, passage.caller
+def _run(trial: Trial) -> None:
+    http, caller = trial.http, trial.caller
     if http.gateway is not None:
-        _pass_gateway(passage, http.gateway)
+        _ask_gateway(trial, http.gateway)
         return
     view = http.resolver_match.func if http.resolver_match else None
     later = decides_later(view)
-    passage.bypass = _bypass_of_middleware(http)
+    trial.bypass = _bypass_of_middleware(http)
     log_in(http, caller, before_view=later or checks_credentials(http))
-    if not passage.bypass:
-        passage.is_rejected = not limiter.check(http, before_authentication=later).allowed
+    if not trial.bypass:
+        trial.is_rejected = not limiter.check(http, before_authentication=later).allowed
     try:
         code = code_of(http)
     except Exception:  # the project's own view, which may need a real request
         code = ViewCode(unexplained=[getattr(view, "__qualname__", str(view))])
-    passage.unexplained = tuple(code.unexplained)
+    trial.unexplained = tuple(code.unexplained)
     if code.respond is None:
         log_in(http, caller)
     for step in code.first:
-        _pass_step(passage, step)
+        _ask_step(trial, step)
     log_in(http, caller)
     for step in code.then:
-        if _pass_step(passage, step) and passage.error is not None and code.respond is not None:
-            passage.response = _respond(code.respond, passage.error)
-    if passage.question.scope:
-        _pass_step(passage, Step("scope", partial(_ask_for, passage), passage.question.scope))
+        if _ask_step(trial, step) and trial.error is not None and code.respond is not None:
+            trial.response = _respond(code.respond, trial.error)
+    if trial.question.scope:
+        _ask_step(trial, Step("scope", partial(_ask_for, trial), trial.question.scope))
 
 
 def _respond(respond: Callable[[Exception], HttpResponseBase], error: Exception) -> HttpResponseBase | None:
@@ -221,22 +221,22 @@ def _respond(respond: Callable[[Exception], HttpResponseBase], error: Exception)
         return None
 
 
-def _pass_step(passage: Passage, step: Step) -> bool:
+def _ask_step(trial: Trial, step: Step) -> bool:
     """Run a step of the view's code; returns False if the request was rejected before."""
-    if passage.is_rejected or passage.error is not None:
+    if trial.is_rejected or trial.error is not None:
         if step.scope:
-            passage.unreached.append(step.scope)
+            trial.unreached.append(step.scope)
         return False
-    passage.door = step.name
+    trial.name = step.name
     try:
         step.ask()
     except Exception as error:  # the view's own code: its exception determines the response
-        passage.is_rejected, passage.error = step.is_door, error
+        trial.is_rejected, trial.error = step.is_entry_point, error
     return True
 
 
-def _ask_for(passage: Passage) -> None:
-    decision = limiter.check(passage.http, scope=passage.question.scope)
+def _ask_for(trial: Trial) -> None:
+    decision = limiter.check(trial.http, scope=trial.question.scope)
     if not decision.allowed:
         raise Ratelimited(decision)
 

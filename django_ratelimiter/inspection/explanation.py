@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Literal
+from typing import Annotated, Literal
 
 from ..limiter.charges import Uncharged
 from ..middleware import Exemption
@@ -25,72 +25,66 @@ Reason = Literal[Bypass, Mismatch, Uncharged, "off"]
 
 @dataclass(frozen=True, slots=True)
 class CounterState:
-    """One limit of a rule that applies, and its counter now.
+    """One limit of a rule that applies, and its counter before the request."""
 
-    words: the limit. key: its name in the store. digest: of the caller, as in logs and reports. used, left: units now.
-    allowed: this limit would allow the request. reset_at: when the full quota is back; `None` = it is. retry_at: when
-    the request would be allowed; `None` = now, or never. The last five are `None` if the engine did not answer.
-    """
-
-    words: str
-    key: str
-    digest: str
+    words: Annotated[str, "The limit."]
+    key: Annotated[str, "Its name in Redis."]
+    digest: Annotated[str, "Of the caller, as in logs and reports."]
     quota: int
     cost: int
-    used: int | None = None
+    used: Annotated[int | None, "Units; null = Redis did not answer."] = None
     left: int | None = None
-    allowed: bool | None = None
-    reset_at: datetime | None = None
-    retry_at: datetime | None = None
+    allowed: Annotated[bool | None, "Whether this limit would allow the request; null = not known."] = None
+    reset_at: Annotated[datetime | None, "When the full quota is back; null = it is, or not known."] = None
+    retry_at: Annotated[datetime | None, "When the request would be allowed; null = now, or never."] = None
     never: bool = False
     soft_exceeded: bool = False
-    delay: float = 0.0
+    delay: Annotated[float, "Seconds."] = 0.0
+    logged: Annotated[bool, "It is the counter of the rejection that the reference names."] = False
 
     @property
     def blocked_until(self) -> datetime | None:
         """The time at which a request like this one is allowed again; `None` = now, or never."""
         return self.retry_at if self.allowed is False else None
 
+    @property
+    def percent(self) -> float:
+        """How much of the quota is used, at most 100."""
+        return min(100 * (self.used or 0) / self.quota, 100)
+
 
 @dataclass(frozen=True, slots=True)
 class RuleExplanation:
-    """What a rule decides for the request.
-
-    applies: it is charged, at the entry point `door`. reason: else the first condition that does not match. missing:
-    the names that the caller lacks. rows: the tier whose limits apply; "" = those of every other tier. value: what its
-    counters are split by.
-    """
+    """What a rule decides for the request."""
 
     rule: RuleRecord
+    mode: str
     applies: bool
-    reason: Reason
-    door: str = ""
-    missing: tuple[str, ...] = ()
-    rows: str = ""
-    value: str = ""
+    reason: Annotated[Reason, "A code for the first condition that does not match; empty = it applies."] = ""
+    why: Annotated[str, "The same in words."] = ""
+    missing: Annotated[tuple[str, ...], "The names of values that the caller lacks."] = ()
+    lacks: Annotated[tuple[str, ...], "The names of values that are not known here, and that matter."] = ()
+    entry_point: Annotated[str, "Who asks: middleware, throttle, scope, rate or gateway."] = ""
+    rows: Annotated[str, "The tier whose limits apply; empty = those of every other tier."] = ""
+    value: Annotated[str, "The identities that split its counters."] = ""
+    rejects: Annotated[bool | None, "In shadow: it would; null = you may not see it."] = None
     counters: tuple[CounterState, ...] = ()
-
-    @property
-    def rejects(self) -> bool:
-        """True if it rejects the request, or would if it were enforced."""
-        return any(counter.allowed is False for counter in self.counters)
 
 
 @dataclass(frozen=True, slots=True)
 class TierExplanation:
-    """The caller's tier, and why.
+    """The caller's tier, and why."""
 
-    kind: assignment, default, resolver; none = the caller has no tier; unchecked = the credentials are not checked
-    yet; "" = there are no tiers, or none is needed. subject: user, group, api_key_hash or partition. assignment:
-    its primary key.
-    """
-
-    kind: str
+    kind: Annotated[
+        str,
+        "assignment, default or resolver; none = the caller has no tier; unchecked = the credentials are not checked "
+        "yet; empty = there are no tiers, or you may not see it.",
+    ] = ""
     slug: str = ""
     name: str = ""
     multiplier: Decimal = Decimal(1)
-    assignment: int | None = None
-    subject: str = ""
+    assignment: Annotated[int | None, "Its primary key."] = None
+    subject: Annotated[str, "user, group, api_key_hash or partition."] = ""
     whom: str = ""
     starts_at: datetime | None = None
     ends_at: datetime | None = None
@@ -100,65 +94,68 @@ class TierExplanation:
 class ClientResponse:
     """What the caller would get now.
 
-    allowed: then status and body come from the view, and only our fields are known; all are for a gateway. is_ours:
-    the body is; else it is that of the framework around the view. binding: the slug of the rule that decides. delay:
-    seconds before the response. error: raised by the view's code, if it is not known how the project responds
-    to it.
+    If the request is allowed, status and body come from the view, and only our fields are known; all are for a gateway.
     """
 
     allowed: bool
-    status: int | None
+    status: Annotated[int | None, "null = the view's own."]
     fields: Mapping[str, str]
     body: str
-    is_ours: bool
-    binding: str
-    delay: float
+    is_ours: Annotated[bool, "The body is; else it is that of the framework around the view."]
+    binding: Annotated[str, "The rule that decides."]
+    delay: Annotated[float, "Seconds before the response."]
     degraded: bool
-    error: str = ""
+    error: Annotated[str, "What the view's code raised, if it is not known how that is answered."] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRejection:
+    """The rejection that a question's reference names."""
+
+    rules: tuple[str, ...]
+    rule: str
+    digest: Annotated[str, "The start of the caller's digest."]
+    found: Annotated[bool | None, "One of the counters is the one that rejected; null = you may not see it."]
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything about one request.
+    """Why the limiter allows or rejects a request."""
 
-    doors: the entry points, in order. bypass: why no rule is tested. unknown: names of values
-    that matter, but are not in the question. unexplained: names of the view's own code that limits it.
-    unchecked: the request has a field Authorization, which only the view could check, and the question names no user.
-    with_token: the response if the user has a token that the view checks itself, if it differs; `None` =
-    it is the same. left_out: rules that cannot be used. identities: the caller's values by name, as far as the
-    rules need them. hidden: the parts that were removed, because the reader may not see them.
-    """
-
-    facts: Facts
+    request: Facts
     version: int
-    doors: tuple[str, ...]
-    bypass: Bypass
-    access: AccessRecord | None
+    bypass: Annotated[Bypass, "Why no rule is tested; empty = rules are."]
+    access: Annotated[AccessRecord | None, "The access entry that decides."]
+    entry_points: Annotated[tuple[str, ...], "In order."]
     tier: TierExplanation
+    identities: Annotated[Mapping[str, str | None], "The caller's values, as far as the rules need them."]
+    unknown: Annotated[tuple[str, ...], "The names of values that matter and are not known."]
+    doubts: Annotated[tuple[str, ...], "What cannot be known here, in words."]
+    hidden: Annotated[tuple[str, ...], "What you may not view."]
     rules: tuple[RuleExplanation, ...]
-    left_out: tuple[RejectedRule, ...]
-    response: ClientResponse
-    unknown: tuple[str, ...]
-    identities: Mapping[str, str | None]
-    unexplained: tuple[str, ...] = ()
-    hidden: tuple[str, ...] = ()
-    unchecked: bool = False
-    problem: str = ""
-    with_token: ClientResponse | None = None
+    left_out: Annotated[tuple[RejectedRule, ...], "Rules that are not in force at all."]
+    response: Annotated[ClientResponse | None, "null = you may not see it."]
+    with_token: Annotated[
+        ClientResponse | None, "What a user with a token gets that the view checks itself; null = the same."
+    ]
+    logged: Annotated[LoggedRejection | None, "The rejection that the reference names."]
+
+    @property
+    def is_degraded(self) -> bool:
+        """True if Redis did not answer."""
+        return self.response is not None and self.response.degraded
 
     @property
     def undecided(self) -> tuple[RuleExplanation, ...]:
         """The enforced rules that count by a value that is not known here: they may reject the request after all."""
-        return tuple(each for each in self.rules if each.rule.mode == "enforce" and self.lacks(each))
-
-    def lacks(self, each: RuleExplanation) -> tuple[str, ...]:
-        """Return the names that a rule counts by and that are not known here; empty if they do not matter."""
-        if not (each.applies or each.reason == "missing"):
-            return ()
-        instead = ("ip",) if each.missing and each.rule.missing_partition == "ip" else ()
-        return tuple(name for name in (*each.rule.partition_by, *instead) if name in self.unknown)
+        return tuple(each for each in self.rules if each.mode == "enforce" and each.lacks)
 
     @property
     def applying(self) -> tuple[RuleExplanation, ...]:
         """The rules that apply."""
         return tuple(each for each in self.rules if each.applies)
+
+    @property
+    def others(self) -> tuple[RuleExplanation, ...]:
+        """The rules that do not apply."""
+        return tuple(each for each in self.rules if not each.applies)

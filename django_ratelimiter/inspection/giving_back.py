@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from ..backend import get_engine
 from ..engine.base import Charge, Verdict
@@ -41,10 +41,10 @@ class LeaseLog(Limit):
 
 
 class Lease(NamedTuple):
-    """A lease. began_us: its start, in microseconds since the Unix epoch. ends_at: at the latest."""
+    """A lease."""
 
-    began_us: int
-    ends_at: datetime
+    began_us: Annotated[int, "Microseconds since 1970. Send it to end this lease."]
+    ends_at: Annotated[datetime, "At the latest."]
 
     @property
     def began_at(self) -> datetime:

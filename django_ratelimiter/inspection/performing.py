@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from django.contrib.contenttypes.models import ContentType
 from django.core import signing
@@ -38,12 +38,12 @@ _SALT: Final = "django_ratelimiter.callers"
 
 
 class LogLine(NamedTuple):
-    """An act of an operator for a caller. number: of the act; "" = it was not finished."""
+    """An act of an operator for a caller."""
 
     at: datetime
-    operator: str
+    by: str
     text: str
-    number: str
+    number: Annotated[str, "Of the act; empty = it was not finished."]
 
 
 def new_token(operator: Any, caller: Caller) -> str:

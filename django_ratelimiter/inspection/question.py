@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
@@ -50,3 +50,16 @@ class Question:
             return urlsplit(self.path.strip())
         except ValueError:
             raise QuestionError("path", _("This is neither a path nor a URL.")) from None
+
+
+def pairs(texts: Iterable[str], sign: str, field: str) -> tuple[tuple[str, str], ...]:
+    """Return the names and values in texts such as "Name: value". Raises QuestionError for this field of a question."""
+    found = []
+    for text in filter(str.strip, texts):
+        if sign == ":" and text.strip().startswith(":"):  # HTTP/2 pseudo-header fields, as browsers show them
+            continue
+        name, separator, value = text.partition(sign)
+        if not separator:
+            raise QuestionError(field, _("%(text)r has no “%(sign)s”.") % {"text": text, "sign": sign})
+        found.append((name.strip(), value.strip()))
+    return tuple(found)

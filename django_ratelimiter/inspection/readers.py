@@ -1,14 +1,11 @@
-"""The parts of an explanation that a reader may see: one permission each for counters, tiers and access entries."""
+"""What a user may see of an explanation: counters, tiers and access entries need one permission each."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.utils.translation import gettext as _
 
-from .answer import explain
-from .explanation import Explanation, TierExplanation
 from .question import Question
 
 SEES_COUNTERS: Final = "django_ratelimiter.view_usage_report"
@@ -23,35 +20,34 @@ class CallerHidden(Exception):
     """The question names a caller, which this reader must not do; the message names the permission."""
 
 
-def may_name_callers(reader: Any) -> bool:
-    """Return whether this user may ask about a certain user, API key or session."""
-    return bool(reader.has_perm(SEES_COUNTERS) or reader.has_perm(SEES_TIERS))
+class Rights(NamedTuple):
+    """Which parts a reader may see."""
+
+    counters: bool = True
+    tiers: bool = True
+    entries: bool = True
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """The names of the other parts."""
+        return tuple(name for name, sees in zip(("counters", "tiers", "access entries"), self, strict=True) if not sees)
+
+    @property
+    def names_callers(self) -> bool:
+        """True if the reader may ask about a certain user, API key or session."""
+        return self.counters or self.tiers
+
+    def check(self, question: Question) -> None:
+        """Raise CallerHidden if the question names a caller, which this reader must not do."""
+        if not self.names_callers and any(
+            getattr(question, name) or name in question.identities for name in CALLER_FIELDS
+        ):
+            text = _("To use %(names)s you need the permission to view usage reports or tier assignments.")
+            raise CallerHidden(text % {"names": ", ".join(CALLER_FIELDS)})
 
 
-def explain_to(reader: Any, question: Question) -> Explanation:
-    """Return the explanation for this user. Raises CallerHidden, and QuestionError.
-
-    Readers that may not view access entries get it as if there were none: each part would reveal a matching one.
-    """
-    named = any(getattr(question, name) or name in question.identities for name in CALLER_FIELDS)
-    if named and not may_name_callers(reader):
-        text = _("To use %(names)s you need the permission to view usage reports or tier assignments.")
-        raise CallerHidden(text % {"names": ", ".join(CALLER_FIELDS)})
-    return _as_seen_by(explain(question, heeds_access=reader.has_perm(SEES_ACCESS)), reader)
-
-
-def _as_seen_by(explanation: Explanation, reader: Any) -> Explanation:
-    """Return the explanation without the parts that this user may not view; `hidden` names them."""
-    hidden = []
-    if not reader.has_perm(SEES_COUNTERS):
-        hidden.append("counters")
-        rules = tuple(replace(each, counters=(), value="") for each in explanation.rules)
-        response = replace(explanation.response, allowed=True, status=None, fields={}, body="", binding="", delay=0.0)
-        explanation = replace(explanation, rules=rules, response=response, identities={}, with_token=None)
-    if not reader.has_perm(SEES_TIERS):
-        hidden.append("tiers")
-        rules = tuple(replace(each, rows="") for each in explanation.rules)
-        explanation = replace(explanation, rules=rules, tier=TierExplanation(""))
-    if not reader.has_perm(SEES_ACCESS):
-        hidden.append("access entries")
-    return replace(explanation, hidden=tuple(hidden))
+def rights_of(reader: Any) -> Rights:
+    """Return what this user may see; `None` = everything."""
+    if reader is None:
+        return Rights()
+    return Rights(*map(reader.has_perm, (SEES_COUNTERS, SEES_TIERS, SEES_ACCESS)))

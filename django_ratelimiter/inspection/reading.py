@@ -70,7 +70,7 @@ def shared_counters(rules: Iterable[RuleRecord], known: RuleSet) -> Counters:
 def _counters(caller: Caller, template: RuleTemplate, digest: str) -> list[Counter]:
     rule, tier = template.rule, str(template.tier or "")
     return [
-        Counter(rule, tier, record, charge.fill(digest), digest, stands_in=caller.stands_in(rule))
+        Counter(rule, tier, record, charge.fill(digest), digest, None, caller.stands_in(rule), caller.kind == "digest")
         for record, charge in zip(template.records, template.charges(None, None), strict=True)
     ]
 

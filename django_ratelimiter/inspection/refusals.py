@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from ..backend import get_engine
 from ..engine.base import Charge
@@ -25,20 +25,16 @@ MAX_SHOWN: Final = 20
 
 
 class CallerRefusal(NamedTuple):
-    """Requests of a caller that a rule has rejected, or would have, in shadow.
+    """Requests of a caller that a rule has rejected recently."""
 
-    rule: its name. times: how many since the first of them. is_estimate: some may be missing. tier: the
-    caller's then; "" = none. reference: in the responses.
-    """
-
-    rule: str
-    at: datetime
-    since: datetime
+    rule: Annotated[str, "Its name."]
+    at: Annotated[datetime, "The time of the last one."]
+    since: Annotated[datetime, "The time of the first one."]
     times: int
-    shadow: bool
-    is_estimate: bool
-    tier: str
-    reference: str
+    shadow: Annotated[bool, "They would have been rejected if the rule were enforced."]
+    is_estimate: Annotated[bool, "Some may have been missed."]
+    tier: Annotated[str, "The tier of the caller at that time; empty = none."]
+    reference: Annotated[str, "In the responses."]
 
 
 def refusals_of(found: Counters) -> list[CallerRefusal]:

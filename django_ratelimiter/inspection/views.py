@@ -32,14 +32,14 @@ _NINJAS: Final = "ninja.operation"
 class Step:
     """Something that the view's code does before its response.
 
-    name: of the entry point. scope: that it names, if any. is_door: its exceptions reject the request by
+    name: of the entry point. scope: that it names, if any. is_entry_point: its exceptions reject the request by
     its limits.
     """
 
     name: str
     ask: Callable[[], object]
     scope: str = ""
-    is_door: bool = True
+    is_entry_point: bool = True
 
 
 @dataclass(slots=True)
@@ -160,7 +160,7 @@ def _add_frameworks(found: ViewCode, made: Any, http: BuiltRequest) -> None:
         return final
 
     found.then = [
-        Step("throttle", begin, is_door=False),
+        Step("throttle", begin, is_entry_point=False),
         Step("throttle", partial(made.check_throttles, request), _scope(made)),
     ]
     found.then += _handled(made, request)

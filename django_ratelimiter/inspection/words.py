@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
@@ -11,7 +12,6 @@ from django.utils.translation import gettext_lazy
 from ..rules.formatting import moment_in_words, until_in_words
 from ..rules.records import Facts, RuleRecord
 from .explanation import ClientResponse, CounterState, Explanation, Reason, RuleExplanation, TierExplanation
-from .logline import LoggedRefusal
 
 #: Why no rule is tested.
 BYPASSES: Final[dict[str, Any]] = {
@@ -31,18 +31,13 @@ BYPASSES: Final[dict[str, Any]] = {
     "undecided": gettext_lazy("The view that gateways ask does not decide this request: servers read it differently."),
 }
 
-DOORS: Final[dict[str, Any]] = {
+ENTRY_POINTS: Final[dict[str, Any]] = {
     "middleware": gettext_lazy("the middleware, before the view"),
     "throttle": gettext_lazy("the view's throttle, after authentication"),
     "scope": gettext_lazy("the view, by scope"),
     "rate": gettext_lazy("the view, by a rate in its code"),
     "gateway": gettext_lazy("the view that gateways ask"),
 }
-
-
-def door_in_words(name: str) -> str:
-    """Return the call of the limiter that decides a rule."""
-    return str(DOORS[name])
 
 
 def bypass_in_words(explanation: Explanation) -> str:
@@ -54,92 +49,94 @@ def bypass_in_words(explanation: Explanation) -> str:
     return f"{text} ({entry.kind} {entry.value}{': ' if entry.reason else ''}{entry.reason})"
 
 
-def is_among(explanation: Explanation, logged: LoggedRefusal) -> bool:
-    """Return whether a counter of the explanation is the one that rejected the logged request."""
-    return any(
-        logged.is_of(each.rule.slug, counter.digest) for each in explanation.applying for counter in each.counters
-    )
-
-
-def logged_in_words(explanation: Explanation, logged: LoggedRefusal | None) -> str:
-    """Return whether the counter of a logged rejection is shown; "" if there is no logged rejection."""
-    if logged is None:
+def logged_in_words(explanation: Explanation) -> str:
+    """Return whether the counter of a logged rejection is shown; "" if there is none, or the reader may not see it."""
+    if explanation.logged is None or explanation.logged.found is None:
         return ""
-    if is_among(explanation, logged):
+    if explanation.logged.found:
         return _("One of the counters below is the one in the log.")
     return _("None of the counters below is the one in the log: it was another caller, or another rule.")
 
 
-def reason_in_words(each: RuleExplanation, explanation: Explanation) -> str:
-    """Return why a rule does not apply: the first condition that does not match."""
-    rule, facts = each.rule, explanation.facts
-    if each.reason in BYPASSES:
-        return str(BYPASSES[each.reason])
-    if lacking := explanation.lacks(each):
-        return _("It would count by %(names)s, which is not known here.") % {"names": ", ".join(lacking)}
-    return str(_CONDITIONS[each.reason](each, rule, facts, explanation.tier))
+class Unmet(NamedTuple):
+    """A rule that does not apply, and why. missing: the names of values that the caller lacks."""
+
+    reason: Reason
+    rule: RuleRecord
+    facts: Facts
+    tier: TierExplanation
+    missing: tuple[str, ...]
 
 
-def _off(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
+def reason_in_words(unmet: Unmet, lacks: tuple[str, ...]) -> str:
+    """Return the first condition that does not match. lacks: names of values that are not known here."""
+    if unmet.reason in BYPASSES:
+        return str(BYPASSES[unmet.reason])
+    if lacks:
+        return _("It would count by %(names)s, which is not known here.") % {"names": ", ".join(lacks)}
+    return str(_CONDITIONS[unmet.reason](unmet))
+
+
+def _off(unmet: Unmet) -> str:
     return _("It is switched off.")
 
 
-def _method(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
+def _method(unmet: Unmet) -> str:
     return _("Method: it is for %(wanted)s, and this is %(given)s.") % {
-        "wanted": ", ".join(sorted(rule.methods)),
-        "given": facts.method,
+        "wanted": ", ".join(sorted(unmet.rule.methods)),
+        "given": unmet.facts.method,
     }
 
 
-def _path(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
+def _path(unmet: Unmet) -> str:
     texts = {
         "exact": _("Path: it is for %(wanted)s, and this is %(given)s."),
         "prefix": _("Path: it is for paths that start with %(wanted)s, and this is %(given)s."),
         "route": _("Route: it is for %(wanted)s, and this is %(route)s."),
     }
-    values = {"wanted": rule.path, "given": facts.path, "route": facts.route or _("no route")}
-    return texts[rule.path_kind] % values
+    values = {"wanted": unmet.rule.path, "given": unmet.facts.path, "route": unmet.facts.route or _("no route")}
+    return texts[unmet.rule.path_kind] % values
 
 
-def _view(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
-    if not facts.view_name:
-        return _("View: it is for %(wanted)s, and no view answers this path.") % {"wanted": rule.view_name}
-    values = {"wanted": rule.view_name, "given": facts.view_name}
+def _view(unmet: Unmet) -> str:
+    if not unmet.facts.view_name:
+        return _("View: it is for %(wanted)s, and no view answers this path.") % {"wanted": unmet.rule.view_name}
+    values = {"wanted": unmet.rule.view_name, "given": unmet.facts.view_name}
     return _("View: it is for %(wanted)s, and this is %(given)s.") % values
 
 
-def _scope(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
-    if facts.scope:
+def _scope(unmet: Unmet) -> str:
+    if unmet.facts.scope:
         return _("Scope: it is for %(wanted)s, but the code asks for %(given)s.") % {
-            "wanted": rule.scope,
-            "given": facts.scope,
+            "wanted": unmet.rule.scope,
+            "given": unmet.facts.scope,
         }
-    return _("Scope: it is for %(wanted)s, which nothing here asks for.") % {"wanted": rule.scope}
+    return _("Scope: it is for %(wanted)s, which nothing here asks for.") % {"wanted": unmet.rule.scope}
 
 
-def _authentication(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
+def _authentication(unmet: Unmet) -> str:
     return _("It is decided after the view has authenticated the request, but the request is rejected before that.")
 
 
-def _tier(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
-    if not tier.kind:  # not known, or hidden from this reader
+def _tier(unmet: Unmet) -> str:
+    if not unmet.tier.kind:  # not known, or hidden from this reader
         return _("It has no limits for this caller.")
-    if tier.slug in rule.limits:
-        return _("The tier %(tier)s is unlimited here.") % {"tier": tier.name}
-    if None in rule.limits:
+    if unmet.tier.slug in unmet.rule.limits:
+        return _("The tier %(tier)s is unlimited here.") % {"tier": unmet.tier.name}
+    if None in unmet.rule.limits:
         return _("In this rule, a tier without its own limits is unlimited.")
-    if tier.slug:
-        return _("It has no limits for the tier %(tier)s, and none for every other tier.") % {"tier": tier.name}
+    if unmet.tier.slug:
+        return _("It has no limits for the tier %(tier)s, and none for every other tier.") % {"tier": unmet.tier.name}
     return _("It has no limits for callers without a tier.")
 
 
-def _missing(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
-    values = {"names": ", ".join(each.missing)}
-    return _("It counts by %(names)s, which this request lacks. Such requests skip the rule.") % values
+def _missing(unmet: Unmet) -> str:
+    values = {"names": ", ".join(unmet.missing)}
+    return _("It counts by %(names)s, which this request lacks. Such requests skip the unmet.rule.") % values
 
 
-def _unreached(each: RuleExplanation, rule: RuleRecord, facts: Facts, tier: TierExplanation) -> str:
-    if not rule.scope:
+def _unreached(unmet: Unmet) -> str:
+    if not unmet.rule.scope:
         return _("It counts by a field of the body, and the request is rejected before the body is read.")
     return _("The view would ask for its scope, but the request is rejected before that.")
 
@@ -220,12 +217,14 @@ def counter_in_words(counter: CounterState, mode: str = "enforce") -> str:
 def headline_of(explanation: Explanation) -> str:
     """Return what the caller would get, in one line; two results if it depends on how the user is logged in.
 
-    It never says "allowed" if a rule cannot be decided here.
+    It never says "allowed" if a rule cannot be decided here. "" if the reader may not see the response.
     """
+    if explanation.response is None:
+        return ""
     answer = answer_in_words(explanation.response)
     if explanation.response.allowed and (undecided := explanation.undecided):
         values = {
-            "names": ", ".join(dict.fromkeys(name for each in undecided for name in explanation.lacks(each))),
+            "names": ", ".join(dict.fromkeys(name for each in undecided for name in each.lacks)),
             "rules": ", ".join(each.rule.slug for each in undecided),
         }
         text = _("Not known without %(names)s, which these rules count by: %(rules)s. The others allow this request.")
@@ -251,41 +250,84 @@ def answer_in_words(response: ClientResponse) -> str:
 
 
 def shadow_in_words(each: RuleExplanation) -> str:
-    """Return what a rule in shadow would do if it were enforced; "" for others."""
-    if each.rule.mode != "shadow" or not each.applies:
+    """Return what a rule in shadow would do if it were enforced; "" for others, or if it is not known."""
+    if each.mode != "shadow" or not each.applies or each.rejects is None:
         return ""
     return _("Enforced, it would reject this request.") if each.rejects else _("Enforced, it would allow this request.")
 
 
-def doubts_of(explanation: Explanation) -> list[str]:
-    """Return what cannot be known here."""
-    found = []
-    if "access entries" in explanation.hidden:
-        found.append(_("You may not view access entries: this answer is as if there were none."))
-    if explanation.problem:
-        found.append(_("Redis cannot be reached now, so the rules' failure policies decide: %s") % explanation.problem)
-    if explanation.unknown:
+def doubts_in_words(
+    *,
+    hides_entries: bool,
+    problem: str,
+    unknown: Sequence[str],
+    is_unchecked: bool,
+    depends_on_token: bool,
+    unexplained: Sequence[str],
+    error: str,
+) -> Iterator[str]:
+    """Yield what cannot be known here.
+
+    problem: why Redis did not answer. is_unchecked: the request has a field Authorization, which only the view could
+    check, and the question names no user. unexplained: the view's own code that limits it. error: raised by the view.
+    """
+    if hides_entries:
+        yield _("You may not view access entries: this answer is as if there were none.")
+    if problem:
+        yield _("Redis cannot be reached now, so the rules' failure policies decide: %s") % problem
+    if unknown:
         text = _("Not known here, so treated as missing: %(names)s. Enter the values, or the body that contains them.")
-        found.append(text % {"names": ", ".join(explanation.unknown)})
-    if explanation.unchecked:
-        found.append(
-            _(
-                "The credentials in the field Authorization are not checked here: this answer is for a caller "
-                "who is not logged in. Enter the user to see the answer for that user."
-            )
+        yield text % {"names": ", ".join(unknown)}
+    if is_unchecked:
+        yield _(
+            "The credentials in the field Authorization are not checked here: this answer is for a caller "
+            "who is not logged in. Enter the user to see the answer for that user."
         )
-    if explanation.with_token is not None:
-        found.append(
-            _(
-                "The middleware cannot check a token: it decides the rules that need no user as for an anonymous "
-                "caller. The answer below is for a session. Add the field Authorization to see the answer for a "
-                "token."
-            )
+    if depends_on_token:
+        yield _(
+            "The middleware cannot check a token: it decides the rules that need no user as for an anonymous "
+            "caller. The answer below is for a session. Add the field Authorization to see the answer for a "
+            "token."
         )
-    if explanation.unexplained:
+    if unexplained:
         text = _("These also limit the view, with their own code, and are not explained here: %s.")
-        found.append(text % ", ".join(explanation.unexplained))
-    if explanation.response.error:
-        text = _("The view's code raises %s. How your project responds to it is not known here.")
-        found.append(text % explanation.response.error)
-    return found
+        yield text % ", ".join(unexplained)
+    if error:
+        yield _("The view's code raises %s. How your project responds to it is not known here.") % error
+
+
+def lines_of(explanation: Explanation) -> Iterator[str]:
+    """Yield the lines of the command."""
+    request, response = explanation.request, explanation.response
+    named = _(", view %(view)s, route %(route)s") % {"view": request.view_name, "route": request.route}
+    yield f"{request.method} {request.path}{named if request.route or request.view_name else ''}"
+    yield headline_of(explanation)
+    if response is not None:
+        yield from (f"  {name}: {value}" for name, value in response.fields.items())
+        if response.body:
+            yield from ("", *(f"  {line}" for line in response.body.splitlines()))
+    for text in (bypass_in_words(explanation), *explanation.doubts, logged_in_words(explanation)):
+        if text:
+            yield f"! {text}"
+    if tier := tier_in_words(explanation.tier):
+        yield _("Tier: %s") % tier
+    if explanation.applying:
+        yield ""
+        yield _("These rules apply:")
+        for each in explanation.applying:
+            yield from _lines_of_rule(each, explanation.tier)
+    if explanation.others and not explanation.bypass:
+        yield ""
+        yield _("These do not, and why:")
+        yield from (f"  {each.rule.slug}: {each.why}" for each in explanation.others)
+    yield from (f"  {rule}: {_('Not in force. %s') % reason}" for rule, reason in explanation.left_out)
+
+
+def _lines_of_rule(each: RuleExplanation, tier: TierExplanation) -> Iterator[str]:
+    yield f"  {each.rule.slug} ({each.mode}): {rows_in_words(each, tier)}"
+    for counter in each.counters:
+        mark = f" ({_('in the log')})" if counter.logged else ""
+        yield f"    {counter.words}{mark}: {counter_in_words(counter, each.mode)}"
+        yield f"      {counter.key}"
+    if shadow := shadow_in_words(each):
+        yield f"    {shadow}"

@@ -58,10 +58,12 @@ def test_secrets_are_not_taken_from_an_address(operator: Callable[..., Client], 
     )
     client, address = operator(*ALL), reverse("admin:django_ratelimiter_explain")
     by_raw = client.get(address, {"path": "/hello/", "api_key": "s"})
-    assert by_raw.context["applying"] == []
+    assert by_raw.context["explanation"].applying == ()
     by_hash = client.get(address, {"path": "/hello/", "api_key": hash_api_key("s")})
-    assert [rule["name"] for rule in by_hash.context["applying"]] == ["key"]
-    assert [rule["name"] for rule in page(client, path="/hello/", api_key="s").context["applying"]] == ["key"]
+    assert [each.rule.slug for each in by_hash.context["explanation"].applying] == ["key"]
+    assert [each.rule.slug for each in page(client, path="/hello/", api_key="s").context["explanation"].applying] == [
+        "key"
+    ]
 
 
 def test_a_curl_command_and_a_line_of_the_log_are_pasted(
@@ -81,7 +83,7 @@ def test_a_curl_command_and_a_line_of_the_log_are_pasted(
     kept = {name: form.initial[name] for name in ("digest", "logged_rules")}
     for org, marked in (("acme", ["org"]), ("other", [])):
         shown = page(client, path="/hello/", headers=f"X-Org: {org}", **kept)
-        assert shown.context["is_found"] is bool(marked)
+        assert shown.context["explanation"].logged.found is bool(marked)
         assert _marked(shown) == marked
 
 
@@ -182,6 +184,5 @@ def test_nothing_that_is_typed_breaks_it(operator: Callable[..., Client], make_r
 
 def _marked(shown: Any) -> list[str]:
     """Return the rules whose counters are said to be the one in the log."""
-    return [
-        rule["name"] for rule in shown.context["applying"] if any(counter["is_logged"] for counter in rule["counters"])
-    ]
+    applying = shown.context["explanation"].applying
+    return [each.rule.slug for each in applying if any(counter.logged for counter in each.counters)]

@@ -86,7 +86,7 @@ def test_it_is_pasted_into_the_page_that_explains(
     for org, found in (("acme", True), ("other", False)):
         kept = {name: form.initial[name] for name in ("digest", "logged_rules")}
         sent = {"path": "/hello/", "headers": f"X-Org: {org}", "method": "GET", **kept}
-        assert client.post(address, sent).context["is_found"] is found
+        assert client.post(address, sent).context["explanation"].logged.found is found
 
 
 def test_one_that_is_known_no_more_leads_to_the_page_that_explains(
@@ -180,7 +180,7 @@ def test_of_a_shared_counter_the_pages_say_that_nobody_is_meant(shared: str, ope
     assert page.context["logged_urls"] == []
     kept = {name: page.context["form"].initial[name] for name in ("digest", "logged_rules")}
     shown = client.post(reverse("admin:django_ratelimiter_explain"), {"path": "/hello/", **kept})
-    assert shown.context["is_found"]
+    assert shown.context["explanation"].logged.found
 
 
 def test_of_a_missing_value_the_pages_say_so(

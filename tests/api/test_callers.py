@@ -14,17 +14,20 @@ from django.test import Client, RequestFactory
 from django.utils import timezone
 
 from django_ratelimiter import limiter
-from django_ratelimiter.api.support import answers
+from django_ratelimiter.api.support.answers import serializer_of
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
 from django_ratelimiter.inspection import acts
 from django_ratelimiter.inspection.caller import caller_of
+from django_ratelimiter.inspection.caller_report import CallerReport
+from django_ratelimiter.inspection.explanation import Explanation
 from django_ratelimiter.inspection.grants import MoveTier, SetAccess
 from django_ratelimiter.inspection.performing import perform
 from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
 from django_ratelimiter.rules.stored import access_cache
 from django_ratelimiter.usage.live import denials
+from django_ratelimiter.usage.live.denials import DeniedCaller
 from django_ratelimiter.values.access import AccessRecord
 
 from .conftest import MakeRule
@@ -247,10 +250,10 @@ def test_answers_are_as_the_schema_has_them(agent: Callable[..., Client], busy: 
     post(client, RESET, _caller(busy), reason="he called", counters=["plain:b86400"])
     found = post(client, CALLER, _caller(busy)).json()
     assert found["log"][0]["by"] == "agent"
-    _compare(found, answers.RateLimitCallerSerializer())
+    _compare(found, serializer_of(CallerReport)())
     explained = post(client, EXPLAIN, {"path": "/hello/", "user": busy["value"]})
     assert explained.status_code == 200, explained.content
-    _compare(explained.json(), answers.RateLimitExplanationSerializer())
+    _compare(explained.json(), serializer_of(Explanation)())
 
 
 def test_a_digest_and_rejections_are_as_the_schema_has_them(
@@ -263,7 +266,7 @@ def test_a_digest_and_rejections_are_as_the_schema_has_them(
     digest = post(client, CALLER, blocked).json()["caller"]["digest"]
     for who in (blocked, {"kind": "digest", "value": digest}):
         found = post(client, CALLER, who).json()
-        _compare(found, answers.RateLimitCallerSerializer())
+        _compare(found, serializer_of(CallerReport)())
         assert found["counters"]
         assert found["rejections"]
     assert found["blocked"] is found["counters"][0]["blocked"] is None
@@ -277,7 +280,7 @@ def test_denials_are_for_who_may_see_access_entries(agent: Callable[..., Client]
     found = post(agent("unblock_caller", "view_accessentry"), CALLER, blocked).json()
     [row] = found["denials"]
     assert (row["entry"], row["kind"], row["view"], row["times"]) == (entry.pk, "user", "hello", 1)
-    _compare(row, answers.RateLimitDenialSerializer())
+    _compare(row, serializer_of(DeniedCaller)())
 
 
 def _compare(found: Any, serializer: Any) -> None:

@@ -17,8 +17,8 @@ from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.inspection.acts import counters_now
 from django_ratelimiter.inspection.caller import Caller, UnknownCaller, caller_of
+from django_ratelimiter.inspection.caller_report import lines_of, report_of
 from django_ratelimiter.inspection.counters import Counter
-from django_ratelimiter.inspection.summary import in_words, summary_of
 from django_ratelimiter.models import AccessEntry, Rule, Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.live import denials
@@ -161,18 +161,18 @@ def test_the_last_refusals_come_with_them(
     )
     denials.send()
     caller = caller_of("user", str(user.pk))
-    summary_of(caller)
+    report_of(caller)
     sends.clear()
-    found = summary_of(caller)
+    found = report_of(caller)
     assert sends.total() == 1
-    assert [(each["rule"], each["times"]) for each in found["rejections"]] == [("Export", 2)]
-    assert [each["entry"] for each in found["denials"]] == [7]
-    assert [each["blocked"] for each in found["counters"]] == [True]
+    assert [(each.rule, each.times) for each in found.rejections] == [("Export", 2)]
+    assert [each.entry for each in found.denials] == [7]
+    assert [each.blocked for each in found.counters] == [True]
     sends.clear()
-    found = summary_of(caller_of("digest", caller.digest))
+    found = report_of(caller_of("digest", caller.digest))
     assert sends.total() == 2, "the tier is that of the last rejection, and known before the counters are named"
-    assert [each["times"] for each in found["rejections"]] == [2]
-    assert [each["entry"] for each in found["denials"]] == [7]
+    assert [each.times for each in found.rejections] == [2]
+    assert [each.entry for each in found.denials] == [7]
 
 
 def test_are_told_together_by_an_engine_that_reads_one_by_one(
@@ -185,9 +185,9 @@ def test_are_told_together_by_an_engine_that_reads_one_by_one(
         AccessRecord("deny", "user", str(user.pk), pk=7), f"user:{user.pk}", digest(f"user:{user.pk}"), "plain"
     )
     for caller in (caller_of("user", str(user.pk)), caller_of("digest", digest(f"user:{user.pk}"))):
-        found = summary_of(caller)
-        assert [each["times"] for each in found["rejections"]] == [2]
-        assert [each["entry"] for each in found["denials"]] == [7]
+        found = report_of(caller)
+        assert [each.times for each in found.rejections] == [2]
+        assert [each.entry for each in found.denials] == [7]
 
 
 def scripts_run(client: redis.Redis) -> int:
@@ -214,11 +214,11 @@ def test_a_summary_without_redis_says_why(add_rule: Callable[..., Rule], user: U
     location = f"redis://127.0.0.1:{free_port()}/0"
     settings.CACHES = {**settings.CACHES, "ratelimit": {**settings.CACHES["ratelimit"], "LOCATION": location}}
     for caller in (caller_of("user", str(user.pk)), caller_of("digest", digest(f"user:{user.pk}"))):
-        found = summary_of(caller)
-        assert "Redis" in found["problem"]
-        assert found["blocked"] is None
-        assert [each["used"] for each in found["counters"]] == [None]
-        assert (found["rejections"], found["denials"]) == ([], [])
+        found = report_of(caller)
+        assert "Redis" in found.problem
+        assert found.blocked is None
+        assert [each.used for each in found.counters] == [None]
+        assert (found.rejections, found.denials) == ([], [])
 
 
 @pytest.mark.django_db(transaction=True)
@@ -263,17 +263,15 @@ def test_as_rules_decide_before_a_view_has_checked_a_token(
     add_rule("own", ["user"], quota=9)
     shared.limits.create(tier=free, quota=50, window_seconds=3600, algorithm="fixed_window")
     caller = caller_of("user", str(user.pk))
-    assert summary_of(caller)["blocked"] is False
+    assert report_of(caller).blocked is False
     ask(times=2)
     found = counters_now(caller)
     assert [each.rule.slug for each in found.blocked_before_login] == ["shared"]
     assert found.blocked == []
-    summary = summary_of(caller)
-    assert summary["blocked"] is None
-    assert [(each["rule"], each["capacity"], each["blocked"]) for each in summary["before_login"]] == [
-        ("shared", 2, True)
-    ]
-    assert in_words(summary, caller)[0].endswith(
+    summary = report_of(caller)
+    assert summary.blocked is None
+    assert [(each.rule.slug, each.capacity, each.blocked) for each in summary.before_login] == [("shared", 2, True)]
+    assert next(lines_of(summary)).endswith(
         ": not blocked if a session logs the user in; blocked where a view checks a token itself, by shared"
     )
 
@@ -297,4 +295,4 @@ def test_a_level_that_two_limits_share_is_not_guessed(
     caller = caller_of("user", str(user.pk))
     found = counters_now(caller)
     assert (found.blocked_before_login, [each.rule.slug for each in found.unknown_before_login]) == ([], ["shared"])
-    assert in_words(summary_of(caller), caller)[0].endswith("not known where a view checks a token itself: shared")
+    assert next(lines_of(report_of(caller))).endswith("not known where a view checks a token itself: shared")

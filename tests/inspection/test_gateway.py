@@ -111,8 +111,8 @@ def test_of_each_rule_it_says_whether_it_applies(make_rule: MakeRule) -> None:
         Question(path="/x", ip=CLIENT, gateway="/gateway/", headers=(("X-Org", "acme"), ("X-Forwarded-For", "6.6.6.6")))
     )
     [each] = explanation.applying
-    assert (each.rule.slug, each.door, each.value) == ("billing", "gateway", "header:X-Org:acme")
-    assert explanation.doors == ("gateway",)
+    assert (each.rule.slug, each.entry_point, each.value) == ("billing", "gateway", "header:X-Org:acme")
+    assert explanation.entry_points == ("gateway",)
     assert agree("/gateway/", "/x", X_Org="acme") == 200
     assert explain(Question(path="/x", ip=CLIENT, gateway="/gateway/nginx/")).applying == ()
 
@@ -173,12 +173,12 @@ def test_page_command_and_api_ask_for_it(make_rule: MakeRule, operator: Callable
     out = io.StringIO()
     arguments = ("GET", "/x", "--ip", CLIENT, "--gateway", "/gateway/")
     call_command("ratelimit", "explain", *arguments, "--json", stdout=out)
-    assert json.loads(out.getvalue())["doors"] == ["gateway"]
+    assert json.loads(out.getvalue())["entry_points"] == ["gateway"]
     client = operator("view_rule", "view_usage_report")
     page = client.post(
         reverse("admin:django_ratelimiter_explain"), {"path": "/x", "ip": CLIENT, "gateway": "/gateway/nginx/"}
     )
-    assert page.context["explanation"].doors == ("gateway",)
+    assert page.context["explanation"].entry_points == ("gateway",)
     assert "Decided by the view that gateways ask." in page.content.decode()
     assert '<option value="/gateway/nginx/" selected>' in page.content.decode()
     wrong = client.post(reverse("admin:django_ratelimiter_explain"), {"path": "/x", "gateway": "/gateway/"})

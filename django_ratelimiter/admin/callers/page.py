@@ -21,14 +21,12 @@ from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
 from ...inspection.acts import GRANT, UNBLOCK, ActRefused
 from ...inspection.caller import Caller, UnknownCaller, caller_of
-from ...inspection.counters import Counters
+from ...inspection.caller_report import CallerReport, report_of
 from ...inspection.giving_back import leases_of
 from ...inspection.grants import can_end
-from ...inspection.grounds import Grounds, grounds_of
-from ...inspection.performing import MAX_REASON, log_of, new_token, perform, read_token
-from ...inspection.reading import counters_of
-from ...inspection.refusals import denials_of, refusals_of
-from ...rules import cache, inline
+from ...inspection.grounds import Grounds
+from ...inspection.performing import MAX_REASON, new_token, perform, read_token
+from ...rules import inline
 from ...rules.formatting import until_in_words
 from ...values.partitions import is_identity
 from ..identities import CALLER_PERMISSIONS, label_of
@@ -147,11 +145,8 @@ class CallerPage(admin.ModelAdmin):
     def _show(self, request: HttpRequest, caller: Caller, *, may_act: bool) -> HttpResponse:
         """Show the caller. may_act: False if keys are known that an act cannot include."""
         remember(request, caller)
-        rules = cache.latest_rules()
-        grounds = grounds_of(caller, rules)
-        counters = counters_of(caller, rules, grounds.entitlement, with_refusals=True)
-        grounds = grounds.as_seen_by(request.user)
-        denials = denials_of(caller, counters) if grounds.sees_entries else []
+        report = report_of(caller, request.user)
+        rules, grounds, counters = report.rules, report.grounds, report.found
         links, name = rows.Links(self.admin_site, request), rows.name_of(caller, request)
         context = {
             **self.admin_site.each_context(request),
@@ -165,11 +160,11 @@ class CallerPage(admin.ModelAdmin):
             "named_rules": _named_rules(request, rules, links),
             "rules_url": links.url("django_ratelimiter_rule_changelist"),
             "find_url": self._url({}),
-            "log": log_of(caller, request.user),
-            "refusals": refusals_of(counters),
-            "denials": rows.denial_rows(denials, links),
+            "log": report.log,
+            "refusals": report.rejections,
+            "denials": rows.denial_rows(report.denials, links),
             **self._why(grounds, links),
-            **self._counters(request, caller, counters, links),
+            **self._counters(request, report, links),
             **(_acts(request, caller, rules, grounds.access) if may_act else {}),
         }
         if request.user.has_perm(REPORTS):
@@ -187,13 +182,13 @@ class CallerPage(admin.ModelAdmin):
             "entries": rows.entry_rows(grounds.entries, links, grounds.access),
         }
 
-    def _counters(self, request: HttpRequest, caller: Caller, found: Counters, links: rows.Links) -> dict[str, Any]:
-        shown = found.of(caller)
+    def _counters(self, request: HttpRequest, report: CallerReport, links: rows.Links) -> dict[str, Any]:
+        found, shown = report.found, report.shown
         unread = [(each.rule, links.rule(each.rule.slug), [label_of(name) for name in each.missing])
                   for each in found.unread]  # fmt: skip
         missing = [name for each in found.unread if ":" not in each.rule.slug for name in each.missing]
         context: dict[str, Any] = {
-            "counters": rows.counter_rows(shown, caller, links),
+            "counters": rows.counter_rows(shown, report.caller, links),
             "problem": found.problem,
             "state": rows.state_of(shown, links),
             "unread": unread,
@@ -202,7 +197,7 @@ class CallerPage(admin.ModelAdmin):
             "page_parameters": [(key, value) for key, values in request.GET.lists() for value in values],
         }
         for counter in found.named([request.GET.get("leases", "")]):
-            if counter.charge.limit.holds_leases and not found.problem:
+            if counter.leases and not found.problem:
                 context["leases_of"] = counter
                 context["leases"] = rows.lease_rows(counter.name, leases_of(counter))
         return context

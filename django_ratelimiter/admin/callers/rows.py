@@ -197,8 +197,8 @@ def state_of(found: Counters, links: Links) -> State:
     is_latest = len(set(ends.values())) > 1
     shown = ends if is_latest else {}
     return State(
-        _named((each for each in blocked if not each.is_shared), links, shown),
-        _named((each for each in blocked if each.is_shared), links, shown),
+        _named((each for each in blocked if not each.shared), links, shown),
+        _named((each for each in blocked if each.shared), links, shown),
         _until(blocked),
         is_latest,
         _named(elsewhere, links, _ends(elsewhere)),

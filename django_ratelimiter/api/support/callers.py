@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
 
 from django.core.exceptions import ValidationError as ModelError
 from django.utils.decorators import method_decorator
@@ -16,16 +17,16 @@ from rest_framework.response import Response
 
 from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
-from ...inspection.acts import Act, ActRefused, EndLease, GiveBack, ResetCounters, counter_named
+from ...inspection.acts import Act, ActRefused, EndLease, GiveBack, Outcome, ResetCounters, counter_named
 from ...inspection.caller import KINDS, Caller, UnknownCaller, caller_of
-from ...inspection.giving_back import MAX_LEASES, leases_of
+from ...inspection.caller_report import CallerReport, report_of
+from ...inspection.giving_back import MAX_LEASES, Lease, leases_of
 from ...inspection.grants import EndAccess, GrantMore, MoveTier, SetAccess
 from ...inspection.performing import MAX_REASON, perform
-from ...inspection.summary import summary_of
+from ...inspection.report import encoded
 from ...throttling import RuleThrottle
 from ...values.access import ACTIONS
 from ..permissions import MayGrant, MaySeeCallers, MayUnblock
-from . import answers
 from .problems import ProblemView, StrictSerializer, problem_of
 
 #: Responses about one caller, which no cache may store.
@@ -109,11 +110,11 @@ class RateLimitGrantSerializer(RateLimitActSerializer):
 
 @method_decorator(in_own_transactions, name="dispatch")
 class CallerQueryView(ProblemView):
-    """A view about one caller. answers: the serializer of the response, for schemas."""
+    """A view about one caller. answers: what it responds with, for schemas."""
 
     throttle_classes = (RuleThrottle,)
     throttle_scope = "ratelimit-callers"
-    answers: type[serializers.BaseSerializer[Any]]
+    answers: type[Any]
 
     def read(self, request: Request) -> tuple[Caller, dict[str, Any]]:
         """Return the caller and the data that was sent. Raises ValidationError."""
@@ -131,11 +132,18 @@ class CallerView(CallerQueryView):
 
     serializer_class = RateLimitCallerQuerySerializer
     permission_classes = (MaySeeCallers,)
-    answers = answers.RateLimitCallerSerializer
+    answers = CallerReport
 
     def post(self, request: Request) -> Response:
         caller, _fields = self.read(request)
-        return Response(summary_of(caller, request.user), headers=PRIVATE)
+        return Response(encoded(report_of(caller, request.user)), headers=PRIVATE)
+
+
+class Leases(NamedTuple):
+    """The leases of a counter, the oldest first."""
+
+    leases: Sequence[Lease]
+    most: Annotated[int, "The maximum number of leases that are listed."]
 
 
 class LeasesView(CallerQueryView):
@@ -143,7 +151,7 @@ class LeasesView(CallerQueryView):
 
     serializer_class = RateLimitLeasesQuerySerializer
     permission_classes = (MaySeeCallers,)
-    answers = answers.RateLimitLeasesSerializer
+    answers = Leases
 
     def post(self, request: Request) -> Response:
         caller, fields = self.read(request)
@@ -152,16 +160,16 @@ class LeasesView(CallerQueryView):
         except ActRefused as error:
             raise ValidationError({"counter": [str(error)]}) from error
         try:
-            held = leases_of(counter) if counter.charge.limit.holds_leases else []
+            held = leases_of(counter) if counter.leases else []
         except EngineUnavailable as error:
             return _unavailable(error)
-        return Response(self.answers({"leases": held, "most": MAX_LEASES}).data, headers=PRIVATE)
+        return Response(encoded(Leases(held, MAX_LEASES)), headers=PRIVATE)
 
 
 class ActView(CallerQueryView):
     """A view that acts on a caller, once for each number."""
 
-    answers = answers.RateLimitOutcomeSerializer
+    answers = Outcome
 
     def act_of(self, fields: dict[str, Any]) -> Act:
         """Return the requested act."""
@@ -178,7 +186,7 @@ class ActView(CallerQueryView):
             raise ValidationError({"detail": error.messages}) from error
         except EngineUnavailable as error:
             return _unavailable(error)
-        return Response(self.answers(outcome).data, headers=PRIVATE)
+        return Response(encoded(outcome), headers=PRIVATE)
 
 
 class ResetView(ActView):

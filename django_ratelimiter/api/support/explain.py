@@ -7,15 +7,16 @@ from rest_framework.exceptions import PermissionDenied, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ...inspection.console import json_of
+from ...inspection.answer import explain
 from ...inspection.curl import with_curl
+from ...inspection.explanation import Explanation
 from ...inspection.question import Question, QuestionError
-from ...inspection.readers import CallerHidden, explain_to
+from ...inspection.readers import CallerHidden
 from ...inspection.references import question_about
+from ...inspection.report import encoded
 from ...throttling import RuleThrottle
 from ...values.bounds import MAX_TEXT
 from ..permissions import MayExplain
-from .answers import RateLimitExplanationSerializer
 from .callers import PRIVATE
 from .problems import ProblemView, StrictSerializer
 
@@ -78,7 +79,7 @@ class ExplainView(ProblemView):
     permission_classes = (MayExplain,)
     throttle_classes = (RuleThrottle,)
     throttle_scope = "ratelimit-explain"
-    answers = RateLimitExplanationSerializer
+    answers = Explanation
 
     def post(self, request: Request) -> Response:
         sent = self.get_serializer(data=request.data)
@@ -89,9 +90,9 @@ class ExplainView(ProblemView):
             question, logged = with_curl(curl, Question(headers=headers, **fields)), None
             if reference:
                 logged, question = question_about(reference, question)
-            explanation = explain_to(request.user, question)
+            explanation = explain(question, request.user, logged)
         except CallerHidden as error:
             raise PermissionDenied(str(error)) from error
         except QuestionError as error:
             raise ValidationError({error.field: [str(error)]}) from error
-        return Response(json_of(explanation, logged), headers=PRIVATE)
+        return Response(encoded(explanation), headers=PRIVATE)

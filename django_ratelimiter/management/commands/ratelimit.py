@@ -21,11 +21,14 @@ from ...exceptions import EngineUnavailable
 from ...inspection.acts import counters_now
 from ...inspection.answer import explain
 from ...inspection.caller import KINDS, UnknownCaller, caller_of, parts_of
-from ...inspection.console import add_question, json_of, lines_of, question_from
+from ...inspection.caller_report import lines_of as lines_of_caller
+from ...inspection.caller_report import report_of
+from ...inspection.console import add_question, question_from
 from ...inspection.forgetting import forget
 from ...inspection.question import QuestionError
 from ...inspection.references import question_about
-from ...inspection.summary import in_words, own_counters, summary_of
+from ...inspection.report import encoded
+from ...inspection.words import lines_of
 from ...rules import cache
 from ...usage.collector.alerts import Thresholds, send_alerts
 from ...usage.collector.collect import Collected, Progress, collect
@@ -165,16 +168,16 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
             question, logged = question_from(self._options), None
             if self._options["reference"]:
                 logged, question = question_about(self._options["reference"], question)
-            explanation = once_connected(partial(explain, question), lambda explanation: not explanation.problem)
+            explanation = once_connected(partial(explain, question, logged=logged), lambda found: not found.is_degraded)
         except QuestionError as error:
             raise CommandError(f"{error.field}: {error}") from error
         except DatabaseError as error:
             raise CommandError(_("It cannot be reached now: %s") % error) from error
         self._warn_of_memory()
         if self._options["json"]:
-            self.stdout.write(json.dumps(json_of(explanation, logged), indent=2, ensure_ascii=False))
+            self.stdout.write(json.dumps(encoded(explanation), indent=2, ensure_ascii=False))
             return
-        self.stdout.write(on_terminal(lines_of(explanation, logged)))
+        self.stdout.write(on_terminal(lines_of(explanation)))
 
     def caller(self) -> None:
         """Show a caller, as text or JSON. Nothing is charged."""
@@ -183,18 +186,17 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         ]
         try:
             who = caller_of(kind, value, self._options["known"])
-            summary = once_connected(partial(summary_of, who), lambda summary: not summary["problem"])
+            report = once_connected(partial(report_of, who), lambda report: not report.problem)
         except UnknownCaller as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
             raise CommandError(_("It cannot be reached now: %s") % error) from error
-        if who.is_unknown_user and not any(each["used"] != 0 for each in own_counters(summary)):
+        if report.is_unknown:
             raise _no_such_user()
-        self.stdout.write(
-            json.dumps(summary, indent=2) if self._options["json"] else on_terminal(in_words(summary, who))
-        )
-        if summary["problem"]:
-            raise CommandError(_("Redis cannot be reached now: %s") % summary["problem"])
+        as_json = self._options["json"]
+        self.stdout.write(json.dumps(encoded(report), indent=2) if as_json else on_terminal(lines_of_caller(report)))
+        if report.problem:
+            raise CommandError(_("Redis cannot be reached now: %s") % report.problem)
 
     def forget(self) -> None:
         """Remove what is stored about a caller, and say what stays, and until when."""

@@ -1,0 +1,259 @@
+"""A caller's report: who it is, its tier and why, its counters now, and what happened lately. Nothing is charged.
+
+The caller's page shows it, `manage.py ratelimit caller` prints its lines or its data, and the API returns the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any, ClassVar
+
+from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
+
+from ..rules import cache
+from ..rules.formatting import limit_in_words, listed, moment_in_words, units, until_in_words
+from ..rules.records import RuleRecord
+from ..rules.ruleset import RuleSet
+from ..usage.live.denials import DeniedCaller
+from .acts import as_typed
+from .caller import Caller
+from .counters import Counter, Counters, Unread
+from .grounds import Grounds, grounds_of
+from .performing import LogLine, log_of
+from .reading import counters_of
+from .refusals import CallerRefusal, denials_of, refusals_of
+
+
+@dataclass(frozen=True)
+class CallerAccess:
+    """The access entry that applies."""
+
+    action: Annotated[str, "allow or deny."]
+    until: Annotated[datetime | None, "null = until it is deleted."]
+    reason: str
+
+
+@dataclass(frozen=True)
+class CallerTier:
+    """A caller's tier, and why."""
+
+    slug: str | None
+    multiplier: Annotated[Decimal, "Times each limit."]
+    source: Annotated[str, "assignment, group, default, resolver or nothing."]
+    assignment: Annotated[int | None, "The primary key of the assignment that applies."]
+    until: datetime | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class CallerReport:
+    """A caller: its tier and why, and the current state of all counters.
+
+    found: all counters, also those that do not concern the caller. What is hidden from the reader does not affect the
+    report: then "blocked" is by rules alone. For a user that is not in the database, only counters in use count.
+    """
+
+    MEMBERS: ClassVar = (
+        *("caller", "enforced", "blocked", "blocked_scopes", "access", "tier", "hidden", "counters", "before_login"),
+        *("unread", "unlimited", "rejections", "denials", "log", "problem"),
+    )
+
+    caller: Caller
+    rules: RuleSet
+    grounds: Grounds
+    found: Counters
+    rejections: Sequence[CallerRefusal]
+    denials: Annotated[Sequence[DeniedCaller], "Empty if you may not view access entries."]
+    log: Sequence[LogLine]
+
+    @property
+    def enforced(self) -> Annotated[bool, "false while all enforcement is stopped."]:
+        return self.rules.enforced
+
+    @property
+    def blocked(
+        self,
+    ) -> Annotated[
+        bool | None,
+        "null = not known: of a digest, of a user whom only rules in `before_login` reject, and without Redis.",
+    ]:
+        if not self.enforced:
+            return False
+        if self.grounds.access is not None:
+            return self.grounds.access.action == "deny"
+        if self.caller.kind == "digest" or self.found.problem:
+            return None
+        if self.shown.blocked_views:
+            return True
+        return None if self.found.blocked_before_login or self.found.unknown_before_login else False
+
+    @property
+    def blocked_scopes(
+        self,
+    ) -> Annotated[
+        Sequence[RuleRecord],
+        "Rules for a scope that no view names, which now reject tasks and other code that ask for it.",
+    ]:
+        if not self.enforced or self.caller.kind == "digest":  # a digest's tier, and so its limits, are not known
+            return ()
+        return list({each.rule.slug: each.rule for each in self.shown.blocked_scopes}.values())
+
+    @property
+    def access(self) -> CallerAccess | None:
+        entry = self.grounds.access
+        return None if entry is None else CallerAccess(entry.action, entry.expires_at, entry.reason)
+
+    @property
+    def tier(self) -> CallerTier:
+        granted, source, row = self.grounds.entitlement, self.grounds.source, self.grounds.assignment
+        slug = None if granted.tier is None else granted.tier.slug
+        if row is None:
+            return CallerTier(slug, granted.multiplier, source, None, None, "")
+        return CallerTier(slug, granted.multiplier, source, row.pk, row.ends_at, row.reason)
+
+    @property
+    def hidden(self) -> Annotated[Sequence[str], "What you may not view."]:
+        sees = {"access entries": self.grounds.sees_entries, "tier assignments": self.grounds.sees_assignments}
+        return [name for name, is_seen in sees.items() if not is_seen]
+
+    @property
+    def shown(self) -> Counters:
+        """The counters that concern the caller."""
+        return self.found.of(self.caller)
+
+    @property
+    def counters(self) -> Sequence[Counter]:
+        shared = self.caller.is_everybody or self.caller.is_nobody
+        return (self.shown if shared else self.found).counters
+
+    @property
+    def before_login(
+        self,
+    ) -> Annotated[
+        Sequence[Counter],
+        "Of rules that have other limits where a REST framework view checks a token itself: what they decide by then. "
+        "`blocked_until` is the latest possible time.",
+    ]:
+        return self.found.before_login
+
+    @property
+    def unread(self) -> Sequence[Unread]:
+        return self.found.unread
+
+    @property
+    def unlimited(self) -> Annotated[Sequence[RuleRecord], "Rules without a limit for the tier."]:
+        return self.found.unlimited
+
+    @property
+    def problem(self) -> Annotated[str, "Why Redis could not be reached; empty = it was reached."]:
+        return self.found.problem
+
+    @property
+    def is_unknown(self) -> bool:
+        """True if the caller is a user that is not in the database, and nothing is counted under its key."""
+        return self.caller.is_unknown_user and all(each.used == 0 for each in self.counters if not each.shared)
+
+
+def report_of(caller: Caller, reader: Any = None) -> CallerReport:
+    """Return the report of a caller. reader: the user who reads it; `None` = may see everything."""
+    rules = cache.latest_rules()
+    grounds = grounds_of(caller, rules)
+    found = counters_of(caller, rules, grounds.entitlement, with_refusals=True)
+    grounds = grounds if reader is None else grounds.as_seen_by(reader)
+    denials = denials_of(caller, found) if grounds.sees_entries else []
+    return CallerReport(caller, rules, grounds, found, refusals_of(found), denials, log_of(caller, reader))
+
+
+def lines_of(report: CallerReport) -> Iterator[str]:
+    """Yield the lines of the command."""
+    who, tier, access = report.caller, report.tier, report.access
+    if who.is_everybody or who.is_nobody:
+        yield _title_of_nobody(who)
+        yield from map(_line, report.counters)
+        return
+    yield f"{who.kind} {who.value} ({who.digest}): {_state(report)}"
+    if report.blocked_scopes:
+        text = _("Only code that asks for their scope, such as a task or a command, is rejected by these rules now:")
+        yield f"{text} {', '.join(rule.slug for rule in report.blocked_scopes)}"
+    if who.is_unknown_user:
+        yield _("There is no such user. The counters shown are those of requests with this key.")
+    if access:
+        until = until_in_words(access.until) if access.until else _("it is deleted")
+        values = {"action": access.action, "until": until, "reason": access.reason}
+        yield _("Access entry: %(action)s until %(until)s. %(reason)s") % values
+    source = _("no assignment, and no default") if tier.source == "nothing" else tier.source
+    slug = tier.slug or pgettext("tier", "none")
+    if tier.multiplier == 1:
+        yield _("Tier: %s") % f"{slug} ({source})"
+    else:
+        values = {"slug": slug, "multiplier": as_typed(tier.multiplier), "source": source}
+        yield _("Tier: %(slug)s, %(multiplier)s times each limit (%(source)s)") % values
+    yield from map(_line, report.counters)
+    for each in report.unread:
+        yield f"{each.rule.slug}: {_('needs to know')} {', '.join(each.missing)}"
+    yield from map(_rejection_line, report.rejections)
+    yield from map(_denial_line, report.denials)
+
+
+def _title_of_nobody(who: Caller) -> str:
+    """Return the meaning of a reference that names no caller."""
+    if who.is_everybody:
+        text = _("all callers together (%(digest)s): they share one counter, so the caller cannot be known from it")
+    else:
+        text = _("requests without what the rule %(rule)s counts by (%(digest)s): all of them are rejected")
+    return text % {"digest": who.digest, "rule": who.rule}
+
+
+def _state(report: CallerReport) -> str:
+    """Return whether the caller is blocked."""
+    if report.blocked is not None:
+        return _("blocked") if report.blocked else _("not blocked")
+    if report.problem or not report.before_login:
+        return _("whether it is blocked is not known")
+    if blocking := [each for each in report.before_login if each.blocked]:
+        text = _("not blocked if a session logs the user in; blocked where a view checks a token itself, by %(rules)s")
+    else:
+        text = _("not blocked if a session logs the user in; not known where a view checks a token itself: %(rules)s")
+    unknown = [each for each in report.before_login if each.used is None and each.mode == "enforce"]
+    return text % {"rules": listed(dict.fromkeys(each.rule.slug for each in blocking or unknown))}
+
+
+def _line(counter: Counter) -> str:
+    limit = limit_in_words(counter.record)
+    if counter.used is None:
+        return f"{counter.rule.slug}: {limit}"
+    text = _("%(rule)s: %(used)s of %(capacity)s used, %(left)s left (%(limit)s)") % {
+        "rule": counter.rule.slug,
+        "used": counter.used,
+        "capacity": counter.capacity,
+        "left": counter.left,
+        "limit": limit,
+    }
+    if counter.blocked:
+        until = counter.blocked_until
+        text += ", " + (_("blocked until %s") % until_in_words(until) if until else _("blocked always"))
+    return text
+
+
+def _rejection_line(rejection: CallerRefusal) -> str:
+    if rejection.shadow:
+        text = _("Would be rejected by %(rule)s: %(times)s since %(since)s, last %(last)s")
+    else:
+        text = _("Rejected by %(rule)s: %(times)s since %(since)s, last %(last)s")
+    about = "≈" * rejection.is_estimate
+    text %= _times_of(rejection) | {"rule": rejection.rule, "times": f"{about}{units(rejection.times)}"}
+    return f"{text} ({rejection.reference})"
+
+
+def _denial_line(denial: DeniedCaller) -> str:
+    text = _("Denied by an access entry: %(times)s since %(since)s, last %(last)s") % _times_of(denial)
+    return f"{text} ({denial.view})" if denial.view else text
+
+
+def _times_of(record: CallerRefusal | DeniedCaller) -> dict[str, str]:
+    since, last = map(moment_in_words, (record.since, record.at))
+    return {"times": units(record.times), "since": since, "last": last}
