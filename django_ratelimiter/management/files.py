@@ -19,7 +19,7 @@ from ..forecast.console import WrongOption
 from ..forecast.logs.line import WrongFormat
 from ..rules import cache
 from ..rules.files.access import access_rows
-from ..rules.files.adopt.text import adopt, text_of
+from ..rules.files.adopt import adopt
 from ..rules.files.applying import NotApplied, WouldUndo, apply_file
 from ..rules.files.documents import YamlMissing
 from ..rules.files.faults import WrongFile
@@ -116,19 +116,22 @@ class FileCommands(BaseCommand):
             raise CommandError(_("It cannot be reached now: %s") % error) from error
 
     def run_adopt(self) -> None:
-        """Write rules that replace other limiters; what could not be translated is written in comments."""
+        """Write rules that replace other limiters; comments name what is left as it is, and what cannot be seen."""
         found, options = adopt(), self._options
         try:
-            text = text_of(found, options["format"])
+            text = found.text(options["format"])
             if options["to"]:
                 write_file(options["to"], text, is_new=True)
         except (YamlMissing, OSError) as error:
             raise CommandError(str(error)) from error
         if not options["to"]:
             self.stdout.write(text, ending="")
+        if options["format"] == "json":  # which has no comments
+            self.stderr.write(on_terminal(found.comments()))
         rules = ngettext("%d rule", "%d rules", len(found.rules)) % len(found.rules)
-        missed = _("%(rules)s; not translated: %(count)s.") % {"rules": rules, "count": len(found.missed)}
-        self.stderr.write(missed)
+        words = {"rules": rules, "left": len(found.left), "unseen": len(found.seen.get("", ()))}
+        text = _("%(rules)s. Left as it is: %(left)d. Views of which nothing can be seen: %(unseen)d.")
+        self.stderr.write(text % words)
 
     def run_check(self) -> None:
         """Report the errors of a file. Uses neither the database nor Redis."""

@@ -21,8 +21,8 @@ REGISTRY = PACKAGE / "engine/registry.py"
 SOURCES = [
     path
     for path in PACKAGE.rglob("*.py")
-    if path not in (REGISTRY, PACKAGE / "admin/rules/presets.py")
-    and path.parent not in (PACKAGE / "engine/algorithms", PACKAGE / "migrations", PACKAGE / "rules/files/adopt")
+    if path not in (REGISTRY, PACKAGE / "admin/rules/presets.py", PACKAGE / "rules/files/adopt.py")
+    and path.parent not in (PACKAGE / "engine/algorithms", PACKAGE / "migrations")
 ]
 
 #: What an algorithm is named by: in code, and as a text.

@@ -37,38 +37,6 @@ _module: dict[str, Any] = {"__name__": "django_ratelimit.decorators"}
 exec(_DECORATOR, _module)
 ratelimit: Any = _module["ratelimit"]
 
-#: The same of django-smart-ratelimit. It has its own names for what it has read already.
-_SMART = """
-from functools import wraps
-
-def rate_limit(key, rate=None, block=True, algorithm=None, cost=1, shadow=False, allow_list=None, skip_if=None):
-    def decorator(func):
-        _rate, _allow_list = rate, allow_list
-        @wraps(func)
-        def wrapper(*args, **kwargs):
-            (key, _rate, block, algorithm, cost, shadow, _allow_list, skip_if)
-            return func(*args, **kwargs)
-        return wrapper
-    return decorator
-
-def ratelimit_batch(checks, block=True):
-    def decorator(func):
-        @wraps(func)
-        def wrapper(*args, **kwargs):
-            (checks, block)
-            return func(*args, **kwargs)
-        return wrapper
-    return decorator
-"""
-_smart: dict[str, Any] = {"__name__": "django_smart_ratelimit.decorator"}
-exec(_SMART, _smart)
-rate_limit: Any = _smart["rate_limit"]
-ratelimit_batch: Any = _smart["ratelimit_batch"]
-
-
-def ten_an_hour(group: str, request: HttpRequest) -> str:
-    return "10/h"
-
 
 class BurstThrottle(UserRateThrottle):
     scope = "burst"
@@ -141,65 +109,23 @@ class ChoosingView(ListView):
         return [BurstThrottle()] if self.request.method == "POST" else super().get_throttles()
 
 
-@ratelimit(key="ip", rate="10/30s", method=["POST"])
-@ratelimit(key="post:email", rate="5/h", block=False)
+class StartedThrottle(UserRateThrottle):
+    def __init__(self) -> None:
+        self.rate = "2/min"
+        super().__init__()
+
+
+class StartedView(ListView):
+    throttle_classes = (StartedThrottle,)
+
+
+@ratelimit(key="ip", rate="10/h")
 def login(request: HttpRequest) -> HttpResponse:
     return HttpResponse("hello")
 
 
-@ratelimit(key=lambda group, request: "x", rate="10/h")
-def by_code(request: HttpRequest) -> HttpResponse:
-    return HttpResponse("hello")
-
-
-@ratelimit(key="ip", rate="10/h")
-def twice(request: HttpRequest, pk: int = 0) -> HttpResponse:
-    return HttpResponse("hello")
-
-
-@ratelimit(key="ip", rate=ten_an_hour)
-def rate_by_code(request: HttpRequest) -> HttpResponse:
-    return HttpResponse("hello")
-
-
-@ratelimit(key="ip", rate=None)
-def without_rate(request: HttpRequest) -> HttpResponse:
-    return HttpResponse("hello")
-
-
-def _smartly(**arguments: Any) -> Any:
-    @rate_limit(**arguments)
-    def view(request: HttpRequest) -> HttpResponse:
-        return HttpResponse("hello")
-
-    return view
-
-
-def hello(request: HttpRequest) -> HttpResponse:
-    return HttpResponse("hello")
-
-
-@ratelimit_batch([{"rate": "5/m", "key": "ip"}, {"rate": "100/h", "key": "user", "group": "all"}])
-def batch(request: HttpRequest) -> HttpResponse:
-    return HttpResponse("hello")
-
-
-class InheritedView(View):
-    @method_decorator(ratelimit(key="ip", rate="10/h"))
-    def post(self, request: HttpRequest) -> HttpResponse:
-        return HttpResponse("hello")
-
-
-class FirstView(InheritedView):
-    pass
-
-
-class SecondView(InheritedView):
-    pass
-
-
-@method_decorator(ratelimit(key="user_or_ip", rate="100/h", group="forms"), name="post")
 class FormView(View):
+    @method_decorator(ratelimit(key="user_or_ip", rate="100/h"))
     def post(self, request: HttpRequest) -> HttpResponse:
         return HttpResponse("hello")
 
@@ -212,20 +138,7 @@ urlpatterns = [
     path("strict/", StrictView.as_view(), name="strict"),
     path("choosing/", ChoosingView.as_view(), name="choosing"),
     path("api/plain/", PlainView.as_view(), name="plain"),
+    path("started/", StartedView.as_view(), name="started"),
     path("login/", login, name="login"),
-    path("code/", by_code, name="code"),
     path("form/", FormView.as_view(), name="form"),
-    path("twice/", twice, name="twice"),
-    path("twice/<int:pk>/", twice, name="twice-one"),
-    path("rate-by-code/", rate_by_code, name="rate-by-code"),
-    path("without-rate/", without_rate, name="without-rate"),
-    path("smart/", _smartly(key="header:x-key", rate="5/m", allow_list=["10.0.0.0/8"], cost=len), name="smart"),
-    path("smart/leaky/", _smartly(key="user:{user.id}", rate="5/m", algorithm="leaky_bucket"), name="smart-leaky"),
-    path("smart/fixed/", _smartly(key="ip", rate="5/m", algorithm="fixed_window"), name="smart-fixed"),
-    path("smart/other/", _smartly(key="ip", rate="6/m", algorithm="fixed_window"), name="smart-other"),
-    path("first-form/", FirstView.as_view(), name="first-form"),
-    path("second-form/", SecondView.as_view(), name="second-form"),
-    path("first/", ratelimit(key="ip", rate="9/h", method="GET")(hello), name="first-hello"),
-    path("second/", ratelimit(key="ip", rate="9/h", method="GET")(hello), name="second-hello"),
-    path("batch/", batch, name="batch"),
 ]

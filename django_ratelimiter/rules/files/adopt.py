@@ -1,0 +1,273 @@
+"""A rules file with limits of the project's other limiters, as far as they can be translated surely.
+
+These are DRF's throttle classes, also subclasses that only set a scope or a rate, and the rules of
+django-smart-ratelimit in the database. Everything else is left as it is, and named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import unwrap
+from posixpath import commonpath
+from textwrap import wrap
+from typing import Any, Final
+
+from django.apps import apps
+from django.db import DatabaseError
+from django.urls import ResolverMatch, get_resolver
+from django.utils.text import slugify
+from django.utils.translation import gettext as _
+
+from ...conf import django_setting
+from ...engine.limits import MAX_ENTRIES
+from ...values.rates import rate_from
+from ..routes import all_views, chosen_classes, class_of, view_of
+from .schema import VERSION, rule_fields
+from .writing import json_of, yaml_of
+
+#: Modules with DRF's throttle classes, and those of them that can be translated.
+_MODULES: Final = ("rest_framework.throttling", "django_ratelimiter.throttling")
+_KINDS: Final = ("AnonRateThrottle", "UserRateThrottle", "ScopedRateThrottle")
+#: What the body of a class may contain that is not code.
+_DATA: Final = {"scope", "rate", "THROTTLE_RATES", "__module__", "__doc__", "__firstlineno__", "__static_attributes__"}
+#: Methods of DRF's views that choose or call throttles.
+_CALLS_THROTTLES: Final = ("get_throttles", "check_throttles")
+#: Modules of other limiters, as the beginnings of their names.
+_LIMITERS: Final = ("django_ratelimit.", "ratelimit.", "django_smart_ratelimit.", "axes.", "defender.")
+
+_SMART: Final = "django_smart_ratelimit"
+#: Regular expressions that are equivalent to a prefix or a whole path.
+_PREFIX: Final = re.compile(r"\^(/[\w/-]*)(?:\.\*)?")
+_WHOLE: Final = re.compile(r"\^(/[\w/-]*)\$")
+_SMART_RATE: Final = re.compile(r"(\d+)/(\d*)([smhd])[a-z]*")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+#: Algorithms of django-smart-ratelimit. Its leaky bucket rejects, as our `gcra` does; our `leaky_bucket` delays.
+_ALGORITHMS: Final = {
+    "token_bucket": "token_bucket",
+    "leaky_bucket": "gcra",
+    "sliding_window": "sliding_window_log",
+    "fixed_window": "fixed_window",
+}
+_BY_USER: Final = {"partition_by": ["user"], "missing_partition": "ip"}
+_KEYS: Final[Mapping[str, dict[str, Any]]] = {"ip": {"partition_by": ["ip"]}, "user": _BY_USER, "user_or_ip": _BY_USER}
+
+
+@dataclass
+class Adopted:
+    """Tiers and rules by slug, in the format of a file.
+
+    notes: on each rule, by its slug. left: what limits requests and is left as it is. seen: what limits each view, as
+    far as it can be seen, by that; views of which nothing can be seen are under "".
+    """
+
+    tiers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
+    notes: dict[str, list[str]] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+    seen: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, name: str, rule: Mapping[str, Any], limit: tuple[int, int, str], notes: Iterable[str]) -> None:
+        """Add a rule with this quota, window and algorithm, under an unused slug."""
+        quota, seconds, algorithm = limit
+        notes = [*notes]
+        if algorithm == "sliding_window_log" and quota > MAX_ENTRIES:
+            algorithm = "sliding_window_counter"
+            text = _("Counted approximately: more than %(most)s requests are not kept one by one.")
+            notes.append(text % {"most": MAX_ENTRIES})
+        tier = {"tier": rule["tier"]} if "tier" in rule else {}
+        limits = [tier | {"algorithm": algorithm, "quota": quota, "window_seconds": seconds}]
+        rule = {"name": name[:100], "mode": "shadow", **rule, "limits": limits}
+        stem = slugify(re.sub("[:./]", "-", name))[:46] or "rule"
+        slugs = [stem, *(f"{stem}-{number}" for number in range(2, len(self.rules) + 3))]
+        slug = next(each for each in slugs if each not in self.rules)
+        self.rules[slug] = {column: rule[column] for column in (*rule_fields(), "limits") if column in rule}
+        self.notes[slug] = notes
+
+    def leave(self, text: str) -> None:
+        """Add something that is left as it is, once."""
+        if text not in self.left:
+            self.left.append(text)
+
+    def text(self, style: str) -> str:
+        """Return a rules file. style: "yaml", or "json", which has no comments. Raises YamlMissing."""
+        document = {"version": VERSION, **({"tiers": self.tiers} if self.tiers else {}), "rules": self.rules}
+        return json_of(document) if style == "json" else yaml_of(document, [*self.comments()], self.notes)
+
+    def comments(self) -> Iterator[str]:
+        """Yield the lines at the top of the file."""
+        yield _("Made by `manage.py ratelimit adopt` of what limits this project now.")
+        yield _("All rules are in shadow: they count, and reject nothing. Compare, then set them to “enforce”.")
+        if self.left:
+            yield from ("", _("Left as it is:"), *(f"- {text}" for text in self.left))
+        if self.seen:
+            yield from ("", _("What limits each view, as far as it can be seen from outside of its code:"))
+        for what, views in sorted(self.seen.items(), reverse=True):
+            yield from wrap(f"- {what or _('nothing can be seen')}: {', '.join(views)}", 110, subsequent_indent="  ")
+
+
+def adopt() -> Adopted:
+    """Return rules that replace the project's other limiters. Queries only the table of another limiter."""
+    found = Adopted()
+    matches = list(all_views(get_resolver())) if django_setting("ROOT_URLCONF") else []
+    uses: defaultdict[Any, list[ResolverMatch]] = defaultdict(list)
+    for match in matches:
+        throttles = _throttles_of(match, found)
+        for throttle in throttles:
+            uses[throttle, _scope_of(throttle, match)].append(match)
+        seen = [*map(_name_of, throttles), *_limiters_on(match.func)]
+        found.seen[", ".join(seen)].append(match.view_name)
+    for (throttle, scope), views in uses.items():
+        _adopt_throttle(throttle, scope, views, matches, found)
+    for name in django_setting("MIDDLEWARE") or ():
+        if re.search("limit|throttl|axes", name, re.IGNORECASE) and not name.startswith("django_ratelimiter."):
+            found.leave(_("Middleware %(name)s: its limits are in its own settings or code.") % {"name": name})
+    adopt_smart_rules(found)
+    return found
+
+
+def _throttles_of(match: ResolverMatch, found: Adopted) -> Sequence[Any]:
+    """Return the throttle classes of a view, without ours that have no rate of their own."""
+    cls = getattr(match.func, "cls", None)
+    chosen = chosen_classes(match.func, "throttle_classes")
+    own = [name for name in _CALLS_THROTTLES if cls and not _owner(cls, name).startswith("rest_framework.")]
+    if own or not isinstance(chosen, list | tuple):
+        text = _("View %(view)s: its own code may choose its throttles, in %(names)s.")
+        found.leave(text % {"view": match.view_name, "names": ", ".join(own) or "throttle_classes"})
+        return ()
+    return [each for each in chosen if not (each.__module__ == _MODULES[1] and not hasattr(each, "rate"))]
+
+
+def _adopt_throttle(
+    throttle: Any, scope: str | None, views: Sequence[ResolverMatch], matches: Sequence[ResolverMatch], found: Adopted
+) -> None:
+    """Add the rule of a throttle class with a scope, or of one without (`None`)."""
+    kind = _kind_of(throttle)
+    if kind == "ScopedRateThrottle" and scope is None:
+        return  # DRF allows all requests
+    rate = getattr(throttle, "rate", None) or getattr(throttle, "THROTTLE_RATES", {}).get(scope, "")
+    if kind and rate is None:
+        return  # DRF allows all requests
+    names = sorted({match.view_name for match in views})
+    parsed = rate_from(rate) if kind and isinstance(rate, str) else None
+    if parsed is None or parsed[0] < 1:
+        reason = _("its rate %(rate)s") % {"rate": rate} if kind else _("it has code of its own")
+        text = _("Throttle %(name)s: %(reason)s. Views: %(views)s.")
+        found.leave(text % {"name": _name_of(throttle), "reason": reason, "views": ", ".join(names)})
+        return
+    limit, label = (*parsed, "sliding_window_log"), scope or throttle.__name__
+    notes = [_("From %(name)s, %(rate)s.") % {"name": _name_of(throttle), "rate": rate}]
+    rule: dict[str, Any] = _BY_USER
+    if kind == "AnonRateThrottle":
+        found.tiers["anonymous"] = {"name": "Anonymous", "default_for": "anonymous"}
+        rule = {"partition_by": ["ip"], "tier": "anonymous"}
+    if kind == "ScopedRateThrottle":
+        notes.append(_("Scopes apply only if the view has RuleThrottle of django_ratelimiter.throttling."))
+        found.add(label, {**rule, "scope": scope}, limit, notes)
+        return
+    notes.append(_("The rule knows users only if the view has RuleThrottle of django_ratelimiter.throttling."))
+    if prefix := _prefix_of(views, matches):
+        found.add(label, {**rule, "path": prefix, "path_kind": "prefix"}, limit, notes)
+        return
+    if len(names) > 1:
+        notes.append(_("There, all these views share one counter; here each has its own."))
+    for view in names:
+        found.add(f"{label} {view}", {**rule, "view_name": view}, limit, notes)
+
+
+def _kind_of(throttle: Any) -> str:
+    """Return the DRF class that this one is, or to which it only adds a scope or a rate; "" = it has own code."""
+    for base in throttle.__mro__:
+        if base.__module__ in _MODULES:
+            return base.__name__ if base.__name__ in _KINDS else ""
+        if not vars(base).keys() <= _DATA:
+            return ""
+    return ""
+
+
+def _scope_of(throttle: Any, match: ResolverMatch) -> str | None:
+    if _kind_of(throttle) != "ScopedRateThrottle":
+        return getattr(throttle, "scope", None)
+    chosen = getattr(match.func, "initkwargs", {}).get("throttle_scope")
+    scope: str | None = chosen or getattr(class_of(match.func), "throttle_scope", None)
+    return scope
+
+
+def _limiters_on(view: Any) -> list[str]:
+    """Return the decorators of other limiters on a function, as far as they name the function that they wrap."""
+    found: list[str] = []
+    unwrap(view, stop=lambda each: found.append(getattr(each, "__globals__", {}).get("__name__", "")))
+    return [name for name in dict.fromkeys(found) if name.startswith(_LIMITERS)]
+
+
+def _prefix_of(views: Sequence[ResolverMatch], matches: Sequence[ResolverMatch]) -> str:
+    """Return a path prefix that only these views have; "" = there is none."""
+    prefix = commonpath([view_of(match).start.rpartition("/")[0] or "/" for match in views]).rstrip("/") + "/"
+    ours = {id(match) for match in views}
+    others = any(view_of(match).may_have_path("prefix", prefix) for match in matches if id(match) not in ours)
+    return "" if len(prefix) < 2 or others else prefix
+
+
+def _name_of(throttle: Any) -> str:
+    return f"{throttle.__module__}.{throttle.__qualname__}"
+
+
+def _owner(cls: Any, method: str) -> str:
+    """Return the module of the class that defines this method."""
+    return str(next(base.__module__ for base in cls.__mro__ if method in vars(base)))
+
+
+def adopt_smart_rules(found: Adopted) -> None:
+    """Add rules for the active rows of django-smart-ratelimit, if it is installed and the database can be read."""
+    if not apps.is_installed(_SMART):
+        return
+    try:
+        rows: list[Any] = list(apps.get_model(_SMART, "RateLimitRule")._default_manager.filter(is_active=True))
+    except (LookupError, DatabaseError):
+        found.leave(_("Rules of django-smart-ratelimit: its table cannot be read."))
+        return
+    if rows and not django_setting("RATELIMIT_USE_DYNAMIC_RULES", False):
+        text = _(
+            "Rules of django-smart-ratelimit: they are not in force, because RATELIMIT_USE_DYNAMIC_RULES is not set."
+        )
+        found.leave(text)
+        return
+    adopt_rows(rows, found)
+
+
+def adopt_rows(rows: Sequence[Any], found: Adopted) -> None:
+    """Add a rule for each of these rows of its table."""
+    algorithm = _ALGORITHMS.get(django_setting("RATELIMIT_ALGORITHM", "sliding_window"))
+    if algorithm is None:
+        found.leave(_("Rules of django-smart-ratelimit: RATELIMIT_ALGORITHM is unknown."))
+        return
+    first = [_("There, only the first rule that matches applies; here every rule that matches applies.")]
+    for row in rows:
+        place, rate = _place_of(row.path_pattern), _SMART_RATE.fullmatch(row.rate.strip().lower())
+        quota, seconds = (int(rate[1]), int(rate[2] or 1) * _SECONDS[rate[3]]) if rate else (0, 0)
+        wrong = (("path_pattern", place), ("key", row.key in _KEYS), ("rate", quota and seconds))
+        if column := next((column for column, value in wrong if not value), ""):
+            text = _(
+                "Rule “%(name)s” of django-smart-ratelimit: its %(what)s, %(value)s, has no rule that does the same."
+            )
+            found.leave(text % {"name": row.name, "what": column, "value": repr(getattr(row, column))})
+            continue
+        rule: dict[str, Any] = {**(place or {}), **_KEYS[row.key]}
+        methods = [each.strip().upper() for each in row.method.split(",") if each.strip()]
+        if methods != ["ALL"]:
+            rule["methods"] = methods
+        if algorithm == "sliding_window_log":
+            rule["count_refusals"] = True
+        notes = [_("From its rule in the database."), *(first if len(rows) > 1 else ())]
+        if not row.block:
+            notes.append(_("It rejects nothing there; a rule in shadow does the same."))
+        found.add(row.name, rule, (quota, seconds, algorithm), notes)
+
+
+def _place_of(pattern: str) -> dict[str, str] | None:
+    if match := _WHOLE.fullmatch(pattern):
+        return {"path": match[1], "path_kind": "exact"}
+    match = _PREFIX.fullmatch(pattern)
+    return {"path": match[1], "path_kind": "prefix"} if match else None

@@ -1,1 +1,0 @@
-"""A rules file that replaces the project's current limiters."""
