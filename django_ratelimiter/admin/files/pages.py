@@ -195,14 +195,11 @@ def _errors(error: WrongFile) -> ValidationError:
 
 def _plan_context(request: HttpRequest, plan: FilePlan) -> dict[str, Any]:
     """Return the page's context for a plan. missing: the permissions that the user lacks for it."""
-    actions = {"added": "add", "changed": "change"}
-    needed = {get_permission_codename(actions[change.kind], AccessEntry._meta) for change in plan.access.changes}
     return {
         "plan": plan,
-        "changes": plan.changes,
         "warnings": [fault.in_words(plan.file.name) for fault in plan.file.warnings],
         "summary": summary_of(plan),
-        "missing": missing_permissions(request, plan.changes, needed),
+        "missing": missing_permissions(request, plan.changes),
     }
 
 

@@ -9,21 +9,18 @@ from django.contrib.auth import get_permission_codename
 from django.contrib.auth.models import Permission
 from django.http import HttpRequest
 
-from ...models import Rule, RuleLimit, Tier
+from ...models import AccessEntry, Rule, RuleLimit, Tier
 from ...rules.stored.history.changes import Change
 
 PUBLISH: Final = "django_ratelimiter.publish_rule"
 
-_MODELS: Final = {"rule": Rule, "tier": Tier}
+_MODELS: Final = {"rule": Rule, "tier": Tier, "access": AccessEntry}
 _ACTIONS: Final = {"added": "add", "changed": "change", "removed": "delete"}
 
 
-def missing_permissions(request: HttpRequest, changes: Iterable[Change], others: Iterable[str] = ()) -> list[str]:
-    """Return the names of the permissions that this user lacks for these changes, as in Django's lists.
-
-    others: codenames of additional permissions.
-    """
-    needed = {codename for change in changes for codename in _needed(change)} | {*others}
+def missing_permissions(request: HttpRequest, changes: Iterable[Change]) -> list[str]:
+    """Return the names of the permissions that this user lacks for these changes, as in Django's lists."""
+    needed = {codename for change in changes for codename in _needed(change)}
     lacking = sorted(name for name in needed if not request.user.has_perm(f"{Rule._meta.app_label}.{name}"))
     if not lacking:
         return []

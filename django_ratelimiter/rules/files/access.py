@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db import router
 from django.utils.formats import date_format
@@ -13,42 +13,17 @@ from django.utils.translation import ngettext
 
 from ...identity import digest
 from ...models import AccessEntry
-from ..stored.history.changes import NOTHING, FieldChange
+from ..stored.history.changes import NOTHING, Change, FieldChange
 from .reading import RulesFile
 from .rows import AccessRow
 
 
-class AccessChange(NamedTuple):
-    """An entry that is added or changed. row: the current one; `None` = it is added."""
-
-    row: AccessEntry | None
-    wanted: AccessRow
-    fields: tuple[FieldChange, ...]
-
-    @property
-    def kind(self) -> str:
-        """Return "added" or "changed"."""
-        return "changed" if self.row else "added"
-
-    @property
-    def title(self) -> str:
-        """Return the caller; the start of the digest if the file contains only that."""
-        who = self.wanted.value if self.wanted.value else f"{self.wanted.digest[:8]}…"
-        return _("Access entry %(kind)s %(who)s") % {"kind": self.wanted.kind, "who": who}
-
-    @property
-    def in_words(self) -> str:
-        """Return the change in one sentence."""
-        if self.row is None:
-            return f"{self.title} {_('added')}"
-        return f"{self.title}: {'; '.join(field.in_words for field in self.fields)}"
-
-
 @dataclass(frozen=True)
 class AccessPlan:
-    """Changes of access entries. state: a digest of what they were made from."""
+    """Changes of access entries. rows: to save, with the new values. state: the entries that it was made from."""
 
-    changes: Sequence[AccessChange]
+    changes: Sequence[Change]
+    rows: Sequence[AccessEntry]
     notes: Sequence[str]
     state: str
 
@@ -56,31 +31,25 @@ class AccessPlan:
 def plan_access(file: RulesFile) -> AccessPlan:
     """Return the differences between the entries of a file and of the database. Entries missing in the file stay."""
     if not file.access:
-        return AccessPlan([], [], "")
-    rows = {(row.kind, row.value): row for row in _rows()}
-    by_digest = {digest_of(row.kind, row.value): row for row in rows.values()}
-    changes, unknown = [], 0
+        return AccessPlan([], [], [], "")
+    stored = list(_rows())
+    state = str([[row.kind, row.value, row.action, str(row.expires_at), row.reason] for row in stored])
+    by_value = {(row.kind, row.value): row for row in stored}
+    by_digest = {digest_of(row.kind, row.value): row for row in stored}
+    changes, rows, unknown = [], [], 0
     for wanted in file.access:
-        row = rows.get((wanted.kind, wanted.value)) if wanted.value else by_digest.get(wanted.digest)
+        row = by_value.get((wanted.kind, wanted.value)) if wanted.value else by_digest.get(wanted.digest)
         if row is None and not wanted.value:
             unknown += 1
-            continue
-        fields = tuple(_fields(row, wanted))
-        if fields:
-            changes.append(AccessChange(row, wanted, fields))
-    state = [[row.kind, row.value, row.action, str(row.expires_at), row.reason] for row in rows.values()]
-    return AccessPlan(changes, [*_notes(unknown)], str(sorted(state)))
-
-
-def write_access(plan: AccessPlan) -> None:
-    """Save the entries that are added or changed, one by one."""
-    for change in plan.changes:
-        wanted = change.wanted
-        row = change.row or AccessEntry(kind=wanted.kind, value=wanted.value)
-        row.action, row.expires_at = wanted.action, wanted.expires_at
-        if wanted.value:
-            row.reason = wanted.reason
-        row.save()
+        elif fields := tuple(_fields(row, wanted)):
+            who = wanted.value or f"{wanted.digest[:8]}…"
+            title = _("Access entry %(kind)s %(who)s") % {"kind": wanted.kind, "who": who}
+            changes.append(Change("changed" if row else "added", "access", "", title, fields))
+            row = row or AccessEntry(kind=wanted.kind, value=wanted.value)
+            row.action, row.expires_at = wanted.action, wanted.expires_at
+            row.reason = wanted.reason if wanted.value else row.reason
+            rows.append(row)
+    return AccessPlan(changes, rows, [*_notes(unknown)], state)
 
 
 def access_rows(*, personal: bool) -> Iterator[Mapping[str, Any]]:

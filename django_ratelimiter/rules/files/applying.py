@@ -17,7 +17,6 @@ from ..stored.history.rows import write
 from ..stored.history.snapshots import Snapshot, by_slug
 from ..stored.tables import models
 from ..stored.versions import editing
-from .access import write_access
 from .planning import FilePlan, plan_file
 from .reading import RulesFile
 
@@ -98,7 +97,8 @@ def _apply(plan: FilePlan, author: Any, reason: str) -> Version:
             try:
                 with transaction.atomic(using=storage.primary()):
                     write(plan.now, plan.planned)
-                    write_access(plan.access)
+                    for row in plan.access.rows:
+                        row.save()
             except IntegrityError as error:
                 text = _("The database rejects it: %(error)s")
                 raise NotApplied(text % {"error": error}) from error

@@ -20,7 +20,7 @@ from ..stored.history.changes import Change, diff, rule_fields, tier_fields
 from ..stored.history.log import first_generations
 from ..stored.history.plan import needed_tiers, rule_again
 from ..stored.history.snapshots import Data, Snapshot, by_slug, changed_pairs, normal_rule, normal_tier, pairs
-from .access import AccessChange, AccessPlan, plan_access
+from .access import AccessPlan, plan_access
 from .faults import Fault, Place, WrongFile
 from .reading import RulesFile
 
@@ -32,8 +32,8 @@ _FILES: Final = (Rule.Owner.FILE.value, Rule.Owner.UNLOCKED.value)
 class FilePlan:
     """The changes that a file would make. It is valid for the version `seen` and for rows with the digest `state`.
 
-    now, planned: the current and the future rules. drift: changes in the database since the file
-    was last applied or exported, which would be undone. notes: what stays, in sentences.
+    now, planned: the current and the future rules. changes: of tiers, rules and access entries. drift: changes in the
+    database since the file was last applied or exported, which would be undone. notes: what stays, in sentences.
     """
 
     file: RulesFile
@@ -47,14 +47,9 @@ class FilePlan:
     notes: Sequence[str]
 
     @property
-    def all_changes(self) -> list[Change | AccessChange]:
-        """Return the changes of tiers and rules, then those of access entries."""
-        return [*self.changes, *self.access.changes]
-
-    @property
     def is_empty(self) -> bool:
         """True if it would change nothing."""
-        return not self.all_changes
+        return not self.changes
 
 
 def plan_file(file: RulesFile, *, prune: bool = False) -> FilePlan:
@@ -68,7 +63,6 @@ def plan_file(file: RulesFile, *, prune: bool = False) -> FilePlan:
     now = {**snapshot_of_rows(as_committed), "enforcement": storage.enforcement_enabled()}
     access = plan_access(file)
     planned = _planned(file, now, prune)
-    changes = diff(now, planned)
     _check(file, now, planned)
     return FilePlan(
         file=file,
@@ -76,7 +70,7 @@ def plan_file(file: RulesFile, *, prune: bool = False) -> FilePlan:
         state=_digest(now, access.state),
         now=now,
         planned=planned,
-        changes=changes,
+        changes=[*diff(now, planned), *access.changes],
         access=access,
         drift=_drift(file, now, planned),
         notes=[*_notes(file, now, planned), *access.notes],

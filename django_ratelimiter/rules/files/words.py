@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 from django.utils.translation import gettext as _
@@ -12,7 +12,6 @@ from ...models import Rule
 from ..stored.compiler import rule_data
 from ..stored.history.changes import Change, FieldChange, rule_fields
 from ..stored.history.snapshots import Pair
-from .access import AccessChange
 from .planning import FilePlan
 
 _SIGNS: Final = {"added": "+", "changed": "~", "removed": "-"}
@@ -23,7 +22,7 @@ def lines_of(plan: FilePlan) -> Iterator[str]:
     version = _("version %(number)s") % {"number": plan.seen.number} if plan.seen.number else _("no rules")
     yield _("%(file)s, compared with the database (%(version)s):") % {"file": plan.file.name, "version": version}
     yield ""
-    for change in plan.all_changes:
+    for change in plan.changes:
         yield from _lines_of_change(change)
     if plan.drift:
         yield _("Changed in the database since the file was last applied or exported; the file would undo this:")
@@ -43,7 +42,7 @@ def summary_of(plan: FilePlan) -> str:
     """Return the last line of a plan: how much it changes."""
     if plan.is_empty:
         return _("No changes. The database matches the file.")
-    count = Counter(change.kind for change in plan.all_changes)
+    count = Counter[str](change.kind for change in plan.changes)
     text = _("Plan: %(added)s to add, %(changed)s to change, %(removed)s to delete.")
     return text % {kind: count[kind] for kind in _SIGNS}
 
@@ -56,21 +55,21 @@ def data_of(plan: FilePlan) -> dict[str, Any]:
         "digest": plan.file.digest,
         "version": plan.seen.number,
         "state": plan.state,
-        "changes": [_data_of_change(change) for change in plan.all_changes],
+        "changes": [_data_of_change(change) for change in plan.changes],
         "drift": [_data_of_change(change) for change in plan.drift],
         "notes": list(plan.notes),
     }
 
 
-def _lines_of_change(change: Change | AccessChange) -> Iterator[str]:
-    slug = f" ({change.slug})" if isinstance(change, Change) and change.slug not in ("", change.name) else ""
-    words = {"added": _("added"), "changed": _("changed"), "removed": _("deleted")}
-    yield f"{_SIGNS[change.kind]} {change.title}{slug}: {words[change.kind]}"
+def _lines_of_change(change: Change) -> Iterator[str]:
+    slug = f" ({change.slug})" if change.slug not in ("", change.name) else ""
+    yield f"{_SIGNS[change.kind]} {change.title}{slug}: {change.kind_in_words}"
     usual = _usual_fields() if change.kind == "added" else set()
     for field in change.fields:
         if field in usual:
             continue
-        yield f"    {field.in_words}" if change.kind == "changed" else f"    {field.label}: {_one_side(change, field)}"
+        side = field.after if change.kind == "added" else field.before
+        yield f"    {field.in_words}" if change.kind == "changed" else f"    {field.label}: {side}"
     yield ""
 
 
@@ -80,21 +79,14 @@ def _usual_fields() -> set[FieldChange]:
     return {field for field in rule_fields(Pair(None, usual)) if field.name != "mode"}
 
 
-def _one_side(change: Any, field: Any) -> str:
-    side: str = field.after if change.kind == "added" else field.before
-    return side
-
-
-def _data_of_change(change: Change | AccessChange) -> dict[str, Any]:
-    subject = change.subject if isinstance(change, Change) else "access"
-    slug = change.slug if isinstance(change, Change) else change.title
-    fields: Sequence[Any] = change.fields
+def _data_of_change(change: Change) -> dict[str, Any]:
     return {
         "kind": change.kind,
-        "subject": subject,
-        "slug": slug,
+        "subject": change.subject,
+        "slug": change.slug or change.title,
         "in_words": change.in_words,
         "fields": [
-            {"field": each.name, "label": each.label, "before": each.before, "after": each.after} for each in fields
+            {"field": each.name, "label": each.label, "before": each.before, "after": each.after}
+            for each in change.fields
         ],
     }

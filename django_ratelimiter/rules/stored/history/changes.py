@@ -47,10 +47,13 @@ class FieldChange(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A rule or tier that was added, changed or deleted; or the switch of all enforcement, which has no slug."""
+    """A rule, tier or access entry that was added, changed or deleted; or the switch of all enforcement.
+
+    slug: of a rule or tier. name: also that of an access entry.
+    """
 
     kind: Kind
-    subject: Literal["rule", "tier", "enforcement"]
+    subject: Literal["rule", "tier", "access", "enforcement"]
     slug: str
     name: str
     fields: tuple[FieldChange, ...]
@@ -61,6 +64,7 @@ class Change(NamedTuple):
         texts = {
             "rule": _("Rule “%(name)s”"),
             "tier": _("Tier “%(name)s”"),
+            "access": "%(name)s",
             "enforcement": _("All enforcement"),
         }
         return texts[self.subject] % {"name": self.name or self.slug}
