@@ -18,14 +18,12 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from ..conf import is_secret
 from ..inspection.answer import explain
+from ..inspection.caller import by_key
 from ..inspection.curl import with_curl
-from ..inspection.explanation import Explanation, RuleExplanation
-from ..inspection.logline import LoggedRefusal, parse_log_line
+from ..inspection.explanation import CALLER_FIELDS, CallerHidden, Explanation, RuleExplanation, rights_of
 from ..inspection.question import Question, QuestionError, pairs
-from ..inspection.readers import CALLER_FIELDS, CallerHidden, rights_of
-from ..inspection.references import as_in_force, known_rules
+from ..inspection.references import LoggedRefusal, as_in_force, known_rules, parse_log_line
 from ..inspection.request import gateway_views
-from ..inspection.users import by_key
 from ..inspection.words import (
     ENTRY_POINTS,
     bypass_in_words,

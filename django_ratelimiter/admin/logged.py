@@ -8,10 +8,9 @@ from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
 
-from ..inspection.logline import LoggedRefusal
+from ..inspection.explanation import CALLER_FIELDS, SEES_TIERS
 from ..inspection.question import Question
-from ..inspection.readers import CALLER_FIELDS, SEES_TIERS
-from ..inspection.references import asked_of, digests_of, everybody
+from ..inspection.references import LoggedRefusal, asked_of, digests_of, everybody
 from ..limiter.templates import missing
 from ..models import Rule
 from ..values.references import DIGITS, Reference

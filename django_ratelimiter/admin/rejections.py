@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 
 from ..engine.usage.refusals import KEPT, RECORDED_EXACTLY, RECORDED_ONE_IN, Refusal
 from ..exceptions import EngineUnavailable
-from ..inspection.users import by_key
+from ..inspection.caller import by_key
 from ..models import AccessEntry, Rule, Tier
 from ..rules import cache, inline
 from ..rules.formatting import limit_in_words, units

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.core.exceptions import PermissionDenied
@@ -27,6 +27,7 @@ from ..rules.formatting import limit_in_words
 from ..rules.records import Facts, LimitRecord, RuleRecord
 from ..values.access import NOBODY, AccessList
 from ..values.partitions import is_address
+from .counters import moment_of
 from .entry_points import EntryPoint, Trial, run_trial
 from .explanation import (
     Bypass,
@@ -35,12 +36,13 @@ from .explanation import (
     Explanation,
     LoggedRejection,
     Reason,
+    Rights,
     RuleExplanation,
     TierExplanation,
+    rights_of,
 )
-from .logline import LoggedRefusal
 from .question import Question
-from .readers import Rights, rights_of
+from .references import LoggedRefusal
 from .request import BuiltRequest, build_request, find_caller, find_view, has_limiter, language_of
 from .views import checks_credentials
 from .words import Unmet, doubts_in_words, reason_in_words
@@ -231,7 +233,7 @@ def _counter(charged: RuleCharge, peeked: Verdict | None, logged: LoggedRefusal 
 
 
 def _moment(verdict: Verdict, seconds: float | None) -> datetime | None:
-    return datetime.fromtimestamp(verdict.at_us / 1_000_000 + seconds, UTC) if seconds else None
+    return moment_of(verdict.at_us + round(seconds * 1_000_000)) if seconds else None
 
 
 def _explain_tier(trial: Trial) -> TierExplanation:

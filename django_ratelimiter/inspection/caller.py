@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Final
 
-from django.contrib.auth import SESSION_KEY
+from django.contrib.auth import SESSION_KEY, get_user_model
+from django.core.exceptions import ObjectDoesNotExist, ValidationError
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
@@ -19,10 +20,55 @@ from ..identity.proxies import client_address, client_ip, network_around
 from ..limiter.templates import missing
 from ..rules.records import RuleRecord
 from ..rules.tiers import is_known_api_key, resolve_api_key
-from ..tenants import user_key
+from ..tenants import own_pk, user_key
 from ..values.partitions import encode_partition, is_identity
 from .references import digests_of, everybody, find_reference, rules_of
-from .users import TwoUsers, by_key, find_user
+
+
+class TwoUsers(ValueError):
+    """The text is the login name of one user and the primary key of another; the message says what to enter."""
+
+
+def find_user(text: str) -> Any:
+    """Return the user with this primary key or login name; `None` if there is none. Raises TwoUsers.
+
+    "id:42" and "pk:42" are only primary keys, and "name:42" is only a login name.
+    """
+    if "\0" in text:
+        return None
+    prefix, colon, rest = text.partition(":")
+    if colon and prefix in ("id", "pk"):
+        return _of_key(rest)
+    if colon and prefix == "name":
+        return _of_name(rest)
+    named, keyed = _of_name(text), _of_key(text)
+    if named is not None and keyed is not None and named.pk != keyed.pk:
+        words = _(
+            "Two users match: login name %(text)s (id %(pk)s) and id %(text)s. Enter name:%(text)s or id:%(text)s."
+        )
+        raise TwoUsers(words % {"text": text, "pk": named.pk})
+    return keyed if named is None else named
+
+
+def by_key(pk: Any) -> str:
+    """Return a text that names only the user with this primary key."""
+    return f"id:{pk}"
+
+
+def _of_key(text: str) -> Any:
+    try:
+        return get_user_model()._default_manager.filter(pk=own_pk(text)).first()
+    except (ValueError, ValidationError, OverflowError):  # not a valid primary key
+        return None
+
+
+def _of_name(text: str) -> Any:
+    users = get_user_model()
+    try:
+        return users._default_manager.get_by_natural_key(text)
+    except (ObjectDoesNotExist, AttributeError):  # a project's own manager may lack it
+        return None
+
 
 KINDS: Final = ("user", "api_key", "ip", "session", "partition")
 

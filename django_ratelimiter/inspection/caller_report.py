@@ -21,11 +21,9 @@ from ..rules.ruleset import RuleSet
 from ..usage.live.denials import DeniedCaller
 from .acts import as_typed
 from .caller import Caller
-from .counters import Counter, Counters, Unread
+from .counters import CallerRefusal, Counter, Counters, Unread, counters_of, denials_of, refusals_of
 from .grounds import Grounds, grounds_of
 from .performing import LogLine, log_of
-from .reading import counters_of
-from .refusals import CallerRefusal, denials_of, refusals_of
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,36 @@
-"""The counters of a caller: one for each limit of each rule, with what it allows now."""
+"""The counters of a caller, computed from rules and tier as on the request path, and read by one peek.
+
+The caller's last rejections and denials are read in the same call, if the engine has lists of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Annotated, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
+from django.apps import apps
+
+from ..backend import get_engine
+from ..conf import settings
 from ..engine.base import Charge, Verdict
 from ..engine.usage.refusals import CounterRefusals
+from ..exceptions import EngineUnavailable
+from ..identity import digest
+from ..limiter.templates import RuleTemplate
+from ..rules import inline
 from ..rules.formatting import limit_in_words
 from ..rules.records import LimitRecord, RuleRecord
 from ..rules.routes import for_no_view
+from ..rules.ruleset import RuleSet
+from ..rules.tiers import Entitlement
+from ..usage.live import denials
+from ..values.access import KINDS
+from ..values.partitions import may_need_user
+from ..values.references import reference_of
 from .caller import Caller
+from .references import everybody
 
 
 @dataclass(frozen=True)
@@ -95,7 +113,7 @@ class Counter:
     def blocked_until(self) -> Annotated[datetime | None, "null = not blocked, or blocked without an end."]:
         if self.verdict is None or self.verdict.allowed or self.verdict.retry_after is None:
             return None
-        return _moment(self.verdict, self.verdict.retry_after)
+        return moment_of(self.verdict.at_us + round(self.verdict.retry_after * 1_000_000))
 
     @property
     def full_in(self) -> Annotated[float | None, "Seconds until the full quota is back."]:
@@ -181,5 +199,204 @@ class Counters:
         return [each for each in self.own if each.name in wanted]
 
 
-def _moment(verdict: Verdict, seconds: float) -> datetime:
-    return datetime.fromtimestamp(verdict.at_us / 1_000_000, UTC) + timedelta(seconds=seconds)
+#: Number of recent rejections of all callers that are searched.
+MAX_READ: Final = 1_000
+
+#: Maximum number of the caller's rejections, and denials, that are returned.
+MAX_SHOWN: Final = 20
+
+
+class CallerRefusal(NamedTuple):
+    """Requests of a caller that a rule has rejected recently."""
+
+    rule: Annotated[str, "Its name."]
+    at: Annotated[datetime, "The time of the last one."]
+    since: Annotated[datetime, "The time of the first one."]
+    times: int
+    shadow: Annotated[bool, "They would have been rejected if the rule were enforced."]
+    is_estimate: Annotated[bool, "Some may have been missed."]
+    tier: Annotated[str, "The tier of the caller at that time; empty = none."]
+    reference: Annotated[str, "In the responses."]
+
+
+def refusals_of(found: Counters) -> list[CallerRefusal]:
+    """Return the caller's rejections, the latest first; empty if the engine has no list of them."""
+    names = {(each.rule.slug, each.digest): each.rule.name for each in found.own}
+    if found.problem or not names:
+        return []
+    own = [
+        CallerRefusal(
+            names[row.rule, row.partition],
+            moment_of(row.at_us),
+            moment_of(row.since_us),
+            row.times,
+            row.shadow,
+            row.is_estimate,
+            row.tier,
+            reference_of(row.rule, row.partition),
+        )
+        for row in _recent(found.peeked)
+        if (row.rule, row.partition) in names
+    ]
+    return sorted(own, key=lambda each: each.at, reverse=True)[:MAX_SHOWN]
+
+
+def denials_of(caller: Caller, found: Counters) -> list[denials.DeniedCaller]:
+    """Return the caller's denials, the latest first; one for each entry and view. Empty while Redis is out of reach.
+
+    found: the caller's counters. If the denials were not read with them, this is one call of Redis.
+    """
+    if found.problem:
+        return []
+    if caller.kind == "digest":
+        digests = [] if caller.is_everybody or caller.is_nobody else [caller.digest]
+    else:
+        partitions = (caller.partition((kind,)) for kind in KINDS)
+        digests = [digest(each) for each in partitions if each is not None]
+    if not digests:
+        return []
+    try:
+        return denials.denials_by(digests, MAX_SHOWN, found.peeked and found.peeked.denials)
+    except EngineUnavailable:
+        return []
+
+
+def peek_with_refusals(charges: Sequence[Charge]) -> CounterRefusals | None:
+    """Return the verdicts and the rejections of all callers, read at once; `None` if the engine cannot do that.
+
+    Raises EngineUnavailable.
+    """
+    read: Callable[[Sequence[Charge]], CounterRefusals] | None = getattr(get_engine(), "peek_at_caller", None)
+    if read is None:
+        return None
+    denials.send()  # send this process's own counts first
+    return read(charges)
+
+
+def tiers_seen(digest: str, peeked: CounterRefusals | None) -> dict[str, str]:
+    """Return the tier that a caller had at the last rejection by each rule, by rule; "" = none."""
+    return {row.rule: row.tier for row in reversed(_recent(peeked)) if row.partition == digest}
+
+
+def _recent(peeked: CounterRefusals | None) -> list[Any]:
+    """Return the rejections of all callers. peeked: if they were read already; `None` = not yet."""
+    if peeked is not None:
+        return peeked.refusals
+    recent: Any = getattr(get_engine(), "recent_refusals", None)
+    if recent is None:
+        return []
+    try:
+        return list(recent(MAX_READ))
+    except EngineUnavailable:
+        return []
+
+
+def moment_of(at_us: int) -> datetime:
+    """Return a time of the engine, in microseconds since the Unix epoch."""
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC)
+
+
+def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement, *, with_refusals: bool = False) -> Counters:
+    """Return the caller's counters under all rules that are not off, read in one call of the engine for each shard.
+
+    For a digest the tier is not known: the tier of its last recent rejection by the rule is used, if there is one.
+    with_refusals: also read the recent rejections, if the engine can read both at once.
+    """
+    counters: list[Counter] = []
+    before: list[Counter] = []
+    unread: list[Unread] = []
+    unlimited: list[RuleRecord] = []
+    peeked = peek_with_refusals([]) if with_refusals and caller.kind == "digest" else None
+    seen = tiers_seen(caller.digest, peeked) if caller.kind == "digest" else {}
+    for rule in _rules(rules):
+        granted = Entitlement(rules.tiers.get(seen[rule.slug])) if rule.slug in seen else entitlement
+        template, digest = RuleTemplate(rule, granted), caller.digest_for(rule)
+        if digest is not None:
+            counters += _counters(caller, template, digest)
+            before += _before_login(caller, template, digest, rules)
+        if not template.records:
+            unlimited.append(rule)
+        elif digest is None:
+            unread.append(Unread(rule, tuple(caller.missing(rule))))
+    found = Counters(counters, unread, unlimited, before_login=before, peeked=peeked)
+    return read(found, with_refusals=with_refusals and peeked is None)
+
+
+def shared_counters(rules: Iterable[RuleRecord], known: RuleSet) -> Counters:
+    """Return the counters of these rules that all callers share, in one call of the engine for each shard.
+
+    known: the rule set, for its tiers. If several tiers have limits on one counter, the lowest.
+    """
+    found: dict[str, Counter] = {}
+    for rule in rules:
+        for tier in dict.fromkeys((None, *rule.limits)):
+            template = RuleTemplate(rule, Entitlement(known.tiers.get(tier) if tier else None))
+            for record, charge in zip(template.records, template.charges(None, None), strict=True):
+                counter = Counter(rule, tier or "", record, charge.fill(everybody()), everybody())
+                if counter.name not in found or counter.capacity < found[counter.name].capacity:
+                    found[counter.name] = counter
+    return read(Counters([*found.values()]))
+
+
+def _counters(caller: Caller, template: RuleTemplate, digest: str) -> list[Counter]:
+    rule, tier = template.rule, str(template.tier or "")
+    return [
+        Counter(rule, tier, record, charge.fill(digest), digest, None, caller.stands_in(rule), caller.kind == "digest")
+        for record, charge in zip(template.records, template.charges(None, None), strict=True)
+    ]
+
+
+def _before_login(caller: Caller, template: RuleTemplate, digest: str, rules: RuleSet) -> list[Counter]:
+    """Return the counters of anonymous callers, if a rule that needs no user has other limits for this caller."""
+    if caller.user_id is None or caller.api_key is not None or settings.TIER_RESOLVER is not None:
+        return []
+    if not apps.is_installed("rest_framework"):  # no view checks a token itself
+        return []
+    if any(map(may_need_user, template.rule.partition_by)):
+        return []
+    anonymous = RuleTemplate(template.rule, Entitlement(rules.default_tier("anonymous")))
+    return [] if anonymous.records == template.records else _counters(caller, anonymous, digest)
+
+
+def read(found: Counters, *, with_refusals: bool = False) -> Counters:
+    """Return these counters with their current verdicts. with_refusals: as for `counters_of`."""
+    own = {each.name: each for each in found.counters}
+    before = [each for each in found.before_login if each.name not in own]
+    asked = [each for each in (*found.counters, *before) if not each.is_local]
+    charges = [each.charge for each in asked]
+    try:
+        peeked = peek_with_refusals(charges) if with_refusals else None
+        verdicts = peeked.verdicts if peeked else get_engine().peek(charges) if charges else []
+    except EngineUnavailable as error:
+        parts = found.counters, found.before_login
+        unread = [[replace(each, verdict=None) for each in part] for part in parts]  # earlier verdicts are outdated
+        return replace(found, counters=unread[0], before_login=unread[1], problem=str(error))
+    known = {each.name: replace(each, verdict=verdict) for each, verdict in zip(asked, verdicts, strict=True)}
+    return replace(
+        found,
+        peeked=peeked or found.peeked,
+        counters=[known.get(each.name, each) for each in found.counters],
+        before_login=[
+            _measured(each, known.get(each.name)) if each.name in own else known.get(each.name, each)
+            for each in found.before_login
+        ],
+    )
+
+
+def _measured(counter: Counter, same: Counter | None) -> Counter:
+    """Return a counter with this limit, computed from another limit's verdict: one call cannot name a key twice.
+
+    Not for buckets, which hold a level and not a number of units. Its times are the latest possible ones.
+    """
+    if same is None or same.verdict is None or "burst" in counter.charge.limit.traits.options:
+        return counter
+    remaining = max(counter.capacity - (same.capacity - same.verdict.remaining), 0)
+    allowed = remaining >= counter.charge.cost
+    retry_after = 0.0 if allowed else same.verdict.reset_after
+    return replace(counter, verdict=replace(same.verdict, allowed=allowed, remaining=remaining, retry_after=retry_after,
+                                            charge=counter.charge))  # fmt: skip
+
+
+def _rules(rules: RuleSet) -> list[RuleRecord]:
+    """Return all active rules: those of operators, then those in the code of this process."""
+    return [rule for rule in (*rules.rules, *inline.registered()) if rule.mode != "off"]

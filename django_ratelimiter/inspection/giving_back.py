@@ -7,7 +7,7 @@ them expire, which is one window later.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import Annotated, Final, NamedTuple
 
@@ -16,7 +16,7 @@ from ..engine.base import Charge, Verdict
 from ..engine.limits import Algorithm, Limit
 from ..engine.registry import STRICTEST
 from ..exceptions import EngineUnavailable
-from .counters import Counter
+from .counters import Counter, moment_of
 
 #: Maximum number of charge times for which one act refunds units: each takes two calls.
 MAX_STEPS: Final = 100
@@ -48,7 +48,7 @@ class Lease(NamedTuple):
 
     @property
     def began_at(self) -> datetime:
-        return datetime.fromtimestamp(self.began_us / 1_000_000, UTC)
+        return moment_of(self.began_us)
 
 
 def give_back(counter: Counter, units: int) -> int:
@@ -83,7 +83,7 @@ def leases_of(counter: Counter) -> list[Lease]:
         verdict = _peek(charge, remaining + unit)
         if verdict.allowed or verdict.retry_after is None:
             break
-        lease = Lease(_spent_at(verdict), _moment(verdict.at_us + _wait_us(verdict)))
+        lease = Lease(_spent_at(verdict), moment_of(verdict.at_us + _wait_us(verdict)))
         if lease not in found:
             found.append(lease)
         if len(found) == MAX_LEASES:
@@ -137,7 +137,3 @@ def _receipt(charge: Charge, units: int, spent_at_us: int) -> Verdict:
 
 def _as_log(limit: Limit) -> Limit:
     return LeaseLog(limit.quota, limit.window, STRICTEST)
-
-
-def _moment(at_us: int) -> datetime:
-    return datetime.fromtimestamp(at_us / 1_000_000, UTC)

@@ -27,8 +27,8 @@ from ..identity import Identity, meta_name
 from ..middleware import ASKED_BY_GATEWAYS
 from ..rules.routes import all_views
 from ..rules.tiers import is_known_api_key
+from .caller import TwoUsers, find_user
 from .question import Question, QuestionError
-from .users import TwoUsers, find_user
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")

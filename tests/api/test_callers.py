@@ -19,10 +19,10 @@ from django_ratelimiter.backend import get_engine
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
 from django_ratelimiter.inspection import acts
+from django_ratelimiter.inspection.acts import MoveTier, SetAccess
 from django_ratelimiter.inspection.caller import caller_of
 from django_ratelimiter.inspection.caller_report import CallerReport
 from django_ratelimiter.inspection.explanation import Explanation
-from django_ratelimiter.inspection.grants import MoveTier, SetAccess
 from django_ratelimiter.inspection.performing import perform
 from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
 from django_ratelimiter.rules.stored import access_cache

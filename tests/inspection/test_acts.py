@@ -19,10 +19,20 @@ from hypothesis import strategies as st
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.inspection import acts, performing
-from django_ratelimiter.inspection.acts import ActRefused, EndLease, GiveBack, Outcome, ResetCounters, counters_now
+from django_ratelimiter.inspection.acts import (
+    ActRefused,
+    EndAccess,
+    EndLease,
+    GiveBack,
+    GrantMore,
+    MoveTier,
+    Outcome,
+    ResetCounters,
+    SetAccess,
+    counters_now,
+)
 from django_ratelimiter.inspection.caller import Caller, caller_of
 from django_ratelimiter.inspection.giving_back import leases_of
-from django_ratelimiter.inspection.grants import EndAccess, GrantMore, MoveTier, SetAccess
 from django_ratelimiter.inspection.grounds import grounds_of
 from django_ratelimiter.inspection.performing import new_token, perform, read_token
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from django_ratelimiter.inspection.curl import parse_curl
-from django_ratelimiter.inspection.logline import LoggedRefusal, parse_log_line
 from django_ratelimiter.inspection.question import Question, QuestionError
+from django_ratelimiter.inspection.references import LoggedRefusal, parse_log_line
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 JSON = {"Content-Type": "application/json", "Accept": "application/json"}

@@ -16,8 +16,7 @@ from django_ratelimiter.backend import get_engine
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.inspection.caller import Caller, caller_of
-from django_ratelimiter.inspection.counters import Counters
-from django_ratelimiter.inspection.refusals import MAX_SHOWN, denials_of
+from django_ratelimiter.inspection.counters import MAX_SHOWN, Counters, denials_of
 from django_ratelimiter.models import AccessEntry
 from django_ratelimiter.usage.live import denials
 from django_ratelimiter.values.access import AccessRecord

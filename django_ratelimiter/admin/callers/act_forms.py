@@ -10,8 +10,17 @@ from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
-from ...inspection.acts import Act, ActRefused, EndLease, GiveBack, ResetCounters
-from ...inspection.grants import EndAccess, GrantMore, MoveTier, SetAccess
+from ...inspection.acts import (
+    Act,
+    ActRefused,
+    EndAccess,
+    EndLease,
+    GiveBack,
+    GrantMore,
+    MoveTier,
+    ResetCounters,
+    SetAccess,
+)
 
 #: The default end day of grants; Monday is 0.
 FRIDAY = 4

@@ -8,8 +8,7 @@ from typing import Any, Final
 from django.http import HttpRequest, QueryDict
 
 from ...conf import is_secret
-from ...inspection.caller import Caller, UnknownCaller, caller_of, open_parts
-from ...inspection.users import by_key
+from ...inspection.caller import Caller, UnknownCaller, by_key, caller_of, open_parts
 from ...usage.live import names
 from ...values.partitions import encode_partition, partition_names
 from ...values.references import parse_reference

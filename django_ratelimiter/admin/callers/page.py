@@ -19,11 +19,10 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
-from ...inspection.acts import GRANT, UNBLOCK, ActRefused
+from ...inspection.acts import GRANT, UNBLOCK, ActRefused, can_end
 from ...inspection.caller import Caller, UnknownCaller, caller_of
 from ...inspection.caller_report import CallerReport, report_of
 from ...inspection.giving_back import leases_of
-from ...inspection.grants import can_end
 from ...inspection.grounds import Grounds
 from ...inspection.performing import MAX_REASON, new_token, perform, read_token
 from ...rules import inline

@@ -12,10 +12,9 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 
 from ...inspection import history
-from ...inspection.caller import Caller
+from ...inspection.caller import Caller, by_key
 from ...inspection.counters import Counter, Counters
 from ...inspection.giving_back import Lease
-from ...inspection.users import by_key
 from ...models import AccessEntry, Rule, TierAssignment
 from ...rules.formatting import duration, limit_in_words, moment_in_words, units, until_in_words
 from ...usage.live.denials import DeniedCaller

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from ...checks import messages_about
 from ...exceptions import EngineUnavailable
-from ...inspection.reading import shared_counters
+from ...inspection.counters import shared_counters
 from ...models import UsageBucket, UsageEpisode
 from ...rules import cache
 from ...rules.records import RejectedRule, RuleRecord

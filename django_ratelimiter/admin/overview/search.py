@@ -17,9 +17,8 @@ from django.utils.translation import gettext as _
 
 from ...conf import settings
 from ...identity import identify
-from ...inspection.caller import UnknownCaller, caller_of
+from ...inspection.caller import UnknownCaller, by_key, caller_of
 from ...inspection.references import digests_of, find_reference, known_rules, rules_of
-from ...inspection.users import by_key
 from ...models import Rule
 from ...values.bounds import MAX_SEARCH
 from ...values.references import parse_reference

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from ...conf import settings
 from ...identity import Identity, digest, identify
-from ...inspection.users import TwoUsers, find_user
+from ...inspection.caller import TwoUsers, find_user
 from ...rules import cache
 from ...rules.records import RuleRecord
 from ...values.bounds import MAX_TEXT

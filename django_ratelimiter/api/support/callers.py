@@ -17,11 +17,22 @@ from rest_framework.response import Response
 
 from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
-from ...inspection.acts import Act, ActRefused, EndLease, GiveBack, Outcome, ResetCounters, counter_named
+from ...inspection.acts import (
+    Act,
+    ActRefused,
+    EndAccess,
+    EndLease,
+    GiveBack,
+    GrantMore,
+    MoveTier,
+    Outcome,
+    ResetCounters,
+    SetAccess,
+    counter_named,
+)
 from ...inspection.caller import KINDS, Caller, UnknownCaller, caller_of
 from ...inspection.caller_report import CallerReport, report_of
 from ...inspection.giving_back import MAX_LEASES, Lease, leases_of
-from ...inspection.grants import EndAccess, GrantMore, MoveTier, SetAccess
 from ...inspection.performing import MAX_REASON, perform
 from ...inspection.report import encoded
 from ...throttling import RuleThrottle

@@ -9,9 +9,8 @@ from rest_framework.response import Response
 
 from ...inspection.answer import explain
 from ...inspection.curl import with_curl
-from ...inspection.explanation import Explanation
+from ...inspection.explanation import CallerHidden, Explanation
 from ...inspection.question import Question, QuestionError
-from ...inspection.readers import CallerHidden
 from ...inspection.references import question_about
 from ...inspection.report import encoded
 from ...throttling import RuleThrottle
