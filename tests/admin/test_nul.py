@@ -110,9 +110,9 @@ def test_assignments(admin_client: Client, rule: Rule, name: str, text: str) -> 
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_client_that_is_looked_for(admin_client: Client, rule: Rule, text: str) -> None:
+def test_a_caller_that_is_looked_for(admin_client: Client, rule: Rule, text: str) -> None:
     with cache.editing():
         Rule.objects.update(partition_by=["user", "ip", "api_key", "header:X"])
-    typed = {"client-user": text, "client-ip": text, "client-api_key": text, "client-header:X": text}
-    assert admin_client.post(f"{USAGE}client/?rule=export", typed).status_code == 200
-    assert admin_client.post(f"{USAGE}client/?rule={text}", typed).status_code in (200, 404)
+    typed = {"caller-user": text, "client-ip": text, "client-api_key": text, "client-header:X": text}
+    assert admin_client.post(f"{USAGE}caller/?rule=export", typed).status_code == 200
+    assert admin_client.post(f"{USAGE}caller/?rule={text}", typed).status_code in (200, 404)
