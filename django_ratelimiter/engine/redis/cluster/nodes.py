@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from redis import Redis
 from redis.asyncio import RedisCluster as AsyncRedisCluster
@@ -18,7 +18,6 @@ from ....exceptions import EngineUnavailable
 from ...base import Version
 from ..connections.async_transport import AsyncTransport
 from ..connections.clients import Address, ClientFactory
-from ..connections.connection import Pipeline
 from ..connections.faults import explain
 from ..connections.handshake import Handshake
 from ..connections.server import Server
@@ -33,20 +32,21 @@ T = TypeVar("T")
 LOST: Final = f"The nodes of the cluster sent a call on {MAX_REDIRECTIONS} times."
 
 
-class PerNode:
+class PerNode(Generic[T]):
     """An object for each node, made at the first use and dropped with the node.
 
     close: called with each dropped object.
     """
 
     def __init__(
-        self, topology: Topology, make: Callable[[Address], Any], close: Callable[[Any], None] = lambda created: None
+        self, topology: Topology, make: Callable[[Address], T], close: Callable[[T], None] = lambda created: None
     ) -> None:
         self._topology = topology
         self._make, self._close = make, close
-        self._by_address: dict[Address, Any] = {}
+        self._by_address: dict[Address, T] = {}
 
-    def at(self, address: Address) -> Any:
+    def at(self, address: Address) -> T:
+        """Return the object of a node."""
         created = self._by_address.get(address)
         if created is None:
             for gone in set(self._by_address) - self._topology.addresses_in_use:
@@ -55,12 +55,12 @@ class PerNode:
             created = self._by_address.setdefault(address, self._make(address))
         return created
 
-    def get(self, address: Address) -> Any:
-        """Return the object of a node, or `None`."""
+    def get(self, address: Address) -> T | None:
+        """Return the object of a node, if there is one."""
         return self._by_address.get(address)
 
     @property
-    def all(self) -> list[Any]:
+    def all(self) -> list[T]:
         """Return all objects."""
         return list(self._by_address.values())
 
@@ -95,7 +95,7 @@ class ClusterTransport:
 
     def pipeline(self, shard: int, packed: bytes, replies: int) -> Callable[[], list[Any]]:
         """Send several calls at once to the node of a shard, see Transport.pipeline. Redirections are not followed."""
-        return self.transports.at(self.topology.known_address(shard)).pipeline(packed, replies)  # type: ignore[no-any-return]
+        return self.transports.at(self.topology.known_address(shard)).pipeline(packed, replies)
 
     def is_down(self, shard: int) -> bool:
         """Return whether calls to the node of a shard are stopped at present."""
@@ -105,7 +105,7 @@ class ClusterTransport:
 
     def server_of(self, shard: int) -> Server:
         """Return what this process knows about the node of a shard; raises EngineUnavailable if no node is known."""
-        return self.transports.at(self.topology.known_address(shard)).server  # type: ignore[no-any-return]
+        return self.transports.at(self.topology.known_address(shard)).server
 
     def node_of(self, shard: int) -> Address | None:
         """Return an id of the node of a shard; `None` if it is not known, even after waiting at the start."""
@@ -190,30 +190,8 @@ class AsyncClusterTransport:
         raise EngineUnavailable(LOST)
 
     async def publish(self, encoder: CallEncoder, version: int | Version) -> None:
-        """Make a version current, see ClusterTransport.publish."""
-        deadline_at = monotonic() + (2 * REFRESH_TIMEOUT if self._deadline is None else self._deadline)
-        self._topology.refresh_now()
-        if not self._topology.addresses_in_use:
-            await asyncio.to_thread(self._topology.wait_until_known, deadline_at)
-        broadcast = VersionBroadcast(encoder, self._topology, version)
-        await self._broadcast(broadcast)
-        if not broadcast.is_done:
-            await asyncio.to_thread(self._topology.wait_until_known, deadline_at)
-            await self._broadcast(broadcast)
-        broadcast.finish()
-
-    async def _broadcast(self, broadcast: VersionBroadcast) -> None:
-        while due := broadcast.due():
-            answers = await asyncio.gather(*(self._answer(address, pipeline) for address, pipeline in due.items()))
-            for address, answer in zip(due, answers, strict=True):
-                broadcast.feed(address, answer)
-
-    async def _answer(self, address: Address, pipeline: Pipeline) -> list[Any] | EngineUnavailable:
-        try:
-            replies: list[Any] = await self._transports.at(address).pipeline(*pipeline)
-        except EngineUnavailable as error:
-            return error
-        return replies
+        """Make a version current, see ClusterTransport.publish. This is rare, so a thread does it."""
+        await asyncio.to_thread(self.threads.publish, encoder, version)
 
     async def aclose(self) -> None:
         """Close this event loop's idle connections."""

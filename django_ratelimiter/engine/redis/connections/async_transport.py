@@ -17,7 +17,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from ....exceptions import EngineUnavailable
 from .async_pool import AsyncConnectionPool
-from .faults import connection_error, explain, is_outage, raise_if_broken
+from .faults import connection_error, explain, raise_if_broken
 from .pool import CONNECT_TIMEOUT
 from .server import Server
 from .transport import Transport
@@ -90,37 +90,6 @@ class AsyncTransport:
         if type(reply) is not kind:
             raise EngineUnavailable(f"Redis did not decide: {explain(reply)}") from reply
         return reply
-
-    async def pipeline(self, packed: bytes, replies: int) -> list[Any]:
-        """Send several calls at once and return this number of replies, which may be exceptions.
-
-        An outage raises as in `call`, but calls before and after it may have run.
-        """
-        loop = asyncio.get_running_loop()
-        pool = self._pools.get(loop) or await self._pool_for(loop)
-        if pool is None:
-            assert self._threads is not None
-            send, executor = self._threads.pipeline, self.server.executor
-            return await loop.run_in_executor(executor, lambda: send(packed, replies)())
-        loop_deadline = None if self._timeout is None else loop.time() + self._timeout
-        if self.server.breaker.is_open:
-            self._start_probing(pool)
-            raise EngineUnavailable(self.server.breaker.reason())
-        try:
-            connection = pool.try_acquire() or await pool.acquire(loop_deadline)
-            try:
-                received = await connection.call_all(packed, replies, loop_deadline)
-                for reply in received:
-                    if isinstance(reply, Exception) and is_outage(reply):
-                        raise reply
-            except BaseException:
-                pool.discard(connection)
-                raise
-        except (RedisError, OSError) as error:
-            raise self._report_failure(pool, error) from error
-        pool.release(connection)
-        self.server.breaker.succeed()
-        return received
 
     def _report_failure(self, pool: AsyncConnectionPool, error: RedisError | OSError) -> EngineUnavailable:
         """Record the failure and return the exception to raise."""
