@@ -327,10 +327,11 @@ def test_who_has_been_told_of_takes_one_look_from_then_on(monkeypatch: pytest.Mo
     random.seed(7)
     tracker, call = PartitionTracker(lambda: NOW_US), template()
     common, sampled = FilledCharges(call, (COMMON[0],)), FilledCharges(call, (SAMPLED,))
-    for charges in (common, sampled):
-        assert tracker.kind_of(charges, NOW_US) is None
-        tracker.acknowledge(tracker.of(charges, NOW_US), NOW_US, charges)
-    assert (tracker.kind_of(common, NOW_US), tracker.kind_of(sampled, NOW_US)) == ((1, 0, 0), (1, 1, 0))
+    assert tracker.kind_of(common, NOW_US) is None  # the hour has not begun
+    tracker.acknowledge(tracker.of(common, NOW_US), NOW_US)
+    assert (tracker.kind_of(common, NOW_US), tracker.kind_of(sampled, NOW_US)) == ((1, 0, 0), (1, 1, 1))
+    tracker.acknowledge_new(sampled, NOW_US)
+    assert tracker.kind_of(sampled, NOW_US) == (1, 1, 0)
     of_another_kind = FilledCharges(template(), (COMMON[0],))
     assert tracker.kind_of(of_another_kind, NOW_US) == (WEIGHT, 0, 0)
     assert tracker.kind_of(common, NOW_US + HOUR_US) is None
@@ -364,13 +365,10 @@ def test_who_is_sampled_is_told_of_in_each_call(monkeypatch: pytest.MonkeyPatch)
     sampled = FilledCharges(call, (SAMPLED,))
     tracker.of(FilledCharges(call, (COMMON[0],)), NOW_US)
     for _ in range(20):
-        told = tracker.kind_of(sampled, NOW_US)
-        if told is None:
-            notes = tracker.of(sampled, NOW_US)
-            assert [note for note in notes if note.what[0] & partition_notes.IS_SAMPLED]
-            tracker.acknowledge(notes, NOW_US, sampled)
-        else:
-            assert told[1] == 1
+        kind = tracker.kind_of(sampled, NOW_US)
+        assert kind
+        assert kind[1] == 1
+        tracker.acknowledge_new(sampled, NOW_US)
         assert [note for note in tracker.of(sampled, NOW_US) if note.what[0] & partition_notes.IS_SAMPLED]  # a retry
 
 

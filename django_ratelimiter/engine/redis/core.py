@@ -156,7 +156,7 @@ class RedisCore(CallEncoder, ABC):
                         reply, charges, spending=mode is not ScriptMode.PEEK, refused=mode is ScriptMode.REFUSED
                     )
                     if notes:
-                        self._partition_tracker.acknowledge(notes, reply[0], charges)
+                        self._partition_tracker.acknowledge(notes, reply[0])
                     return verdicts
                 times = self.decode_retry(reply, now_us)
             except NOT_A_REPLY as error:

@@ -57,8 +57,8 @@ def keys_of(flags: int, weighs: bool, label: str, minute: int) -> list[str]:
     return names
 
 
-#: The kind of a call's notes: its weight, 0 = it is not weighed; which of its charges are sampled, as bits; and which
-#: have new partitions.
+#: The notes of a call of filled charges: its weight, 0 = it is not weighed; which of its charges are sampled, as bits;
+#: and which have new partitions.
 NoteKind = tuple[int, int, int]
 
 
@@ -70,11 +70,13 @@ class PartitionTracker:
 
     def __init__(self, clock: Callable[[], int] = lambda: time.time_ns() // 1_000, *, at_once: bool = False) -> None:
         self._clock, self._at_once = clock, at_once
-        self._notified: dict[str, str] = {}  # the label by the key of the charge
-        #: Partitions that were sent, or are in `_new`, and which of their charges are sampled, as bits.
+        #: The label of each partition that was sent, by the key of its charge.
+        self._notified: dict[str, str] = {}
+        #: Filled charges without new partitions, and which of them are sampled, as bits.
         self._known: dict[tuple[object, tuple[str, ...]], int] = {}
+        #: Label and partition that the next weighed call sends, by the key of the charge.
+        self._new: dict[str, tuple[str, str]] = {}
         self._is_unconfirmed = False
-        self._new: dict[str, tuple[str, str]] = {}  # to send with the next weighed call
         self._begin(-1)
 
     def forget(self) -> None:
@@ -98,82 +100,71 @@ class PartitionTracker:
         if hour != self._hour:
             self._begin(hour)
         self._left -= 1
-        is_weighed = self._left <= 0
-        if not is_weighed:
+        if self._left > 0:
             notified = self._notified
             for charge in charges:
                 if notified.get(charge[0]) != charge[4]:
-                    break
-            else:  # nothing new; samples are sent each time
-                if type(charges) is FilledCharges:
-                    self._remember(charges, ())
-                return []
-        notes = self._notes_for(charges, self._weight() if is_weighed else 0)
-        # New partitions are remembered only after the engine has answered.
-        if type(charges) is FilledCharges and not [note for note in notes if note.what[0] & IS_NEW]:
-            self._remember(charges, notes)
-        return [*notes, *self._new_partitions()] if is_weighed else notes
+                    return self._notes_for(charges, 0)
+            return []  # nothing new; samples are sent each time
+        return [*self._notes_for(charges, self._weight()), *self._new_partitions()]
 
     def kind_of(self, charges: FilledCharges, now_us: int) -> NoteKind | None:
-        """Return the kind of a call's notes, without creating charges; `None` = it has other notes, see `of`.
+        """Return the notes of a call by their kind, without creating charges; `None` = it has other notes, see `of`.
 
         If it has new partitions, call `acknowledge_new` after the engine's reply.
         """
-        if now_us // HOUR_US != self._hour:
+        is_weighed = self._left <= 1
+        if now_us // HOUR_US != self._hour or (is_weighed and self._new):
             return None
-        sampled, left = self._known.get((charges.template.counters, charges.partitions)), self._left
-        if left <= 1 and self._new:
-            return None
-        if sampled is not None:
-            if left <= 1:
-                return self._weight(), sampled, 0
-            self._left = left - 1
-            return 0, sampled, 0
-        if (unknown := self._unknown(charges)) is None:
-            return None
-        if left <= 1:
-            if not unknown:
-                self._remember(charges, ())
-            return self._weight(), 0, sum(1 << place for place, *_ in unknown)
-        for _, key, label, partition in unknown:
-            self._new[key] = label, partition
-        self._remember(charges, ())
-        self._left = left - 1
-        return 0, 0, 0
+        sampled, new = self._known.get((charges.template.counters, charges.partitions)), 0
+        if sampled is None:
+            sampled, unknown = self._examine(charges)
+            for place, key, label, partition in unknown:
+                if is_weighed or sampled >> place & 1:
+                    new |= 1 << place
+                else:
+                    self._new[key] = label, partition
+            if not new:
+                self._remember(charges, sampled)
+        if is_weighed:
+            return self._weight(), sampled, new
+        self._left -= 1
+        return 0, sampled, new
 
     def acknowledge_new(self, charges: FilledCharges, at_us: int) -> None:
         """Record the reply to a call with new partitions. at_us: the engine's time."""
         if at_us // HOUR_US == self._hour:
-            if len(self._notified) >= MAX_NOTIFIED:
-                self._notified.clear()
-            self._notified |= {key: label for _, key, label, _ in self._unknown(charges) or ()}
-            self._remember(charges, ())
+            sampled, unknown = self._examine(charges)
+            self._note({key: label for place, key, label, _ in unknown if not sampled >> place & 1})
+            self._remember(charges, sampled)
 
-    def _unknown(self, charges: FilledCharges) -> list[tuple[int, str, str, str]] | None:
-        """Return the charges of partitions that were never sent: place, key, label and partition.
+    def _examine(self, charges: FilledCharges) -> tuple[int, list[tuple[int, str, str, str]]]:
+        """Return which charges are sampled, as bits, and those whose partitions were never sent.
 
-        Of charges in a row with one label, the first. `None` = a partition is sampled, so each call must send it.
+        These with place, key, label and partition; of charges in a row with one label, only the first.
         """
-        notified, unknown, previous = self._notified, [], None
+        notified, sampled, unknown, previous = self._notified, 0, [], None
         for place, ((start, end, charge, is_split), partition) in enumerate(
             zip(charges.template.templates, charges.partitions, strict=True)
         ):
-            if is_split and is_sampled(partition):
-                return None
             label = charge[4]
-            if label is not None and label != previous and notified.get(key := f"{start}{partition}{end}") != label:
-                unknown.append((place, key, label, partition))
+            if label is not None:
+                sampled |= (is_split and is_sampled(partition)) << place
+                if label != previous and notified.get(key := f"{start}{partition}{end}") != label:
+                    unknown.append((place, key, label, partition))
             previous = label
-        return unknown
+        return sampled, unknown
 
-    def _remember(self, charges: FilledCharges, notes: Iterable[PartitionNote]) -> None:
-        """Remember that these charges need no more notes. notes: that the call has sent."""
-        numbers = [number for what, *_ in notes if what[0] & IS_SAMPLED for number in what[2:]]
+    def _remember(self, charges: FilledCharges, sampled: int) -> None:
         if len(self._known) >= MAX_NOTIFIED:
             self._known.clear()
-        self._known[charges.template.counters, charges.partitions] = (
-            sum(1 << number - 1 for number in numbers) if numbers else 0
-        )
+        self._known[charges.template.counters, charges.partitions] = sampled
+
+    def _note(self, labels: dict[str, str]) -> None:
+        """Record that these partitions were sent. Sampled ones are not recorded: each call sends them."""
+        if len(self._notified) >= MAX_NOTIFIED:
+            self._notified.clear()
+        self._notified |= labels
 
     def _weight(self) -> int:
         if self._one_by_one > 0:
@@ -219,18 +210,8 @@ class PartitionTracker:
                     keys, partitions = zip(*pairs[place : place + _MAX_NEW], strict=True)
                     yield PartitionNote(bytearray((IS_NEW, 0)), label, "\n".join(partitions), keys)
 
-    def acknowledge(self, notes: Iterable[PartitionNote], at_us: int, charges: Sequence[Charge] = ()) -> None:
-        """Record the engine's reply. at_us: the engine's time; notes belong to its hour, not to ours.
-
-        charges: of the call.
-        """
+    def acknowledge(self, notes: Iterable[PartitionNote], at_us: int) -> None:
+        """Record the engine's reply. at_us: the engine's time; notes belong to its hour, not to ours."""
         self._is_unconfirmed = False
         if at_us // HOUR_US == self._hour:
-            notified = self._notified
-            if len(notified) >= MAX_NOTIFIED:
-                notified.clear()
-            for what, label, _, keys in notes:
-                if what[0] == IS_NEW:  # samples are sent each time
-                    notified.update(dict.fromkeys(keys, label))
-            if type(charges) is FilledCharges:
-                self._remember(charges, notes)
+            self._note({key: label for what, label, _, keys in notes if what[0] == IS_NEW for key in keys})

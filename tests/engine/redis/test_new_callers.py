@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 from typing import Any
@@ -12,8 +11,7 @@ import redis
 import redis.asyncio
 
 from django_ratelimiter.engine import Charge, Limit
-from django_ratelimiter.engine.partition_stats import is_sampled
-from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine, partition_notes
+from django_ratelimiter.engine.redis import RedisEngine, partition_notes
 from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
 from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges, FilledVerdicts
 
@@ -52,42 +50,19 @@ def recorded(engine: RedisEngine) -> tuple[Any, ...]:
     return hours, stats.count(labels), tops, samples
 
 
-@pytest.fixture(params=["threads", "event loop"])
-def seen(request: pytest.FixtureRequest, redis_client: redis.Redis, redis_url: str) -> tuple[RedisEngine, int]:
-    """An engine that has decided all visits, and how many of them were those of new callers."""
-    engine = RedisEngine(redis_client, "new")
+def test_what_is_recorded_is_that_of_their_charges(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[FilledCharges] = []
-    with pytest.MonkeyPatch.context() as patch:
-        usual = PartitionTracker.acknowledge_new
-        patch.setattr(
-            PartitionTracker, "acknowledge_new", lambda self, *about: (told.append(about[0]), usual(self, *about))
-        )
-        if request.param == "threads":
-            verdicts = [engine.check(each) for each in visits()]
-        else:
-            verdicts = asyncio.run(on_loop(redis_url))
+    usual = PartitionTracker.acknowledge_new
+    monkeypatch.setattr(
+        PartitionTracker, "acknowledge_new", lambda self, *about: (told.append(about[0]), usual(self, *about))
+    )
+    engine, one_by_one = RedisEngine(redis_client, "new"), RedisEngine(redis_client, "usual")
+    verdicts = [engine.check(each) for each in visits()]
     assert sum(type(each) is FilledVerdicts for each in verdicts) > 100
-    return engine, len(told)
-
-
-async def on_loop(url: str) -> list[Any]:
-    client = redis.asyncio.Redis.from_url(url)
-    engine = AsyncRedisEngine(client, "new")
-    try:
-        return [await engine.check(each) for each in visits()]
-    finally:
-        await engine.aclose()
-        await client.aclose()
-
-
-def test_what_is_recorded_is_the_same(seen: tuple[RedisEngine, int], redis_client: redis.Redis) -> None:
-    engine, told = seen
-    usual = RedisEngine(redis_client, "usual")
     for each in visits():
-        usual.check(list(each))
-    assert recorded(engine) == recorded(usual)
-    met = {each.partitions[0] for each in visits()}
-    assert told == len([name for name in met if not is_sampled(name)]) - 1  # the first call begins the hour
+        one_by_one.check(list(each))
+    assert recorded(engine) == recorded(one_by_one)
+    assert len(told) == len({each.partitions[0] for each in visits()}) - 1  # the first call begins the hour
 
 
 def test_who_was_not_answered_is_told_of_again() -> None:
@@ -101,34 +76,19 @@ def test_who_was_not_answered_is_told_of_again() -> None:
     assert tracker.of(charges, NOW_US)[0].what[0] == 0
 
 
-@pytest.mark.parametrize("way", ["threads", "event loop"])
 def test_a_call_that_only_asks_for_the_version_tells_nothing(
-    redis_client: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch, way: str
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However busy the process is: requests that no rule matches make such calls."""
     monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", 0)
     monkeypatch.setattr(partition_notes, "randrange", lambda _least, _end: 3)  # each third call is weighed
-    seen = visits()
-    if way == "threads":
-        engine = RedisEngine(redis_client, "empty")
-        for charges in seen:
-            engine.check(charges)
-            assert engine.check((), version=None) == []
-        for _ in range(3):
-            engine.check(seen[0])
-    else:
-
-        async def decide() -> None:
-            async with redis.asyncio.Redis.from_url(redis_url) as client:
-                busy = AsyncRedisEngine(client, "empty")
-                for charges in seen:
-                    await busy.check(charges)
-                    assert await busy.check((), version=None) == []
-                for _ in range(3):
-                    await busy.check(seen[0])
-
-        asyncio.run(decide())
-    stats = RedisEngine(redis_client, "empty").partitions
+    engine, seen = RedisEngine(redis_client, "empty"), visits()
+    for charges in seen:
+        engine.check(charges)
+        assert engine.check((), version=None) == []
+    for _ in range(3):
+        engine.check(seen[0])
+    stats = engine.partitions
     hours = stats.hours()
     met = {partition for charges in seen for partition in charges.partitions if partition != SHARED}
     assert stats.count([("two|", tuple(hour for hour, label in hours if label == "two|"))]) == [len(met)]
