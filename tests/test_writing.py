@@ -38,17 +38,6 @@ def test_a_new_file_has_the_mode_of_any_other(tmp_path: Path) -> None:
     assert (tmp_path / "rules.yaml").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
-def test_a_folder_that_lets_no_file_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def mounted(_beside: Path, target: Path) -> Path:
-        raise OSError(errno.EBUSY, "Device or resource busy", str(target))
-
-    monkeypatch.setattr(Path, "replace", mounted)
-    file = tmp_path / "rules.yaml"
-    file.write_text("old")
-    write_file(str(file), "new")
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("rules.yaml", "new")]
-
-
 def test_a_full_disk_leaves_the_old_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_beside: Path, target: Path) -> Path:
         raise OSError(errno.ENOSPC, "No space left on device", str(target))

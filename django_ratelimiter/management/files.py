@@ -14,20 +14,15 @@ from django.db import DatabaseError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ..forecast.comparison import TooManyCounters
-from ..forecast.console import WrongOption
-from ..forecast.logs.line import WrongFormat
 from ..rules import cache
 from ..rules.files.access import access_rows
 from ..rules.files.adopt import adopt
-from ..rules.files.applying import NotApplied, WouldUndo, apply_file
-from ..rules.files.documents import YamlMissing
-from ..rules.files.faults import WrongFile
+from ..rules.files.applying import WouldUndo, apply_file
 from ..rules.files.planning import FilePlan, plan_file
 from ..rules.files.reading import RulesFile, load
 from ..rules.files.schema import schema
 from ..rules.files.words import data_of, drift_of, lines_of
-from ..rules.files.writing import text_of_database
+from ..rules.files.writing import json_of, text_of_database
 from ..rules.stored import storage
 from ..values.bounds import json_from
 from ..values.terminal import on_terminal
@@ -98,34 +93,24 @@ class FileCommands(BaseCommand):
     def run_export(self) -> None:
         """Write the rules of the database to a file or to the standard output."""
         options = self._options
-        text = json.dumps(schema(), indent=2) + "\n" if options["schema"] else self._exported()
-        if options["to"]:
-            write_file(options["to"], text, is_new=True)
-        else:
-            self.stdout.write(text, ending="")
-
-    def _exported(self) -> str:
-        options = self._options
+        if options["schema"]:
+            self._write(json_of(schema()))
+            return
         access = access_rows(personal=options["personal"]) if options["access"] or options["personal"] else ()
         style = options["format"] or ("json" if (options["to"] or "").endswith(".json") else "yaml")
-        try:
-            return text_of_database(style, access, owned=options["own"])
-        except YamlMissing as error:
-            raise CommandError(str(error)) from error
-        except DatabaseError as error:
-            raise CommandError(_("It cannot be reached now: %s") % error) from error
+        self._write(text_of_database(style, access, owned=options["own"]))
+
+    def _write(self, text: str) -> None:
+        """Write a file to the standard output, or to the requested new file."""
+        if self._options["to"]:
+            write_file(self._options["to"], text, is_new=True)
+        else:
+            self.stdout.write(text, ending="")
 
     def run_adopt(self) -> None:
         """Write rules that replace other limiters; comments name what is left as it is, and what cannot be seen."""
         found, options = adopt(), self._options
-        try:
-            text = found.text(options["format"])
-            if options["to"]:
-                write_file(options["to"], text, is_new=True)
-        except (YamlMissing, OSError) as error:
-            raise CommandError(str(error)) from error
-        if not options["to"]:
-            self.stdout.write(text, ending="")
+        self._write(found.text(options["format"]))
         if options["format"] == "json":  # which has no comments
             self.stderr.write(on_terminal(found.comments()))
         rules = ngettext("%d rule", "%d rules", len(found.rules)) % len(found.rules)
@@ -136,10 +121,7 @@ class FileCommands(BaseCommand):
     def run_check(self) -> None:
         """Report the errors of a file. Uses neither the database nor Redis."""
         file = self._load()
-        try:
-            file.check_names()
-        except WrongFile as error:
-            raise self._wrong(error) from error
+        file.check_names()
         rules = ngettext("%d rule", "%d rules", len(file.rules)) % len(file.rules)
         tiers = ngettext("%d tier", "%d tiers", len(file.tiers)) % len(file.tiers)
         self.stdout.write(
@@ -149,12 +131,7 @@ class FileCommands(BaseCommand):
     def run_plan(self) -> None:
         """Show what a file would change. Exits with CHANGES if there are changes."""
         file, options = self._load(), self._options
-        try:
-            plan = plan_file(file, prune=options["prune"])
-        except WrongFile as error:
-            raise self._wrong(error) from error
-        except DatabaseError as error:
-            raise CommandError(_("It cannot be reached now: %s") % error) from error
+        plan = plan_file(file, prune=options["prune"])
         text = json.dumps(data_of(plan) | {"prune": options["prune"]}, indent=2, ensure_ascii=False)
         if options["out"]:
             write_file(options["out"], f"{text}\n")
@@ -172,13 +149,8 @@ class FileCommands(BaseCommand):
             if most != (None, None):
                 raise CommandError(_("--max-newly-refused needs --traffic."))
             return
-        try:
-            found = forecast(plan, options)
-            text, excess = on_terminal(found.in_lines()), found.excess(*most)
-        except (WrongFormat, WrongOption, TooManyCounters, OSError) as error:
-            raise CommandError(str(error)) from error
-        except DatabaseError as error:
-            raise CommandError(_("It cannot be reached now: %s") % error) from error
+        found = forecast(plan, options)
+        text, excess = on_terminal(found.in_lines()), found.excess(*most)
         (self.stderr if options["json"] else self.stdout).write(text)
         if excess:
             raise CommandError(on_terminal([_("This would newly reject too many:"), *excess]))
@@ -197,16 +169,12 @@ class FileCommands(BaseCommand):
                 expected=expected,
                 overwrite=options["overwrite"] or expected is not None,  # the plan has shown what is undone
             )
-        except WrongFile as error:
-            raise self._wrong(error) from error
         except WouldUndo as error:
             undone = _(
                 "Nothing was changed. The file would undo changes that were made in the database in the meantime:"
             )
             ways = _("Write it into the file, as `export` prints it; or apply with --overwrite, or with a --plan.")
             raise CommandError(on_terminal([undone, *drift_of(error.plan), ways])) from error
-        except NotApplied as error:
-            raise CommandError(str(error)) from error
         except DatabaseError as error:
             raise CommandError(_("Nothing was changed: the database cannot be written now: %s") % error) from error
         self.stdout.write(on_terminal(lines_of(plan)))
@@ -224,28 +192,17 @@ class FileCommands(BaseCommand):
         name = self._options["file"]
         try:
             file = load(name)
-        except WrongFile as error:
-            raise self._wrong(error) from error
-        except YamlMissing as error:
-            raise CommandError(str(error)) from error
         except OSError as error:
             raise CommandError(_("%(file)s cannot be read: %(error)s") % {"file": name, "error": error}) from error
         for fault in file.warnings:
             self.stderr.write(fault.in_words(file.name), self.style.WARNING)
         return file
 
-    def _wrong(self, error: WrongFile) -> CommandError:
-        count = len(error.faults)
-        text = ngettext("%d fault; nothing was changed:", "%d faults; nothing was changed:", count) % count
-        return CommandError(f"{text}\n{error}")  # each error on its own line, for programs
-
     def _agreed(self, file: RulesFile) -> str:
         """Return the state that a stored plan was made from."""
         try:
             kept = json_from(Path(self._options["plan"]).read_text("utf-8"))
             digest, state, prune = kept["digest"], kept["state"], kept["prune"]
-        except OSError as error:
-            raise CommandError(str(error)) from error
         except (ValueError, KeyError, TypeError) as error:
             raise CommandError(_("%(file)s is not a plan.") % {"file": self._options["plan"]}) from error
         if digest != file.digest or prune is not self._options["prune"]:

@@ -10,14 +10,11 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ..forecast.comparison import TooManyCounters
-from ..forecast.console import WrongOption, add_replay, replay
-from ..forecast.logs.line import WrongFormat
+from ..forecast.console import add_replay, replay
 from ..forecast.report.data import csv_of, json_of
 from ..forecast.report.decisions import decision_writer
 from ..forecast.report.html import html_of
 from ..forecast.report.text import lines_of
-from ..forecast.rule_sets import UnknownRules
 from ..forecast.samples import console as advice
 from ..values.terminal import on_terminal
 from .writing import require_writable, whole_file, write_file
@@ -40,13 +37,11 @@ class ForecastCommands(BaseCommand):
     def replay(self) -> None:
         """Replay logs. Nothing is charged, and nothing is saved."""
         with ExitStack() as stack:
-            try:
-                if self._options["html"]:  # test before the replay, which may take an hour
-                    require_writable(self._options["html"])
-                watch = self._decision_writer(stack)
-                report = replay(self._options, self.stderr, watch)
-            except (WrongOption, WrongFormat, UnknownRules, TooManyCounters, OSError) as error:
-                raise CommandError(str(error)) from error
+            if self._options["html"]:  # test before the replay, which may take an hour
+                require_writable(self._options["html"])
+            name = self._options["decisions"]
+            watch = decision_writer(stack.enter_context(whole_file(name)).write) if name else None
+            report = replay(self._options, self.stderr, watch)
         found, check, files = report.found, report.check, report.files
         if files.unreadable:
             text = ngettext("%s line cannot be read:", "%s lines cannot be read; the first:", files.unreadable)
@@ -64,8 +59,3 @@ class ForecastCommands(BaseCommand):
             self.stdout.write(on_terminal(lines_of(found, check)))
         if self._options["html"]:  # last, so that nothing is lost if the disk is full
             write_file(self._options["html"], html_of(found, check))
-
-    def _decision_writer(self, stack: ExitStack) -> Any:
-        """Return a function that writes each decision to the requested file, if there is one."""
-        name = self._options["decisions"]
-        return decision_writer(stack.enter_context(whole_file(name)).write) if name else None

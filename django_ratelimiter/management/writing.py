@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, TextIO
+from typing import TextIO
 
 from django.core.management.base import CommandError
 from django.utils.translation import gettext as _
 
-#: Errors of a folder in which files cannot be replaced, for example if only the file is mounted.
-CANNOT_REPLACE: Final = {errno.EACCES, errno.EBUSY, errno.EPERM, errno.EROFS}
-
 
 def write_file(name: str, text: str, *, is_new: bool = False) -> None:
-    """Write a text into a file. Raises CommandError if it cannot be written. is_new: or if the file exists.
-
-    If the process is killed meanwhile, the file has the old text or the new one, unless its folder does not allow
-    files to be replaced.
-    """
+    """Write a text into a file. Raises CommandError if it cannot be written. is_new: or if the file exists."""
     if is_new and os.path.lexists(name) and not _is_device(name):
         raise CommandError(_("%s exists already. Choose another name, or delete it first.") % name)
     with whole_file(name) as file:
@@ -33,18 +25,18 @@ def write_file(name: str, text: str, *, is_new: bool = False) -> None:
 def whole_file(name: str) -> Iterator[TextIO]:
     """Open a file for writing. Its content only changes at the end of the block, and not if the block fails.
 
-    Raises CommandError if it cannot be written. Devices, and files that cannot be replaced, are written directly.
+    Raises CommandError if it cannot be written. Devices are written directly.
     """
     require_writable(name)  # replacing must not circumvent a missing permission to write
     target = Path(os.path.realpath(name))  # a link stays a link
     beside = None if _is_device(name) else target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        if beside is not None and not _can_be_made(beside):
-            beside = None
         with (beside or Path(name)).open("w", encoding="utf-8", newline="") as file:
             yield file
         if beside is not None:
-            _put_in_place(beside, target)
+            if target.exists():
+                shutil.copymode(target, beside)
+            beside.replace(target)
     except OSError as error:
         raise CommandError(str(error)) from error
     finally:
@@ -72,24 +64,3 @@ def _is_device(name: str) -> bool:
     """Return whether it is neither file nor folder, such as a pipe, or /dev/stdout, wherever that leads."""
     path = Path(name)
     return path.exists() and (name.startswith("/dev/") or not (path.is_file() or path.is_dir()))
-
-
-def _can_be_made(beside: Path) -> bool:
-    try:
-        beside.touch()
-    except OSError as error:
-        if error.errno not in CANNOT_REPLACE:
-            raise
-        return False
-    return True
-
-
-def _put_in_place(beside: Path, target: Path) -> None:
-    try:
-        if target.exists():
-            shutil.copymode(target, beside)
-        beside.replace(target)
-    except OSError as error:
-        if error.errno not in CANNOT_REPLACE:
-            raise
-        shutil.copyfile(beside, target)

@@ -20,12 +20,11 @@ from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
 from ...inspection.acts import counters_now
 from ...inspection.answer import explain
-from ...inspection.caller import KINDS, UnknownCaller, caller_of, parts_of
+from ...inspection.caller import KINDS, caller_of, parts_of
 from ...inspection.caller_report import lines_of as lines_of_caller
 from ...inspection.caller_report import report_of
 from ...inspection.console import add_question, question_from
 from ...inspection.forgetting import forget
-from ...inspection.question import QuestionError
 from ...inspection.references import question_about
 from ...inspection.report import encoded
 from ...inspection.words import lines_of
@@ -36,6 +35,7 @@ from ...usage.collector.lag import lag
 from ...usage.collector.prune import prune
 from ...values.terminal import on_terminal
 from ..connecting import once_connected
+from ..errors import in_words
 from ..files import FileCommands, add_file_commands
 from ..forecast import ForecastCommands
 from ..pipes import quiet_pipes
@@ -99,16 +99,13 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         except ValueError as error:
             raise CommandError(str(error)) from error
         own = getattr(self, f"run_{subcommand}", None)  # Django's own method `check` does something else
-        with quiet_pipes(self.stdout, self.stderr):
+        with in_words(), quiet_pipes(self.stdout, self.stderr):
             (own or getattr(self, subcommand))()
 
     def watch(self) -> None:
         """Send alerts by the log and by signals, once when each condition begins."""
-        try:
-            found = lag()
-            send_alerts(found, self._thresholds)
-        except (EngineUnavailable, DatabaseError) as error:
-            raise CommandError(_("It cannot be reached now: %s") % error) from error
+        found = lag()
+        send_alerts(found, self._thresholds)
         if not found.batches:
             self.stdout.write(_("No usage is waiting to be collected."))
             return
@@ -164,15 +161,10 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
 
     def explain(self) -> None:
         """Explain the decision on a request. Nothing is charged."""
-        try:
-            question, logged = question_from(self._options), None
-            if self._options["reference"]:
-                logged, question = question_about(self._options["reference"], question)
-            explanation = once_connected(partial(explain, question, logged=logged), lambda found: not found.is_degraded)
-        except QuestionError as error:
-            raise CommandError(f"{error.field}: {error}") from error
-        except DatabaseError as error:
-            raise CommandError(_("It cannot be reached now: %s") % error) from error
+        question, logged = question_from(self._options), None
+        if self._options["reference"]:
+            logged, question = question_about(self._options["reference"], question)
+        explanation = once_connected(partial(explain, question, logged=logged), lambda found: not found.is_degraded)
         self._warn_of_memory()
         if self._options["json"]:
             self.stdout.write(json.dumps(encoded(explanation), indent=2, ensure_ascii=False))
@@ -184,13 +176,8 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         [(kind, value)] = [
             (kind, self._options[kind]) for kind in (*KINDS, "digest", "reference") if self._options[kind]
         ]
-        try:
-            who = caller_of(kind, value, self._options["known"])
-            report = once_connected(partial(report_of, who), lambda report: not report.problem)
-        except UnknownCaller as error:
-            raise CommandError(str(error)) from error
-        except DatabaseError as error:
-            raise CommandError(_("It cannot be reached now: %s") % error) from error
+        who = caller_of(kind, value, self._options["known"])
+        report = once_connected(partial(report_of, who), lambda report: not report.problem)
         if report.is_unknown:
             raise _no_such_user()
         as_json = self._options["json"]
@@ -201,19 +188,14 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
     def forget(self) -> None:
         """Remove what is stored about a caller, and say what stays, and until when."""
         text = self._options["caller"]
-        try:
-            [(kind, value), *others] = parts_of(text).items()
-            for name in () if kind in KINDS else (kind, *dict(others)):
-                if not has_identity(name):
-                    text = _("Unknown identity %(name)r. You can define it in RATELIMITER['IDENTITIES'].")
-                    raise CommandError(text % {"name": name})
-            who = caller_of("partition", text) if others or kind not in KINDS else caller_of(kind, value)
-            once_connected(partial(counters_now, who), lambda found: not found.problem)
-            found = forget(who)
-        except UnknownCaller as error:
-            raise CommandError(str(error)) from error
-        except DatabaseError as error:
-            raise CommandError(_("It cannot be reached now: %s") % error) from error
+        [(kind, value), *others] = parts_of(text).items()
+        for name in () if kind in KINDS else (kind, *dict(others)):
+            if not has_identity(name):
+                unknown = _("Unknown identity %(name)r. You can define it in RATELIMITER['IDENTITIES'].")
+                raise CommandError(unknown % {"name": name})
+        who = caller_of("partition", text) if others or kind not in KINDS else caller_of(kind, value)
+        once_connected(partial(counters_now, who), lambda found: not found.problem)
+        found = forget(who)
         if who.is_unknown_user and not found.removed and not found.problem:
             raise _no_such_user()
         removed = found.removed or [_("nothing was stored")]

@@ -1,0 +1,45 @@
+"""Errors of subcommands, as the one text with which a command ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from django.core.management.base import CommandError
+from django.db import DatabaseError
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ..exceptions import EngineUnavailable
+from ..forecast.comparison import TooManyCounters
+from ..forecast.console import WrongOption
+from ..forecast.logs.line import WrongFormat
+from ..forecast.rule_sets import UnknownRules
+from ..inspection.caller import UnknownCaller
+from ..inspection.question import QuestionError
+from ..rules.files.applying import NotApplied
+from ..rules.files.documents import YamlMissing
+from ..rules.files.faults import WrongFile
+
+#: Errors whose text says what is wrong.
+_IN_WORDS: Final = (
+    *(NotApplied, OSError, TooManyCounters, UnknownCaller, UnknownRules, WrongFormat, WrongOption, YamlMissing),
+)
+
+
+@contextmanager
+def in_words() -> Iterator[None]:
+    """Raise CommandError instead of an error that a subcommand does not explain itself."""
+    try:
+        yield
+    except (DatabaseError, EngineUnavailable) as error:
+        raise CommandError(_("It cannot be reached now: %s") % error) from error
+    except QuestionError as error:
+        raise CommandError(f"{error.field}: {error}") from error
+    except WrongFile as error:
+        count = len(error.faults)
+        text = ngettext("%d fault; nothing was changed:", "%d faults; nothing was changed:", count) % count
+        raise CommandError(f"{text}\n{error}") from error  # each error on its own line, for programs
+    except _IN_WORDS as error:
+        raise CommandError(str(error)) from error
