@@ -1,7 +1,4 @@
-"""What RedisEngine and AsyncRedisEngine have in common: how a call is decided, written once for both, in coroutines.
-
-For threads they never suspend: what they await has been done by then.
-"""
+"""The common part of RedisEngine and AsyncRedisEngine, as coroutines, which never suspend in threads."""
 
 from __future__ import annotations
 
@@ -32,34 +29,35 @@ from .protocol import (
 class RedisCore(CallEncoder, ABC):
     """Decides by calls of check.lua, which a subclass sends.
 
-    deadline: seconds that a decision waits for Redis at most; `None` = the client's timeouts hold.
+    deadline: maximum seconds that a decision waits for Redis; `None` = the timeouts of the client apply.
     """
 
     def __init__(self, namespace: str, shards: int, clock: str, deadline: float | None) -> None:
         super().__init__(namespace, shards, clock)
         self._deadline = deadline
-        self._coordinator: ShardCoordinator | None = None  # where there are several shards
+        #: Splits calls if there are several shards.
+        self._coordinator: ShardCoordinator | None = None
 
     @abstractmethod
     async def _send(self, shard: int, call: bytes, deadline_at: float | None = None, kind: type = list) -> Any:
-        """Send one packed call to the server of a shard and return its reply, which is of this kind."""
+        """Send one packed call to the server of a shard, and return its reply. kind: of the reply."""
 
     @abstractmethod
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do this work to its end, whatever becomes of the task that waits for it."""
+        """Await this work. It runs to its end even if the waiting task is cancelled."""
 
     @abstractmethod
     def server_of(self, shard: int) -> Server:
         """Return what this process knows about the server of a shard."""
 
     def reconnect(self) -> None:
-        """Close all connections before their next use: what one of them has stored, another did not find."""
+        """Close all connections before their next use: some lead to another server than others."""
         for shard in range(self.shards):
             with suppress(EngineUnavailable):
                 self.server_of(shard).renew()
 
     def _coordinate(self, is_down: Any) -> None:
-        """Spread calls over shards. is_down: whether the server of a shard is not asked at present."""
+        """Split calls by shard. is_down: returns whether the server of a shard is not called at present."""
         self._coordinator = ShardCoordinator(self, is_down, self._make, self._finish)
 
     def _deadline_from_now(self) -> float | None:
@@ -113,7 +111,7 @@ class RedisCore(CallEncoder, ABC):
         return await self._call(ScriptMode.PEEK, charges, (), None, now_us)
 
     async def _trial(self, charges: Sequence[Charge], now_us: int | None) -> list[Verdict]:
-        if self._coordinator:  # no shard knows whether another one refuses
+        if self._coordinator:  # no shard knows whether another one rejects the call
             return as_charged(await self._peek(charges, now_us))
         return await self._call(ScriptMode.TRIAL, charges, (), None, now_us)
 
@@ -126,8 +124,8 @@ class RedisCore(CallEncoder, ABC):
             mark_refunded(receipts)
 
     async def _publish(self, version: int | Version) -> None:
-        """Put a version in force on the one server."""
-        with suppress(StaleRules):  # a later version is in force already
+        """Make a version current on the only server."""
+        with suppress(StaleRules):  # a later version is current already
             await self._call(ScriptMode.PUBLISH, (), (), version, None)
 
     async def _call(
@@ -141,7 +139,7 @@ class RedisCore(CallEncoder, ABC):
         shard: int = 0,
         deadline_at: float | None = None,
     ) -> list[Verdict]:
-        """One call of check.lua for these charges and receipts, which lie in one shard."""
+        """Send one call of check.lua, again if Redis has another time, and return the verdicts. All in one shard."""
         if now_us is None:
             now_us = self.time_to_send()
         times: Sequence[int] = (self.estimate_time(now_us),)
@@ -165,12 +163,12 @@ class RedisCore(CallEncoder, ABC):
         raise EngineUnavailable(OUT_OF_TIME)
 
     def _no_reply(self, reply: object, shard: int = 0) -> EngineUnavailable:
-        """What to raise for a reply that no script has given."""
+        """Return the exception for a reply that is not from the script, and close the connections of its server."""
         self.server_of(shard).renew()
         return EngineUnavailable(f"A reply that no Redis sends: {reply!r:.100}")
 
     async def _make(self, call: ShardCall, deadline_at: float | None) -> Any:
-        """Make a call to one shard."""
+        """Send the call of one shard. Returns verdicts, or the reply to a packed call."""
         deadline_at = call.deadline_at(deadline_at)
         if call.packed is None:
             return await self._call(*call[1:7], call.shard, deadline_at)  # from mode to counts

@@ -1,4 +1,4 @@
-"""The bytes of calls with holes where keys or their partitions stand: packed once for all callers of a minute."""
+"""Calls with holes for partitions, which are packed once a minute for all callers of a template, and then filled."""
 
 from __future__ import annotations
 
@@ -11,41 +11,40 @@ from ..templates import CallTemplate, FilledCharges
 from .packing import FLAGS, flags_of
 from .partition_notes import IS_NEW, IS_SAMPLED, MAX_CHARGES, NoteKind, PartitionNote
 
-#: Stands for a partition while the rest is packed; as long as digests are, and like none.
+#: The partition that is packed into a hole: as long as a digest, but never equal to one.
 _HOLE: Final = "\x00hole of a partition\x00\x01"
 
-#: So many formats of a template are kept; beyond that all are made again.
+#: Maximum number of cached formats of a template; above that, all are made again.
 MAX_FORMATS: Final = 200
 
-#: Packs a call of these charges, with this version, in this minute, and with these notes.
+#: Packs a check of these charges, with this version, in this minute, and with these notes.
 Encode = Callable[[Sequence[Charge], int | Version | None, int, Sequence[PartitionNote]], bytes]
 
-
-#: Stands for the units that a charge carries while the rest is packed: a number that no process counts up to.
+#: The carried units that are packed into a hole: more than any process counts.
 _CARRIED: Final = 0x5AFE_C0DE_CAFE
 
-#: What calls of one format of a template have in common: the kind of their notes, and whether they carry units.
+#: The key of a format: the kind of its notes, and whether its calls carry units.
 Kind = tuple[NoteKind, bool]
 
 
 class CallFormat(NamedTuple):
-    """A call with holes. minute, version: what it is for. size: of the call. noted: the charges that it tells of.
-
-    flags: of each charge, if it carries units; else empty.
-    """
+    """A call with holes, for one minute and version."""
 
     minute: int
     version: int | Version | None
     text: bytes
+    #: The size of the filled call.
     size: int
+    #: The places of the charges whose partitions are repeated in notes.
     noted: tuple[int, ...]
+    #: The flags of each charge, if calls carry units; else empty.
     flags: tuple[int, ...]
 
 
 class CallFormats:
-    """The formats of the calls that an engine has sent. Each template keeps its own, so that they go when it does.
+    """The formats of an engine. Each template keeps its own, so that they are freed with it.
 
-    encode: packs what was not packed yet.
+    encode: packs a new format.
     """
 
     def __init__(self, encode: Encode) -> None:
@@ -59,9 +58,9 @@ class CallFormats:
         notes: NoteKind,
         carried: tuple[int, ...] = (),
     ) -> bytes | None:
-        """Return the call of a caller; `None` if partitions are of another length than digests.
+        """Return the call of a caller; `None` if partitions do not have the length of digests.
 
-        carried: units, of each charge; empty = none.
+        carried: the units that each charge carries; empty = none.
         """
         template, partitions = charges.template, charges.partitions
         forms: dict[Kind, CallFormat] | None = template.kept.get(self)
@@ -104,7 +103,7 @@ class CallFormats:
 
 
 def _notes_of(charges: Sequence[Charge], weight: int, sampled: int, new: int) -> tuple[list[PartitionNote], list[int]]:
-    """Return the notes of a call, and which charge each is first about."""
+    """Return the notes of a call, and for each the place of its first charge."""
     notes, noted = [], []
     for label, group in groupby(range(min(len(charges), MAX_CHARGES)), lambda place: charges[place].usage):
         places = list(group)

@@ -13,19 +13,19 @@ from ..base import Charge, Verdict, check_units
 from ..limits import EXACT, MAX_UNITS
 from .partition_notes import IS_SAMPLED, PartitionNote, keys_of
 
-#: The flags of a charge that carries nothing, by whether it may reject the call and counts its refusals.
+#: The flags of a charge that carries nothing, by `gating` and `count_refusals`.
 FLAGS: Final = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
 COST_ONE: Final = {key: pack("<dd", 1, flags) for key, flags in FLAGS.items()}
 
-#: What tells the usage keys apart that calls of one time begin; a double holds it exactly.
+#: Bits of the random number that distinguishes usage keys which began at the same time; a double holds it exactly.
 _MARK_BITS: Final = 52
 
-#: The bytes of a call's first doubles, and of those that each charge or receipt has.
+#: Bytes of the first doubles of a call, and of the doubles of each charge or receipt.
 _OPENING, _RECORD = 6 * 8, 9 * 8
 
 
 def bulk_string(text: bytes) -> bytes:
-    """A word of a command as it is sent."""
+    """Return a word of a command as it is sent."""
     return b"$%d\r\n%b\r\n" % (len(text), text)
 
 
@@ -36,56 +36,57 @@ def command(*words: str | bytes) -> bytes:
 
 
 def text_of(name: str | bytes) -> str:
-    """Return a name that a client has read, which may decode replies."""
+    """Return the text of a reply; some clients have decoded it already."""
     return name.decode() if isinstance(name, bytes) else name
 
 
-#: The key of a shard's minutes that are not closed, and of its recent refusals, behind what all its keys begin with.
+#: The key of a shard's open minutes and recent rejections, without its prefix.
 RECENT: Final = "recent"
 
-#: A word without a letter.
+#: An empty word.
 EMPTY: Final = bulk_string(b"")
 
 
 @lru_cache(maxsize=1_000)
 def field_bulk_string(*lines: str) -> bytes:
-    """The word of the field that charges of these labels are counted under, if all of them are allowed."""
+    """Return the packed field that counts a call of these lines, see `usage`, if all its charges are allowed."""
     labels = usage.labels_of(lines)
     return bulk_string(f"{labels}\n{'a' * len(lines)}".encode()) if labels else EMPTY
 
 
 def opening_of(now_us: int, mode: int, charges: int, receipts: int, minute: int | None) -> bytes:
-    """What the last argument begins with; its size is that of all the records that are to follow.
+    """Return the beginning of the last argument, whose size includes the records after it.
 
-    minute: the one that usage is counted in; `None` = nothing is.
+    now_us: the time that the call sends; below 0 = none. minute: in which usage is counted; `None` = none is.
     """
     size, mark = _OPENING + _RECORD * (charges + receipts), 0 if now_us < 0 else getrandbits(_MARK_BITS)
     usage_minute = -1 if minute is None else minute
     return b"$%d\r\n" % size + pack("<dddddd", now_us, charges, receipts, mode, usage_minute, mark)
 
 
+#: `opening_of` a call that sends no time.
 opening_by_redis: Final = lru_cache(maxsize=1_000)(partial(opening_of, -1))
 
 
 def cost_of(charge: Charge) -> bytes:
-    """The end of a charge's record: its cost and flags. ValueError where its units are no whole numbers."""
+    """Return the end of a charge's record: cost and flags. Raises ValueError if its units are not whole numbers."""
     check_units(charge)
     return pack("<d", min(charge.cost, EXACT)) + flags_of(FLAGS[charge.gating, charge.count_refusals], charge.carried)
 
 
 def flags_of(flags: int, carried: int) -> bytes:
-    """The last number of a charge's record. flags: of `FLAGS`. carried: units."""
+    """Return the last number of a charge's record. flags: of `FLAGS`. carried: units."""
     return pack("<d", flags + 4 * min(carried, MAX_UNITS))
 
 
 def receipt_of(verdict: Verdict, units: int) -> bytes:
-    """The record of what a verdict has spent. units: to give back."""
+    """Return the record of a refund. units: to refund."""
     limit, at = verdict.charge.limit, verdict.spent_at_us
     return limit.packed_with(limit.terms_at(at)) + pack("<dd", min(units, EXACT), at)
 
 
 def more_of(notes: Sequence[PartitionNote], counts: usage.UsageCarry | None) -> list[bytes]:
-    """What stands behind the three arguments of every call."""
+    """Return the arguments after the three of every call."""
     words = [b"%d" % len(notes)]
     for what, label, partition, _ in notes:
         words += bytes(what), label.encode(), partition.encode()
@@ -99,10 +100,12 @@ def more_of(notes: Sequence[PartitionNote], counts: usage.UsageCarry | None) -> 
 def keys_of_more(
     prefix: str, minute: int, notes: Sequence[PartitionNote], counts: usage.UsageCarry | None
 ) -> list[bytes]:
-    """The packed names of the keys that stand behind the counters."""
+    """Return the packed keys after the counters."""
     keys: list[bytes] = []
     for (flags, weight, *_), label, _, _ in notes:
-        first = minute if flags & IS_SAMPLED else minute // 60 * 60  # of the hour, and so the same for longer
+        first = (
+            minute if flags & IS_SAMPLED else minute // 60 * 60
+        )  # the first of the hour, so that it is cached for longer
         keys += _keys_of_note(prefix, flags, weight > 0, label, first)
     if counts:
         if counts.id:

@@ -1,4 +1,4 @@
-"""The plan of a call: charges packed into one EVALSHA of check.lua, and its reply read. Speaks to no server."""
+"""Packs charges into one call of check.lua, an EVALSHA, and reads its reply. Sends nothing."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from .packing import (
 from .partition_notes import PartitionNote, PartitionTracker
 from .scripts import CHECK_SHA
 
-#: How often a call is sent, each time with the calendar windows of the time that Redis has named.
+#: Maximum number of times that a call is sent, each time for the minute and the calendar windows of Redis's last reply.
 ATTEMPTS: Final = 4
 OUT_OF_TIME: Final = f"The time of Redis left its minute or calendar windows {ATTEMPTS} times during one call."
 
-#: 2001. A server that says it is earlier has no clock in its scripts; that of one has been 0.
+#: The year 2001. On some servers, scripts have no clock, and their time is 0.
 EARLIEST_US: Final = 10**15
 _NO_CLOCK: Final = "Scripts on this server cannot read the time. Set RATELIMITER['CLOCK'] = \"client\"."
 
 
 class ScriptMode(IntEnum):
-    """What check.lua is to do."""
+    """The mode of check.lua, which describes them."""
 
     CHECK = 0
     PEEK = 1
@@ -52,10 +52,10 @@ class ScriptMode(IntEnum):
     TRIAL = 6
 
 
-#: Whose time calls are decided by.
+#: The clocks that calls may be decided by: that of Redis, and that of this process.
 CLOCKS: Final = ("server", "client")
 
-#: How many beginnings of calls are kept.
+#: Maximum number of cached beginnings of calls; above that, all are made again.
 MAX_CACHED_HEADS: Final = 5_000
 
 #: The modes in which a decision is counted.
@@ -67,10 +67,10 @@ FilledCall = tuple[bytes, bool, FilledCharges]
 
 
 class CallEncoder:
-    """Names keys and packs calls for one namespace. The engines inherit from it and add the sending.
+    """Makes the names of keys and packs calls, for one namespace. The engines inherit from it.
 
-    namespace: what all keys begin with. shards: among how many hash tags the keys are spread; one call speaks to one.
-    clock: "server" = Redis says what time it is; "client" = this process does, and sends it with each call.
+    namespace: the beginning of all keys. shards: the number of hash tags that the keys are spread over; a call has keys
+    of one shard. clock: "server" = the time of Redis; "client" = the time of this process, which each call sends.
     """
 
     def __init__(self, namespace: str, shards: int = 1, clock: str = "server") -> None:
@@ -82,24 +82,29 @@ class CallEncoder:
         if clock not in CLOCKS:
             raise ValueError(f"clock: must be one of {', '.join(CLOCKS)}, not {clock!r}.")
         self.clock = clock
-        self._fills = shards == 1 and clock == "server"
+        #: True if filled charges are packed by their template.
+        self._uses_templates = shards == 1 and clock == "server"
+        #: The beginnings of calls, each with the minute that it is for.
         self._heads: dict[tuple[int, int, int, bool], tuple[int | None, bytes]] = {}
+        #: The latest version, and its word in a call.
         self._version_word: tuple[int | Version | None, bytes] = None, bulk_string(b"")
         self._formats = CallFormats(self._encode_format)
         self._partition_tracker = PartitionTracker(at_once=shards > 1)
-        self._clock_ahead = 0  # what the clock of Redis is ahead of ours, as far as minutes and calendars have shown
+        #: Microseconds that the clock of Redis is ahead of ours, as its last reply with another minute has shown.
+        self._clock_ahead = 0
 
     def shard_of(self, charge: Charge) -> int:
-        """The shard of a charge, by its partition."""
+        """Return the shard of a charge, by its partition."""
         if self.shards == 1:
             return 0
         return crc32((charge.key if charge.partition is None else charge.partition).encode()) % self.shards
 
     def prefix(self, shard: int) -> str:
-        """What the keys of a shard begin with."""
+        """Return the beginning of all keys of a shard."""
         return self._prefixes[shard]
 
     def version_key(self, shard: int) -> str:
+        """Return the name of the key that holds the version in a shard."""
         return f"{self.prefix(shard)}version"
 
     def _name(self, charge: Charge) -> bytes:
@@ -110,11 +115,11 @@ class CallEncoder:
         return self._name(charge).decode()
 
     def time_to_send(self) -> int | None:
-        """This process's time in microseconds, where calls bring it; `None` = the script asks Redis."""
+        """Return the time that a call sends, in microseconds; `None` = the script asks Redis."""
         return now() if self.clock == "client" else None
 
     def estimate_time(self, now_us: int | None) -> int:
-        """The time that a call will find, in microseconds. now_us: what it brings."""
+        """Return an estimate of the time that a call is decided at, in microseconds. now_us: the time that it sends."""
         return now() + self._clock_ahead if now_us is None else now_us
 
     def encode(
@@ -130,10 +135,11 @@ class CallEncoder:
         counts: usage.UsageCarry | None = None,
         notes: Sequence[PartitionNote] = (),
     ) -> bytes:
-        """One call, to the one shard that all of these lie in.
+        """Return one call for charges and receipts of the same shard.
 
-        times: the one that the call will find, then that by the clock of each charge, where Redis has named them.
-        counts: usage that was held in this process. notes: of the partitions that it meets.
+        now_us: the time that the call sends. times: the estimated time of the call; after a reply that names other
+        times, these: of Redis, then by the clock of each charge. counts: usage that this process has counted.
+        notes: of the partitions.
         """
         if now_us is not None:
             check_time(now_us)
@@ -141,7 +147,7 @@ class CallEncoder:
         names: list[bytes] = []
         records: list[bytes] = []
         lines: list[str] = []
-        for charge in charges:  # taken apart at once: looked up one by one, its parts would cost more than the rest
+        for charge in charges:  # unpacking is faster than reading attributes
             key, limit, cost, gating, label, counts_refusals, _, _, _, carried = charge
             names.append(f"{prefix}{key}{limit.tag}".encode())
             records.append(limit.packed if limit.is_fixed else self._packed_limit(charge, times, len(records)))
@@ -168,9 +174,9 @@ class CallEncoder:
         return self._call_of(shard, names, words, minute)
 
     def encode_filled(self, charges: Iterable[Charge], version: int | Version | None) -> FilledCall | None:
-        """Return the call that checks filled charges, and nothing else; `None` = it must be packed by `encode`."""
+        """Return the call that checks filled charges, without creating them; `None` = `encode` must pack it."""
         filled, carried = (charges.filled, charges.carried) if type(charges) is FilledCarry else (charges, ())
-        if type(filled) is not FilledCharges or not self._fills or not filled.template.is_fixed:
+        if type(filled) is not FilledCharges or not self._uses_templates or not filled.template.is_fixed:
             return None
         at_us = time.time_ns() // 1_000 + self._clock_ahead
         kind = self._partition_tracker.kind_of(filled, at_us)
@@ -188,9 +194,10 @@ class CallEncoder:
         return self.encode(ScriptMode.CHECK, charges, (), version, None, (minute * MINUTE_US,), notes=notes)
 
     def encode_undo(self, verdicts: Sequence[Verdict], *, shard: int = 0) -> bytes:
-        """A call that takes back what the check of these verdicts, not empty, has spent, carried and counted.
+        """Return a call that undoes a check: its charges, the units that it carried, and its usage.
 
-        What its refusals have spent stays spent. To be packed before the verdicts are marked as refunded.
+        Counted rejections stay charged. verdicts: of the check, at least one. Pack it before they are marked as
+        refunded.
         """
         receipts = [verdict for verdict in verdicts if verdict.spent or verdict.charge.carried]
         records = [receipt_of(receipt, receipt.spent + receipt.charge.carried) for receipt in receipts]
@@ -210,21 +217,22 @@ class CallEncoder:
         keys: Sequence[bytes] = (),
         more: Sequence[bytes] = (),
     ) -> bytes:
-        """The script's call with these counters, with three arguments that are packed already, and with more.
+        """Return a call with these counters.
 
-        minute: the one that usage is counted in; `None` = nothing is. keys: further ones, which are packed already.
+        words: the three arguments of every call, packed. minute: in which usage is counted; `None` = none is.
+        keys: more keys, packed. more: more arguments.
         """
         number = len(names) + len(keys)
-        place = shard, number, len(more), minute is None
-        head = self._heads.get(place)
+        kind = shard, number, len(more), minute is None
+        head = self._heads.get(kind)
         if head is None or head[0] != minute:
             if len(self._heads) >= MAX_CACHED_HEADS:
                 self._heads.clear()
-            head = self._heads[place] = minute, self._head(shard, number, len(more), minute)
+            head = self._heads[kind] = minute, self._head(shard, number, len(more), minute)
         return b"".join((head[1], *map(bulk_string, names), *keys, *words, *map(bulk_string, more)))
 
     def _head(self, shard: int, number: int, more: int, minute: int | None) -> bytes:
-        """A call up to its counters. number: of the keys from these on. more: arguments behind the three."""
+        """Return a call up to its counters. number: of keys from there on. more: number of additional arguments."""
         prefix, keys = self._prefixes[shard], [self.version_key(shard).encode()]
         if minute is not None:
             keys += f"{prefix}usage:{minute}".encode(), f"{prefix}{RECENT}".encode()
@@ -232,7 +240,7 @@ class CallEncoder:
         return b"*%d\r\n" % (len(start) + number + 3 + more) + b"".join(map(bulk_string, start))
 
     def _word_of_version(self, version: int | Version | None) -> bytes:
-        """The version as a packed word; it is the same in many calls."""
+        """Return the packed version, which is the same in many calls."""
         cached = self._version_word
         if cached[0] is not version:
             text = b"" if version is None else b"%d:%d" % as_version(version).order
@@ -240,14 +248,14 @@ class CallEncoder:
         return cached[1]
 
     def _packed_limit(self, charge: Charge, times: Sequence[int], records: int) -> bytes:
-        """The packed terms of a limit whose terms differ from call to call. records: how many stand before them."""
+        """Return the packed terms of a limit whose terms differ from call to call. records: number of earlier ones."""
         at_us = times[0] if len(times) == 1 else times[1 + records // 2]
         return charge.limit.packed_with(charge.limit.terms_at(at_us, charge.max_delay))
 
     def decode_retry(self, reply: list[int], now_us: int | None) -> Sequence[int]:
-        """What a reply says that begins with a negative number: raises StaleRules, or gives the times."""
+        """Return the times of a reply without a result. Raises StaleRules if the reply is about the version."""
         if reply[0] == -1:
-            if len(reply) == 1:  # it has lost its memory
+            if len(reply) == 1:  # Redis has lost its data
                 self._partition_tracker.forget()
             raise StaleRules(reply[2], reply[1]) if len(reply) == 3 else StaleRules(None)
         if now_us is None:
@@ -258,12 +266,12 @@ class CallEncoder:
 
 
 def decode(reply: Sequence[int], charges: Sequence[Charge], *, spending: bool, refused: bool = False) -> list[Verdict]:
-    """Return the verdicts of a reply of check.lua, in the order of the charges. refused: in ScriptMode.REFUSED."""
+    """Return the verdicts of a reply of check.lua, in the order of the charges. refused: to a call in that mode."""
     states = states_of(reply, len(charges))
     denied = refused or (any(states[2]) and states.binding([charge.gating for charge in charges]) is not None)
     return verdicts_from(charges, states, denied=denied, spending=spending)
 
 
 def now() -> int:
-    """This process's time in microseconds since the Unix epoch."""
+    """Return this process's time in microseconds since the Unix epoch."""
     return time.time_ns() // 1_000

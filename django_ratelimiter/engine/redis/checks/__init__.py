@@ -1,1 +1,1 @@
-"""Whether a server suits the engine: does it run our scripts, and does it keep counters?"""
+"""Checks of a server: does it run our scripts, and does it keep counters?"""

@@ -25,10 +25,7 @@ UNDO_SECONDS: Final = 0.005
 
 
 class ShardCall(NamedTuple):
-    """One call to one shard. packed: the call itself, if it is already packed.
-
-    Fields [1:7], from mode to counts, are the arguments of the engines' `_call`, in its order.
-    """
+    """One call to one shard. Fields [1:7], from mode to counts, are the arguments of the engines' `_call`."""
 
     shard: int
     mode: ScriptMode
@@ -37,6 +34,7 @@ class ShardCall(NamedTuple):
     version: int | Version | None = None
     now_us: int | None = None
     counts: usage.UsageCarry | None = None
+    #: The call itself, if it is packed already.
     packed: bytes | None = None
 
     def deadline_at(self, deadline: float | None) -> float | None:
@@ -53,9 +51,10 @@ Finish = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
 
 
 class ShardPart:
-    """The part of a call in one shard. places: of its charges in the call."""
+    """The part of a call in one shard."""
 
     def __init__(self) -> None:
+        #: The places of its charges in the call.
         self.places: list[int] = []
         self.charges: list[Charge] = []
         self.receipts: list[Verdict] = []
@@ -183,7 +182,7 @@ class ShardCoordinator:
                 continue
             verdicts = found.get(shard, [])
             receipts = [*(verdict for verdict in verdicts if verdict.spent), *part.receipts]
-            counts = _as_refused(verdicts)
+            counts = _as_rejected(verdicts)
             if receipts or counts:
                 with suppress(EngineUnavailable, CancelledError):
                     call = ShardCall(shard, ScriptMode.REFUND, receipts=receipts, counts=counts)
@@ -210,7 +209,7 @@ def _may_have_been_run(error: Exception) -> bool:
     return isinstance(error, EngineUnavailable) and cause is not None and not isinstance(cause, ResponseError)
 
 
-def _as_refused(verdicts: Sequence[Verdict]) -> usage.UsageCarry | None:
+def _as_rejected(verdicts: Sequence[Verdict]) -> usage.UsageCarry | None:
     """Return counts that turn an allowed call into a rejected one, without exceeded soft quotas."""
     counted = usage.field_of(verdicts)
     for verdict in verdicts:

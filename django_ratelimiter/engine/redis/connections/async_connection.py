@@ -26,16 +26,18 @@ class AsyncConnection(asyncio.Protocol):
     """A connection for one call at a time. Times are the event loop's.
 
     redis_connection: redis-py's open connection; it is kept, because it closes what it opened. generation: see Server.
-    is_usable: a call may be sent: the server has not disconnected, and there is no unread data.
     """
 
     def __init__(self, redis_connection: Any, generation: int) -> None:
-        self.is_usable, self.generation = True, generation
+        #: True if a call may be sent: the server has not disconnected, and there is no unread data.
+        self.is_usable = True
+        self.generation = generation
         self._redis_connection = redis_connection
         self._loop = asyncio.get_running_loop()
         self._reader = reader_for(redis_connection)
         self._reply: asyncio.Future[Any] | None = None
-        self._awaited_replies = 0  # replies that are to come
+        #: Number of replies that have not arrived yet.
+        self._awaited_replies = 0
         self._closed = self._loop.create_future()
         self._transport: asyncio.Transport = redis_connection._writer.transport
         self._replaced_protocol = self._transport.get_protocol()

@@ -22,11 +22,7 @@ MAX_CONNECTING: Final = 4
 
 
 class AsyncConnectionPool:
-    """The connections of one event loop: idle ones, calls that wait for one, and tasks that open them.
-
-    close_with_loop: an asynchronous generator; the event loop closes it at its end, and that closes the
-    connections.
-    """
+    """The connections of one event loop: idle ones, calls that wait for one, and tasks that open them."""
 
     def __init__(
         self,
@@ -36,7 +32,9 @@ class AsyncConnectionPool:
         max_connections: int,
         deadline: float | None,
     ) -> None:
-        self.loop, self.close_with_loop = loop, self._close_at_loop_end()
+        self.loop = loop
+        #: An asynchronous generator, which the event loop closes at its end; that closes the connections.
+        self.close_with_loop = self._close_at_loop_end()
         self._client_pool, self._server = client_pool, server
         server.pools.add(self)
         self._max_connections, self._deadline = max_connections, deadline

@@ -35,9 +35,10 @@ _MORE: Final = object()
 
 
 class Pipeline(NamedTuple):
-    """Calls that are sent at once. replies: how many will come."""
+    """Calls that are sent at once."""
 
     packed: bytes
+    #: The number of their replies.
     replies: int
 
 
@@ -141,11 +142,11 @@ class Connection:
             self._sock.settimeout(timeout)
         self._timeout = self._sock.gettimeout()
         self._reader = reader_for(redis_connection)
-        #: Whether a part of a reply is left that was received and not read.
+        #: Returns whether a part of a reply was received and not read.
         self.has_more: Callable[[], bool] = self._reader.has_data
         self._buffer = bytearray(4_096)
         self._send, self._receive = self._sock.sendall, self._sock.recv_into
-        #: Whether data or the end of the connection has arrived; its argument: milliseconds to wait.
+        #: Returns whether data or the end of the connection has arrived. Argument: milliseconds to wait.
         self.has_arrived = _arrival_check(redis_connection)
 
     def is_usable(self) -> bool:

@@ -31,10 +31,7 @@ _RUN: Final = re.compile(rb"^(?:run_id|master_replid):(\w+)", re.MULTILINE)
 
 
 class Handshake:
-    """The commands on new connections to the servers of these shards.
-
-    version_drop: deletes the version of every shard; sent before the script is loaded to a server without it.
-    """
+    """The commands on new connections to the servers of all shards."""
 
     def __init__(self, encoder: CallEncoder) -> None:
         shards = range(encoder.shards)
@@ -45,6 +42,7 @@ class Handshake:
             encoder.encode(ScriptMode.CHECK, [_PROBE], (), None, at, (at or 0,), shard=shard) for shard in shards
         ]
         self._questions = Pipeline(_ABOUT_IT + b"".join(command("GET", run) for run in self._runs), 3 + encoder.shards)
+        #: Deletes the version of every shard, before the script is loaded to a server without it.
         self.version_drop = Pipeline(b"".join(command("DEL", version) for version in self._versions), encoder.shards)
 
     def steps(self) -> Generator[Pipeline, list[Any], bytes | None]:
@@ -52,10 +50,10 @@ class Handshake:
 
         Returns the run of the server; `None` if it does not report it.
         """
-        server, replication, scripts, *held = yield self._questions
+        server, replication, scripts, *stored = yield self._questions
         run, is_lost = _run_of(_checked(server), _checked(replication)), _checked(scripts) == [0]
         sent: list[bytes] = []
-        for version, name, known in zip(self._versions, self._runs, held, strict=True):
+        for version, name, known in zip(self._versions, self._runs, stored, strict=True):
             if is_elsewhere(_checked(known)):
                 continue
             if is_lost or (run and known and known != run):
@@ -85,7 +83,7 @@ def _checked(reply: Any) -> Any:
     return reply
 
 
-def _run_of(*told: Any) -> bytes | None:
+def _run_of(*replies: Any) -> bytes | None:
     """Return the run of a server: its process, and its time as a master. `None` if it does not report them."""
-    found = [name for text in told if isinstance(text, bytes) for name in _RUN.findall(text)]
+    found = [name for text in replies if isinstance(text, bytes) for name in _RUN.findall(text)]
     return b":".join(found) or None

@@ -39,7 +39,9 @@ class ConnectionPool:
         self.idle: deque[Connection] = deque()
         self.server, self.breaker = server, server.breaker
         server.pools.add(self)
+        #: The process that the connections belong to.
         self.pid = os.getpid()
+        #: The number of calls that wait for a connection.
         self.waiters = 0
         self._client_pool, self._deadline = client_pool, deadline
         self._max_connections: float = getattr(client_pool, "max_connections", float("inf"))
@@ -47,7 +49,10 @@ class ConnectionPool:
         self._changed = Condition()
         self._thread: Thread | None = None
         self._closed = False
+        #: The shortest time of a handshake, in seconds.
         self._round_trip = float("inf")
+        #: Numbers of connections that the thread has opened, and could not open; and of calls without a connection that
+        #: counted as failures of the server.
         self._connected = self._failed = self._counted = 0
         self._error: Exception = RedisTimeoutError("not tried yet")
 

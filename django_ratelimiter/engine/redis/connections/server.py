@@ -1,4 +1,4 @@
-"""What this process knows about one server, shared by its threads and all of its event loops."""
+"""The state of one server, shared by the threads and all event loops of this process."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ MAX_THREADS: Final = 64
 
 
 class Server:
-    """Whether to call a server, and which connections still lead to it.
+    """The state of a server: its breaker, and which connections still lead to it.
 
     An address can lead to another server, for example after a failover, while open connections stay with the old one.
     Whoever notices it raises the generation: connections of an earlier generation are closed instead of used.
 
-    pools: of the threads and of each event loop. executor: runs calls of event loops that are not worth a connection of
-    their own, see AsyncTransport.
     probe: a call that only succeeds on a server that can decide, and the type of its reply; `None` = the handshake's.
     """
 
@@ -38,9 +36,12 @@ class Server:
     def _begin(self) -> None:
         self.pid = getpid()
         self.breaker = CircuitBreaker(wake=self._wake)
+        #: The connection pools of the threads and of each event loop.
         self.pools: set[Any] = set()
-        self.executor = ThreadPoolExecutor(MAX_THREADS, "ratelimiter-redis")  # starts threads when they are needed
-        self._run: bytes | None = None  # of the server that new connections lead to
+        #: Runs calls of event loops in threads, see AsyncTransport. It starts threads when they are needed.
+        self.executor = ThreadPoolExecutor(MAX_THREADS, "ratelimiter-redis")
+        #: The run, see `handshake`, of the server that new connections lead to, and all runs so far.
+        self._run: bytes | None = None
         self._runs: set[bytes] = set()
 
     def begin_after_fork(self) -> None:
