@@ -159,8 +159,22 @@ def ratelimit(
 def _within_api_view(cls: Any) -> int:
     """Return how many decorators the function has that `@api_view` made this class for: they have its name, too."""
     handlers = [getattr(cls, method, None) for method in cls.http_method_names]
-    cells = [cell for handler in handlers for cell in getattr(handler, "__closure__", None) or ()]
-    return max((getattr(cell.cell_contents, "ratelimits", 0) for cell in cells), default=0)
+    return max((getattr(each, "ratelimits", 0) for handler in handlers for each in _wrapped_by(handler)), default=0)
+
+
+def _wrapped_by(function: Any) -> Iterator[Any]:
+    """Yield what is in the closure of a function, such as the function that `@api_view` has made a handler of."""
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # the cell is still empty
+            yield cell.cell_contents
+
+
+def limits_of(view: Any) -> list[ViewLimit]:
+    """Return the limits of a view's decorators, the outermost first; with `@api_view`, those of the function."""
+    for each in (view, *_wrapped_by(view)):
+        if callable(each) and (limits := getattr(each, "ratelimit_limits", ())):
+            return list(reversed(limits))
+    return []
 
 
 _sets: Any

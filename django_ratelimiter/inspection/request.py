@@ -38,19 +38,14 @@ _LOCALES: Final = "django.middleware.locale.LocaleMiddleware"
 
 
 class BuiltRequest(WSGIRequest):
-    """A request that was not sent. body_missed: its body was read, but the question has none.
+    """A request that was not sent."""
 
-    gateway: the options of the gateway's view; `None` = it is for this site. gateway_error: why
-    that view decides nothing.
-    """
-
+    #: The options of the gateway's view; `None` = it is for this site.
     gateway: GatewayOptions | None = None
+    #: Why that view decides nothing.
     gateway_error: GatewayError | None = None
-
-    def __init__(self, environ: dict[str, Any], *, has_body: bool) -> None:
-        super().__init__(environ)
-        self._has_body = has_body
-        self.body_missed = False
+    #: Its body was read, but the question has none.
+    body_missed = False
 
     @property
     def body(self) -> bytes:
@@ -72,7 +67,7 @@ class BuiltRequest(WSGIRequest):
         super()._load_post_and_files()
 
     def _note(self) -> None:
-        self.body_missed = self.body_missed or not self._has_body
+        self.body_missed = self.body_missed or not (self.gateway or self.META.get("CONTENT_LENGTH"))
 
 
 @dataclass(slots=True)
@@ -89,28 +84,24 @@ class KnownCaller:
 
 def build_request(question: Question) -> BuiltRequest:
     """Return the request, with its session, and without a user. Raises QuestionError."""
+    from django.test import RequestFactory  # here, because it loads the whole test framework
+
     if question.gateway:
         return _build_forwarded(question)
     host, path, query = _address(question)
     root = get_script_prefix().rstrip("/")
     inside = root and path.startswith(f"{root}/")
-    body = _sent(question.body)
     environ = {
-        "REQUEST_METHOD": question.method.upper() or "GET",
         "SCRIPT_NAME": root if inside else "",
         "PATH_INFO": unquote_to_bytes(_sent(path[len(root) :] if inside else path)).decode("latin-1"),
         "QUERY_STRING": _as_read(query),
         "REMOTE_ADDR": question.ip.strip(),
         "SERVER_NAME": host,
-        "SERVER_PORT": "80",
         "HTTP_HOST": host,
-        "SERVER_PROTOCOL": "HTTP/1.1",
-        "CONTENT_LENGTH": str(len(body)) if body else "",
-        "wsgi.url_scheme": "http",
-        "wsgi.input": BytesIO(body),
         **_fields(question),
     }
-    http = BuiltRequest(environ, has_body=bool(body))
+    made = RequestFactory().generic(question.method.upper() or "GET", "/", _sent(question.body), "", **environ)
+    http = BuiltRequest({**made.environ, **environ})  # Django decodes the path in place
     _add_session(http, question)
     return http
 
@@ -145,10 +136,10 @@ def _build_forwarded(question: Question) -> BuiltRequest:
     meta["HTTP_X_FORWARDED_METHOD"] = method = question.method.upper() or "GET"
     meta["HTTP_X_FORWARDED_URI"] = quote(question.path.strip(), safe=punctuation)
     try:
-        http = BuiltRequest(environ_of(meta, method, captured, options), has_body=True)
+        http = BuiltRequest(environ_of(meta, method, captured, options))
         http.path = http.path_info  # as in the view
     except GatewayError as error:
-        http = BuiltRequest({**meta, "REQUEST_METHOD": method, "wsgi.input": BytesIO()}, has_body=True)
+        http = BuiltRequest({**meta, "REQUEST_METHOD": method, "wsgi.input": BytesIO()})
         http.gateway_error = error
     http.gateway = options
     return http

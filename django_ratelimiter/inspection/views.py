@@ -15,7 +15,7 @@ from typing import Any, Final
 from django.db import connections
 from django.http.response import HttpResponseBase
 
-from ..decorators import ViewLimit
+from ..decorators import limits_of
 from ..headers import add_reference
 from ..rules.routes import class_of
 from .request import BuiltRequest, has_limiter
@@ -85,22 +85,6 @@ def checks_credentials(http: BuiltRequest) -> bool:
 def _is_by_session(authentication: Any) -> bool:
     classes = getattr(authentication, "__mro__", ())  # DRF calls it, so it may be a function
     return any(f"{each.__module__}.{each.__qualname__}" == _BY_SESSION for each in classes)
-
-
-def limits_of(view: Any) -> list[ViewLimit]:
-    """Return the limits of a view's decorators, the outermost first; with `@api_view`, those of the function."""
-    cells = [cell.cell_contents for cell in getattr(view, "__closure__", None) or () if _is_filled(cell)]
-    for each in (view, *cells):
-        if callable(each) and (limits := getattr(each, "ratelimit_limits", ())):
-            return list(reversed(limits))
-    return []
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        return callable(cell.cell_contents)
-    except ValueError:  # the cell is still empty
-        return False
 
 
 def _steps(view: Any, request: Any, made: Any, method: str) -> list[Step]:
