@@ -21,7 +21,7 @@ from ..inspection.answer import explain
 from ..inspection.caller import by_key
 from ..inspection.curl import with_curl
 from ..inspection.explanation import CALLER_FIELDS, CallerHidden, Explanation, RuleExplanation, rights_of
-from ..inspection.question import Question, QuestionError, pairs
+from ..inspection.question import MAX_LENGTHS, Question, QuestionError, pairs
 from ..inspection.references import LoggedRefusal, as_in_force, known_rules, parse_log_line
 from ..inspection.request import gateway_views
 from ..inspection.words import (
@@ -45,6 +45,21 @@ ADDRESS: Final = "django_ratelimiter_explain"
 _IN_URLS: Final = ("method", "path", "view", "scope", "user", "ip", "status", "gateway", "api_key")
 
 
+#: Attributes of fields whose values browsers must not keep.
+_NOT_KEPT: Final = {"autocomplete": "off"}
+
+
+def _short(name: str, label: Any, **options: Any) -> forms.CharField:
+    """Return the field of a short text of a question."""
+    return forms.CharField(label=label, required=False, max_length=MAX_LENGTHS[name], **options)
+
+
+def _long(label: Any, rows: int, *, strip: bool = True, **attributes: Any) -> forms.CharField:
+    """Return a field of several lines."""
+    widget = forms.Textarea({"rows": rows, "spellcheck": "false", **_NOT_KEPT, **attributes})
+    return forms.CharField(label=label, required=False, max_length=MAX_TEXT, widget=widget, strip=strip)
+
+
 class QuestionForm(forms.Form):
     """The form of a question. pasted: a curl command, or a log line.
 
@@ -53,52 +68,23 @@ class QuestionForm(forms.Form):
 
     use_required_attribute = False
 
-    pasted = forms.CharField(
-        label=gettext_lazy("Paste a curl command, a line of the log, or the reference of a rejection"),
-        required=False,
-        max_length=MAX_TEXT,
-        widget=forms.Textarea({"rows": 3, "spellcheck": "false", "autocomplete": "off"}),
-    )
-    method = forms.CharField(label=gettext_lazy("Method"), required=False, initial="GET", max_length=20)
-    path = forms.CharField(label=gettext_lazy("Path or URL"), required=False, max_length=4_000)
-    view = forms.CharField(label=gettext_lazy("or view name"), required=False, max_length=200)
-    scope = forms.CharField(label=gettext_lazy("Scope"), required=False, max_length=100)
-    user = forms.CharField(label=gettext_lazy("User (login name or ID)"), required=False, max_length=200)
-    api_key = forms.CharField(
-        label=capfirst(gettext_lazy("API key")),
-        required=False,
-        max_length=300,
-        widget=forms.PasswordInput({"autocomplete": "off"}),
-    )
-    session = forms.CharField(
-        label=gettext_lazy("Session key"),
-        required=False,
-        max_length=100,
-        widget=forms.PasswordInput({"autocomplete": "off"}),
-    )
+    pasted = _long(gettext_lazy("Paste a curl command, a line of the log, or the reference of a rejection"), 3)
+    method = _short("method", gettext_lazy("Method"), initial="GET")
+    path = _short("path", gettext_lazy("Path or URL"))
+    view = _short("view", gettext_lazy("or view name"))
+    scope = _short("scope", gettext_lazy("Scope"))
+    user = _short("user", gettext_lazy("User (login name or ID)"))
+    api_key = _short("api_key", capfirst(gettext_lazy("API key")), widget=forms.PasswordInput(_NOT_KEPT))
+    session = _short("session", gettext_lazy("Session key"), widget=forms.PasswordInput(_NOT_KEPT))
     ip = forms.GenericIPAddressField(label=capfirst(gettext_lazy("IP address")), required=False)
     status = forms.IntegerField(
         label=gettext_lazy("Status of the view's response"), required=False, min_value=100, max_value=599, initial=200
     )
-    headers = forms.CharField(
-        label=gettext_lazy("Header fields, one “Name: value” per line"),
-        required=False,
-        max_length=MAX_TEXT,
-        widget=forms.Textarea({"rows": 3, "spellcheck": "false", "autocomplete": "off"}),
+    headers = _long(gettext_lazy("Header fields, one “Name: value” per line"), 3)
+    identities = _long(
+        gettext_lazy("Values to count by, one “name=value” per line"), 2, placeholder="field:email=ann@example.org"
     )
-    identities = forms.CharField(
-        label=gettext_lazy("Values to count by, one “name=value” per line"),
-        required=False,
-        max_length=MAX_TEXT,
-        widget=forms.Textarea({"rows": 2, "spellcheck": "false", "placeholder": "field:email=ann@example.org"}),
-    )
-    body = forms.CharField(
-        label=gettext_lazy("Body"),
-        required=False,
-        max_length=MAX_TEXT,
-        widget=forms.Textarea({"rows": 2}),
-        strip=False,
-    )
+    body = _long(gettext_lazy("Body"), 2, strip=False)
     gateway = forms.ChoiceField(label=gettext_lazy("Asked by"), required=False)
     digest = forms.CharField(required=False, max_length=100, widget=forms.HiddenInput)
     logged_rules = forms.CharField(required=False, max_length=4_000, widget=forms.HiddenInput)

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from typing import Any
+from typing import Any, Final
 
 from .curl import with_curl
 from .question import Question, pairs
+from .report import texts_of
+
+#: Options with one text.
+_TEXTS: Final = ("view", "user", "api_key", "ip", "session", "scope", "body", "gateway")
 
 
 def add_question(parser: ArgumentParser) -> None:
     """Add the arguments of a question."""
-    parser.add_argument("method", nargs="?", default="GET", metavar="METHOD", help="Such as GET.")
-    parser.add_argument("path", nargs="?", default="", metavar="PATH", help="A path of this site, or a URL.")
-    for name, text in (
-        ("view", "The name of a view, instead of a path."),
-        ("user", "A login name or a primary key."),
-        ("api-key", "An API key as callers send it, or the hash of a known key."),
-        ("ip", "The IP address that connects to the site."),
-        ("session", "A session key."),
-        ("scope", "A scope that your code asks for."),
-        ("body", "The body of the request."),
-        ("gateway", "The route of a view that gateways ask, such as /gateway/: for a request to another server."),
-    ):
-        parser.add_argument(f"--{name}", default="", help=text)
+    for name, default in (("method", "GET"), ("path", "")):
+        parser.add_argument(name, nargs="?", default=default, metavar=name.upper(), help=texts_of(Question)[name])
+    for name in _TEXTS:
+        parser.add_argument(f"--{name.replace('_', '-')}", default="", help=texts_of(Question)[name])
     parser.add_argument(
         "--header", action="append", default=[], metavar="NAME:VALUE", help="A header field. May be repeated."
     )
@@ -47,9 +42,7 @@ def question_from(options: dict[str, Any]) -> Question:
         path=options["path"],
         headers=pairs(options["header"], ":", "headers"),
         identities=dict(pairs(options["identity"], "=", "identities")),
-        **{
-            name: options[name]
-            for name in ("view", "user", "api_key", "ip", "session", "scope", "body", "status", "gateway")
-        },
+        status=options["status"],
+        **{name: options[name] for name in _TEXTS},
     )
     return with_curl(options["curl"], question)

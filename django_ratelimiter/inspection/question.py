@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, Final
 from urllib.parse import SplitResult, urlsplit
 
 from django.utils.translation import gettext as _
+
+#: Maximum characters of the short texts of a question, by name.
+MAX_LENGTHS: Final = {
+    "method": 20,
+    "path": 4_000,
+    "view": 200,
+    "scope": 100,
+    "user": 200,
+    "api_key": 300,
+    "session": 100,
+    "gateway": 200,
+}
 
 
 class QuestionError(ValueError):
@@ -19,29 +32,25 @@ class QuestionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request, and its caller.
+    """A request, and its caller."""
 
-    path: within the site, with or without a query, or a whole URL. view: its name, instead of a path.
-    scope: one that code names, besides those that the view is known to name. user: a login name or a primary key.
-    api_key: as callers send it, or the hash of a known one. ip: the address that connects to the site. session:
-    its key. identities: values that rules are split by, whatever the request contains, by name. status: of the
-    response, if the request is allowed: some rules depend on it. gateway: the route of a view for gateways,
-    such as "/gateway/"; then the request is for another server, and the response is that of this view.
-    """
-
-    method: str = "GET"
-    path: str = ""
-    view: str = ""
-    scope: str = ""
-    user: str = ""
-    api_key: str = ""
-    ip: str = ""
-    session: str = ""
+    method: Annotated[str, "Such as GET."] = "GET"
+    path: Annotated[str, "A path of this site, with or without a query, or a URL."] = ""
+    view: Annotated[str, "The name of a view, instead of a path."] = ""
+    scope: Annotated[str, "A scope that your code asks for, besides those that the view is known to name."] = ""
+    user: Annotated[str, "A login name or a primary key."] = ""
+    api_key: Annotated[str, "An API key as callers send it, or the hash of a known key."] = ""
+    ip: Annotated[str, "The IP address that connects to the site."] = ""
+    session: Annotated[str, "A session key."] = ""
     headers: tuple[tuple[str, str], ...] = ()
-    body: str = ""
-    identities: Mapping[str, str] = field(default_factory=dict)
-    status: int = 200
-    gateway: str = ""
+    body: Annotated[str, "The body of the request."] = ""
+    identities: Annotated[Mapping[str, str], "Values to count by, whatever the request contains, by name."] = field(
+        default_factory=dict
+    )
+    status: Annotated[int, "The status of the view's response, if the request is allowed."] = 200
+    gateway: Annotated[
+        str, "The route of a view that gateways ask, such as /gateway/: for a request to another server."
+    ] = ""
 
     @property
     def address(self) -> SplitResult:

@@ -46,6 +46,11 @@ def members_of(report: type[Any]) -> dict[str, Any]:
     }
 
 
+def texts_of(report: type[Any]) -> dict[str, str]:
+    """Return the texts of the members of a report that have one."""
+    return {name: hint.__metadata__[0] for name, hint in members_of(report).items() if hasattr(hint, "__metadata__")}
+
+
 def _names(report: Any) -> tuple[str, ...]:
     """Return the names of the members: those in MEMBERS, which may be properties, or all fields."""
     named: tuple[str, ...] | None = getattr(report, "MEMBERS", None) or getattr(report, "_fields", None)
