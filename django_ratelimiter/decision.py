@@ -49,7 +49,7 @@ class Result(NamedTuple):
 
     @property
     def reference(self) -> str | None:
-        """The reference of a rejection by this result, for clients and operators; `None` if nothing was counted."""
+        """The reference of a rejection by this result, for callers and operators; `None` if nothing was counted."""
         digest = self.digest
         return None if digest is None else reference_of(self.rule.slug, digest)
 

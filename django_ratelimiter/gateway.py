@@ -32,15 +32,15 @@ from .middleware import ASKED_BY_GATEWAYS, Exemption
 
 __all__ = ["STATUS_FIELD", "aview", "view"]
 
-#: The response field with the real status of a rejection if `denied_status` replaces it.
+#: The response field with the real status of a rejection if `rejected_status` replaces it.
 STATUS_FIELD: Final = "X-RateLimit-Status"
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
-#: The start of the target if a client sends an absolute URL.
+#: The start of the target if a caller sends an absolute URL.
 _ORIGIN: Final = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
 #: Some servers treat both as the end of a segment, others do not.
 _SLASH: Final = re.compile(r"[/\\]")
-#: Fields about the gateway's own request, not about the client's: it has no body, and another path.
+#: Fields about the gateway's own request, not about the caller's: it has no body, and another path.
 _OF_THE_QUESTION: Final = ("CONTENT_LENGTH", "CONTENT_TYPE", "SCRIPT_URL", "REDIRECT_URL")
 
 Response = TypeVar("Response", bound=HttpResponseBase)
@@ -50,7 +50,7 @@ class GatewayOptions(NamedTuple):
     """The arguments of `view`."""
 
     scope: str | None
-    denied_status: int | None
+    rejected_status: int | None
     user_header: str | None
     fold_paths: bool = False
 
@@ -58,12 +58,12 @@ class GatewayOptions(NamedTuple):
 class GatewayError(Exception):
     """A request of a gateway that cannot be decided. status: 403 for an untrusted peer, 400 if something is missing.
 
-    of_client: the client's request is invalid, not the gateway's fields.
+    of_caller: the caller's request is invalid, not the gateway's fields.
     """
 
-    def __init__(self, status: int, text: str, *, of_client: bool = False) -> None:
+    def __init__(self, status: int, text: str, *, of_caller: bool = False) -> None:
         super().__init__(text)
-        self.status, self.of_client = status, of_client
+        self.status, self.of_caller = status, of_caller
 
 
 class ForwardedRequest(WSGIRequest):
@@ -78,21 +78,21 @@ class ForwardedRequest(WSGIRequest):
 def view(
     *,
     scope: str | None = None,
-    denied_status: int | None = None,
+    rejected_status: int | None = None,
     user_header: str | None = None,
     fold_paths: bool = False,
 ) -> Callable[..., HttpResponseBase]:
     """Return a view for `urls.py` that decides the request which a gateway describes.
 
-    Method and path come from X-Forwarded-Method and X-Forwarded-Uri. If the route captures `path`, they are the method
-    of the gateway's request and the captured path. scope: also apply the rules of this scope. denied_status: the status
-    of each rejection, and of a path that servers read in different ways, for gateways that know only one; the real one
-    is then in the field X-RateLimit-Status. `None` = the real one. user_header: the field with the primary key of the
-    user, which the gateway must set or remove in each request; `None` = no request has a user. fold_paths: rules also
-    match other spellings of a path, for servers that ignore its case, a final slash and `;…`. Raises ValueError for an
-    invalid status or field name.
+    Method and path come from X-Forwarded-Method and X-Forwarded-Uri. If the route captures `path`, they are the
+    method of the gateway's request and the captured path. scope: also apply the rules of this scope.
+    rejected_status: the status of each rejection, and of a path that servers read in different ways, for gateways
+    that know only one; the real one is then in the field X-RateLimit-Status. `None` = the real one. user_header:
+    the field with the primary key of the user, which the gateway must set or remove in each request; `None` = no
+    request has a user. fold_paths: rules also match other spellings of a path, for servers that ignore its case, a
+    final slash and `;…`. Raises ValueError for an invalid status or field name.
     """
-    options = _checked(GatewayOptions(scope, denied_status, user_header, fold_paths))
+    options = _checked(GatewayOptions(scope, rejected_status, user_header, fold_paths))
 
     def decide_for_gateway(request: HttpRequest, path: str | None = None) -> HttpResponseBase:
         try:
@@ -119,12 +119,12 @@ def view(
 def aview(
     *,
     scope: str | None = None,
-    denied_status: int | None = None,
+    rejected_status: int | None = None,
     user_header: str | None = None,
     fold_paths: bool = False,
 ) -> Callable[..., Any]:
     """Return the same view as a coroutine function, for sites under ASGI. It blocks no thread."""
-    options = _checked(GatewayOptions(scope, denied_status, user_header, fold_paths))
+    options = _checked(GatewayOptions(scope, rejected_status, user_header, fold_paths))
 
     async def decide_for_gateway(request: HttpRequest, path: str | None = None) -> HttpResponseBase:
         try:
@@ -150,8 +150,8 @@ def aview(
 
 
 def _checked(options: GatewayOptions) -> GatewayOptions:
-    if options.denied_status is not None and options.denied_status not in range(400, 600):
-        raise ValueError(f"denied_status: must be an error, such as 403, not {options.denied_status!r}.")
+    if options.rejected_status is not None and options.rejected_status not in range(400, 600):
+        raise ValueError(f"rejected_status: must be an error, such as 403, not {options.rejected_status!r}.")
     if options.user_header is not None and not re.fullmatch(r"[A-Za-z0-9-]+", options.user_header):
         raise ValueError(f"user_header: must be the name of a request header, not {options.user_header!r}.")
     return options
@@ -205,7 +205,7 @@ def environ_of(meta: dict[str, Any], method: str, path: str | None, options: Gat
     else:
         query = meta.get("QUERY_STRING", "")
         path = path.encode("utf-8", "surrogateescape").decode("latin-1")
-        if any(map(_may_be_dots, path.split("/"))):  # the client may have sent "..%2f"
+        if any(map(_may_be_dots, path.split("/"))):  # the caller may have sent "..%2f"
             raise _ambiguous()
     if not _TOKEN.fullmatch(method):
         raise _lacking("X-Forwarded-Method")
@@ -215,7 +215,7 @@ def environ_of(meta: dict[str, Any], method: str, path: str | None, options: Gat
         path = "/".join([part.partition(";")[0] for part in path.replace("\\", "/").split("/")])
     elif ";" in path or "\\" in path:
         text = _("The path contains “;” or “\\”, which servers read in different ways.")
-        raise GatewayError(400, text, of_client=True)
+        raise GatewayError(400, text, of_caller=True)
     _check_address(meta)
     return {
         "SERVER_NAME": "localhost",
@@ -253,7 +253,7 @@ def _may_be_dots(segment: str) -> bool:
 
 
 def _ambiguous() -> GatewayError:
-    return GatewayError(400, _("The path has dot segments that servers read in different ways."), of_client=True)
+    return GatewayError(400, _("The path has dot segments that servers read in different ways."), of_caller=True)
 
 
 def _resolved(path: str) -> str:
@@ -275,7 +275,7 @@ def _resolved(path: str) -> str:
 
 
 def _check_address(meta: dict[str, Any]) -> None:
-    """Check that the gateway names the client. Otherwise all clients would share the gateway's address."""
+    """Check that the gateway names the caller. Otherwise all callers would share the gateway's address."""
     field = settings.TRUSTED_PROXIES.field
     if field is None:  # then X-Forwarded-For is read if it is present, even if it is empty
         field = "forwarded" if "HTTP_X_FORWARDED_FOR" not in meta and "HTTP_FORWARDED" in meta else "x-forwarded-for"
@@ -290,7 +290,7 @@ def _lacking(field: str) -> GatewayError:
 def error_response(error: GatewayError, options: GatewayOptions) -> HttpResponse:
     """Return the response to a request of a gateway that cannot be decided."""
     response = HttpResponse(f"{error}\n", status=error.status, content_type="text/plain; charset=utf-8")
-    return _uncached(_with_one_status(response, options) if error.of_client else response)
+    return _uncached(_with_one_status(response, options) if error.of_caller else response)
 
 
 def passing(forwarded: HttpRequest, decision: Decision = NOTHING_TO_DECIDE) -> HttpResponse:
@@ -310,10 +310,10 @@ def rejection(forwarded: HttpRequest, decision: Decision, options: GatewayOption
 
 
 def _with_one_status(response: Response, options: GatewayOptions) -> Response:
-    """Return the response with `denied_status`, if it is set: for gateways that know only one status of rejections."""
-    if options.denied_status is not None:
+    """Return the response with `rejected_status`, if it is set: for gateways that know only one."""
+    if options.rejected_status is not None:
         response.headers[STATUS_FIELD] = str(response.status_code)
-        response.status_code = options.denied_status
+        response.status_code = options.rejected_status
     return response
 
 

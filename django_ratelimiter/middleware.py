@@ -87,7 +87,7 @@ class RateLimitMiddleware:
                 if not decision.is_plain:
                     await refunds.arefund_unearned(request, response)
                 write_fields(request, response, decision)
-        except (Exception, CancelledError):  # cancelled: the client has disconnected
+        except (Exception, CancelledError):  # cancelled: the caller has disconnected
             await leases.arelease_leases(request)
             raise
         finally:
@@ -145,12 +145,12 @@ class RateLimitMiddleware:
 def exemption(request: HttpRequest) -> Exemption:
     """Return why no rule applies to this request: a preflight, a health check, or its path; "" = rules may apply.
 
-    Clients choose method, headers and path, so these alone exempt nothing: no handler of the project runs for the
+    Callers choose method, headers and path, so these alone exempt nothing: no handler of the project runs for the
     preflight, and by default the view has a route of its own below the exempt path.
     """
     if request.method == "OPTIONS" and _is_answered_preflight(request):
         return "preflight"
-    path = request.path_info  # not request.path: some servers let clients choose its prefix
+    path = request.path_info  # not request.path: some servers let callers choose its prefix
     urlconf = getattr(request, "urlconf", None)
     if not path.startswith(_perhaps_exempt(urlconf)):
         return "" if request.resolver_match is not None else _redirect(request)

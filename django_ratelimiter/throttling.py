@@ -138,7 +138,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         return found
 
     def get_ident(self, request: Any) -> str:
-        """Return the client's address: by NUM_PROXIES, else by TRUSTED_PROXIES if it is set, else as DRF does.
+        """Return the caller's address: by NUM_PROXIES, else by TRUSTED_PROXIES if it is set, else as DRF does.
 
         DRF then trusts the whole of X-Forwarded-For.
         """
@@ -254,13 +254,13 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
 
 
 class AnonRateThrottle(SimpleRateThrottle, throttling.AnonRateThrottle):
-    """Limits requests without an authenticated user, by the client's address."""
+    """Limits requests without an authenticated user, by the caller's address."""
 
     scope = "anon"
 
 
 class UserRateThrottle(SimpleRateThrottle, throttling.UserRateThrottle):
-    """Limits requests by user, and those without one by the client's address."""
+    """Limits requests by user, and those without one by the caller's address."""
 
     scope = "user"
 

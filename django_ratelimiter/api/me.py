@@ -65,7 +65,7 @@ class OwnLimit(NamedTuple):
 
 
 class _ProvenIdentity(Identity):
-    """The identity of a request without the values that a client can choose: they do not prove who it is."""
+    """The identity of a request without the values that a caller can choose: they do not prove who it is."""
 
     __slots__ = ()
 

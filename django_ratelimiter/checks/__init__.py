@@ -129,7 +129,7 @@ def check_middleware(**_kwargs: object) -> list[CheckMessage]:
 
 
 def check_proxies(**_kwargs: object) -> list[CheckMessage]:
-    """W005: rules use the client's address, but behind a proxy that is not trusted it is the proxy's address."""
+    """W005: rules use the caller's address, but behind a proxy that is not trusted it is the proxy's address."""
     signs = [name for name in ("SECURE_PROXY_SSL_HEADER", "USE_X_FORWARDED_HOST") if django_setting(name)]
     if not signs or are_invalid("TRUSTED_PROXIES"):
         return []
@@ -142,7 +142,7 @@ def check_proxies(**_kwargs: object) -> list[CheckMessage]:
     return [
         checks.Warning(
             f"{signs[0]} indicates a proxy, but RATELIMITER['TRUSTED_PROXIES'] trusts none: "
-            f"all clients share the proxy's address in rules by IP address: {', '.join(slugs)}.",
+            f"all callers share the proxy's address in rules by IP address: {', '.join(slugs)}.",
             hint='Name the networks of your proxies, such as ["10.0.0.0/8"], "unix" for a Unix socket, '
             f"or give their number. See {SYMPTOMS}",
             id=f"{TAG}.W005",

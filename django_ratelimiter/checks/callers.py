@@ -1,4 +1,4 @@
-"""Checks of identities: that the callables in settings exist, and that clients cannot choose who they are."""
+"""Checks of identities: that the callables in settings exist, and that callers cannot choose who they are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..rules.records import RuleRecord
 from ..values.partitions import IDENTITIES
 from .common import TAG, are_invalid, from_database, import_or_none, rules_in_force
 
-#: Identities that clients can choose freely.
+#: Identities that callers can choose freely.
 _CHOSEN: Final = ("session", "header:", "field:")
 #: Networks with shorter prefixes are too large to contain only a site's proxies.
 _MIN_PREFIX: Final = {4: 8, 6: 16}
@@ -49,7 +49,7 @@ def check_template(**_kwargs: object) -> list[CheckMessage]:
         return [
             checks.Error(
                 f"RATELIMITER: RESPONSE: the template {own} cannot be loaded: {type(error).__name__}: {error}",
-                hint="Rejected clients would get the usual page. Name a template that TEMPLATES can find.",
+                hint="Rejected callers would get the usual page. Name a template that TEMPLATES can find.",
                 id=f"{TAG}.E007",
             )
         ]
@@ -57,7 +57,7 @@ def check_template(**_kwargs: object) -> list[CheckMessage]:
 
 
 def check_client_choices(**_kwargs: object) -> list[CheckMessage]:
-    """W007: a rule counts by a value that clients choose, and no rule by address limits how often they change it."""
+    """W007: a rule counts by a value that callers choose, and no rule by address limits how often they change it."""
     rules = list(rules_in_force())
     trusted = () if are_invalid("TRUSTED_IDENTITIES") else settings.TRUSTED_IDENTITIES
     chosen = [
@@ -71,7 +71,7 @@ def check_client_choices(**_kwargs: object) -> list[CheckMessage]:
             "Clients can choose the value that these rules count by, and get a new counter with each value: "
             f"{', '.join(slugs)}.",
             hint="For each, add a rule that counts the same requests by IP address, with a quota that is high "
-            "enough for honest clients.",
+            "enough for honest callers.",
             id=f"{TAG}.W007",
         )
     ]
@@ -95,7 +95,7 @@ def check_identities(**_kwargs: object) -> list[CheckMessage]:
 
 
 def check_trust(**_kwargs: object) -> list[CheckMessage]:
-    """W009: TRUSTED_PROXIES contains large parts of the internet, so that clients can choose their address."""
+    """W009: TRUSTED_PROXIES contains large parts of the internet, so that callers can choose their address."""
     if are_invalid("TRUSTED_PROXIES"):
         return []
     networks = settings.TRUSTED_PROXIES.networks
@@ -107,7 +107,7 @@ def check_trust(**_kwargs: object) -> list[CheckMessage]:
         return []
     return [
         checks.Warning(
-            f"RATELIMITER['TRUSTED_PROXIES'] trusts {', '.join(wide)}: clients in these networks can claim any "
+            f"RATELIMITER['TRUSTED_PROXIES'] trusts {', '.join(wide)}: callers in these networks can claim any "
             "address.",
             hint="Name only the networks of your own proxies, or give their number.",
             id=f"{TAG}.W009",

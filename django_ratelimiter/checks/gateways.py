@@ -13,7 +13,7 @@ from .common import TAG, are_invalid
 
 
 def check_gateways(**_kwargs: object) -> list[CheckMessage]:
-    """E010: no client can use these views. W022: every client that reaches this server can."""
+    """E010: no caller can use these views. W022: every caller that reaches this server can."""
     if are_invalid("TRUSTED_PROXIES") or not django_setting("ROOT_URLCONF"):
         return []
     trusted = settings.TRUSTED_PROXIES
@@ -26,8 +26,8 @@ def check_gateways(**_kwargs: object) -> list[CheckMessage]:
     if trusted.hops:
         return [
             checks.Warning(
-                f"RATELIMITER['TRUSTED_PROXIES'] is a number, so every client that can reach {shown} is trusted "
-                "there: a client could choose the path, the method and the address of the request to decide.",
+                f"RATELIMITER['TRUSTED_PROXIES'] is a number, so every caller that can reach {shown} is trusted "
+                "there: a caller could choose the path, the method and the address of the request to decide.",
                 hint='Name the networks of your gateways instead, such as ["10.0.0.0/8"], or "unix" for a Unix socket.',
                 id=f"{TAG}.W022",
             )

@@ -44,7 +44,7 @@ def check_views(**_kwargs: object) -> list[CheckMessage]:
 
 
 def check_addresses(**_kwargs: object) -> list[CheckMessage]:
-    """W011: throttles trust the address that a client sends, as DRF does without NUM_PROXIES."""
+    """W011: throttles trust the address that a caller sends, as DRF does without NUM_PROXIES."""
     if are_invalid("TRUSTED_PROXIES") or not django_setting("ROOT_URLCONF"):
         return []
     trusted, framework = settings.TRUSTED_PROXIES, django_setting("REST_FRAMEWORK") or {}
@@ -60,7 +60,7 @@ def check_addresses(**_kwargs: object) -> list[CheckMessage]:
         return []
     return [
         checks.Warning(
-            f"REST_FRAMEWORK['NUM_PROXIES'] is not set, so clients can choose their address with X-Forwarded-For, and "
+            f"REST_FRAMEWORK['NUM_PROXIES'] is not set, so callers can choose their address with X-Forwarded-For, and "
             f"get a new counter with each address: {', '.join(sorted(believing))}.",
             hint="Set it to the number of your proxies, 0 if there are none, or name them in "
             "RATELIMITER['TRUSTED_PROXIES'].",

@@ -148,7 +148,7 @@ class Settings:
     """The settings in `RATELIMITER` as typed attributes, each read once and cached until a setting changes.
 
     An invalid setting is logged as an error, and its default is used. `ImproperlyConfigured` is raised if the
-    default would use other counters or trust other clients: ENGINE, CACHE_ALIAS, NAMESPACE, SHARDS, CLOCK,
+    default would use other counters or trust other callers: ENGINE, CACHE_ALIAS, NAMESPACE, SHARDS, CLOCK,
     HASH_KEY, TRUSTED_PROXIES, and a `RATELIMITER` that is not a dict.
     """
 
@@ -182,13 +182,13 @@ class Settings:
     TIER_RESOLVER: str | None
     #: A project's own identities: dotted paths of callables that take the request, by name.
     IDENTITIES: Mapping[str, str]
-    #: The identities that no client can choose, besides user, ip, api_key and session.
+    #: The identities that no caller can choose, besides user, ip, api_key and session.
     TRUSTED_IDENTITIES: tuple[str, ...]
     #: The identities of the body whose values differ in case, too.
     EXACT_FIELDS: tuple[str, ...]
-    #: The proxies that are trusted to report the client's address; written as networks, "unix", or their number.
+    #: The proxies that are trusted to report the caller's address; written as networks, "unix", or their number.
     TRUSTED_PROXIES: TrustedProxies
-    #: Bits of an address that distinguish clients.
+    #: Bits of an address that distinguish callers.
     IPV4_PREFIX: int
     IPV6_PREFIX: int
     #: The share of each quota that one process allows while Redis is out of reach.

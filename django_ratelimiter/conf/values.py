@@ -19,10 +19,10 @@ HEADER_FAMILIES: Final = ("ratelimit", "x-ratelimit")
 #: The possible values in HEADERS; "expose" lets scripts of other origins read the fields.
 HEADER_SWITCHES: Final = (*HEADER_FAMILIES, "expose")
 
-#: The request headers in which proxies report the client.
+#: The request headers in which proxies report the caller.
 FORWARDED_FIELDS: Final = ("x-forwarded-for", "forwarded")
 _ADDRESS_FIELD: Final = re.compile(r"[a-z0-9-]+-[a-z0-9]*(ip|ipv6|address|for)", re.IGNORECASE)
-#: Maximum number of proxies; a higher number would let clients choose their address.
+#: Maximum number of proxies; a higher number would let callers choose their address.
 MAX_PROXIES: Final = 20
 
 #: Default number of days for which usage is kept, by granularity, and versions of the rule set.
@@ -31,7 +31,7 @@ RETENTION: Final[dict[str, int | None]] = {"minute": 8, "hour": 100, "day": 800,
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity: it is a cache key on the request path
 class TrustedProxies:
-    """The proxies that are trusted to report the client's address.
+    """The proxies that are trusted to report the caller's address.
 
     hops: this many right-most hops are always trusted; 0 = use the other fields.
     networks: proxies with an address in one of these are trusted. unix: a peer on a Unix socket is trusted.
@@ -152,7 +152,7 @@ def _network(value: Any) -> IPv4Network | IPv6Network:
             f'or "for" ({value!r}: {error})'
         ) from None
     if network.prefixlen == 0:
-        raise ValueError(f"{value} trusts everybody, so a client could choose its address; give a number instead")
+        raise ValueError(f"{value} trusts everybody, so a caller could choose its address; give a number instead")
     return network
 
 
@@ -177,10 +177,10 @@ def identity_names(value: Any) -> tuple[str, ...]:
 
 
 def trusted_identities(value: Any) -> tuple[str, ...]:
-    """Return the names of identities whose values clients cannot choose."""
+    """Return the names of identities whose values callers cannot choose."""
     names = identity_names(value)
     if any(name.startswith(("path:", "field:")) for name in names):
-        raise ValueError("a list of request headers and identities of your own; clients choose paths and fields")
+        raise ValueError("a list of request headers and identities of your own; callers choose paths and fields")
     return names
 
 

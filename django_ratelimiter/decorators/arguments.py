@@ -31,7 +31,7 @@ Rate = str | tuple[int, float] | Callable[[str, Any], Any] | None
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 #: The module in which Django's `method_decorator` applies a decorator to a function that is not a view.
 STAND_INS: Final = "django.utils.decorators"
-#: The settings with which django-ratelimit finds a client's address.
+#: The settings with which django-ratelimit finds a caller's address.
 _ADDRESS_SETTINGS: Final = ("RATELIMIT_IP_META_KEY", "RATELIMIT_IPV4_MASK", "RATELIMIT_IPV6_MASK")
 
 
@@ -144,7 +144,7 @@ def _rule_of(arguments: RatelimitArguments, group: str, quota: int, window: floa
 
 
 class _PeersSettings(NamedTuple):
-    """The settings of django-ratelimit. address: how it finds a client's address; all `None` = as we do."""
+    """The settings of django-ratelimit. address: how it finds a caller's address; all `None` = as we do."""
 
     is_on: bool
     failure_policy: str
@@ -255,7 +255,7 @@ def _key_value(key: Key, group: str, request: Any) -> str | None:
 
 
 def _address(request: Any, identity: Identity) -> str | None:
-    """Return the client's address, by the settings of django-ratelimit if one of them is set."""
+    """Return the caller's address, by the settings of django-ratelimit if one of them is set."""
     meta, *masks = _peers_settings().address
     if meta is None and masks == [None, None]:
         return identity.ip

@@ -117,12 +117,12 @@ class Identity:
 
     @property
     def ip(self) -> str | None:
-        """The client's address, or its network of IPV4_PREFIX or IPV6_PREFIX bits."""
+        """The caller's address, or its network of IPV4_PREFIX or IPV6_PREFIX bits."""
         return self.value("ip")
 
     @property
     def address(self) -> str | None:
-        """The client's whole address, for access entries."""
+        """The caller's whole address, for access entries."""
         return client_address(self._request)
 
     @property
@@ -204,7 +204,7 @@ def session_value(session: Any) -> str | None:
     """Return the key of a session that exists in its store and is not empty.
 
     A longer key than Django's stores have is the session's content, as in signed cookies, and changes with it. Then it
-    is a value in the session: the digest of the first key, so that a client that sends the same cookie again has it.
+    is a value in the session: the digest of the first key, so that a caller that sends the same cookie again has it.
     """
     if not session.keys():
         return None

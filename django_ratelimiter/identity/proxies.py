@@ -1,10 +1,10 @@
-"""The client's address behind trusted proxies.
+"""The caller's address behind trusted proxies.
 
-It is found by going from the connected peer towards the client: first REMOTE_ADDR, then
+It is found by going from the connected peer towards the caller: first REMOTE_ADDR, then
 X-Forwarded-For or Forwarded (RFC 7239) from its right end. As long as a hop is trusted (TRUSTED_PROXIES), the hop that
-it reports is examined; the first hop that is not trusted is the client. A hop that is not an address (garbage,
-`unknown`, a made-up name, an empty part) ends the search, and so does the end of the list. Then the client is the
-nearest certain address: the trusted hop that reported it. Anything left of the client is never read, so clients
+it reports is examined; the first hop that is not trusted is the caller. A hop that is not an address (garbage,
+`unknown`, a made-up name, an empty part) ends the search, and so does the end of the list. Then the caller is the
+nearest certain address: the trusted hop that reported it. Anything left of the caller is never read, so callers
 cannot choose an address by sending the header.
 
 Only one header is read: the one that TRUSTED_PROXIES names, such as X-Forwarded-For, Forwarded or CF-Connecting-IP,
@@ -41,19 +41,19 @@ _PAIR = re.compile(r'[ \t]*([A-Za-z0-9_-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s";,\\]*)
 
 
 def client_ip(request: HttpRequest) -> str | None:
-    """Return the client's address, masked to its prefix; `None` if none is known."""
+    """Return the caller's address, masked to its prefix; `None` if none is known."""
     meta = request.META
     if "HTTP_X_FORWARDED_FOR" in meta or "HTTP_FORWARDED" in meta or settings.TRUSTED_PROXIES.own:
-        client = _client(request)
+        caller = _caller(request)
     else:
-        client = meta.get("REMOTE_ADDR") or ""
-    return None if client is None else _prefix_of(client, settings.IPV4_PREFIX, settings.IPV6_PREFIX)
+        caller = meta.get("REMOTE_ADDR") or ""
+    return None if caller is None else _prefix_of(caller, settings.IPV4_PREFIX, settings.IPV6_PREFIX)
 
 
 def client_address(request: HttpRequest) -> str | None:
-    """Return the whole address of the client; `None` if none is known."""
-    client = _client(request)
-    address = None if client is None else _parse(client)
+    """Return the whole address of the caller; `None` if none is known."""
+    caller = _caller(request)
+    address = None if caller is None else _parse(caller)
     return None if address is None else str(address)
 
 
@@ -74,38 +74,38 @@ def is_trusted_peer(request: HttpRequest) -> bool:
 
 
 class Forwarding(NamedTuple):
-    """The address that counts as the client of a request, but names another one.
+    """The address that counts as the caller of a request, but names another one.
 
-    proxy: the address for TRUSTED_PROXIES; "" = a public one, which may be a real client's and is shown to nobody.
-    With " forwarded" at its end if the setting must name that header: else a client could send X-Forwarded-For.
+    proxy: the address for TRUSTED_PROXIES; "" = a public one, which may be a real caller's and is shown to nobody.
+    With " forwarded" at its end if the setting must name that header: else a caller could send X-Forwarded-For.
     """
 
     address: str
-    client: str
+    caller: str
     field: str
     proxy: str
 
 
 def forwarding(request: HttpRequest) -> Forwarding | None:
-    """Return it if the address behind the trusted proxies names a client before it, as proxies do."""
-    meta, trusted, found = request.META, settings.TRUSTED_PROXIES, _client(request)
+    """Return it if the address behind the trusted proxies names a caller before it, as proxies do."""
+    meta, trusted, found = request.META, settings.TRUSTED_PROXIES, _caller(request)
     field = trusted.field or ("x-forwarded-for" if "HTTP_X_FORWARDED_FOR" in meta else "forwarded")
     read = _node if field == "forwarded" else str.strip
     parts = meta.get(f"HTTP_{field.upper().replace('-', '_')}", "").split(",")
     hops = [*map(read, parts), meta.get("REMOTE_ADDR") or ""]
     place = len(hops) - 1 if found is None else max((at for at, hop in enumerate(hops) if hop == found), default=0)
-    client = _parse(hops[place - 1]) if place else None
-    if client is None:
+    caller = _parse(hops[place - 1]) if place else None
+    if caller is None:
         return None
     address = None if found is None else _parse(found)
     proxy = "unix" if address is None else str(address) if address.is_private else ""
-    return Forwarding(found or "", str(client), field.title(), f"{proxy} {field}" if field == "forwarded" else proxy)
+    return Forwarding(found or "", str(caller), field.title(), f"{proxy} {field}" if field == "forwarded" else proxy)
 
 
 def trusting(proxy: str) -> str:
     """Return the setting TRUSTED_PROXIES that trusts this proxy as well, as JSON. proxy: see `Forwarding`.
 
-    A public address is not named, and not counted as one more hop: a client might have sent the request for that.
+    A public address is not named, and not counted as one more hop: a caller might have sent the request for that.
     """
     trusted = settings.TRUSTED_PROXIES
     proxy, _, standard = proxy.partition(" ")
@@ -116,8 +116,8 @@ def trusting(proxy: str) -> str:
     return json.dumps([*named, *field])
 
 
-def _client(request: HttpRequest) -> str | None:
-    """Return the hop that is the client, as text; `None` if no hop has an address."""
+def _caller(request: HttpRequest) -> str | None:
+    """Return the hop that is the caller, as text; `None` if no hop has an address."""
     peer = request.META.get("REMOTE_ADDR") or ""
     trusted = settings.TRUSTED_PROXIES
     if trusted.own:
@@ -152,7 +152,7 @@ def _walk(peer: str, forwarded: str, trusted: TrustedProxies, *, in_pairs: bool 
 def _node(element: str) -> str:
     """Return the `for` of an element of Forwarded; empty if there is none, or several, or the element is malformed.
 
-    A comma in a quoted text splits the element, and neither part can be parsed. The client may have written that text.
+    A comma in a quoted text splits the element, and neither part can be parsed. The caller may have written that text.
     """
     if len(element) > _MAX_ELEMENT:
         return ""

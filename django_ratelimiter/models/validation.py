@@ -170,7 +170,7 @@ def _network_text(network: IPv4Network | IPv6Network) -> str:
 
 
 def _refuse_narrow(network: IPv4Network | IPv6Network) -> None:
-    """Reject a network that is narrower than the prefix of clients: no request could match it."""
+    """Reject a network that is narrower than the prefix of callers: no request could match it."""
     prefix = settings.IPV4_PREFIX if network.version == 4 else settings.IPV6_PREFIX
     if network.prefixlen > prefix:
         raise ValidationError(

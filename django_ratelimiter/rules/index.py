@@ -15,7 +15,7 @@ MAX_REMEMBERED: Final = 2_000
 class RuleIndex:
     """Rules by the condition that fewest requests match, so that a lookup does not grow with the number of other rules.
 
-    Requests of one kind match the same rules, and clients can make up any number of kinds. So kinds that match equal
+    Requests of one kind match the same rules, and callers can make up any number of kinds. So kinds that match equal
     rules share one tuple, whose `id` is the key of later caches.
 
     rules: in the order of decisions; those that are off are left out.
@@ -38,7 +38,7 @@ class RuleIndex:
         """Return the rules that match a request with these facts, in their order."""
         method, path, route, view_name, scope = facts
         whole = path in self._paths
-        named = method if method in self._methods else ""  # clients can make up others
+        named = method if method in self._methods else ""  # callers can make up others
         kind = named, whole, path if whole else path[: self._longest_prefix], route, view_name, scope
         met = self._remembered.get(kind)
         if met is None:

@@ -128,7 +128,7 @@ def entitlement_for(
 def is_known_api_key(api_key: str, address: Callable[[], str | None] = lambda: None) -> bool:
     """Return whether an assignment or access entry has this hash, active or not; other keys are not identities.
 
-    address: returns the client's address.
+    address: returns the caller's address.
     """
     return _keys.get(api_key, address) is not None
 
@@ -136,7 +136,7 @@ def is_known_api_key(api_key: str, address: Callable[[], str | None] = lambda: N
 def resolve_api_key(path: str, raw: str, address: Callable[[], str | None] = lambda: None) -> str | None:
     """Return the result of API_KEY_RESOLVER, at this path, for the key; `None` = unknown. Cached like assignments.
 
-    address: returns the client's address.
+    address: returns the caller's address.
     """
     return _resolved_keys.get((path, raw), address)
 

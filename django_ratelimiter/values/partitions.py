@@ -32,7 +32,7 @@ def is_identity(name: object) -> bool:
 
 
 def is_address(name: str) -> bool:
-    """Return whether the value of this name is the client's address, or a network around it."""
+    """Return whether the value of this name is the caller's address, or a network around it."""
     return name.partition("/")[0] == "ip"
 
 

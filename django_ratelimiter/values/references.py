@@ -1,8 +1,8 @@
 """References of rejections: `RULE#DIGEST`, the rule and the start of the caller's digest in the names of keys.
 
 The response to a rejected request contains it, and so do the log line and the list of recent rejections. It costs
-nothing, because it is a part of known values. A customer may read it aloud: case does not matter, nor do letters that
-look alike. Or the customer sends the whole response: the reference is found in it.
+nothing, because it is a part of known values. A caller may read it aloud: case does not matter, nor do letters that
+look alike. Or the caller sends the whole response: the reference is found in it.
 """
 
 from __future__ import annotations

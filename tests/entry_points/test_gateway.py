@@ -35,7 +35,7 @@ PEER, CLIENT = "10.0.0.1", "203.0.113.1"
 def addresses(make: Any, prefix: str) -> list[Any]:
     return [
         path(f"{prefix}/", make()),
-        path(f"{prefix}/nginx/", make(denied_status=403)),
+        path(f"{prefix}/nginx/", make(rejected_status=403)),
         path(f"{prefix}/scoped/", make(scope="billing")),
         path(f"{prefix}/folding/", make(fold_paths=True)),
         path(f"{prefix}/users/", make(user_header="X-User-Id")),
@@ -469,7 +469,7 @@ def test_middleware_of_the_project_leaves_the_question_alone(ask: Any, make_rule
     assert ask(at="envoy/", by="post").status_code == 429
 
 
-@pytest.mark.parametrize("options", [{"denied_status": 200}, {"denied_status": 1}, {"user_header": "X User"}])
+@pytest.mark.parametrize("options", [{"rejected_status": 200}, {"rejected_status": 1}, {"user_header": "X User"}])
 def test_wrong_options_are_refused_at_once(options: Any) -> None:
     for make in (gateway.view, gateway.aview):
         with pytest.raises(ValueError, match="must be"):

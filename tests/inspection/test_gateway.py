@@ -33,7 +33,7 @@ PEER, CLIENT = "10.0.0.1", "203.0.113.1"
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("gateway/", gateway.view(scope="billing")),
-    path("gateway/nginx/", gateway.view(denied_status=403)),
+    path("gateway/nginx/", gateway.view(rejected_status=403)),
     path("gateway/users/", gateway.view(user_header="X-User-Id")),
     path("gateway/folding/", gateway.view(fold_paths=True)),
     path("gateway/envoy<path:path>", gateway.view()),

@@ -280,7 +280,7 @@ def _add_caller(command: ArgumentParser) -> None:
     who.add_argument("--ip", help="An IP address.")
     who.add_argument("--session", help="A session key.")
     who.add_argument("--partition", help="A kind of value and the value, such as header:X-Org=acme.")
-    who.add_argument("--digest", help="The digest of a client, as shown in reports.")
+    who.add_argument("--digest", help="The digest of a caller, as shown in reports.")
     who.add_argument("--reference", help="The reference of a rejection, such as export#eJL8d1F2.")
     command.add_argument(
         "--known",

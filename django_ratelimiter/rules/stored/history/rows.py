@@ -76,7 +76,7 @@ def _new_limits(
 ) -> list[Any]:
     """Delete the limits that differ, and return those to insert: two may have swapped their windows, which are unique.
 
-    Their order is that of their primary keys, and clients can see it. keys: of the stored limits, in order.
+    Their order is that of their primary keys, and callers can see it. keys: of the stored limits, in order.
     """
     if before == after:
         return []
