@@ -94,7 +94,7 @@ def main() -> None:
     print(
         f"{rules} rules: {found.decided / seconds:,.0f} lines a second, "
         f"{found.decided / spent:,.0f} a second of processor time (times rules: {rules * found.decided / spent:,.0f}); "
-        f"{found.difference.total.before:,} rejected; {found.difference.callers:,} callers; {peak:.0f} MB"
+        f"{found.changes.total.before:,} rejected; {found.changes.callers:,} callers; {peak:.0f} MB"
     )
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db.models import F, Max, Min, Sum
+from django.db.models import F, Min, Sum
 from django.utils.translation import gettext as _
 
 from ..models import UsageBucket
 from ..rules.stored import storage
-from .comparison import Comparison
-from .difference import HOUR_US
+from .outcomes import ReplayOutcome
 
 #: The minimum share at which log and records are considered equal.
 ALIKE = 0.98
@@ -92,21 +92,28 @@ class Agreement:
         return found
 
 
-def agreement(comparison: Comparison) -> Agreement:
-    """Compare the first rule set of a replay, if it is the current one, with the recorded usage."""
-    found = Agreement(versions=1 + _later_versions(comparison.first_us, comparison.last_us))
-    if not comparison.decided:
-        found.why_not = _("The log contains no request that rules can apply to.")
-        return found
-    rows, found.since, found.until = _recorded(comparison)
-    replayed = _replayed(comparison, found.since, found.until)
-    slugs = {rule.slug for rule in comparison.before.rules} - {each.rule for each in comparison.left_out}
+#: See `OutcomeCounts`.
+Counts = Mapping[tuple[str, int, ReplayOutcome, ReplayOutcome], int]
+
+
+def agreement(counts: Counts, slugs: Collection[str], first_us: int, last_us: int) -> Agreement:
+    """Compare the outcomes of the current rules in this time with the recorded usage. slugs: of those replayed."""
+    if not counts:
+        return Agreement(why_not=_("The log contains no request that rules can apply to."))
+    first, last = (datetime.fromtimestamp(us / 1_000_000, UTC) for us in (first_us, last_us))
+    versions: int = storage.snapshots().filter(created_at__gt=first, created_at__lte=last).count()
+    found = Agreement(versions=1 + versions)
+    rows, found.since, found.until = _recorded(*(each.replace(second=0, microsecond=0) for each in (first, last)))
     for rule, tier, matched, rejected in rows:
         if rule in slugs:
-            found.by_rule[rule, tier] = Compared(matched, rejected)
-    for key, (matched, rejected) in replayed.items():
-        one = found.by_rule.setdefault(key, Compared())
-        one.replayed, one.replayed_rejected = matched, rejected
+            found.by_rule[rule, tier] = Compared(matched or 0, rejected or 0)
+    since, until = (each.timestamp() / 3_600 for each in (found.since, found.until))
+    for (_view, hour, before, _after), number in counts.items():
+        if since - 1 < hour < until:
+            for each in before.rules:
+                compared = found.by_rule.setdefault((each.rule, each.tier), Compared())
+                compared.replayed += number
+                compared.replayed_rejected += number * each.rejected
     if not found.total.recorded:
         found.why_not = _(
             "No usage is recorded for the time of this log, so it is not known how much of the traffic the log "
@@ -115,54 +122,23 @@ def agreement(comparison: Comparison) -> Agreement:
     return found
 
 
-def _recorded(comparison: Comparison) -> tuple[list[tuple[str, str, int, int]], datetime, datetime]:
-    """Return the recorded usage by rule and tier, and its time range: minutes if they are kept, else hours."""
-    first, last = (datetime.fromtimestamp(us // 60_000_000 * 60, UTC) for us in _ends(comparison))
+def _recorded(first: datetime, last: datetime) -> tuple[Any, datetime, datetime]:
+    """Return the recorded usage by rule and tier, and its time range: minutes if they are kept, else hours.
+
+    first, last: the minutes of the first and the last request.
+    """
+    hour, end = first.replace(minute=0), last.replace(minute=0) + timedelta(hours=1)
     minutes = UsageBucket.objects.filter(granularity="minute", start__gte=first, start__lte=last)
-    known = minutes.aggregate(first=Min("start"), last=Max("start"))
-    hours = UsageBucket.objects.filter(
-        granularity="hour", start__gte=first - timedelta(minutes=first.minute), start__lte=last
+    hours = UsageBucket.objects.filter(granularity="hour", start__gte=hour, start__lte=last)
+    oldest_minute, oldest_hour = (rows.aggregate(first=Min("start"))["first"] for rows in (minutes, hours))
+    has_minutes = oldest_minute and (oldest_hour is None or oldest_minute - oldest_hour < timedelta(hours=1))
+    rows = minutes if has_minutes else hours
+    sums = rows.order_by().values_list("rule_slug", "tier_slug")
+    sums = sums.annotate(
+        matched=Sum(F("allowed") + F("rejected") + F("shadow_rejected")),
+        rejections=Sum(F("rejected") + F("shadow_rejected")),
     )
-    oldest_hour = hours.aggregate(first=Min("start"))["first"]
-    if known["first"] is not None and (oldest_hour is None or known["first"] - oldest_hour < timedelta(hours=1)):
-        rows: Any = minutes
-        since, until = first, last + timedelta(minutes=1)
-    else:
-        rows = hours
-        since = first - timedelta(minutes=first.minute)
-        until = last - timedelta(minutes=last.minute) + timedelta(hours=1)
-    sums = (
-        rows.order_by()
-        .values_list("rule_slug", "tier_slug")
-        .annotate(
-            matched=Sum(F("allowed") + F("rejected") + F("shadow_rejected")),
-            rejected=Sum(F("rejected") + F("shadow_rejected")),
-        )
-    )
-    return [(rule, tier, matched or 0, rejected or 0) for rule, tier, matched, rejected in sums], since, until
-
-
-def _ends(comparison: Comparison) -> tuple[int, int]:
-    return comparison.first_us, comparison.last_us
-
-
-def _replayed(comparison: Comparison, since: datetime, until: datetime) -> dict[tuple[str, str], tuple[int, int]]:
-    """Return requests matched and rejected by rule and tier."""
-    found: dict[tuple[str, str], tuple[int, int]] = {}
-    for (_view, hour, before, _after), number in comparison.tally.counts.items():
-        if hour * HOUR_US // 1_000_000 + 3_600 <= since.timestamp() or hour * 3_600 >= until.timestamp():
-            continue
-        for each in before.rules:
-            matched, rejected = found.get((each.rule, each.tier), (0, 0))
-            found[each.rule, each.tier] = matched + number, rejected + number * each.rejected
-    return found
-
-
-def _later_versions(first_us: int, last_us: int) -> int:
-    """Return the number of versions in this time."""
-    first, last = (datetime.fromtimestamp(us / 1_000_000, UTC) for us in (first_us, last_us))
-    found: int = storage.snapshots().filter(created_at__gt=first, created_at__lte=last).count()
-    return found
+    return (sums, first, last + timedelta(minutes=1)) if has_minutes else (sums, hour, end)
 
 
 def _percent(share: float) -> str:

@@ -13,9 +13,10 @@ from typing import Final
 from django.utils.translation import gettext as _
 
 from ..rules.ruleset import RuleSet
+from .agreement import Agreement, agreement
 from .blind_spots import LeftOut, doubts, known_identities, without_blind_spots
 from .callers import LoggedCallers
-from .difference import Difference, Tally
+from .changes import Changes, OutcomeCounts
 from .logs.line import AccessLogLine
 from .logs.reading import SAMPLED, LogFiles
 from .outcomes import ReplayOutcome
@@ -40,28 +41,33 @@ class TooManyCounters(ValueError):
 
 
 @dataclass(slots=True)
-class Comparison:
-    """The result of a replay.
+class ReplayReport:
+    """What a replay has found. Its text, JSON, CSV and HTML are made of it; see `report`."""
 
-    decided: requests that some entry point decides. exempt: those that no rule applies to. inline: requests of views
-    with rates written in code, which are not replayed. first_us, last_us: of the traffic. seconds: that it took.
-    doubts: what the log does not contain, as text.
-    """
-
+    #: The logs, with the lines that cannot be read.
+    files: LogFiles
     before: RuleSet
+    #: `None` = there is only one rule set.
     after: RuleSet | None
-    difference: Difference
-    tally: Tally
+    changes: Changes
+    #: The rules that are not replayed.
     left_out: list[LeftOut]
+    #: What the log does not contain, as text.
     doubts: list[str]
-    decided: int = 0
-    exempt: int = 0
-    inline: int = 0
-    unknown_users: int = 0
-    out_of_order: int = 0
-    first_us: int = 0
-    last_us: int = 0
-    seconds: float = 0.0
+    #: The comparison with the recorded usage; `None` if the first rules are not the current ones.
+    check: Agreement | None
+    #: Requests that some entry point decides, those that no rule applies to, and those of views with rates in code.
+    decided: int
+    exempt: int
+    inline: int
+    #: Users of the log that are not in the database, and lines that are earlier than a line before.
+    unknown_users: int
+    out_of_order: int
+    #: The time of the traffic; 0 = there is none.
+    first_us: int
+    last_us: int
+    #: How long the replay took.
+    seconds: float
 
 
 @dataclass(slots=True)
@@ -69,13 +75,15 @@ class Options:
     """How to replay.
 
     identities: the identity in a field of the log, by the field. any_delay: requests may be delayed as long
-    as a queue requires, as on an event loop. max_counters: in use at one time. top: callers in the list.
+    as a queue requires, as on an event loop. max_counters: in use at one time. top: callers in the list. is_current:
+    the first rules are those in force, so that they are compared with the recorded usage.
     """
 
     identities: Mapping[str, str] = field(default_factory=dict)
     any_delay: bool = False
     max_counters: int = MAX_COUNTERS
     top: int = 20
+    is_current: bool = False
 
 
 def compare(
@@ -85,7 +93,7 @@ def compare(
     options: Options,
     progress: Progress | None = None,
     watch: Watch | None = None,
-) -> Comparison:
+) -> ReplayReport:
     """Replay a log with one rule set, or with two side by side. after: `None` = there is only one.
 
     Raises TooManyCounters.
@@ -116,17 +124,25 @@ def compare(
             run.require_at_most(options.max_counters)
             if progress:
                 progress(run.lines)
-    found = Comparison(
+    seconds = perf_counter() - began
+    slugs = {rule.slug for rule in usable[0].rules}
+    return ReplayReport(
+        files,
         before,
         after,
-        run.tally.difference(options.top),
-        run.tally,
+        run.outcomes.changes(options.top),
         left_out,
         doubts(usable, left_out, files.holds, known),
-        seconds=perf_counter() - began,
+        agreement(run.outcomes.counts, slugs, run.first_us, run.last_us) if options.is_current else None,
+        decided=run.lines - run.exempt,
+        exempt=run.exempt,
+        inline=run.inline,
+        unknown_users=callers.unknown_users,
+        out_of_order=run.out_of_order,
+        first_us=run.first_us if run.lines else 0,
+        last_us=run.last_us,
+        seconds=seconds,
     )
-    run.fill(found)
-    return found
 
 
 class _Run:
@@ -135,14 +151,14 @@ class _Run:
     def __init__(self, callers: LoggedCallers, replays: Sequence[Replay], watch: Watch | None) -> None:
         self.callers, self.replays, self.watch = callers, replays, watch
         self.find_target = target_finder()
-        self.tally = Tally()
+        self.outcomes = OutcomeCounts()
         self.lines = self.exempt = self.inline = self.out_of_order = 0
         self.first_us, self.last_us = 2**62, 0
 
     def decide(self, lines: Sequence[AccessLogLine]) -> None:
         """Decide the requests of these lines."""
         self.callers.read_users(lines)
-        find_target, find_caller, add = self.find_target, self.callers.find, self.tally.add
+        find_target, find_caller, add = self.find_target, self.callers.find, self.outcomes.add
         first, other = self.replays[0], self.replays[-1]
         latest = self.last_us
         for line in lines:
@@ -159,7 +175,7 @@ class _Run:
             caller = find_caller(line)
             if caller.is_new:
                 caller.is_new = False
-                self.tally.callers.add(caller.name)
+                self.outcomes.callers.add(caller.name)
             before: ReplayOutcome = first.decide(line, target, caller)
             after = before if other is first else other.decide(line, target, caller)
             add(now, target.view, caller.name, before, after)
@@ -172,19 +188,12 @@ class _Run:
 
     def require_at_most(self, most: int) -> None:
         """Raise TooManyCounters if counters were dropped that were still in use, or more callers are remembered."""
-        if self.tally.remembered > most or any(replay.engine.dropped_counters for replay in self.replays):
+        if self.outcomes.remembered > most or any(replay.engine.dropped_counters for replay in self.replays):
             text = _(
                 "Stopped at line %(line)s: more than %(most)s counters or callers would have to be remembered. Raise "
                 "--max-counters (a million take about 1 GB), or replay a part of the log."
             )
             raise TooManyCounters(text % {"line": f"{self.lines:,}", "most": f"{most:,}"})
-
-    def fill(self, found: Comparison) -> None:
-        """Store the counts in the result."""
-        found.decided, found.exempt = self.lines - self.exempt, self.exempt
-        found.inline, found.out_of_order = self.inline, self.out_of_order
-        found.unknown_users = self.callers.unknown_users
-        found.first_us, found.last_us = self.first_us if self.lines else 0, self.last_us
 
 
 def _chunks(lines: Iterable[AccessLogLine]) -> Iterator[list[AccessLogLine]]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import tzinfo
 from time import monotonic
 from typing import Any, Final
 
@@ -16,9 +14,8 @@ from django.utils.translation import gettext as _
 from ..rules.ruleset import RuleSet
 from ..values.partitions import is_identity
 from . import rule_sets
-from .agreement import Agreement, agreement
 from .callers import TIER
-from .comparison import MAX_COUNTERS, Comparison, Options, compare
+from .comparison import MAX_COUNTERS, Options, ReplayReport, compare
 from .logs.reading import LogFiles
 
 #: Targets of fields that are not identities: the caller's tier, and X-Forwarded-For.
@@ -62,26 +59,17 @@ def add_reading(command: ArgumentParser) -> None:
     command.add_argument("--max-counters", type=int, default=MAX_COUNTERS, metavar="N", help=text)
 
 
-@dataclass(slots=True)
-class ReplayReport:
-    """A replay and its self-check; `check` is `None` if the first rules are not the current ones."""
-
-    found: Comparison
-    check: Agreement | None
-    files: LogFiles
-
-
 def replay(options: Mapping[str, Any], stderr: Any, watch: Any = None) -> ReplayReport:
-    """Replay with these arguments. Raises WrongOption, WrongFormat, OSError."""
+    """Replay with these arguments. Raises WrongOption, WrongFormat, UnknownRules, TooManyCounters, OSError."""
     identities = read_identities(options["identity"])
-    before, after, is_today = _rule_sets(options)
-    told = Options(identities, any_delay=options["asgi"], max_counters=options["max_counters"], top=options["top"])
-    with LogFiles(options["logs"], options["format"], tuple(identities), _zone()) as files:
-        shown = _Progress(files, stderr) if not options["no_progress"] else None
-        found = compare(files, before, after, told, shown, watch)
+    before, after, is_current = _rule_sets(options)
+    chosen = Options(identities, options["asgi"], options["max_counters"], options["top"], is_current)
+    with LogFiles(options["logs"], options["format"], tuple(identities), timezone.get_current_timezone()) as files:
+        shown = None if options["no_progress"] else _Progress(files, stderr)
+        report = compare(files, before, after, chosen, shown, watch)
         if shown:
-            shown.end(found)
-    return ReplayReport(found, agreement(found) if is_today else None, files)
+            shown.end(report.seconds)
+    return report
 
 
 def read_identities(given: Sequence[str]) -> dict[str, str]:
@@ -116,10 +104,6 @@ def _named(text: str) -> RuleSet:
     return rule_sets.of_version(int(text)) if text.isdigit() else rule_sets.of_file(text)
 
 
-def _zone() -> tzinfo:
-    return timezone.get_current_timezone()
-
-
 class _Progress:
     """Shows lines, rate and time left, each second, on one line of a terminal."""
 
@@ -138,10 +122,10 @@ class _Progress:
         self._next_at = now + (1 if self._is_terminal else 10)
         self._write(now - self._began)
 
-    def end(self, found: Comparison) -> None:
+    def end(self, seconds: float) -> None:
         """Write the speed."""
-        rate = self._lines / found.seconds if found.seconds else 0
-        words = {"lines": f"{self._lines:,}", "seconds": f"{found.seconds:.1f}", "rate": f"{rate:,.0f}"}
+        rate = self._lines / seconds if seconds else 0
+        words = {"lines": f"{self._lines:,}", "seconds": f"{seconds:.1f}", "rate": f"{rate:,.0f}"}
         self._put(_("%(lines)s lines in %(seconds)s s, %(rate)s a second.") % words)
         if self._is_terminal:
             self._stderr.write("\n")

@@ -8,13 +8,12 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from ..forecast.console import add_replay, replay
 from ..forecast.report.data import csv_of, json_of
 from ..forecast.report.decisions import decision_writer
 from ..forecast.report.html import html_of
-from ..forecast.report.text import lines_of
+from ..forecast.report.text import lines_of, notes_of, unreadable_of
 from ..forecast.samples import console as advice
 from ..values.terminal import on_terminal
 from .writing import require_writable, whole_file, write_file
@@ -42,20 +41,15 @@ class ForecastCommands(BaseCommand):
             name = self._options["decisions"]
             watch = decision_writer(stack.enter_context(whole_file(name)).write) if name else None
             report = replay(self._options, self.stderr, watch)
-        found, check, files = report.found, report.check, report.files
-        if files.unreadable:
-            text = ngettext("%s line cannot be read:", "%s lines cannot be read; the first:", files.unreadable)
-            self.stderr.write(text % f"{files.unreadable:,}")
-            self.stderr.write(
-                on_terminal(f"  {name}:{number}: {why}: {text}" for name, number, why, text in files.shown)
-            )
-            if not (found.decided or found.exempt or found.inline):
-                raise CommandError(_("Nothing was replayed. Is this an access log? Name its --format."))
+        if report.files.unreadable and not (report.decided or report.exempt):
+            self.stderr.write(on_terminal(unreadable_of(report)))
+            raise CommandError(_("Nothing was replayed. Is this an access log? Name its --format."))
         if self._options["json"]:
-            self.stdout.write(json.dumps(json_of(found, check, files), indent=2, ensure_ascii=False))
+            self.stdout.write(json.dumps(json_of(report), indent=2, ensure_ascii=False))
         elif self._options["csv"]:
-            csv_of(found, self.stdout)
+            csv_of(report, self.stdout)
+            self.stderr.write(on_terminal(notes_of(report)))
         else:
-            self.stdout.write(on_terminal(lines_of(found, check)))
+            self.stdout.write(on_terminal(lines_of(report)))
         if self._options["html"]:  # last, so that nothing is lost if the disk is full
-            write_file(self._options["html"], html_of(found, check))
+            write_file(self._options["html"], html_of(report))

@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from ..forecast.comparison import Comparison, Options, compare
+from ..forecast.comparison import Options, ReplayReport, compare
 from ..forecast.console import WrongOption, add_reading, read_identities
 from ..forecast.logs.reading import LogFiles
 from ..forecast.report.text import lines_of
@@ -28,6 +28,9 @@ from ..rules.stored.history.snapshots import pairs
 #: The argument that selects the recorded samples instead of a log.
 SAMPLES: Final = "samples"
 
+#: Maximum share of lines that cannot be read; above it, a check of the effect fails.
+MAX_UNREADABLE: Final = 0.01
+
 _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
 
 
@@ -38,35 +41,43 @@ class TrafficForecast:
     changed: the slugs of enforced rules that it adds or changes.
     """
 
-    found: Comparison
+    report: ReplayReport
     changed: frozenset[str]
 
     def in_lines(self) -> Iterator[str]:
         """Yield the forecast for people."""
-        yield from lines_of(self.found, None)
+        yield from lines_of(self.report)
 
     def excess(self, most_callers: float | None, most_requests: float | None) -> Sequence[str]:
         """Return, as text, what exceeds these shares, from 0 to 1, or is not known; `None` = no maximum."""
         if most_callers is None and most_requests is None:
             return []
-        if not self.found.decided:
+        if not self.report.decided:
             return [
                 _("The log has no request that rules can apply to, so it is not known whom the change would reject.")
             ]
-        difference = self.found.difference
+        changes = self.report.changes
         checked = (
-            (most_callers, difference.share_of_callers, _("%(found)s of the callers, more than %(most)s.")),
-            (most_requests, difference.share_of_requests, _("%(found)s of the requests, more than %(most)s.")),
+            (most_callers, changes.share_of_callers, _("%(found)s of the callers, more than %(most)s.")),
+            (most_requests, changes.share_of_requests, _("%(found)s of the requests, more than %(most)s.")),
         )
-        return [*self._untold()] + [
+        return [*self._unknown()] + [
             text % {"found": _percent(share), "most": _percent(most)}
             for most, share, text in checked
             if most is not None and share > most
         ]
 
-    def _untold(self) -> Iterator[str]:
-        """Yield the changed rules that the replay leaves out; they seem to reject no request."""
-        for slug, lacks in dict(self.found.left_out).items():
+    def _unknown(self) -> Iterator[str]:
+        """Yield what the replay could not see: lines, and the changed rules that seem to reject no request."""
+        unreadable, report = self.report.files.unreadable, self.report
+        lines = unreadable + report.decided + report.exempt
+        if unreadable > MAX_UNREADABLE * lines:
+            text = _(
+                "%(number)s of %(lines)s lines of the log cannot be read, so it is not known whom the change would "
+                "reject."
+            )
+            yield text % {"number": f"{unreadable:,}", "lines": f"{lines:,}"}
+        for slug, lacks in dict(report.left_out).items():
             if slug in self.changed:
                 text = _("%(rule)s: it is left out, because the log does not contain what it needs: %(names)s.")
                 yield text % {"rule": slug, "names": ", ".join(lacks)}
@@ -142,11 +153,9 @@ def forecast(plan: FilePlan, options: Mapping[str, Any]) -> TrafficForecast | Sa
                 _("--traffic samples cannot be combined with logs. For a log with this name, write ./samples.")
             )
         return _from_samples(changed, options["traffic_period"])
+    chosen = Options(identities, max_counters=options["max_counters"], is_current=True)
     with LogFiles(list(logs), options["traffic_format"], tuple(identities), timezone.get_current_timezone()) as files:
-        slugs = frozenset(rule.slug for _saved, rule in changed)
-        return TrafficForecast(
-            compare(files, before, after, Options(identities, max_counters=options["max_counters"])), slugs
-        )
+        return TrafficForecast(compare(files, before, after, chosen), frozenset(rule.slug for _saved, rule in changed))
 
 
 def _changed_rules(

@@ -9,10 +9,9 @@ from typing import Final
 from django.utils.translation import get_language, get_language_bidi
 from django.utils.translation import gettext as _
 
-from ..agreement import Agreement
 from ..blind_spots import rules_left_out
-from ..comparison import Comparison
-from ..difference import ChangeRow, Difference
+from ..changes import Change
+from ..comparison import ReplayReport
 from .text import (
     agreement_table,
     callers_table,
@@ -46,38 +45,38 @@ svg { width: 100%; height: auto; } svg text { fill: var(--soft); font-size: 12px
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 960, 220, 60, 30
 
 
-def html_of(found: Comparison, check: Agreement | None) -> str:
+def html_of(report: ReplayReport) -> str:
     """Return the page."""
-    return "\n".join(_page(found, check))
+    return "\n".join(_page(report))
 
 
-def _page(found: Comparison, check: Agreement | None) -> Iterator[str]:
-    title = _("What the change would have done") if found.after is not None else _("What the rules would have done")
+def _page(report: ReplayReport) -> Iterator[str]:
+    is_difference = report.after is not None
+    title = _("What the change would have done") if is_difference else _("What the rules would have done")
     direction = "rtl" if get_language_bidi() else "ltr"
     yield f'<!doctype html><html lang="{escape(get_language() or "en")}" dir="{direction}"><head><meta charset="utf-8">'
     yield f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>'
     yield f"<style>{_STYLE}</style></head><body><main><h1>{escape(title)}</h1>"
-    yield f"<p>{escape(traffic_of(found))}</p>"
-    yield from _list(summary_of(found))
+    yield f"<p>{escape(traffic_of(report))}</p>"
+    yield from _list(summary_of(report))
     yield f"<h2>{escape(_('By hour (UTC)'))}</h2>"
-    yield from _chart(found.difference, is_difference=found.after is not None)
-    notes = notes_of(found)
-    if notes:
+    yield from _chart(report.changes.by["hour"], is_difference=is_difference)
+    if notes := notes_of(report):
         yield f"<h2>{escape(_('What the numbers leave out'))}</h2>"
         yield from _list(notes)
     yield f"<h2>{escape(_('Self-check'))}</h2>"
-    yield from _list(check_in_words(check))
-    if check is not None:
-        yield from _table(list(agreement_table(check)))
-    for name, rows in tables_of(found.difference):
+    yield from _list(check_in_words(report.check))
+    if report.check is not None:
+        yield from _table(list(agreement_table(report.check)))
+    for name, rows in tables_of(report):
         if rows:
             yield f"<h2>{escape(name)}</h2>"
-            yield from _table(list(change_table(name, rows, is_difference=found.after is not None, most=len(rows))))
-        if rows is found.difference.by_rule and found.left_out:
-            yield from _list(rules_left_out(found.left_out))
-    if found.after is not None and found.difference.top:
+            yield from _table(list(change_table(name, rows, is_difference=is_difference, most=len(rows))))
+        if rows is report.changes.by["rule"] and report.left_out:
+            yield from _list(rules_left_out(report.left_out))
+    if is_difference and report.changes.top:
         yield f"<h2>{escape(_('Callers who are newly rejected, those with most such requests first'))}</h2>"
-        yield from _table(list(callers_table(found.difference)))
+        yield from _table(list(callers_table(report.changes.top)))
     yield "</main></body></html>"
 
 
@@ -100,9 +99,9 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield "</tbody></table></div>"
 
 
-def _chart(difference: Difference, *, is_difference: bool) -> Iterator[str]:
+def _chart(hours: Mapping[str, Change], *, is_difference: bool) -> Iterator[str]:
     """Yield bars: rejected by both, newly, and no longer; or all that are rejected."""
-    bars = list(_bars(difference.by_hour, is_difference))
+    bars = list(_bars(hours, is_difference))
     most = max([sum(parts) for _name, parts in bars], default=0) or 1
     words = _("Rejected requests by hour; the table below has the numbers.")
     yield f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(words)}">'
@@ -134,10 +133,9 @@ def _chart(difference: Difference, *, is_difference: bool) -> Iterator[str]:
     yield "</p>"
 
 
-def _bars(rows: Mapping[str, ChangeRow], is_difference: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _bars(rows: Mapping[str, Change], is_difference: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
     for name, row in rows.items():
-        change = row.requests
         if is_difference:
-            yield name, (change.before - change.no_longer, change.newly, change.no_longer)
+            yield name, (row.before - row.no_longer, row.newly, row.no_longer)
         else:
-            yield name, (change.before,)
+            yield name, (row.before,)

@@ -8,42 +8,37 @@ from datetime import UTC, datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
+from ...values.terminal import visible
 from ..agreement import Agreement
 from ..blind_spots import rules_left_out
-from ..comparison import Comparison
-from ..difference import ChangeRow, Difference
+from ..changes import CallerChange, Change
+from ..comparison import ReplayReport
 
 #: Maximum rows of views and hours that are shown; the others are in --json and --csv.
 MAX_ROWS = 24
 
 
-def lines_of(found: Comparison, check: Agreement | None) -> Iterator[str]:
+def lines_of(report: ReplayReport) -> Iterator[str]:
     """Yield the lines of the report."""
-    difference = found.difference
-    yield traffic_of(found)
-    yield from notes_of(found)
+    yield traffic_of(report)
+    yield from notes_of(report)
+    yield from ("", _("Self-check"), *(f"  {sentence}" for sentence in check_in_words(report.check)))
+    if report.check is not None:
+        yield from _indented(agreement_table(report.check))
     yield ""
-    yield _("Self-check")
-    for sentence in check_in_words(check):
-        yield f"  {sentence}"
-    if check is not None:
-        yield from _indented(agreement_table(check))
-    yield ""
-    yield from summary_of(found)
-    for title, rows in tables_of(difference):
-        missing = rules_left_out(found.left_out) if rows is difference.by_rule else []
-        if not rows and not missing:
-            continue
-        yield ""
+    yield from summary_of(report)
+    for title, rows in tables_of(report):
+        missing = rules_left_out(report.left_out) if rows is report.changes.by["rule"] else []
+        if rows or missing:
+            yield ""
         if rows:
-            yield from _indented(change_table(title, rows, is_difference=found.after is not None))
-        else:
+            yield from _indented(change_table(title, rows, is_difference=report.after is not None))
+        elif missing:
             yield title
         yield from (f"  {each}" for each in missing)
-    if found.after is not None and difference.top:
-        yield ""
-        yield _("Callers who are newly rejected, those with most such requests first")
-        yield from _indented(callers_table(difference))
+    if report.after is not None and report.changes.top:
+        yield from ("", _("Callers who are newly rejected, those with most such requests first"))
+        yield from _indented(callers_table(report.changes.top))
 
 
 def check_in_words(check: Agreement | None) -> Sequence[str]:
@@ -53,61 +48,74 @@ def check_in_words(check: Agreement | None) -> Sequence[str]:
     return list(check.sentences())
 
 
-def traffic_of(found: Comparison) -> str:
+def traffic_of(report: ReplayReport) -> str:
     """Return, as text, what was replayed."""
-    if not found.last_us:
+    if not report.last_us:
         return _("The log contains no request that rules can apply to.")
-    difference = found.difference
     words = {
-        "requests": _requests(found.decided),
-        "callers": _callers(difference.callers),
-        "first": _moment(found.first_us),
-        "last": _moment(found.last_us),
+        "requests": _requests(report.decided),
+        "callers": _callers(report.changes.callers),
+        "first": moment(report.first_us),
+        "last": moment(report.last_us),
     }
     return _("Traffic: %(requests)s of %(callers)s, %(first)s to %(last)s (UTC).") % words
 
 
-def notes_of(found: Comparison) -> list[str]:
+def notes_of(report: ReplayReport) -> list[str]:
     """Return, as text, what the numbers do not include."""
-    notes = list(found.doubts)
-    if found.exempt:
-        text = ngettext(
-            "%s request is for a path or view that no rule applies to.",
-            "%s requests are for paths or views that no rule applies to.",
-            found.exempt,
-        )
-        notes.append(text % f"{found.exempt:,}")
-    if found.inline:
-        text = ngettext(
-            "%s request is for a view with rates in its code, which are left out.",
-            "%s requests are for views with rates in their code, which are left out.",
-            found.inline,
-        )
-        notes.append(text % f"{found.inline:,}")
-    if found.unknown_users:
-        text = ngettext(
-            "%s user of the log is not in this database and counts as anonymous.",
-            "%s users of the log are not in this database; they count as anonymous.",
-            found.unknown_users,
-        )
-        notes.append(text % f"{found.unknown_users:,}")
-    if found.out_of_order:
-        text = ngettext(
-            "%s line is earlier than a line before it.",
-            "%s lines are earlier than a line before them.",
-            found.out_of_order,
-        )
-        notes.append(text % f"{found.out_of_order:,}")
-    return notes
+    counted = (
+        (
+            report.exempt,
+            ngettext(
+                "%s request is for a path or view that no rule applies to.",
+                "%s requests are for paths or views that no rule applies to.",
+                report.exempt,
+            ),
+        ),
+        (
+            report.inline,
+            ngettext(
+                "%s request is for a view with rates in its code, which are left out.",
+                "%s requests are for views with rates in their code, which are left out.",
+                report.inline,
+            ),
+        ),
+        (
+            report.unknown_users,
+            ngettext(
+                "%s user of the log is not in this database and counts as anonymous.",
+                "%s users of the log are not in this database; they count as anonymous.",
+                report.unknown_users,
+            ),
+        ),
+        (
+            report.out_of_order,
+            ngettext(
+                "%s line is earlier than a line before it.",
+                "%s lines are earlier than a line before them.",
+                report.out_of_order,
+            ),
+        ),
+    )
+    return [*unreadable_of(report), *report.doubts, *(text % f"{number:,}" for number, text in counted if number)]
 
 
-def tables_of(difference: Difference) -> list[tuple[str, Mapping[str, ChangeRow]]]:
+def unreadable_of(report: ReplayReport) -> Iterator[str]:
+    """Yield, as text, how many lines cannot be read, and the first of them."""
+    number = report.files.unreadable
+    if number:
+        yield ngettext("%s line cannot be read:", "%s lines cannot be read; the first:", number) % f"{number:,}"
+        yield from (f"  {name}:{line}: {why}: {visible(text)}" for name, line, why, text in report.files.shown)
+
+
+def tables_of(report: ReplayReport) -> list[tuple[str, Mapping[str, Change]]]:
     """Return the tables by their titles."""
+    by = report.changes.by
     return [
-        (_("Rule"), difference.by_rule),
-        (_("Tier"), difference.by_tier),
-        (pgettext("code that answers requests", "View"), difference.by_view),
-        (_("Hour (UTC)"), difference.by_hour),
+        (_("Rule"), by["rule"]),
+        (_("Tier"), by["tier"]),
+        (pgettext("code that answers requests", "View"), by["view"]),
+        (_("Hour (UTC)"), by["hour"]),
     ]
 
 
@@ -119,25 +127,25 @@ def percent(part: float, whole: float) -> str:
     return "0 %" if not share else f"{share:.3g} %" if share >= 0.001 else "< 0.001 %"
 
 
-def summary_of(found: Comparison) -> Iterator[str]:
+def summary_of(report: ReplayReport) -> Iterator[str]:
     """Yield the result, in sentences; nothing if no rule was decided."""
-    difference, total = found.difference, found.difference.total
+    total = report.changes.total
     if not total.requests:
         return
-    if found.after is None:
+    if report.after is None:
         text = _("Rejected by these rules: %(number)s (%(share)s).")
         yield text % {"number": _requests(total.before), "share": percent(total.before, total.requests)}
         return
     for text, requests, callers in (
-        (_("Newly rejected"), total.newly, difference.newly_callers),
-        (_("No longer rejected"), total.no_longer, difference.no_longer_callers),
+        (_("Newly rejected"), total.newly, total.callers_newly),
+        (_("No longer rejected"), total.no_longer, total.callers_no_longer),
     ):
         yield _("%(what)s: %(requests)s (%(share)s), %(callers)s (%(of_callers)s).") % {
             "what": text,
             "requests": _requests(requests),
             "share": percent(requests, total.requests),
             "callers": _callers(callers),
-            "of_callers": percent(callers, difference.callers),
+            "of_callers": percent(callers, report.changes.callers),
         }
     yield _("The same: %(requests)s (%(share)s).") % {
         "requests": _requests(total.same),
@@ -156,7 +164,7 @@ def _callers(number: int) -> str:
 
 
 def change_table(
-    title: str, rows: Mapping[str, ChangeRow], *, is_difference: bool, most: int = MAX_ROWS
+    title: str, rows: Mapping[str, Change], *, is_difference: bool, most: int = MAX_ROWS
 ) -> Iterator[Sequence[str]]:
     """Yield the rows of a table, its head first. most: maximum rows; those with the largest changes are kept."""
     if is_difference:
@@ -173,21 +181,20 @@ def change_table(
     else:
         yield title, _("Requests"), _("Rejected"), _("Share")
     for name, row in _busiest(rows, most):
-        change = row.requests
-        cells = [name or _("(none)"), f"{change.requests:,}"]
+        cells = [name or _("(none)"), f"{row.requests:,}"]
         if is_difference:
-            cells += [f"{change.newly:,}", percent(change.newly, change.requests), f"{row.newly:,}"]
-            cells += [f"{change.no_longer:,}", f"{row.no_longer:,}", f"{change.same:,}"]
+            cells += [f"{row.newly:,}", percent(row.newly, row.requests), f"{row.callers_newly:,}"]
+            cells += [f"{row.no_longer:,}", f"{row.callers_no_longer:,}", f"{row.same:,}"]
         else:
-            cells += [f"{change.before:,}", percent(change.before, change.requests)]
+            cells += [f"{row.before:,}", percent(row.before, row.requests)]
         yield cells
     if len(rows) > most:
         yield (_("… and %d more, see --json") % (len(rows) - most),)
 
 
-def _busiest(rows: Mapping[str, ChangeRow], most: int) -> list[tuple[str, ChangeRow]]:
+def _busiest(rows: Mapping[str, Change], most: int) -> list[tuple[str, Change]]:
     """Return the rows with the largest changes, in their order."""
-    weights = sorted(rows.items(), key=lambda item: (-item[1].requests.newly, -item[1].requests.requests))
+    weights = sorted(rows.items(), key=lambda item: (-item[1].newly, -item[1].requests))
     chosen = {name for name, _row in weights[:most]}
     return [(name, row) for name, row in rows.items() if name in chosen]
 
@@ -209,12 +216,11 @@ def agreement_table(check: Agreement) -> Iterator[Sequence[str]]:
         )
 
 
-def callers_table(difference: Difference) -> Iterator[Sequence[str]]:
+def callers_table(top: Sequence[CallerChange]) -> Iterator[Sequence[str]]:
     """Yield the callers that are newly rejected, the head first."""
     yield _("Caller"), _("Tier"), _("Newly rejected"), _("First at (UTC)"), _("By rule")
-    for each in difference.top:
-        first = _moment(each.first_us) if each.first_us is not None else ""
-        yield each.caller, each.tier or _("(none)"), f"{each.newly:,}", first, each.rule
+    for each in top:
+        yield each.caller, each.tier or _("(none)"), f"{each.newly:,}", moment(each.first_us or 0), each.rule
 
 
 def _indented(rows: Iterator[Sequence[str]]) -> Iterator[str]:
@@ -235,5 +241,6 @@ def _indented(rows: Iterator[Sequence[str]]) -> Iterator[str]:
         yield f"  {'  '.join(cells)}".rstrip()
 
 
-def _moment(us: int) -> str:
+def moment(us: int) -> str:
+    """Return a time in UTC, as text."""
     return f"{datetime.fromtimestamp(us // 1_000_000, UTC):%Y-%m-%d %H:%M:%S}"

@@ -98,6 +98,16 @@ def test_a_bound_fails_where_the_log_has_no_request_that_is_limited(words: list[
     assert "The log has no request that rules can apply to, so it is not known whom the change would reject." in text
 
 
+def test_a_bound_fails_where_too_many_lines_cannot_be_read(words: list[str]) -> None:
+    with Path(words[-1]).open("a") as log:
+        log.write("shop.example:443 192.0.2.7\n")
+    code, text = plan(*words)
+    assert (code, "1 line cannot be read:\n" in text) == (2, True)
+    code, text = plan(*words, "--max-newly-refused", "100%")
+    assert code == 1
+    assert "1 of 14 lines of the log cannot be read, so it is not known whom the change would reject." in text
+
+
 def test_a_share_needs_traffic(words: list[str]) -> None:
     code, text = plan(words[0], "--max-newly-refused", "1%")
     assert (code, text.splitlines()[-1]) == (1, "--max-newly-refused needs --traffic.")

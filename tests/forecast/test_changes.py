@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from django_ratelimiter.forecast.comparison import Comparison, Options, TooManyCounters, compare
-from django_ratelimiter.forecast.difference import CallerChange, RequestChange
+from django_ratelimiter.forecast.changes import CallerChange, Change
+from django_ratelimiter.forecast.comparison import Options, ReplayReport, TooManyCounters, compare
 from django_ratelimiter.forecast.logs.reading import LogFiles
 from django_ratelimiter.rules.records import TierRecord
 from django_ratelimiter.rules.ruleset import NO_VERSION, RuleSet
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.forecast.views")]
 
 START = trace.START_US // 1_000_000 // 3_600 * 3_600
 
-Compare = Callable[..., Comparison]
+Compare = Callable[..., ReplayReport]
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def _middleware(settings: Any) -> None:
 def compared(tmp_path: Path) -> Compare:
     """Replay requests, each a second, an address and a path, by two rule sets written briefly."""
 
-    def go(requests: Sequence[tuple[Any, ...]], *rule_sets: Sequence[dict[str, Any]], **options: Any) -> Comparison:
+    def go(requests: Sequence[tuple[Any, ...]], *rule_sets: Sequence[dict[str, Any]], **options: Any) -> ReplayReport:
         asked = [
             trace.Asked((START + at) * 1_000_000, "GET", path, address, user, "", "", 200, 0)
             for at, address, path, user in (each if len(each) == 4 else (*each, "") for each in requests)
@@ -58,42 +58,39 @@ def test_the_difference_is_told_by_rule_tier_view_hour_and_caller(compared: Comp
     requests += [(3_600 + second, "203.0.113.2", "/items/1/") for second in range(3)]
     requests += [(7_200, "203.0.113.3", "/plain/", "ann"), (7_201, "203.0.113.4", "/static/file")]  # type: ignore[list-item]
     found = compared(requests, [by_ip("4/hour")], [by_ip("2/hour")])
-    difference = found.difference
-    assert difference.total == RequestChange(9, before=1, after=4, newly=3, no_longer=0)
-    assert (found.exempt, difference.callers, difference.newly_callers, difference.no_longer_callers) == (1, 3, 2, 0)
-    assert (difference.share_of_requests, difference.share_of_callers) == (3 / 9, 2 / 3)
-    assert {name: (row.requests.newly, row.newly) for name, row in difference.by_view.items()} == {
+    changes, by = found.changes, found.changes.by
+    assert changes.total == Change(9, before=1, after=4, newly=3, callers_newly=2)
+    assert (found.exempt, changes.callers) == (1, 3)
+    assert (changes.share_of_requests, changes.share_of_callers) == (3 / 9, 2 / 3)
+    assert {name: (row.newly, row.callers_newly) for name, row in by["view"].items()} == {
         "plain": (2, 1),
         "item": (1, 1),
     }
-    assert {name: (row.requests.requests, row.requests.newly) for name, row in difference.by_tier.items()} == {
-        "free": (8, 3),
-        "member": (1, 0),
-    }
-    assert [(name[-5:], row.requests.newly, row.newly) for name, row in difference.by_hour.items()] == [
+    assert {name: (row.requests, row.newly) for name, row in by["tier"].items()} == {"free": (8, 3), "member": (1, 0)}
+    assert [(name[-5:], row.newly, row.callers_newly) for name, row in by["hour"].items()] == [
         ("22:00", 2, 1),
         ("23:00", 1, 1),
         ("00:00", 0, 0),
     ]
-    assert difference.by_rule["ip"].requests.same == 6
-    assert difference.top == [
-        CallerChange("ip:203.0.113.1", 2, 0, (START + 2) * 1_000_000, "ip", "free"),
-        CallerChange("ip:203.0.113.2", 1, 0, (START + 3_602) * 1_000_000, "ip", "free"),
+    assert by["rule"]["ip"].same == 6
+    assert changes.top == [
+        CallerChange("ip:203.0.113.1", "free", 2, 0, (START + 2) * 1_000_000, "ip"),
+        CallerChange("ip:203.0.113.2", "free", 1, 0, (START + 3_602) * 1_000_000, "ip"),
     ]
 
 
 def test_what_is_no_longer_rejected_and_what_shadow_would_reject(compared: Compare) -> None:
     requests = [(second, "203.0.113.1", "/plain/") for second in range(5)]
     found = compared(requests, [by_ip("2/hour")], [by_ip("2/hour", mode="shadow")])
-    assert found.difference.total == RequestChange(5, before=3, after=0, newly=0, no_longer=3, shadow=3)
-    assert found.difference.by_rule["ip"].no_longer == 1
-    assert found.difference.top == []
+    assert found.changes.total == Change(5, before=3, after=0, no_longer=3, shadow=3, callers_no_longer=1)
+    assert found.changes.by["rule"]["ip"].callers_no_longer == 1
+    assert found.changes.top == []
 
 
 def test_one_rule_set_alone_is_told_as_it_is(compared: Compare) -> None:
     found = compared([(second, "203.0.113.1", "/plain/") for second in range(5)], [by_ip("2/hour")])
     assert found.after is None
-    assert found.difference.total == RequestChange(5, before=3, after=3)
+    assert found.changes.total == Change(5, before=3, after=3)
 
 
 def test_what_the_log_cannot_tell_is_said_and_left_out(compared: Compare) -> None:
@@ -104,7 +101,7 @@ def test_what_the_log_cannot_tell_is_said_and_left_out(compared: Compare) -> Non
     ]
     found = compared([(second, "203.0.113.1", "/plain/") for second in range(5)], rules)
     assert {each.rule: each.lacks for each in found.left_out} == {"user": ("user",), "org": ("header:X-Org",)}
-    assert found.difference.total.before == 3
+    assert found.changes.total.before == 3
     assert "users" in found.doubts[0] or "users" in found.doubts[1]
     assert found.unknown_users == 0
 
@@ -119,7 +116,7 @@ def test_a_replay_that_would_remember_too_much_stops(compared: Compare) -> None:
     requests = [(second, f"203.0.{second // 250 % 6}.{second % 250}", "/plain/") for second in range(4_000)]
     few = {"slug": "few", "limits": ["9/minute"], "partition_by": ["ip"]}
     found = compared(requests, [by_ip("2/minute"), few], max_counters=1_600)
-    assert (found.decided, found.difference.callers) == (4_000, 1_500)  # counters that are full again are dropped
+    assert (found.decided, found.changes.callers) == (4_000, 1_500)  # counters that are full again are dropped
     with pytest.raises(TooManyCounters, match="Stopped at line 2,000: more than 1,600 counters or callers"):
         compared(requests, [by_ip("2/day"), few | {"limits": ["9/day"]}], max_counters=1_600)
     with pytest.raises(TooManyCounters):
