@@ -82,7 +82,7 @@ class Decision:
     def of(cls, answer: FilledVerdicts, version: Version) -> Decision:
         """Return the decision for an answer. Its results are computed when they are read."""
         draft: Any = _Draft()
-        draft.allowed, draft.version, draft.answer = not answer.is_denied, version, answer
+        draft.allowed, draft.version, draft.answer, draft.access = not answer.is_denied, version, answer, None
         is_plain = draft.is_plain = answer.charges.template.is_plain
         if is_plain:
             draft.delay = 0.0
@@ -92,8 +92,6 @@ class Decision:
     def __getattr__(self, name: str) -> Any:
         if name == "degraded":
             return False
-        if name == "access":
-            return None
         if name not in ("delay", "binding", "results"):
             raise AttributeError(f"A decision has no {name!r}.")
         if self.answer is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import lru_cache, wraps
 from threading import local
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -223,18 +223,12 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
             return None
         self.now = self.timer()
         now_us = None if self.timer is type(self)._system_timer else round(self.now * 1_000_000)
-        return InlineRule(self._rule(self.num_requests, *self._names()), str(self.key), now_us)
+        return InlineRule(self._rule(self.num_requests), str(self.key), now_us)
 
-    def _names(self) -> tuple[str, ...]:
-        """Return what the counters are named by: as in DRF, throttles with the same scope and key share them."""
-        owner = next(cls for cls in type(self).__mro__ if "get_cache_key" in vars(cls))
-        if self.scope and owner.__module__ in (__name__, throttling.__name__):
-            return (self.scope,)
-        return (self.scope or "", owner.__qualname__)
-
-    def _rule(self, quota: int, *names: str) -> RuleRecord:
+    def _rule(self, quota: int, *, is_second: bool = False) -> RuleRecord:
+        """Return this throttle as a rule. is_second: with another slug than usual."""
         try:
-            rule = inline.rule_of(inline.slug_of(*names), quota, self.duration, "caller")
+            rule = _rule_of(type(self), self.scope, quota, self.duration, is_second)  # type: ignore[arg-type]  # hashable
         except ValueError as error:
             raise ImproperlyConfigured(
                 f"{type(self).__qualname__}: {self.rate!r} cannot be enforced: {error}"
@@ -244,12 +238,14 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
 
     def _with_distinct_slug(self, http: HttpRequest, extra: InlineRule) -> InlineRule:
         """Return the rule, with another slug if another throttle of this view has already counted under its slug."""
-        rule, key = extra.rule, f"{extra.rule.slug}:{digest(str(extra.value))}"
-        [record] = rule.limits[None]
-        for result in getattr(http, "ratelimit", NOTHING_TO_DECIDE).results:
+        rule, earlier = extra.rule, getattr(http, "ratelimit", NOTHING_TO_DECIDE)
+        if rule.slug not in earlier.slugs:
+            return extra
+        key, [record] = f"{rule.slug}:{digest(str(extra.value))}", rule.limits[None]
+        for result in earlier.results:
             counted = result.verdict and result.verdict.charge.key
             if result.rule.slug == rule.slug and (counted, result.limit) != (key, record.limit):
-                return extra._replace(rule=self._rule(self.num_requests or 0, *self._names(), type(self).__qualname__))
+                return extra._replace(rule=self._rule(self.num_requests or 0, is_second=True))
         return extra
 
 
@@ -283,6 +279,20 @@ class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
         self.rate = self.get_rate() if self.scope else None
         self.num_requests, self.duration = self.parse_rate(self.rate)
         return super().allow_request(request, view)
+
+
+@lru_cache(maxsize=1_000)
+def _rule_of(
+    throttle: type[SimpleRateThrottle], scope: str | None, quota: int, window: int, is_second: bool
+) -> RuleRecord:
+    """Return the rule of a throttle. As in DRF, throttles with the same scope and key share their counters."""
+    owner = next(cls for cls in throttle.__mro__ if "get_cache_key" in vars(cls))
+    names = [scope or ""]
+    if not scope or owner.__module__ not in (__name__, throttling.__name__):
+        names.append(owner.__qualname__)
+    if is_second:
+        names.append(throttle.__qualname__)
+    return inline.rule_of(inline.slug_of(*names), quota, window, "caller")
 
 
 def _meeting_rules(own: Callable[[Any, Any, Any], bool]) -> Callable[[Any, Any, Any], bool]:

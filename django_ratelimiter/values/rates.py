@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 _RATE: Final = re.compile(r"\s*(?P<count>-?[0-9_]+)\s*/\s*(?P<period>[a-z]+)\s*", re.ASCII)
@@ -16,6 +17,7 @@ _PERIODS: Final = {
 _SECONDS: Final = {word: seconds for seconds, words in _PERIODS.items() for word in words}
 
 
+@lru_cache(maxsize=1_000)
 def rate_from(text: str) -> tuple[int, int] | None:
     """Return the requests and seconds of a rate; `None` if the text is not a rate."""
     match = _RATE.fullmatch(text)
