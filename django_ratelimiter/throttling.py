@@ -142,12 +142,14 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
 
         DRF then trusts the whole of X-Forwarded-For.
         """
-        trusted = settings.TRUSTED_PROXIES
+        http, trusted = getattr(request, "_request", request), settings.TRUSTED_PROXIES
         if api_settings.NUM_PROXIES is None and (trusted.hops or trusted.networks or trusted.unix):
-            address = identify(getattr(request, "_request", request)).ip
+            address = identify(http).ip
             if address is not None:
                 return address
-        return super().get_ident(request)
+        if "HTTP_X_FORWARDED_FOR" in http.META:
+            return super().get_ident(request)
+        return http.META.get("REMOTE_ADDR")  # type: ignore[no-any-return]  # with any NUM_PROXIES
 
     def allow_request(self, request: Any, view: Any) -> bool:
         """Return whether this throttle and the matching rules allow the request, and charge it if they do."""
@@ -157,9 +159,11 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
             return True
         http = _begin(request)
         if extra is not None:
-            extra = self._with_distinct_slug(http, extra)
+            earlier: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
+            if earlier is not NOTHING_TO_DECIDE:
+                extra = self._with_distinct_slug(earlier, extra)
             http.__dict__[_DISPATCH][1].add(extra.rule.slug)
-            if not getattr(http, "ratelimit", NOTHING_TO_DECIDE).allowed:
+            if not earlier.allowed:
                 return self._looks_only(request, extra)
         self._decision = decision = _decided(request, self._rule_scope, () if extra is None else (extra,))
         if extra is None:
@@ -170,8 +174,8 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
             allowed = self.throttle_failure()
             if allowed:  # allowed by a subclass; the next throttle must see it as allowed
                 _forget(http, {extra.rule.slug})
-        if allowed:
-            _hold(decision)
+        if allowed and decision.delay:
+            io.sleep(decision.delay)
         return allowed
 
     def _meets_rules(self, request: Any) -> bool:
@@ -218,12 +222,13 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         """Return this throttle as a rule with the value that it counts by; `None` if it does not limit the request."""
         if self.rate is None:
             return None
-        self.key = self.get_cache_key(request, view)
-        if self.key is None or self.num_requests is None:
+        key, quota, timer = self.get_cache_key(request, view), self.num_requests, self.timer
+        self.key = key
+        if key is None or quota is None:
             return None
-        self.now = self.timer()
-        now_us = None if self.timer is type(self)._system_timer else round(self.now * 1_000_000)
-        return InlineRule(self._rule(self.num_requests), str(self.key), now_us)
+        now = self.now = timer()
+        now_us = None if timer is type(self)._system_timer else round(now * 1_000_000)
+        return InlineRule(self._rule(quota), str(key), now_us)
 
     def _rule(self, quota: int, *, is_second: bool = False) -> RuleRecord:
         """Return this throttle as a rule. is_second: with another slug than usual."""
@@ -236,9 +241,9 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         inline.register(rule)
         return rule
 
-    def _with_distinct_slug(self, http: HttpRequest, extra: InlineRule) -> InlineRule:
+    def _with_distinct_slug(self, earlier: Decision, extra: InlineRule) -> InlineRule:
         """Return the rule, with another slug if another throttle of this view has already counted under its slug."""
-        rule, earlier = extra.rule, getattr(http, "ratelimit", NOTHING_TO_DECIDE)
+        rule = extra.rule
         if rule.slug not in earlier.slugs:
             return extra
         key, [record] = f"{rule.slug}:{digest(str(extra.value))}", rule.limits[None]
@@ -325,7 +330,8 @@ def _begin(request: Request | HttpRequest) -> HttpRequest:
     http: HttpRequest = getattr(request, "_request", request)
     latest, slugs = http.__dict__.get(_DISPATCH, (None, set()))
     if latest is not request:
-        _forget(http, slugs)
+        if slugs:
+            _forget(http, slugs)
         http.__dict__[_DISPATCH] = (request, set())
     return http
 
@@ -333,7 +339,7 @@ def _begin(request: Request | HttpRequest) -> HttpRequest:
 def _forget(http: HttpRequest, slugs: set[str]) -> None:
     """Remove these rules from the decision, as if they had not been decided."""
     decision: Decision | None = getattr(http, "ratelimit", None)
-    if decision is not None and slugs:
+    if decision is not None:
         http.ratelimit = without(decision, slugs)  # type: ignore[attr-defined]
 
 

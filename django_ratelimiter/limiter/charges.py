@@ -235,6 +235,8 @@ def _digest_of(source: str | int | RuleRecord, request: LimitRequest) -> str | N
     elif isinstance(source, str):
         value = identity.value(source)
         return None if value is None else source_digest(settings.HASH_KEY, source, value)
+    elif isinstance(source, int) and request.inline[source].value is not None:
+        value = request.inline[source].value
     else:
         value = value_of(request.inline[source].rule if isinstance(source, int) else source, request)
     return None if value is None else digest(value)

@@ -35,7 +35,7 @@ CEILINGS = {
     "ours: @ratelimit with a rate, rejected": 2.67,
     "ours: @ratelimit with a scope": 1.24,
     "ours: RuleThrottle, by user": 1.41,
-    "ours: AnonRateThrottle": 1.95,
+    "ours: AnonRateThrottle": 1.6,
     "ours on an event loop: three rules": 0.68,
     "ours on an event loop: three rules, rejected": 1.81,
 }
