@@ -18,9 +18,9 @@ from ..forecast.logs.line import WrongFormat
 from ..forecast.rule_sets import UnknownRules
 from ..inspection.caller import UnknownCaller
 from ..inspection.question import QuestionError
-from ..rules.files.applying import NotApplied
 from ..rules.files.documents import YamlMissing
 from ..rules.files.faults import WrongFile
+from ..rules.stored.history.rows import NotApplied
 
 #: Errors whose text says what is wrong.
 _IN_WORDS: Final = (

@@ -19,14 +19,9 @@ from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier, Tie
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
 from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
-from django_ratelimiter.rules.stored.history.back import (
-    NotBroughtBack,
-    NothingToBringBack,
-    RulesChanged,
-    bring_back,
-    plan_back,
-)
+from django_ratelimiter.rules.stored.history.back import NothingToBringBack, bring_back, plan_back
 from django_ratelimiter.rules.stored.history.changes import Change, FieldChange, diff, summary
+from django_ratelimiter.rules.stored.history.rows import NotApplied, RulesHaveChanged
 
 from .build import rule_data, snapshot
 
@@ -175,7 +170,7 @@ class TestVersion:
         seen = stored()
         make("c")
         latest = storage.committed_version()
-        with pytest.raises(RulesChanged):
+        with pytest.raises(RulesHaveChanged):
             bring_back(version, seen)
         assert storage.committed_version() == latest
         assert Rule.objects.count() == 3
@@ -190,18 +185,18 @@ class TestVersion:
         make("c")
         stored()
         monkeypatch.setattr("django_ratelimiter.rules.stored.history.back.plan_back", lambda _: way)
-        with pytest.raises(RulesChanged):
+        with pytest.raises(RulesHaveChanged):
             bring_back(version, seen)
         assert Rule.objects.count() == 3
 
     def test_one_that_is_gone_changes_nothing(self) -> None:
         make()
-        with pytest.raises(NotBroughtBack):
+        with pytest.raises(NotApplied):
             back_to(Version(999, 1))
 
     @pytest.mark.parametrize(
         ("column", "value", "says"),
-        [("path", "relative", "a: Path: Choose how the path is matched"), ("cost", 0, "conflict with others")],
+        [("path", "relative", "a: Path: Choose how the path is matched"), ("cost", 0, "rejects it")],
     )
     def test_one_that_cannot_be_enforced_any_more_changes_nothing(self, column: str, value: Any, says: str) -> None:
         rule = make()
@@ -211,7 +206,7 @@ class TestVersion:
         row.save()
         rule.delete()
         latest = storage.committed_version()
-        with pytest.raises(NotBroughtBack, match=says):
+        with pytest.raises(NotApplied, match=says):
             back_to(version)
         assert (storage.committed_version(), Rule.objects.count()) == (latest, 0)
 
@@ -482,7 +477,7 @@ class TestRequests:
             try:
                 both.wait()
                 bring_back(version, seen)
-            except NotBroughtBack as error:
+            except NotApplied as error:
                 return type(error).__name__
             finally:
                 connection.close()

@@ -17,13 +17,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ...models import AccessEntry
-from ...rules.files.applying import NotApplied, apply_file
+from ...rules.files.applying import apply_file
 from ...rules.files.documents import YamlMissing
 from ...rules.files.faults import Fault, WrongFile
 from ...rules.files.planning import FilePlan, plan_file
 from ...rules.files.reading import FileBounds, RulesFile, read
 from ...rules.files.words import summary_of
 from ...rules.files.writing import text_of_database
+from ...rules.stored.history.rows import NotApplied
 from ...rules.stored.storage import primary, snapshots
 from ..history.permissions import PUBLISH, missing_permissions
 from ..versioned import tell_whether_in_force

@@ -22,8 +22,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ...rules.stored.history import log
-from ...rules.stored.history.back import NotBroughtBack, NothingToBringBack, bring_back, plan_back
+from ...rules.stored.history.back import NothingToBringBack, bring_back, plan_back
 from ...rules.stored.history.changes import diff
+from ...rules.stored.history.rows import NotApplied
 from ...rules.stored.storage import committed_version, primary, snapshots
 from ..reasons import ReasonField
 from ..versioned import tell_whether_in_force
@@ -150,7 +151,7 @@ class HistoryPages(admin.ModelAdmin):
         except NothingToBringBack as error:
             messages.info(request, str(error))
             return True
-        except NotBroughtBack as error:
+        except NotApplied as error:
             messages.error(request, str(error))
             return False
         texts = {"number": row.number, "made": made.number, "reason": reason}

@@ -7,29 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final, NamedTuple
 
-from django.db import IntegrityError, transaction
+from django.db import transaction
 from django.db.models import F
 from django.utils.translation import gettext as _
 
 from ...engine.base import Version
 from ..stored import storage
-from ..stored.history.rows import write
-from ..stored.history.snapshots import Snapshot, by_slug
+from ..stored.history.rows import NotApplied, NotAsPlanned, RulesHaveChanged, replace_rules
 from ..stored.tables import models
-from ..stored.versions import editing
 from .planning import FilePlan, plan_file
 from .reading import RulesFile
 
 #: How often a plan is made, if the rules are changed meanwhile. For the last one, nobody else can change them.
 ATTEMPTS: Final = 5
-
-
-class NotApplied(Exception):
-    """Raised if a file is not applied; nothing was changed. The text is the reason."""
-
-
-class RulesHaveChanged(NotApplied):
-    """The database has changed since the plan was made."""
 
 
 class WouldUndo(NotApplied):
@@ -89,32 +79,21 @@ def _apply(plan: FilePlan, author: Any, reason: str) -> Version:
     limit = models.RuleSetVersion.source.field.max_length
     summary = _("rules applied from %(file)s") % {"file": name}
     with transaction.atomic(using=storage.primary()):
-        with editing(author, summary, reason):
-            number, epoch = storage.state().values_list("number", "epoch").get()
-            is_next = number == plan.seen.number + 1 and plan.seen.epoch in (0, epoch)  # 0: there was no number yet
-            if not is_next:  # tested under the lock
-                raise _changed()
-            try:
-                with transaction.atomic(using=storage.primary()):
-                    write(plan.now, plan.planned)
-                    for row in plan.access.rows:
-                        row.save()
-            except IntegrityError as error:
-                text = _("The database rejects it: %(error)s")
-                raise NotApplied(text % {"error": error}) from error
-        version = Version(number, epoch)
-        stored = storage.snapshots(version)
-        _verify(plan, stored.values_list("snapshot", flat=True).get())
-        stored.update(source=name[:limit])
+        try:
+            version = replace_rules(
+                plan.now,
+                plan.planned,
+                plan.seen,
+                summary=summary,
+                author=author,
+                reason=reason,
+                others=plan.access.rows,
+            )
+        except NotAsPlanned as error:
+            text = _("After the write, the database contains something else. %(reasons)s")
+            raise NotApplied(text % {"reasons": error}) from error
+        storage.snapshots(version).update(source=name[:limit])
     return version
-
-
-def _verify(plan: FilePlan, found: Snapshot) -> None:
-    """Raise NotApplied unless the new version, which was made from the rows, is equal to the plan."""
-    if by_slug(found) == by_slug(plan.planned):
-        return
-    reasons = " ".join(f"{entry['rule']}: {entry['reason']}" for entry in found["left_out"])
-    raise NotApplied(_("After the write, the database contains something else. %(reasons)s") % {"reasons": reasons})
 
 
 def _changed() -> RulesHaveChanged:

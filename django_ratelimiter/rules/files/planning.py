@@ -10,12 +10,10 @@ from typing import Any, Final
 
 from django.utils.translation import gettext as _
 
-from ...databases import as_committed
 from ...engine.base import Version
 from ...models import Rule
 from ..formatting import listed
 from ..stored import storage
-from ..stored.compiler import snapshot_of_rows
 from ..stored.history.changes import Change, diff, rule_fields, tier_fields
 from ..stored.history.log import first_generations
 from ..stored.history.plan import needed_tiers, rule_again
@@ -60,7 +58,7 @@ def plan_file(file: RulesFile, *, prune: bool = False) -> FilePlan:
     is the default for the same callers as another tier of the database.
     """
     seen = storage.committed_version()
-    now = {**snapshot_of_rows(as_committed), "enforcement": storage.enforcement_enabled()}
+    now = storage.current_rows()
     access = plan_access(file)
     planned = _planned(file, now, prune)
     _check(file, now, planned)

@@ -10,10 +10,8 @@ from typing import Any, Final
 
 from django.utils.translation import gettext as _
 
-from ...databases import as_committed
 from ...values.terminal import on_terminal, visible
 from ..stored import storage
-from ..stored.compiler import snapshot_of_rows
 from ..stored.history.snapshots import Data, normal_rule, normal_tier
 from .documents import library
 from .schema import VERSION, Columns, access_fields, default_of, limit_fields, plain, rule_fields, tier_fields
@@ -35,7 +33,7 @@ def text_of_database(style: str, access: Iterable[Mapping[str, Any]] = (), *, ow
     keeps its owner. Fields that have their default are left out.
     """
     version = storage.committed_version()  # read first: rows saved meanwhile are then newer than the file, not older
-    snapshot = snapshot_of_rows(as_committed)
+    snapshot = storage.current_rows()
     document: Document = {"version": VERSION}
     if version.number:
         document["exported_version"] = f"{version.number}@{version.epoch}"

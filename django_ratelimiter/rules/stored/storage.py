@@ -94,6 +94,11 @@ def _load() -> RuleSet:
     return RuleSet.from_snapshot(found[0], Version(*found[1:])) if found else RuleSet(NO_VERSION)
 
 
+def current_rows() -> dict[str, Any]:
+    """Return the rows as a snapshot, as last committed or edited by this transaction, with the switch."""
+    return snapshot_of_rows(as_committed) | {"enforcement": enforcement_enabled()}
+
+
 def snapshot_of(version: Version) -> dict[str, Any] | None:
     """Return the rows under this number; `None` if the number had changed before they were read.
 

@@ -23,13 +23,14 @@ from django_ratelimiter.databases import lock_at_once, read_beside, waiting_at_m
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetState, RuleSetVersion, Tier, TierAssignment
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.files.access import access_rows
-from django_ratelimiter.rules.files.applying import ATTEMPTS, NotApplied, RulesHaveChanged, apply_file
+from django_ratelimiter.rules.files.applying import ATTEMPTS, apply_file
 from django_ratelimiter.rules.files.planning import FilePlan, plan_file
 from django_ratelimiter.rules.files.reading import RulesFile, WrongFile, read
 from django_ratelimiter.rules.files.words import lines_of
 from django_ratelimiter.rules.files.writing import text_of_database
 from django_ratelimiter.rules.stored import storage
 from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
+from django_ratelimiter.rules.stored.history.rows import NotApplied, RulesHaveChanged
 from django_ratelimiter.values.terminal import visible
 
 pytestmark = pytest.mark.django_db
@@ -248,7 +249,7 @@ def test_signals_are_sent_for_each_row_that_is_made(monkeypatch: pytest.MonkeyPa
 
 def test_what_the_database_does_not_hold_afterwards_is_not_applied() -> None:
     with (
-        patch("django_ratelimiter.rules.files.applying.write"),
+        patch("django_ratelimiter.rules.stored.history.rows.write"),
         pytest.raises(NotApplied, match="contains something else"),
         transaction.atomic(),
     ):

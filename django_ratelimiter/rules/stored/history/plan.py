@@ -11,11 +11,9 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ....databases import as_committed
 from ....engine.base import Version
 from ...formatting import listed
 from .. import storage
-from ..compiler import snapshot_of_rows
 from ..tables import models
 from .changes import Change, diff
 from .snapshots import Data, Snapshot, meaning_of, normal_rule, normal_tier, pairs
@@ -43,8 +41,7 @@ class Plan:
 def plan(target: Version, then: Snapshot) -> Plan:
     """Return the plan for restoring this stored version from the current rows."""
     seen = storage.committed_version()
-    now = snapshot_of_rows(as_committed)
-    now = {**now, "enforcement": storage.enforcement_enabled()}
+    now = storage.current_rows()
     assigned = needed_tiers(now, then)
     generations = _generations_since(target) if _asks_for_generations(now, then) else {}
     planned = planned_snapshot(now, then, set(assigned), generations)

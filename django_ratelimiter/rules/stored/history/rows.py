@@ -1,18 +1,68 @@
-"""Making rows equal to a snapshot. Rows that stay keep their primary keys."""
+"""Making rows equal to a snapshot, as one version. Rows that stay keep their primary keys."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
-from django.db import connections
+from django.db import IntegrityError, connections, transaction
 from django.db.models.signals import post_save, pre_save
+from django.utils.translation import gettext as _
 
-from ..storage import primary
+from ....engine.base import Version
+from ..storage import primary, snapshots, state
 from ..tables import models
-from .snapshots import Data, Pair, Snapshot, changed_pairs, limit_columns, meaning_of, normal_rule, normal_tier
+from ..versions import editing
+from .snapshots import Data, Pair, Snapshot, by_slug, changed_pairs, limit_columns, meaning_of, normal_rule, normal_tier
+
+
+class NotApplied(Exception):
+    """Raised if rules are not replaced; nothing was changed. The text is the reason."""
+
+
+class RulesHaveChanged(NotApplied):
+    """The rules have changed since the plan was made."""
+
+
+class NotAsPlanned(NotApplied):
+    """After the write, the rows differ from the plan. The text: the rules that cannot be enforced, with reasons."""
+
+
+def replace_rules(
+    now: Snapshot,
+    planned: Snapshot,
+    seen: Version,
+    *,
+    summary: str,
+    author: Any = None,
+    reason: str = "",
+    others: Iterable[Any] = (),
+) -> Version:
+    """Make the rows equal to `planned` in one transaction, as one version. Not within another `editing`.
+
+    now: the rows at the version `seen`. others: rows that are saved with them. Raises NotApplied.
+    """
+    with transaction.atomic(using=primary()):
+        with editing(author, summary, reason):
+            number, epoch = state().values_list("number", "epoch").get()
+            if number != seen.number + 1 or seen.epoch not in (0, epoch):  # under the lock; 0: there was no number yet
+                raise RulesHaveChanged
+            try:
+                with transaction.atomic(using=primary()):
+                    write(now, planned)
+                    for row in others:
+                        row.save()
+            except IntegrityError as error:
+                raise NotApplied(_("The database rejects it: %(error)s") % {"error": error}) from error
+        version = Version(number, epoch)
+        found = snapshots(version).values_list("snapshot", flat=True).get()
+        if by_slug(found) != by_slug(planned):
+            wanted = {rule["slug"] for rule in planned["rules"]}
+            reasons = [f"{entry['rule']}: {entry['reason']}" for entry in found["left_out"] if entry["rule"] in wanted]
+            raise NotAsPlanned(" ".join(reasons))
+    return version
 
 
 def write(now: Snapshot, planned: Snapshot) -> None:
