@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -56,7 +56,7 @@ class RedisCore(CallEncoder, ABC):
             with suppress(EngineUnavailable):
                 self.server_of(shard).renew()
 
-    def _coordinate(self, is_down: Any) -> None:
+    def _coordinate(self, is_down: Callable[[int], bool]) -> None:
         """Split calls by shard. is_down: returns whether the server of a shard is not called at present."""
         self._coordinator = ShardCoordinator(self, is_down, self._make, self._finish)
 
@@ -167,9 +167,10 @@ class RedisCore(CallEncoder, ABC):
         self.server_of(shard).renew()
         return EngineUnavailable(f"A reply that no Redis sends: {reply!r:.100}")
 
-    async def _make(self, call: ShardCall, deadline_at: float | None) -> Any:
-        """Send the call of one shard. Returns verdicts, or the reply to a packed call."""
+    async def _make(self, call: ShardCall, deadline_at: float | None) -> list[Verdict]:
+        """Send the call of one shard, and return its verdicts; a packed call has none."""
         deadline_at = call.deadline_at(deadline_at)
         if call.packed is None:
             return await self._call(*call[1:7], call.shard, deadline_at)  # from mode to counts
-        return await self._send(call.shard, call.packed, deadline_at)
+        await self._send(call.shard, call.packed, deadline_at)
+        return []

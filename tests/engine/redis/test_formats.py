@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,11 +11,11 @@ import redis.asyncio
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from django_ratelimiter.engine import Charge, Limit, MemoryEngine, StaleRules, partition_stats
+from django_ratelimiter.engine import Charge, Limit, StaleRules, partition_stats
 from django_ratelimiter.engine.limits import MAX_UNITS
-from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine, formats, partition_notes
+from django_ratelimiter.engine.redis import RedisEngine, formats, partition_notes
 from django_ratelimiter.engine.redis.protocol import CallEncoder, ScriptMode
-from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCarry, FilledCharges, FilledVerdicts
+from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges, FilledVerdicts
 
 ALICE, BOB = "a" * 22, "b" * 22
 LIMITS = [
@@ -100,24 +99,6 @@ def test_of_more_charges_than_a_byte_can_number_the_first_are_noted(
     assert weights == [{ALICE: (3, 0)}, {ALICE: (3, 0)}, {}]
 
 
-def test_event_loops_send_the_same_calls(redis_url: str) -> None:
-    async def main() -> None:
-        async with redis.asyncio.Redis.from_url(redis_url) as client:
-            engine = AsyncRedisEngine(client, namespace="formats")
-            await engine.publish(1)
-            call = template(Limit(5, 3_600), Limit(9, 3_600, "gcra"))
-            found = [await engine.check(fill(call), version=1) for _ in range(3)]
-            assert type(found[2]) is FilledVerdicts
-            assert [[each.remaining for each in verdicts] for verdicts in found] == [[4, 8], [3, 7], [2, 6]]
-            await engine.refund(found[2])
-            assert [each.remaining for each in await engine.peek(fill(call))] == [3, 7]
-            with pytest.raises(StaleRules):
-                await engine.check(fill(call), version=0)
-            await engine.aclose()
-
-    asyncio.run(main())
-
-
 def test_a_refusal_spends_nothing_and_a_refund_gives_back(engine: RedisEngine) -> None:
     call = template(Limit(3, 3_600), Limit(9, 3_600))
     for _ in range(3):
@@ -168,17 +149,6 @@ def test_limits_whose_terms_change_are_packed_one_by_one(engine: RedisEngine) ->
     assert [first for first, _ in found] == [4, 3, 2]
 
 
-def test_other_engines_take_them_for_a_sequence() -> None:
-    call = template(*LIMITS)
-    charges = fill(call)
-    assert (len(charges), charges[0], charges[-1:]) == (len(LIMITS), next(iter(charges)), [list(charges)[-1]])
-    assert charges[0].key == f"rule-0:{ALICE}:1"
-    memory = MemoryEngine()
-    assert [each.remaining for each in memory.check(charges)] == [
-        each.remaining for each in MemoryEngine().check(list(charges))
-    ]
-
-
 def test_two_charges_for_one_counter_are_a_mistake(engine: RedisEngine) -> None:
     twice = CallTemplate([ChargeTemplate("rule:", "", Charge("", Limit(5, 60), usage="rule|"))] * 2)
     for _ in range(3):
@@ -224,23 +194,3 @@ def test_a_call_that_carries_units_is_packed_once_however_many_they_are(units: l
         alone = [charge._replace(carried=each) for charge, each in zip(filled, carried, strict=True)]
         assert kept.fill(filled, 1, 7, (0, 0, 0), carried) == encode(alone, 1, 7, ())
     assert packed == 3  # two of them by this test itself
-
-
-@pytest.mark.parametrize("weighed", [True, False])
-@pytest.mark.parametrize("units", [1, 3, 4, 50])
-def test_what_is_carried_is_spent_as_by_its_charges(
-    engine: RedisEngine, monkeypatch: pytest.MonkeyPatch, units: int, weighed: bool
-) -> None:
-    if not weighed:
-        monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", 0)
-        monkeypatch.setattr(partition_notes, "randrange", lambda _least, _end: 100)
-    call = template(Limit(500, 86_400), Limit(300, 86_400, "token_bucket"), Limit(200, 86_400, "fixed_window"))
-    for partition in (ALICE, BOB):  # of whom the first call tells
-        engine.check(fill(call, partition), version=1)
-    left = [499, 299, 199]
-    for carried in ((units, 0, 1), (0, units, units), (units, units, units)):
-        mine = engine.check(FilledCarry(fill(call), carried), version=1)
-        other = engine.check(list(FilledCarry(fill(call, BOB), carried)), version=1)
-        assert type(mine) is FilledVerdicts
-        left = [before - 1 - each for before, each in zip(left, carried, strict=True)]
-        assert [each.remaining for each in mine] == [each.remaining for each in other] == left

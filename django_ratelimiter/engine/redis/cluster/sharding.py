@@ -43,8 +43,8 @@ class ShardCall(NamedTuple):
         return max(deadline, monotonic() + UNDO_SECONDS) if deadline is not None and gives_back else deadline
 
 
-#: Makes a call to one shard. The deadline is in monotonic seconds.
-MakeCall = Callable[[ShardCall, float | None], Awaitable[Any]]
+#: Makes a call to one shard; a packed one returns no verdicts. The deadline is in monotonic seconds.
+MakeCall = Callable[[ShardCall, float | None], Awaitable[list[Verdict]]]
 
 #: Runs work to its end, even if the waiting task is cancelled.
 Finish = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
@@ -193,10 +193,10 @@ class ShardCoordinator:
         """Make a call that may carry counts, and record their shard in them, unless they cannot have arrived there."""
         counts = call.counts
         if counts is None:
-            return await self._make_call(call, deadline_at)  # type: ignore[no-any-return]
+            return await self._make_call(call, deadline_at)
         was_sent, counts.shard = counts.shard is not None, call.shard
         try:
-            return await self._make_call(call, deadline_at)  # type: ignore[no-any-return]
+            return await self._make_call(call, deadline_at)
         except Exception as error:
             if not (was_sent or _may_have_been_run(error)):
                 counts.shard = None

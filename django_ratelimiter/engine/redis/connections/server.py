@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from os import getpid
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from redis.exceptions import ReadOnlyError
 
@@ -16,6 +16,16 @@ from .handshake import Handshake
 
 #: Maximum number of threads for the calls of event loops.
 MAX_THREADS: Final = 64
+
+
+class Pool(Protocol):
+    """The connections of the threads, or of one event loop."""
+
+    def close_idle(self) -> None:
+        """Close the idle connections. May be called in any thread."""
+
+    def wake(self) -> None:
+        """Look again whether to probe, and whether calls wait for a connection. May be called in any thread."""
 
 
 class Server:
@@ -37,7 +47,7 @@ class Server:
         self.pid = getpid()
         self.breaker = CircuitBreaker(wake=self._wake)
         #: The connection pools of the threads and of each event loop.
-        self.pools: set[Any] = set()
+        self.pools: set[Pool] = set()
         #: Runs calls of event loops in threads, see AsyncTransport. It starts threads when they are needed.
         self.executor = ThreadPoolExecutor(MAX_THREADS, "ratelimiter-redis")
         #: The run, see `handshake`, of the server that new connections lead to, and all runs so far.
