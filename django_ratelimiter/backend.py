@@ -26,11 +26,11 @@ from .engine.adapters import as_async
 from .engine.base import Engine
 from .engine.local.counters import LocalCounters
 from .engine.local.engine import LocalFirstEngine
+from .engine.locks import freed_by_fork
 from .engine.memory import MemoryEngine
 from .engine.redis import CLIENT_ERRORS, RedisEngine
 from .engine.usage import UsageBuffer
 from .exceptions import EngineUnavailable
-from .locks import freed_by_fork
 
 #: Usage that this process has counted itself. It is sent with a later call of the engine.
 usage_buffer: Final = UsageBuffer()

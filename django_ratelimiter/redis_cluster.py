@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from django.core.exceptions import ImproperlyConfigured
 from django_redis import pool
 
+from .engine.locks import freed_by_fork
 from .engine.redis import LazyRedisCluster
-from .locks import freed_by_fork
 
 
 class ConnectionFactory(pool.ConnectionFactory):  # type: ignore[misc]

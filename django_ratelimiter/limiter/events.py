@@ -20,10 +20,10 @@ from ..conf import settings
 from ..decision import Decision, Result
 from ..engine.base import Verdict, Version
 from ..engine.fallback import FallbackEngine
+from ..engine.locks import freed_by_fork
 from ..engine.templates import FilledVerdicts
 from ..exceptions import EngineUnavailable
 from ..identity import Identity, digest, partition
-from ..locks import freed_by_fork
 from ..rules.records import RuleRecord
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
 from ..usage.live import denials

@@ -16,9 +16,9 @@ from ..conf import settings
 from ..databases import is_in_transaction
 from ..engine.base import Version
 from ..engine.breaker import on_recovered
+from ..engine.locks import freed_by_fork
 from ..exceptions import EngineUnavailable, RulesUnavailable, StaleRules
 from ..heartbeats import beat, pulse
-from ..locks import freed_by_fork
 from ..signals import rules_changed, rules_committed
 from ..values.terminal import visible
 from .ruleset import NO_VERSION, RuleSet

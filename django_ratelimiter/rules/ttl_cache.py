@@ -17,7 +17,7 @@ from django.utils.asyncio import async_unsafe
 
 from ..conf import settings
 from ..databases import is_in_transaction
-from ..locks import freed_by_fork
+from ..engine.locks import freed_by_fork
 
 logger = logging.getLogger("django_ratelimiter")
 

@@ -10,10 +10,10 @@ from typing import Final
 from uuid import uuid4
 
 from ...exceptions import StaleRules
-from ...locks import freed_by_fork
 from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, as_version, leases
 from ..limits import check_time
+from ..locks import freed_by_fork
 from ..partition_stats import MINUTE_US, MemoryPartitions
 from ..templates import CounterStates, FilledCharges, FilledVerdicts, verdicts_from
 from ..usage.refusals import RecentRefusals, Refusal, latest

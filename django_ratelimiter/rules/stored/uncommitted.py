@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ...engine.base import Version
-from ...locks import freed_by_fork
+from ...engine.locks import freed_by_fork
 from ..ruleset import RuleSet
 
 #: Maximum number of edits of a transaction in the summary of its version; the others are counted.

@@ -17,9 +17,9 @@ from weakref import WeakKeyDictionary
 
 from ...backend import get_engine
 from ...conf import settings
+from ...engine.locks import freed_by_fork
 from ...engine.usage.refusals import Denial
 from ...exceptions import EngineUnavailable
-from ...locks import freed_by_fork
 from ...values.access import AccessRecord
 from . import names
 

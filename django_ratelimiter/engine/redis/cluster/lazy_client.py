@@ -11,7 +11,7 @@ from redis.connection import parse_url
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisClusterException
 
-from ....locks import freed_by_fork
+from ...locks import freed_by_fork
 from ..connections.clients import Address, ClientFactory, client_factory
 
 

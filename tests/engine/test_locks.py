@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import django_ratelimiter
-from django_ratelimiter.locks import freed_by_fork
+from django_ratelimiter.engine.locks import freed_by_fork
 
 #: Where what a lock protects is made again in a child, and the lock with it.
 MADE_ANEW = {"engine/usage/__init__.py", "engine/local/counters.py", "engine/breaker.py"}
