@@ -22,7 +22,7 @@ from django.test import client as test_client
 from django.test import testcases
 from django.urls import set_urlconf
 
-from django_ratelimiter import backend, heartbeats
+from django_ratelimiter import backend
 from django_ratelimiter.backend import usage_buffer
 from django_ratelimiter.conf import ENTRIES
 from django_ratelimiter.engine.base import Engine
@@ -30,7 +30,7 @@ from django_ratelimiter.engine.fallback import FallbackEngine
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
 from django_ratelimiter.limiter import events, untrusted
-from django_ratelimiter.rules import cache, tiers
+from django_ratelimiter.rules import cache, heartbeats, tiers
 from django_ratelimiter.rules.stored import access_cache, uncommitted, versions
 from django_ratelimiter.usage.live import denials, names
 from example_project.redis_server import RedisServer

@@ -9,8 +9,8 @@ from typing import Final
 
 from django.http import HttpRequest
 
-from ..heartbeats import pulse
 from ..identity.proxies import forwarding, trusting
+from ..rules.heartbeats import pulse
 from ..rules.records import RuleRecord
 
 logger = logging.getLogger("django_ratelimiter")

@@ -18,9 +18,9 @@ from ..engine.base import Version
 from ..engine.breaker import on_recovered
 from ..engine.locks import freed_by_fork
 from ..exceptions import EngineUnavailable, RulesUnavailable, StaleRules
-from ..heartbeats import beat, pulse
 from ..signals import rules_changed, rules_committed
 from ..values.terminal import visible
+from .heartbeats import beat, pulse
 from .ruleset import NO_VERSION, RuleSet
 from .stored import storage, uncommitted, versions
 from .stored.access_cache import access_list

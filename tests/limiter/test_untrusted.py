@@ -10,9 +10,9 @@ import pytest
 from django.test import Client, override_settings
 
 from django_ratelimiter.backend import get_engine
-from django_ratelimiter.heartbeats import pulse
 from django_ratelimiter.limiter import untrusted
 from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.heartbeats import pulse
 
 from ..admin.overview.test_overview import OVERVIEW, text_of
 from ..entry_points.conftest import MakeRule

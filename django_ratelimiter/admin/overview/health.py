@@ -18,8 +18,8 @@ from ...engine.base import Engine, Version
 from ...engine.breaker import open_breakers
 from ...engine.local.engine import LocalFirstEngine
 from ...exceptions import EngineUnavailable, StaleRules
-from ...heartbeats import Heartbeat, pulse, read_fleet
 from ...rules import cache
+from ...rules.heartbeats import Heartbeat, pulse, read_fleet
 from ...rules.ruleset import NO_VERSION
 
 #: How often the engine is called: the first call of a process may have no connection yet, which is no error.

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from django.utils.translation import gettext as _
 
-from ...heartbeats import HEARD_SECONDS, Heartbeat
+from ...rules.heartbeats import HEARD_SECONDS, Heartbeat
 from ...usage.reports.chart import number
 from .health import Health
 from .status import Status

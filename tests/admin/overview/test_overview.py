@@ -23,10 +23,10 @@ from django_ratelimiter.admin.overview.status import read_status
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.checks.common import SYMPTOMS
 from django_ratelimiter.engine.base import Version
-from django_ratelimiter.heartbeats import pulse
 from django_ratelimiter.models import Rule, RuleSetVersion, TopPartition, UsageBatch, UsageBucket, UsageEpisode
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.formatting import moment_in_words
+from django_ratelimiter.rules.heartbeats import pulse
 from django_ratelimiter.rules.stored import storage
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
 from django_ratelimiter.usage.times import now, stored

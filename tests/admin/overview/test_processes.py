@@ -15,9 +15,9 @@ from django_ratelimiter.admin.overview import health
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine.base import Version
 from django_ratelimiter.exceptions import EngineUnavailable
-from django_ratelimiter.heartbeats import Fleet, pulse
 from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.heartbeats import Fleet, pulse
 from django_ratelimiter.rules.stored import storage
 
 from ..pages import shown

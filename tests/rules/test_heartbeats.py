@@ -14,15 +14,14 @@ from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
 from django.test import AsyncClient, Client, override_settings
 
-from django_ratelimiter import heartbeats
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import breaker
 from django_ratelimiter.engine.base import Version
 from django_ratelimiter.engine.breaker import MAX_FAILURES, CircuitBreaker
 from django_ratelimiter.exceptions import EngineUnavailable
-from django_ratelimiter.heartbeats import HEARD_SECONDS, INTERVAL, pulse, read_fleet
 from django_ratelimiter.models import Rule, RuleLimit
-from django_ratelimiter.rules import cache
+from django_ratelimiter.rules import cache, heartbeats
+from django_ratelimiter.rules.heartbeats import HEARD_SECONDS, INTERVAL, pulse, read_fleet
 from django_ratelimiter.rules.ruleset import RuleSet
 
 VERSION = Version(7, 3)
@@ -161,7 +160,7 @@ def test_where_there_is_no_thread_to_be_had_nothing_is_raised(monkeypatch: pytes
     def start(_self: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("django_ratelimiter.heartbeats.Thread.start", start)
+    monkeypatch.setattr("django_ratelimiter.rules.heartbeats.Thread.start", start)
     monkeypatch.setattr(pulse, "due_at", float("-inf"))
     confirm()
 

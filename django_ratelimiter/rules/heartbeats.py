@@ -16,11 +16,11 @@ from threading import Thread
 from time import monotonic, time
 from typing import Any, Final, NamedTuple
 
-from .backend import get_engine
-from .engine.base import Version
-from .engine.breaker import on_state_change, open_breakers
-from .exceptions import EngineUnavailable
-from .signals import rules_changed
+from ..backend import get_engine
+from ..engine.base import Version
+from ..engine.breaker import on_state_change, open_breakers
+from ..exceptions import EngineUnavailable
+from ..signals import rules_changed
 
 logger = logging.getLogger("django_ratelimiter")
 
