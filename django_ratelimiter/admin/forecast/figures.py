@@ -90,7 +90,8 @@ def _line(
     forecasts: Sequence[tuple[str, Forecast]], row: LimitRow, limit: Limit, choices: ChoicesForm
 ) -> dict[str, Any]:
     quota = choices.quota_for(row.name) or limit.quota
-    lines = [(name, line.draw(line.rates(forecast, row, limit), quota)) for name, forecast in forecasts]
+    tier = row.limit.tier.slug if row.limit.tier else None
+    lines = [(name, line.draw(forecast.rates(tier, limit), quota)) for name, forecast in forecasts]
     return {
         "name": row.name,
         "unit": line.label_of(limit),

@@ -11,8 +11,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from ...engine.limits import Limit
-from ...forecast.samples.cells import MICROSECONDS, Width, cells_of
-from ...forecast.samples.forecast import Forecast
+from ...forecast.samples.cells import cells_of
 from ...models import RuleLimit
 from ...rules.formatting import CALENDAR_UNITS, limit_in_short, per
 
@@ -81,30 +80,6 @@ def engine_limit(row: LimitRow) -> Limit | None:
     except (ValueError, TypeError):
         return None
     return limit if limit is not None and cells_of(limit) is not None else None
-
-
-def rates(forecast: Forecast, row: LimitRow, limit: Limit) -> list[int]:
-    """Return the rates of the limit's sampled callers, sorted: the quota that each would have needed.
-
-    In units per window, at an even pace. The capacity of a bucket is subtracted first.
-    """
-    found = cells_of(limit, 1)
-    assert found is not None
-    width, cost = found[0], forecast.after.cost
-    own = {tier for tier in forecast.after.limits if tier is not None}
-    tier = row.limit.tier.slug if row.limit.tier else None
-    if width not in forecast.tally.widths:
-        return []
-    tiers = [of for of in forecast.tally.requests if (of == tier if tier is not None else of not in own)]
-    return sorted(_needed(peak * cost, limit, width) for of in tiers for peak in forecast.tally.peaks_of(of, width))
-
-
-def _needed(units: int, limit: Limit, width: Width) -> int:
-    if limit.burst is not None and units <= limit.burst:
-        return 0
-    if width.calendar:
-        return units
-    return -(-units * limit.window_us // (width.seconds * MICROSECONDS))
 
 
 def draw(ordered: Sequence[int], quota: int) -> Line:

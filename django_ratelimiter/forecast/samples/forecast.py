@@ -10,13 +10,14 @@ from functools import cached_property
 from operator import gt
 from typing import Final
 
+from ...engine.limits import Limit
 from ...rules.records import RuleRecord
 from ...usage.reports import totals
 from ...usage.reports.coverage import Coverage, Period, read_coverage
 from ...usage.reports.totals import Figures
 from ...usage.times import Granularity
 from . import estimates, reading
-from .cells import MAX_THRESHOLD, CellThresholds, Width, thresholds_by_tier
+from .cells import MAX_THRESHOLD, MICROSECONDS, CellThresholds, Width, cells_of, thresholds_by_tier
 from .estimates import NOTHING, SAMPLED_ONE_IN, Range
 from .reading import Source
 from .results import CallerForecast, Effect, HourForecast, TierForecast
@@ -207,6 +208,21 @@ class Forecast:
         first_at = _moment(min(firsts)) if firsts else None
         return CallerForecast(each.tier, each.who, each.requests, -each.negative_peak, before, after, first_at)
 
+    def rates(self, tier: str | None, limit: Limit) -> list[int]:
+        """Return the rates of a limit's sampled callers, sorted: the quota that each would have needed.
+
+        In units per window, at an even pace. The capacity of a bucket is subtracted first. tier: `None` = the limit is
+        for every tier without limits of its own.
+        """
+        found = cells_of(limit)
+        if found is None or found[0] not in self.tally.widths:
+            return []
+        own = {each for each in self.after.limits if each is not None}
+        tiers = [each for each in self.tally.requests if (each not in own if tier is None else each == tier)]
+        width = found[0]
+        peaks = [peak for each in tiers for peak in self.tally.peaks_of(each, width)]
+        return sorted(_needed(peak * self.after.cost, limit, width) for peak in peaks)
+
     @cached_property
     def _exceeding(self) -> dict[str, list[list[int]]]:
         """By tier and level: how many sampled callers exceed the old rule, the new one, only the new, only the old."""
@@ -274,6 +290,14 @@ class Forecast:
 def forecast(before: RuleRecord | None, after: RuleRecord, period: Period) -> Forecast:
     """Return what `after` would have rejected in the period, compared with `before`, the old rule."""
     return Forecast(before, after, period)
+
+
+def _needed(units: int, limit: Limit, width: Width) -> int:
+    if limit.burst is not None and units <= limit.burst:
+        return 0
+    if width.calendar:
+        return units
+    return -(-units * limit.window_us // (width.seconds * MICROSECONDS))
 
 
 def _thresholds(limits: Limits, width: Width, level: int) -> dict[str, int]:
