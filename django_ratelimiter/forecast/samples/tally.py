@@ -60,7 +60,7 @@ class TopCaller(NamedTuple):
         return start
 
 
-class _Plan(NamedTuple):
+class _WidthStep(NamedTuple):
     """How the cells of a width are found. lowest: the lowest threshold of each tier.
 
     finer: the index of a finer width whose cells make up these; -1 = the minutes do. `None` = a minute is a cell
@@ -94,7 +94,7 @@ class SampleTally:
         self._thresholds = thresholds
         self._hour_of = Cells(Width(HOUR_SECONDS), period, seconds)
         self._seconds = seconds
-        self._plans = [self._plan(place, period, seconds) for place in range(len(self.widths))]
+        self._steps = [self._step_of(place, period, seconds) for place in range(len(self.widths))]
         self._pairs = [defaultdict[str, Counter[tuple[int, int, int]]](Counter) for _ in self.widths]
         self._beyond: list[dict[tuple[str, int], list[int]]] = [{} for _ in self.widths]
         self._waiting = 0
@@ -114,7 +114,7 @@ class SampleTally:
         of_tier = self.peaks[tier]
         found: list[dict[int, int]] = []
         first = 0
-        for place, (_width, cell_of, finer, lowest, long) in enumerate(self._plans):
+        for place, (_width, cell_of, finer, lowest, long) in enumerate(self._steps):
             if finer is None:
                 cells = {}
                 peak = max(counts)
@@ -153,23 +153,23 @@ class SampleTally:
         """Return the peaks of the callers of a tier, in the same order for each width."""
         return self.peaks[tier][self.widths.index(width)] if tier in self.peaks else ()
 
-    def _plan(self, place: int, period: tuple[int, int], seconds: Mapping[Any, int] | None) -> _Plan:
+    def _step_of(self, place: int, period: tuple[int, int], seconds: Mapping[Any, int] | None) -> _WidthStep:
         width, lowest = self.widths[place], dict[str, int]()
         for each in self._thresholds.get(width, ()):
             for tier, threshold in each.items():
                 lowest[tier] = min(threshold, lowest.get(tier, threshold))
         if _is_minute(width):
-            return _Plan(width, self._hour_of, None, lowest, None)
+            return _WidthStep(width, self._hour_of, None, lowest, None)
         finer = max((at for at in range(place) if _fits(self.widths[at], width)), default=-1)
         long = Cells(width, period, None) if width.calendar or width.seconds > HOUR_SECONDS else None
-        return _Plan(width, Cells(width, period, seconds if finer < 0 else None), finer, lowest, long)
+        return _WidthStep(width, Cells(width, period, seconds if finer < 0 else None), finer, lowest, long)
 
     def _named(self, found: list[dict[int, int]], minutes: Iterable[Any], counts: Sequence[int]) -> Any:
         """Return the cells by width, those of a minute included, and the minutes."""
         by_minute = dict(self._by_minute(minutes, counts))
         cells_by_width = {
-            plan.width: by_minute if plan.finer is None else cells
-            for plan, cells in zip(self._plans, found, strict=True)
+            step.width: by_minute if step.finer is None else cells
+            for step, cells in zip(self._steps, found, strict=True)
         }
         return cells_by_width, by_minute
 
