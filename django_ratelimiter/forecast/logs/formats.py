@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any, Final
 
+from ...identity.proxies import is_peer
 from ...values.bounds import json_from
 from .line import AccessLogLine, WrongFormat
 from .times import time_reader
@@ -37,10 +38,6 @@ _COMMON: Final = re.compile(
     r'(\S+) \S+ (.+?) \[([^\]\[]{1,40})\] "([A-Za-z][A-Za-z_-]*) (\S+?)(?: [^"]*)?" ([0-9]{3})\b'
 )
 
-#: A faster pattern for ordinary lines: on all lines that it matches, it gives the same result.
-_USUAL: Final = re.compile(
-    r'(\S+) \S+ (\S+) \[([^\]\[]{1,40})\] "([A-Z]+) ([^\s"?]++)[^\s"]*+(?: [^"]*+)?" ([0-9]{3})\b'
-)
 _REQUEST: Final = re.compile(r"([A-Za-z][A-Za-z_-]*) (\S+)(?: .*)?")
 
 _new = tuple.__new__  # what a named tuple calls in the end
@@ -76,20 +73,15 @@ def find_format(name: str, first: str, more: Sequence[str], zone: tzinfo) -> Log
 
 
 def _common_parser(zone: tzinfo) -> Parse:
-    usual, match, time_of = _USUAL.match, _COMMON.match, time_reader(zone)
+    match, time_of = _COMMON.match, time_reader(zone)
 
     def parse(text: str, number: int, file: int) -> AccessLogLine:
-        found = usual(text)
+        found = match(text)
         if found is None:
-            found = match(text)
-            if found is None:
-                raise ValueError("is not in the format common or combined")
-            address, user, time, method, path, status = found.groups()
-            path = path.partition("?")[0]
-        else:
-            address, user, time, method, path, status = found.groups()
-        user = "" if user == "-" else user
-        return _new(AccessLogLine, (time_of(time), method, path, address, user, int(status), -1, (), number, file))
+            raise ValueError("is not in the format common or combined")
+        address, user, time, method, path, status = found.groups()
+        parts = time_of(time), method, path.partition("?")[0], _address(address), "" if user == "-" else user
+        return _new(AccessLogLine, (*parts, int(status), -1, (), number, file))
 
     return parse
 
@@ -184,7 +176,7 @@ def _builder(
             time_of(str(data[time_name])),
             method,
             target.partition("?")[0],
-            _text(data.get(address_name)),
+            _address(_text(data.get(address_name))),
             _text(data.get(user_name)),
             int(status) if status else 0,
             duration,
@@ -198,6 +190,15 @@ def _builder(
 
 def _text(value: Any) -> str:
     return "" if value is None or value == "-" else str(value)
+
+
+def _address(text: str) -> str:
+    """Return the address of a line; "" = there is none. Raises ValueError for anything else."""
+    if text == "-":
+        return ""
+    if not is_peer(text):
+        raise ValueError(f"has no address in {text!r:.60}")
+    return text
 
 
 def _microseconds(value: Any, units: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from typing import Final
@@ -12,6 +13,12 @@ _MONTHS: Final = {
     name: number
     for number, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), start=1)  # noqa: SIM905
 }
+
+_NO_TIME: Final = "has no time in {!r:.60}"
+_COMMON: Final = re.compile(
+    r"(\d\d)/([A-Z][a-z]{2})/(\d{4}):(\d\d):(\d\d):00(?:\.(\d{1,6}))?(?: ?([+-])(\d\d):?(\d\d))?", re.ASCII
+)
+_NUMBER: Final = re.compile(r"(\d{1,20})(?:\.(\d*))?", re.ASCII)
 
 #: Maximum number of cached times, and of cached minutes of common logs: many successive lines have the same one.
 _MAX_KNOWN: Final = 10_000
@@ -45,10 +52,10 @@ def time_reader(zone: tzinfo) -> Callable[[str], int]:
 
 def _read(text: str, zone: tzinfo, minutes: dict[str, int]) -> int:
     text = text.strip("[]")
-    if len(text) >= 20 and text[2] == "/" and text[6] == "/":  # 22/Nov/2026:18:00:00 +0000
+    if text[2:3] == "/":
         second = _SECONDS.get(text[18:20])
-        if second is None or text[17] != ":":
-            return _common(text, zone)
+        if second is None or text[17:18] != ":":
+            raise ValueError(_NO_TIME.format(text))
         minute = f"{text[:18]}00{text[20:]}"
         begin = minutes.get(minute)
         if begin is None:
@@ -56,31 +63,39 @@ def _read(text: str, zone: tzinfo, minutes: dict[str, int]) -> int:
                 minutes.clear()
             begin = minutes[minute] = _common(minute, zone)
         return begin + second
-    if text[:1].isdigit() and "-" not in text:
-        return _number(text)
-    moment = datetime.fromisoformat(text.replace(",", "."))
+    if found := _NUMBER.fullmatch(text):
+        return _number(int(found[1]), found[2] or "")
+    try:
+        moment = datetime.fromisoformat(text.replace(",", "."))
+    except ValueError:
+        raise ValueError(_NO_TIME.format(text)) from None
     return _to_us(moment if moment.tzinfo else moment.replace(tzinfo=zone))
 
 
 def _common(text: str, zone: tzinfo) -> int:
-    day, clock = (int(text[7:11]), _MONTHS.get(text[3:6], 0), int(text[:2])), text[12:20].split(":")
-    moment = datetime(*day, *map(int, clock), tzinfo=UTC)  # type: ignore[arg-type,misc]
-    offset = text[21:26]
-    if not offset:
+    """Read a time of common logs, such as 22/Nov/2026:18:00:00 +0000; the zone is optional, as is a fraction."""
+    found = _COMMON.fullmatch(text)
+    if found is None or found[2] not in _MONTHS:
+        raise ValueError(_NO_TIME.format(text))
+    day, month, year, hour, minute, fraction, sign, hours, minutes = found.groups()
+    micros = int(f"{fraction or '':0<6}")
+    try:
+        moment = datetime(int(year), _MONTHS[month], int(day), int(hour), int(minute), 0, micros, tzinfo=UTC)
+    except ValueError as error:
+        raise ValueError(f"{_NO_TIME.format(text)}: {error}") from None
+    if not sign:
         return _to_us(moment.replace(tzinfo=zone))
-    minutes = int(offset[1:3]) * 60 + int(offset[3:5])
-    return _to_us(moment) - (-minutes if offset[0] == "-" else minutes) * 60_000_000
+    offset = (int(hours) * 60 + int(minutes)) * 60_000_000
+    return _to_us(moment) - (-offset if sign == "-" else offset)
 
 
-def _number(text: str) -> int:
-    """Read seconds with a fraction, or whole milli-, micro- or nanoseconds, exactly."""
-    whole, _, fraction = text.partition(".")
-    number = int(whole)
-    if fraction or number < _NOT_SECONDS:
-        return number * 1_000_000 + int(f"{fraction[:6]:0<6}")
-    if number < _NOT_SECONDS * 1_000:
-        return number * 1_000
-    return number if number < _NOT_SECONDS * 1_000_000 else number // 1_000
+def _number(whole: int, fraction: str) -> int:
+    """Return seconds with a fraction, or whole milli-, micro- or nanoseconds, exactly."""
+    if fraction or whole < _NOT_SECONDS:
+        return whole * 1_000_000 + int(f"{fraction[:6]:0<6}")
+    if whole < _NOT_SECONDS * 1_000:
+        return whole * 1_000
+    return whole if whole < _NOT_SECONDS * 1_000_000 else whole // 1_000
 
 
 def _to_us(moment: datetime) -> int:
