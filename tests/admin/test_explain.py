@@ -114,31 +114,6 @@ def test_counters_tiers_and_entries_need_a_permission_each(
     assert "scraper" not in page(client, path="/hello/").content.decode()
 
 
-def test_who_may_name_nobody_learns_of_no_access_entry(
-    operator: Callable[..., Client], make_rule: MakeRule, people: None
-) -> None:
-    make_rule("all")
-    AccessEntry.objects.create(action="deny", kind="ip", value="203.0.113.7", reason="scraper")
-    client = operator("view_rule")
-    text = page(client, path="/hello/").content.decode()
-    assert "An access entry denies this caller" not in text
-    assert "You may not view access entries" in text
-    named = page(client, path="/hello/", identities="user=1").context
-    assert list(named["form"].errors) == ["identities"]
-    assert "explanation" not in named
-
-
-def test_a_tier_is_shown_to_who_may_see_assignments(
-    operator: Callable[..., Client], make_rule: MakeRule, people: None
-) -> None:
-    pro = Tier.objects.create(slug="pro", name="Gold", rank=1)
-    TierAssignment.objects.create(tier=pro, user=User.objects.get(username="ann"))
-    make_rule("all", tier=pro)
-    text = page(operator("view_rule", "view_tierassignment"), path="/hello/", user="ann").content.decode()
-    assert "Gold, assigned to the user ann" in text
-    assert "RateLimit" not in text
-
-
 @pytest.mark.parametrize(
     ("given", "field"),
     [
