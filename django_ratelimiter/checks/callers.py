@@ -68,7 +68,7 @@ def check_client_choices(**_kwargs: object) -> list[CheckMessage]:
         return []
     return [
         checks.Warning(
-            "Clients can choose the value that these rules count by, and get a new counter with each value: "
+            "Callers can choose the value that these rules count by, and get a new counter with each value: "
             f"{', '.join(slugs)}.",
             hint="For each, add a rule that counts the same requests by IP address, with a quota that is high "
             "enough for honest callers.",

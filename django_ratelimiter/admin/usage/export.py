@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
@@ -66,15 +67,7 @@ def _points(points: Sequence[Point]) -> list[Row]:
 
 
 def _figures(figures: Figures) -> Row:
-    return {
-        "requests": figures.requests,
-        "allowed": figures.allowed,
-        "rejected": figures.rejected,
-        "shadow_rejected": figures.shadow_rejected,
-        "soft_exceeded": figures.soft_exceeded,
-        "degraded": figures.degraded,
-        "rejection_rate": figures.rejection_rate,
-    }
+    return {"requests": figures.requests, **asdict(figures), "rejection_rate": figures.rejection_rate}
 
 
 def _callers(report: Report) -> list[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from math import ceil
@@ -62,16 +62,11 @@ class Chart(NamedTuple):
 
 def draw(points: Sequence[Point]) -> Chart:
     """Return one bar for each point: allowed at the bottom, then rejected, then what would be rejected on top."""
-    top = _top(max((point.figures.requests for point in points), default=0))
-    slot = 100 / max(len(points), 1)
-    gap = slot * 0.2 if len(points) <= 100 else 0
-    bars = [
-        Bar(_percent(i * slot), _percent(slot), _percent(i * slot + gap / 2), _percent(slot - gap), *_parts(point, top))
-        for i, point in enumerate(points)
+    stacks = [
+        {"allowed": each.allowed, "rejected": each.rejected, "shadow": each.shadow_rejected}
+        for each in (point.figures for point in points)
     ]
-    busiest = max(zip(points, bars, strict=True), key=lambda pair: pair[0].figures.requests, default=None)
-    ticks = _ticks([point.start for point in points], slot)
-    return Chart(bars, busiest[1].label if busiest else "", _lines(top), ticks)
+    return _chart(stacks, [_label(point) for point in points], _ticks([point.start for point in points]))
 
 
 def callers(counts: Sequence[PartitionCount]) -> Chart:
@@ -80,9 +75,8 @@ def callers(counts: Sequence[PartitionCount]) -> Chart:
         f"{span(each.period)}: {_('not known') if each.partitions is None else number(each.partitions)}"
         for each in counts
     ]
-    slot = 100 / max(len(counts), 1)
-    ticks = _ticks([each.period.start for each in counts], slot)
-    return _plain([each.partitions or 0 for each in counts], labels, ticks)
+    ticks = _ticks([each.period.start for each in counts])
+    return _chart([{"plain": each.partitions or 0} for each in counts], labels, ticks)
 
 
 def hours(day: Sequence[HourOfDay]) -> Chart:
@@ -90,7 +84,7 @@ def hours(day: Sequence[HourOfDay]) -> Chart:
     labels = [f"{hour_of_day(each)}: {number(round(each.requests))}" for each in day]
     slot = 100 / max(len(day), 1)
     ticks = [Tick(_percent(each.hour * slot), f"{each.hour:02}:00", each.hour % 6 == 3) for each in day[::3]]
-    return _plain([each.requests for each in day], labels, ticks)
+    return _chart([{"plain": each.requests} for each in day], labels, ticks)
 
 
 def hour_of_day(each: HourOfDay) -> str:
@@ -98,23 +92,25 @@ def hour_of_day(each: HourOfDay) -> str:
     return f"{each.hour:02}:00\u2013{(each.hour + 1) % 24:02}:00"
 
 
-def _plain(values: Sequence[float], labels: Sequence[str], ticks: list[Tick]) -> Chart:
-    """Return a chart with bars of one kind."""
-    top = _top(ceil(max(values, default=0)))
-    slot = 100 / max(len(values), 1)
-    gap = slot * 0.2 if len(values) <= 100 else 0
+def _chart(stacks: Sequence[Mapping[str, float]], labels: Sequence[str], ticks: list[Tick]) -> Chart:
+    """Return a chart of bars. stacks: the amounts of each bar by kind, from the bottom."""
+    heights = [sum(stack.values()) for stack in stacks]
+    top = _top(ceil(max(heights, default=0)))
+    slot = 100 / max(len(stacks), 1)
+    gap = slot * 0.2 if len(stacks) <= 100 else 0
     bars = []
-    for i, (value, words) in enumerate(zip(values, labels, strict=True)):
-        height = 100 * value / top
-        segments = [Segment("plain", _percent(100 - height), _percent(height))] if value else []
+    for i, (stack, label) in enumerate(zip(stacks, labels, strict=True)):
+        segments, base = [], 100.0
+        for kind, amount in stack.items():
+            if amount:
+                height = 100 * amount / top
+                base -= height
+                segments.append(Segment(kind, _percent(base), _percent(height)))
         x, width = _percent(i * slot + gap / 2), _percent(slot - gap)
-        bars.append(Bar(_percent(i * slot), _percent(slot), x, width, segments, words))
-    highest = max(zip(values, labels, strict=True), default=(0, ""))
-    return Chart(bars, highest[1], _lines(top), ticks)
-
-
-def _lines(top: int) -> list[Tick]:
-    return [Tick(_percent(100 - 100 * i / LINES), number(top * i // LINES)) for i in range(LINES, -1, -1)]
+        bars.append(Bar(_percent(i * slot), _percent(slot), x, width, segments, label))
+    busiest = labels[heights.index(max(heights))] if heights else ""
+    lines = [Tick(_percent(100 - 100 * i / LINES), number(top * i // LINES)) for i in range(LINES, -1, -1)]
+    return Chart(bars, busiest, lines, ticks)
 
 
 def number(value: int) -> str:
@@ -136,22 +132,12 @@ def span(point: Point | Period) -> str:
     return f"{day}, {date_format(start, 'H:i')}\u2013{date_format(end, 'H:i')}"
 
 
-def _parts(point: Point, top: int) -> tuple[list[Segment], str]:
+def _label(point: Point) -> str:
     figures = point.figures
-    segments, base = [], 100.0
-    for kind, amount in (
-        ("allowed", figures.allowed),
-        ("rejected", figures.rejected),
-        ("shadow", figures.shadow_rejected),
-    ):
-        if amount:
-            height = 100 * amount / top
-            base -= height
-            segments.append(Segment(kind, _percent(base), _percent(height)))
     labels = [_("%s allowed") % number(figures.allowed), _("%s rejected") % number(figures.rejected)]
     if figures.shadow_rejected:
         labels.append(_("%s would be rejected") % number(figures.shadow_rejected))
-    return segments, f"{span(point)}: {', '.join(labels)}"
+    return f"{span(point)}: {', '.join(labels)}"
 
 
 def _top(highest: int) -> int:
@@ -164,7 +150,8 @@ def _top(highest: int) -> int:
         power *= 10
 
 
-def _ticks(moments: Sequence[datetime], slot: float) -> list[Tick]:
+def _ticks(moments: Sequence[datetime]) -> list[Tick]:
+    slot = 100 / max(len(moments), 1)
     starts = [(i * slot, timezone.localtime(moment)) for i, moment in enumerate(moments)]
     places: list[tuple[float, datetime]] = []
     for spacing in SPACINGS:

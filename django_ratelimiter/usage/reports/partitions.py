@@ -97,9 +97,7 @@ def top_partitions(
         sums = sums.filter(sum_rejected__gt=0).order_by("-sum_rejected", "-sum_allowed", "partition")
     else:
         sums = sums.order_by(-(F("sum_allowed") + F("sum_rejected")), "-sum_rejected", "partition")
-    return [
-        TopPartitionRow(*row) for row in sums.values_list("partition", "sum_allowed", "sum_rejected")[:MAX_PARTITIONS]
-    ]
+    return [TopPartitionRow(*row) for row in sums[:MAX_PARTITIONS]]
 
 
 def one_partition(
@@ -107,7 +105,7 @@ def one_partition(
 ) -> TopPartitionRow | None:
     """Return one partition, from the hours in which it was a top partition; `None` = it was in none."""
     sums = _sums(period, rule, coverage or read_coverage()).filter(partition=partition)
-    return next((TopPartitionRow(*row) for row in sums.values_list("partition", "sum_allowed", "sum_rejected")), None)
+    return next((TopPartitionRow(*row) for row in sums), None)
 
 
 def hours(period: Period, coverage: Coverage) -> Period:
@@ -118,8 +116,8 @@ def hours(period: Period, coverage: Coverage) -> Period:
 def _sums(period: Period, rule: str, coverage: Coverage) -> QuerySet[Any, Any]:
     bucket_ranges = coverage.bucket_ranges(hours(period, coverage))
     condition = reduce(or_, (each.condition for each in bucket_ranges), Q(pk__in=[]))
-    sums = TopPartition.objects.filter(condition, rule_slug=rule).values("partition")
-    return sums.annotate(sum_allowed=Sum("allowed"), sum_rejected=Sum("rejected"))
+    rows = TopPartition.objects.filter(condition, rule_slug=rule).values_list("partition")
+    return rows.annotate(sum_allowed=Sum("allowed"), sum_rejected=Sum("rejected"))
 
 
 def _counted(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import or_
@@ -19,9 +19,6 @@ from ..times import Granularity, aware, buckets, floor, now
 from .coverage import DAY, GRANULARITIES, HOUR, BucketRange, Coverage, Period, read_coverage
 
 __all__ = ["DAY", "HOUR", "Period"]
-
-_FIELDS: Final = ("allowed", "rejected", "shadow_rejected", "soft_exceeded", "degraded")
-_SUMS: Final = {f"sum_{field}": Sum(field) for field in _FIELDS}
 
 
 def last(length: timedelta) -> Period:
@@ -62,6 +59,9 @@ class Figures:
     def rejection_rate(self) -> float | None:
         """Return the rejected share, from 0 to 1; `None` without requests."""
         return self.rejected / self.requests if self.requests else None
+
+
+_SUMS: Final = {f"sum_{field.name}": Sum(field.name) for field in fields(Figures)}
 
 
 class Total(NamedTuple):
