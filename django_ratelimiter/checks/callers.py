@@ -56,7 +56,7 @@ def check_template(**_kwargs: object) -> list[CheckMessage]:
     return []
 
 
-def check_client_choices(**_kwargs: object) -> list[CheckMessage]:
+def check_caller_choices(**_kwargs: object) -> list[CheckMessage]:
     """W007: a rule counts by a value that callers choose, and no rule by address limits how often they change it."""
     rules = list(rules_in_force())
     trusted = () if are_invalid("TRUSTED_IDENTITIES") else settings.TRUSTED_IDENTITIES

@@ -83,7 +83,7 @@ CHOSEN = [["session"], ["header:X-Device"], ["field:email"], ["user", "header:X-
 def test_what_clients_choose_without_a_rule_by_address(names: list[str]) -> None:
     make_rule("chosen", partition_by=names, path_kind="prefix", path="/api/")
     make_rule("users", partition_by=["user"])
-    messages = checks.check_client_choices()
+    messages = checks.check_caller_choices()
     assert ids(messages) == ["W007"]
     assert "chosen" in messages[0].msg
     assert "users" not in messages[0].msg
@@ -94,7 +94,7 @@ def test_what_clients_choose_without_a_rule_by_address(names: list[str]) -> None
 def test_what_a_gateway_sets_is_not_chosen(trusted: list[str], fires: bool) -> None:
     make_rule("chosen", partition_by=["header:X-Device"])
     with ratelimiter(TRUSTED_IDENTITIES=trusted):
-        assert ids(checks.check_client_choices()) == ["W007"] * fires
+        assert ids(checks.check_caller_choices()) == ["W007"] * fires
 
 
 @pytest.mark.django_db
@@ -119,7 +119,7 @@ def test_what_a_gateway_sets_is_not_chosen(trusted: list[str], fires: bool) -> N
 def test_the_rule_by_address_must_be_met_by_the_same_requests(fields: dict[str, Any], fires: bool) -> None:
     make_rule("chosen", partition_by=["header:X-Device"], path_kind="prefix", path="/api/", methods=["POST"])
     make_rule("addresses", **{"partition_by": ["ip"]} | fields)
-    told = "".join(message.msg for message in checks.check_client_choices())
+    told = "".join(message.msg for message in checks.check_caller_choices())
     assert ("chosen" in told) == fires
 
 

@@ -18,8 +18,8 @@ from django.db import OperationalError, connection
 from django.test import override_settings
 
 from django_ratelimiter import checks
-from django_ratelimiter.checks import DJANGOS
 from django_ratelimiter.checks.common import SYMPTOMS
+from django_ratelimiter.checks.project import DJANGOS
 from django_ratelimiter.middleware import RateLimitMiddleware
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules.stored import tables
