@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.core.management import call_command
 from django.core.management.color import no_style
@@ -18,13 +19,14 @@ from django.core.management.commands import flush
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
+from django.test import AsyncClient, Client, testcases
 from django.test import client as test_client
-from django.test import testcases
 from django.urls import set_urlconf
 
-from django_ratelimiter import backend
+from django_ratelimiter import backend, limiter
 from django_ratelimiter.backend import usage_buffer
 from django_ratelimiter.conf import ENTRIES
+from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.engine.fallback import FallbackEngine
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
@@ -207,6 +209,30 @@ def _no_connection_stays_open() -> Iterator[None]:
     for connection in opened:
         connection.inc_thread_sharing()
         connection.close()
+
+
+@pytest.fixture(params=["thread", "event loop"])
+def is_async(request: pytest.FixtureRequest) -> bool:
+    """Let a test run twice: in a thread, and on an event loop."""
+    return bool(request.param == "event loop")
+
+
+@pytest.fixture
+def either(is_async: bool) -> Callable[[Any, Any], Any]:
+    """The first of two functions in a thread, the second on an event loop, and both are called alike."""
+    return lambda plain, awaited: async_to_sync(awaited) if is_async else plain
+
+
+@pytest.fixture
+def get(either: Callable[[Any, Any], Any], client: Client, async_client: AsyncClient) -> Any:
+    """Ask for a page by either kind of handler; the test's own thread serves both."""
+    return either(client.get, async_client.get)
+
+
+@pytest.fixture
+def check(either: Callable[[Any, Any], Any]) -> Callable[..., Decision]:
+    """Decide on a request by `limiter.check` and by `limiter.acheck`."""
+    return either(limiter.check, limiter.acheck)  # type: ignore[no-any-return]
 
 
 @pytest.fixture

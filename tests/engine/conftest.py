@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import redis.asyncio
 
-from django_ratelimiter.engine.redis import AsyncRedisEngine
+from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from example_project.redis_server import RedisServer
 from tests.clusters import Cluster
 
@@ -23,6 +24,25 @@ class Blocking:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *args, **kwargs: self._loop.run_until_complete(getattr(self._engine, name)(*args, **kwargs))
+
+
+@pytest.fixture
+def of_either_kind(is_async: bool) -> Iterator[Callable[[RedisEngine], Any]]:
+    """Return an engine as it is in a thread, and its twin on an event loop, to be asked alike."""
+    with ExitStack() as stack:
+
+        def of_kind(engine: RedisEngine) -> Any:
+            if not is_async:
+                return engine
+            twin = engine.to_async()
+            assert twin
+            loop = asyncio.new_event_loop()
+            stack.callback(loop.close)
+            blocking = Blocking(twin, loop)
+            stack.callback(blocking.aclose)
+            return blocking
+
+        yield of_kind
 
 
 @pytest.fixture(scope="session")

@@ -50,12 +50,6 @@ def people(db: None) -> None:
         User.objects.create(username=name)
 
 
-@pytest.fixture(params=["sync", "async"])
-def way(request: pytest.FixtureRequest) -> str:
-    """Which of two ways is gone."""
-    return str(request.param)
-
-
 class Clock:
     """Time in microseconds, which passes only while somebody sleeps. slept: for how long each time, in seconds."""
 

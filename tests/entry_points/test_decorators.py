@@ -153,19 +153,16 @@ urlpatterns = [path(f"{name}/", view) for name, view in VIEWS.items()] + [
 ]
 
 
-@pytest.fixture(params=["client", "async_client"])
-def get(request: pytest.FixtureRequest) -> Callable[..., HttpResponse]:
+@pytest.fixture
+def get(get: Any, async_client: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., HttpResponse]:
     """A request from an address, through a synchronous and an asynchronous handler in turn."""
-    client: Any = request.getfixturevalue(request.param)
-    is_async = isinstance(client, AsyncClient)
-    send, base = async_to_sync(client.get) if is_async else client.get, getattr(client, "_base_scope", None)
+    base = async_client._base_scope
 
-    def get(url: str, address: str = "127.0.0.1") -> HttpResponse:
-        if is_async:
-            client._base_scope = lambda **options: base(**options) | {"client": [address, 0]}
-        return send(url, **({} if is_async else {"REMOTE_ADDR": address}))  # type: ignore[no-any-return]
+    def get_from(url: str, address: str = "127.0.0.1") -> HttpResponse:
+        monkeypatch.setattr(async_client, "_base_scope", lambda **options: base(**options) | {"client": [address, 0]})
+        return get(url, REMOTE_ADDR=address)  # type: ignore[no-any-return]
 
-    return get
+    return get_from
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -296,9 +293,8 @@ def test_a_view_without_a_request() -> None:
         twice(lambda: None)()
 
 
-@pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("scope", [None, "rows"])
-def test_a_cost_that_the_response_tells(make_rule: MakeRule, is_async: bool, scope: str | None) -> None:
+def test_a_cost_that_the_response_tells(make_rule: MakeRule, either: Any, scope: str | None) -> None:
     make_rule("rows", quota=10, scope="rows")
     chosen: dict[str, Any] = {"group": scope} if scope else {"key": "ip", "rate": "10/d"}
     decorate = ratelimit(**chosen, cost_after=len)
@@ -311,7 +307,7 @@ def test_a_cost_that_the_response_tells(make_rule: MakeRule, is_async: bool, sco
     async def arows(request: HttpRequest, number: int) -> list[int]:
         return [0] * number
 
-    view = async_to_sync(arows) if is_async else rows
+    view = either(rows, arows)
     for number in (4, 0, 5, 9):
         assert len(view(factory.get("/"), number)) == number
     with pytest.raises(Ratelimited):

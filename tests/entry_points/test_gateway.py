@@ -68,8 +68,8 @@ def trusting(clock: Clock) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=["sync", "async"])
-def ask(request: pytest.FixtureRequest) -> Any:
+@pytest.fixture
+def ask(is_async: bool) -> Any:
     """Ask as a gateway does: `ask("/api/", method="GET", at="", **headers and environment)`."""
 
     def ask_by(uri: str | None = "/api/", method: str | None = "GET", *, at: str = "", **more: Any) -> Any:
@@ -77,7 +77,7 @@ def ask(request: pytest.FixtureRequest) -> Any:
         headers = fields | {name.replace("_", "-"): value for name, value in more.pop("headers", {}).items()}
         sent: dict[str, Any] = {name: value for name, value in headers.items() if value is not None}
         options = {"REMOTE_ADDR": PEER, **more}
-        if request.param == "sync":
+        if not is_async:
             by = options.pop("by", "get")
             return getattr(Client(enforce_csrf_checks=True), by)(f"/sync/{at}", headers=sent, **options)
         return async_to_sync(_ask_on_loop)(f"/async/{at}", sent, options)

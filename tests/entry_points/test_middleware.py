@@ -51,9 +51,9 @@ class Awaiting(AsyncClient):
         return async_to_sync(super().options)(*args, **options)
 
 
-@pytest.fixture(params=["sync", "async"])
-def client(request: pytest.FixtureRequest) -> Any:
-    return Client() if request.param == "sync" else Awaiting()
+@pytest.fixture
+def client(is_async: bool) -> Any:
+    return Awaiting() if is_async else Client()
 
 
 def statuses(client: Client, *paths: str, **options: Any) -> list[int]:

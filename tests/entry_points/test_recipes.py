@@ -131,14 +131,12 @@ def unchanged(request: HttpRequest) -> HttpResponse:
     return HttpResponse("text")
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_response_that_is_not_modified_is_free(
-    client: Client, async_client: AsyncClient, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch, kind: str
+    get: Any, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_rule("all", quota=2)
     made = recipe("Not modified").free_if_not_modified
     monkeypatch.setattr(f"{__name__}.free_if_not_modified", made, raising=False)
-    get: Any = client.get if kind == "sync" else async_to_sync(async_client.get)
     middleware = modify_settings(MIDDLEWARE={"append": f"{__name__}.free_if_not_modified"})
     with middleware, override_settings(ROOT_URLCONF=(path("unchanged/", unchanged),)):
         answers = [get("/unchanged/", headers={"If-None-Match": tag}) for tag in ('"0"', '"1"', '"1"', '"0"', '"1"')]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
 from django.conf.urls.i18n import i18n_patterns
 from django.middleware.common import CommonMiddleware
-from django.test import AsyncClient, Client, modify_settings, override_settings
+from django.test import Client, modify_settings, override_settings
 from django.urls import path
 from django.utils import translation
 
@@ -30,11 +29,6 @@ LOCALE = modify_settings(MIDDLEWARE={"prepend": "django.middleware.locale.Locale
 
 class OwnCommonMiddleware(CommonMiddleware):
     """A project's own, as for another kind of redirect."""
-
-
-@pytest.fixture(params=["sync", "async"])
-def get(request: pytest.FixtureRequest, client: Client, async_client: AsyncClient) -> Any:
-    return client.get if request.param == "sync" else async_to_sync(async_client.get)
 
 
 def statuses(get: Any, *paths: str) -> list[int]:

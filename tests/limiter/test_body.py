@@ -7,7 +7,6 @@ from io import BytesIO
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
 from django.http import HttpRequest
 from django.test import RequestFactory
 from django.test.client import MULTIPART_CONTENT
@@ -22,11 +21,6 @@ BY_IP = {"slug": "by-ip", "limits": ["2/minute"], "partition_by": ["ip"]}
 BY_NAME = {"slug": "by-name", "limits": ["2/minute"], "partition_by": ["field:name"]}
 
 Check = Callable[..., Decision]
-
-
-@pytest.fixture(params=["sync", "async"])
-def check(request: pytest.FixtureRequest) -> Check:
-    return limiter.check if request.param == "sync" else async_to_sync(limiter.acheck)
 
 
 def post(name: str = "ann", **environ: Any) -> HttpRequest:

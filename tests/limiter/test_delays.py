@@ -22,12 +22,6 @@ QUEUE: dict[str, Any] = {"quota": 1, "algorithm": "leaky_bucket"}
 LIMIT = {"window_seconds": 2, "burst": 3}
 
 
-@pytest.fixture(params=["sync", "async"])
-def get(request: pytest.FixtureRequest, client: Client, async_client: AsyncClient) -> Any:
-    """Ask for a page by either kind of handler; the test's own thread serves both."""
-    return client.get if request.param == "sync" else async_to_sync(async_client.get)
-
-
 def ask() -> HttpRequest:
     return RequestFactory().get("/")
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import redis
-from asgiref.sync import async_to_sync
 from django.http import HttpRequest
 from django.test import RequestFactory
 
@@ -37,11 +36,6 @@ def coded(slug: str = "coded", quota: int = 2, value: str | None = "id:7", **fie
 
 def ask(address: str = "203.0.113.1") -> HttpRequest:
     return RequestFactory().get("/", REMOTE_ADDR=address)
-
-
-@pytest.fixture(params=["check", "acheck"])
-def check(request: pytest.FixtureRequest) -> Callable[..., Decision]:
-    return limiter.check if request.param == "check" else async_to_sync(limiter.acheck)
 
 
 def test_it_is_decided_with_the_rule_set_in_one_call(

@@ -61,12 +61,11 @@ def engine(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Watched:
     return engine
 
 
-@pytest.fixture(params=["sync", "async"])
-def get(request: pytest.FixtureRequest, client: Client, async_client: AsyncClient) -> Any:
-    """Ask for a page by either kind of handler."""
-    asking: Any = client if request.param == "sync" else async_client
-    asking.raise_request_exception = False
-    return client.get if request.param == "sync" else async_to_sync(async_client.get)
+@pytest.fixture
+def get(get: Any, client: Client, async_client: AsyncClient) -> Any:
+    """Ask for a page, also for one that fails."""
+    client.raise_request_exception = async_client.raise_request_exception = False
+    return get
 
 
 @pytest.mark.parametrize(

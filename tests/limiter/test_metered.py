@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
 from django.http import HttpRequest
 from django.test import override_settings
 
@@ -25,7 +24,7 @@ SPENDING = [algorithm for algorithm in Algorithm if algorithm != Algorithm.CONCU
 
 
 @pytest.fixture
-def spend(way: str) -> Callable[..., Any]:
+def spend(either: Any) -> Callable[..., Any]:
     """Do work of this cost: `spend(cost, request, **options)`."""
 
     def work(rows: int, request: HttpRequest, **options: Any) -> Any:
@@ -38,7 +37,7 @@ def spend(way: str) -> Callable[..., Any]:
             charge.cost = rows
         return charge
 
-    return work if way == "sync" else async_to_sync(awork)
+    return either(work, awork)  # type: ignore[no-any-return]
 
 
 @pytest.mark.once

@@ -7,7 +7,6 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
 from django.contrib.auth.models import AnonymousUser, User
 from django.test import Client, RequestFactory, override_settings
 
@@ -30,9 +29,9 @@ def _no_rules_in_code(monkeypatch: pytest.MonkeyPatch) -> None:
 Reset = Callable[..., list[str]]
 
 
-@pytest.fixture(params=["sync", "async"])
-def reset(request: pytest.FixtureRequest) -> Reset:
-    return limiter.reset if request.param == "sync" else async_to_sync(limiter.areset)
+@pytest.fixture
+def reset(either: Any) -> Reset:
+    return either(limiter.reset, limiter.areset)  # type: ignore[no-any-return]
 
 
 def status(client: Client, **sent: Any) -> int:

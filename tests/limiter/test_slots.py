@@ -30,8 +30,8 @@ QUEUE: dict[str, Any] = {"quota": 1, "algorithm": "leaky_bucket", "limit": {"win
 LEASES: dict[str, Any] = {"quota": 1, "algorithm": "concurrency", "limit": {"window_seconds": 60}}
 
 
-@pytest.fixture(params=["with", "async with"])
-def enter(request: pytest.FixtureRequest) -> Enter:
+@pytest.fixture
+def enter(either: Any) -> Enter:
     """Enter a slot of the scope `stripe` and leave it: `enter(body, **options)`."""
 
     def run(body: Callable[[], object] = lambda: None, **options: Any) -> Decision:
@@ -44,7 +44,7 @@ def enter(request: pytest.FixtureRequest) -> Enter:
             body()
         return decision
 
-    return run if request.param == "with" else async_to_sync(arun)
+    return either(run, arun)  # type: ignore[no-any-return]
 
 
 def test_calls_at_once_go_out_one_after_the_other(enter: Enter, make_rule: MakeRule, clock: Clock) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import pytest
-from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
-from django.test import AsyncClient, Client, override_settings
+from django.test import override_settings
 
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import breaker
@@ -86,11 +85,7 @@ def test_says_at_once_what_has_changed(written: Callable[[], list[Any]]) -> None
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.urls("tests.urls")
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_request_says_it_and_a_new_version_too(
-    written: Callable[[], list[Any]], client: Client, admin_user: User, is_async: bool
-) -> None:
-    get: Any = async_to_sync(AsyncClient().get) if is_async else client.get
+def test_a_request_says_it_and_a_new_version_too(written: Callable[[], list[Any]], get: Any, admin_user: User) -> None:
     with cache.editing(admin_user, "a rule"):
         rule = Rule.objects.create(slug="all", name="All", mode="enforce", partition_by=["ip"])
         RuleLimit.objects.create(rule=rule, quota=9, window_seconds=60)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import redis
-from asgiref.sync import async_to_sync
 from django.db import OperationalError, connection, transaction
 from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext
@@ -29,11 +28,6 @@ from django_ratelimiter.rules import cache, inline, tiers, ttl_cache
 from django_ratelimiter.rules.stored import storage, tables
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(params=["check", "acheck"])
-def check(request: pytest.FixtureRequest) -> Callable[..., Decision]:
-    return limiter.check if request.param == "check" else async_to_sync(limiter.acheck)
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledVerdicts
 from tests.engine.answering import Answering
-from tests.engine.conftest import Blocking
 from tests.engine.redis.test_deadline import wait_until
 from tests.engine.redis.test_formats import fill
 
@@ -33,21 +32,13 @@ def server() -> Iterator[Answering]:
         yield server
 
 
-@pytest.fixture(params=["threads", "event loops"])
-def engine(request: pytest.FixtureRequest, server: Answering) -> Iterator[Any]:
+@pytest.fixture
+def engine(of_either_kind: Any, server: Answering) -> Iterator[Any]:
     """The engine of either kind, with one connection."""
-    if request.param == "threads":
-        with redis.Redis.from_url(server.url) as client:
-            engine: Any = RedisEngine(client, deadline=20.0)
-            engine.check([DAY])
-            yield engine
-        return
-    loop = asyncio.new_event_loop()
-    blocking = Blocking(AsyncRedisEngine(redis.asyncio.Redis.from_url(server.url), deadline=20.0), loop)
-    blocking.check([DAY])
-    yield blocking
-    blocking.aclose()
-    loop.close()
+    with redis.Redis.from_url(server.url) as client:
+        engine = of_either_kind(RedisEngine(client, deadline=20.0))
+        engine.check([DAY])
+        yield engine
 
 
 STRANGE = [

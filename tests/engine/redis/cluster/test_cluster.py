@@ -19,7 +19,6 @@ from django_ratelimiter.engine.redis import AsyncRedisEngine, LazyRedisCluster, 
 from django_ratelimiter.engine.usage import UsageCarry
 from example_project.redis_server import HOST
 from tests.clusters import Cluster, ServerWith, until
-from tests.engine.conftest import Blocking
 from tests.engine.trio import HOUR
 
 FIVE = Limit(5, 86_400, "token_bucket")
@@ -70,19 +69,9 @@ def sync_engine(cluster: Cluster) -> Iterator[RedisEngine]:
     client.close()
 
 
-@pytest.fixture(params=["threads", "event loops"])
-def engine(request: pytest.FixtureRequest, sync_engine: RedisEngine) -> Iterator[Any]:
-    """The engine of either kind, to be asked alike."""
-    if request.param == "threads":
-        yield sync_engine
-        return
-    loop = asyncio.new_event_loop()
-    twin = sync_engine.to_async()
-    assert twin
-    blocking = Blocking(twin, loop)
-    yield blocking
-    blocking.aclose()
-    loop.close()
+@pytest.fixture
+def engine(of_either_kind: Any, sync_engine: RedisEngine) -> Any:
+    return of_either_kind(sync_engine)
 
 
 # All or nothing

@@ -16,7 +16,6 @@ from django_ratelimiter.engine.breaker import MAX_FAILURES
 from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 from example_project.redis_server import HOST
 from tests.clusters import Cluster, until
-from tests.engine.conftest import Blocking
 from tests.engine.slow import SlowProxy
 
 ROUND_TRIP, DEADLINE = 0.01, 0.3
@@ -70,18 +69,12 @@ def far(running_cluster: Cluster) -> Iterator[Far]:
         yield Far(running_cluster, stack)
 
 
-@pytest.fixture(params=["threads", "event loops"])
-def engine(request: pytest.FixtureRequest, far: Far) -> Iterator[Any]:
+@pytest.fixture
+def engine(of_either_kind: Any, far: Far) -> Any:
     """The engine of either kind; it has published a version, and so has connections."""
-    engine: Any = RedisEngine(far.client, deadline=DEADLINE)
-    loop = asyncio.new_event_loop()
-    if request.param == "event loops":
-        engine = Blocking(engine.to_async(), loop)
+    engine = of_either_kind(RedisEngine(far.client, deadline=DEADLINE))
     until(lambda: publishes(engine, 1), "it publishes")
-    yield engine
-    if request.param == "event loops":
-        engine.aclose()
-    loop.close()
+    return engine
 
 
 def publishes(engine: Any, version: int) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 from django_ratelimiter.engine.redis.connections.handshake import Handshake
 from example_project.redis_server import free_port
 from tests.clusters import Cluster, until
-from tests.engine.conftest import Blocking
 
 SHARDS, UNSERVED = 8, 3
 
@@ -32,20 +30,10 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture(params=["threads", "event loops"])
-def engine(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Any]:
-    with ExitStack() as stack:
-        client = LazyRedisCluster(cluster.urls[0])
-        stack.callback(client.close)
-        engine = RedisEngine(client, shards=SHARDS, deadline=20.0)
-        if request.param == "threads":
-            yield engine
-            return
-        loop = asyncio.new_event_loop()
-        stack.callback(loop.close)
-        blocking = Blocking(engine.to_async(), loop)
-        stack.callback(blocking.aclose)
-        yield blocking
+@pytest.fixture
+def engine(of_either_kind: Any, cluster: Cluster) -> Iterator[Any]:
+    with closing(LazyRedisCluster(cluster.urls[0])) as client:
+        yield of_either_kind(RedisEngine(client, shards=SHARDS, deadline=20.0))
 
 
 def one_of_each_shard(engine: Any) -> dict[int, Charge]:

@@ -23,7 +23,6 @@ from django_ratelimiter.engine.redis.connections.connection import (
 from django_ratelimiter.engine.redis.scripts import CHECK_SHA
 from example_project.redis_server import HOST, free_port
 from tests.clusters import Cluster, ServerWith, until
-from tests.engine.conftest import Blocking
 from tests.engine.redis.test_acl import allowed
 
 DAY = Charge("key", Limit(1_000, 86_400, "token_bucket", burst=1_000))
@@ -38,20 +37,14 @@ def server() -> Iterator[ServerWith]:
         yield server
 
 
-@pytest.fixture(params=["threads", "event loops"])
-def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+@pytest.fixture
+def make(of_either_kind: Any) -> Iterator[Make]:
     """Makes an engine with connections of its own, as each process has one."""
     with ExitStack() as stack:
 
         def new(server: ServerWith, **options: Any) -> Any:
-            options |= {"host": HOST, "port": server.port}
-            if request.param == "threads":
-                return RedisEngine(stack.enter_context(redis.Redis(**options)), deadline=20.0)
-            loop = asyncio.new_event_loop()
-            stack.callback(loop.close)
-            engine = Blocking(AsyncRedisEngine(redis.asyncio.Redis(**options), deadline=20.0), loop)
-            stack.callback(engine.aclose)
-            return engine
+            client = redis.Redis(**options, host=HOST, port=server.port)
+            return of_either_kind(RedisEngine(stack.enter_context(client), deadline=20.0))
 
         yield new
 
