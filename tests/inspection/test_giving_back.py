@@ -11,7 +11,7 @@ from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.inspection import giving_back
 from django_ratelimiter.inspection.counters import Counter
-from django_ratelimiter.inspection.giving_back import LeaseLog, end_lease, give_back, leases_of
+from django_ratelimiter.inspection.giving_back import end_lease, give_back, leases_of
 from django_ratelimiter.rules.records import LimitRecord
 
 #: In the middle of a minute of the clock, so that no window ends meanwhile.
@@ -120,9 +120,3 @@ def test_leases_are_listed_and_ended_one_by_one(engine: Clock) -> None:
     assert not end_lease(counter, leases[1].began_us)
     engine.release(taken)  # the responses end, that of the lease which is gone as well
     assert left(engine, counter) == 3
-
-
-def test_reading_leases_leaves_other_limits_alone() -> None:
-    leases, log = (kind(3, 60, "sliding_window_log") for kind in (LeaseLog, Limit))
-    assert (leases.tag, log.tag) == (Limit(3, 60, "concurrency").tag, ":l60")
-    assert leases != log

@@ -10,11 +10,13 @@ from typing import Any
 
 from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
+from ..algorithms import TIMED_STEPS, unpacked
 from ..base import Charge, Verdict, Version, as_charged, mark_refunded, mark_refunded_if_denied, receipts_of
 from ..templates import FilledCharges, FilledVerdicts
 from .cluster.sharding import ShardCall, ShardCoordinator
 from .connections.faults import NOT_A_REPLY
 from .connections.server import Server
+from .packing import command
 from .protocol import (
     ATTEMPTS,
     COUNTING,
@@ -122,6 +124,11 @@ class RedisCore(CallEncoder, ABC):
         elif receipts:
             await self._call(ScriptMode.REFUND, (), receipts, None, None)
             mark_refunded(receipts)
+
+    async def _charge_times(self, charge: Charge, at_us: int) -> list[tuple[int, int]]:
+        algorithm, terms = charge.limit.algorithm, charge.limit.terms
+        [value] = await self._send(self.shard_of(charge), command("MGET", self.stored_name(charge)))
+        return TIMED_STEPS[algorithm].charge_times(unpacked(algorithm, value), at_us, terms) if value else []
 
     async def _publish(self, version: int | Version) -> None:
         """Make a version current on the only server."""

@@ -149,6 +149,13 @@ class RedisEngine(RedisCore):
         for shard, names in names_by_shard(self, charges).items():
             self._run(shard, methodcaller("delete", *names))
 
+    def charge_times(self, charge: Charge, at_us: int) -> list[tuple[int, int]]:
+        """Return the time and units of the charges of a counter that still count at this time, the oldest first.
+
+        Only for algorithms whose trait `refunds_by_time` is set.
+        """
+        return run_sync(self._charge_times(charge, at_us))
+
     def publish(self, version: int | Version) -> None:
         """Make a version current, unless a later one is."""
         if self._cluster:
