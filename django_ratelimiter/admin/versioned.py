@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import unquote
 from django.db import transaction
@@ -22,7 +22,7 @@ from ..exceptions import EngineUnavailable, StaleRules
 from ..rules import cache
 from ..rules.formatting import listed
 from ..rules.stored.history.log import latest_change_of
-from ..rules.stored.storage import primary
+from ..rules.stored.storage import primary, snapshots
 from .conflicts import REASON, SEEN, EditedForm, both_sides, conflict
 from .lists import NulSafeAdmin
 
@@ -140,7 +140,15 @@ def _with_reason(request: HttpRequest, message: Any) -> Any:
     return f"{text} {_('Reason: %(reason)s') % {'reason': reason}}"
 
 
-def tell_whether_in_force(request: HttpRequest, version: Version) -> None:
+def report_version(page: admin.ModelAdmin[Any], request: HttpRequest, version: Version, text: str, reason: str) -> None:
+    """Log a new version with the reason for it, and show what was done, and later whether it is in force."""
+    row = snapshots(version).defer("snapshot").first()
+    page.log_change(request, row, f"{text} {_('Reason: %(reason)s') % {'reason': reason}}")
+    messages.success(request, text)
+    transaction.on_commit(partial(_tell_whether_in_force, request, version), using=primary())
+
+
+def _tell_whether_in_force(request: HttpRequest, version: Version) -> None:
     """Show whether this version is used everywhere: the engine is asked whether it holds it."""
     try:
         get_engine().check([], version=version)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Final
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth import get_permission_codename
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -25,9 +23,8 @@ from ...rules.files.reading import FileBounds, RulesFile, read
 from ...rules.files.words import summary_of
 from ...rules.files.writing import text_of_database
 from ...rules.stored.history.rows import NotApplied
-from ...rules.stored.storage import primary, snapshots
 from ..history.permissions import PUBLISH, missing_permissions
-from ..versioned import tell_whether_in_force
+from ..versioned import report_version
 from .ownership import ReasonForm
 
 #: The name of the page, and of the download.
@@ -146,10 +143,7 @@ class RulesFilePage(admin.ModelAdmin):
             "file": file.name,
             "number": version.number,
         }
-        new = snapshots(version).defer("snapshot").first()
-        self.log_change(request, new, f"{text} {_('Reason: %(reason)s') % {'reason': reason}}")
-        messages.success(request, text)
-        transaction.on_commit(partial(tell_whether_in_force, request, version), using=primary())
+        report_version(self, request, version, text, reason)
         return True
 
     def _address(self) -> str:

@@ -5,7 +5,6 @@ Also a rule's own history, instead of Django's, which lists fields without their
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Final
 
 from django import forms
@@ -13,7 +12,6 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -25,9 +23,9 @@ from ...rules.stored.history import log
 from ...rules.stored.history.back import NothingToBringBack, bring_back, plan_back
 from ...rules.stored.history.changes import diff
 from ...rules.stored.history.rows import NotApplied
-from ...rules.stored.storage import committed_version, primary, snapshots
+from ...rules.stored.storage import committed_version
 from ..reasons import ReasonField
-from ..versioned import tell_whether_in_force
+from ..versioned import report_version
 from .keys import BRING_BACK, COMPARE, LIST, VERSION, exact_key_of, keys_of, row_named, version_named
 from .permissions import PUBLISH, missing_permissions
 from .undo import offered_lately, reason_to_bring_back
@@ -154,12 +152,9 @@ class HistoryPages(admin.ModelAdmin):
         except NotApplied as error:
             messages.error(request, str(error))
             return False
-        texts = {"number": row.number, "made": made.number, "reason": reason}
+        texts = {"number": row.number, "made": made.number}
         text = _("The rules of version %(number)s were brought back, as version %(made)s.") % texts
-        new = snapshots(made).defer("snapshot").first()
-        self.log_change(request, new, f"{text} {_('Reason: %(reason)s') % texts}")
-        messages.success(request, text)
-        transaction.on_commit(partial(tell_whether_in_force, request, made), using=primary())
+        report_version(self, request, made, text, reason)
         return True
 
     def history_view(

@@ -16,7 +16,7 @@ from ..formatting import listed
 from ..stored import storage
 from ..stored.history.changes import Change, diff, rule_fields, tier_fields
 from ..stored.history.log import first_generations
-from ..stored.history.plan import needed_tiers, rule_again
+from ..stored.history.plan import needed_tiers, planned_snapshot
 from ..stored.history.snapshots import Data, Snapshot, by_slug, changed_pairs, normal_rule, normal_tier, pairs
 from .access import AccessPlan, plan_access
 from .faults import Fault, Place, WrongFile
@@ -75,30 +75,15 @@ def plan_file(file: RulesFile, *, prune: bool = False) -> FilePlan:
     )
 
 
-def _planned(file: RulesFile, now: Snapshot, prune: bool) -> dict[str, Any]:
+def _planned(file: RulesFile, now: Snapshot, prune: bool) -> Snapshot:
     """Return the future rules: those of the file with their current counters, and those that stay."""
     tiers, rules = ({data["slug"] for data in rows} for rows in (file.tiers, file.rules))
     needed = needed_tiers(now, file.snapshot) if prune else {}
-    staying = [
-        normal_tier(data)
-        for data in now["tiers"]
-        if data["slug"] not in tiers and (not prune or data["slug"] in needed)
-    ]
+    staying = [data for data in now["tiers"] if data["slug"] not in tiers and (not prune or data["slug"] in needed)]
     kept = [] if prune else [data for data in now["rules"] if data["slug"] not in rules and not _is_of_file(data)]
-    kept_slugs = {data["slug"] for data in kept}
-    others = [data for data in now["rules"] if data["slug"] not in kept_slugs]
-    found = [pair for pair in pairs(others, file.rules) if pair.after]
-    generations = first_generations([pair.after["slug"] for pair in found if pair.after and pair.before is None])
-    again = [
-        rule_again(pair.before and normal_rule(pair.before), normal_rule(pair.after), generations)
-        for pair in found
-        if pair.after
-    ]
-    return {
-        **now,
-        "tiers": [*map(normal_tier, file.tiers), *staying],
-        "rules": [*again, *map(normal_rule, kept)],
-    }
+    then = {"tiers": [*file.tiers, *staying], "rules": [*file.rules, *kept], "left_out": []}
+    new = [pair.after["slug"] for pair in pairs(now["rules"], then["rules"]) if pair.after and pair.before is None]
+    return planned_snapshot(now, then, set(), first_generations(new))
 
 
 def _is_of_file(rule: Data) -> bool:
