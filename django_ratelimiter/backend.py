@@ -24,8 +24,8 @@ from django.utils.module_loading import import_string
 from .conf import django_setting, settings
 from .engine.adapters import as_async
 from .engine.base import Engine
-from .engine.local.counters import LocalCounters
 from .engine.local.engine import LocalFirstEngine
+from .engine.local.store import LocalCounters
 from .engine.locks import freed_by_fork
 from .engine.memory import MemoryEngine
 from .engine.redis import CLIENT_ERRORS, RedisEngine

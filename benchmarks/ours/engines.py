@@ -10,8 +10,8 @@ from typing import Any
 import redis
 
 from django_ratelimiter.engine import Charge, Limit
-from django_ratelimiter.engine.local.counters import LocalCounters
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
+from django_ratelimiter.engine.local.store import LocalCounters
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 
 from ..contest import CALLERS_EACH, QUOTA, Contestant, address

@@ -1,292 +1,302 @@
-"""Local counters: what a process may charge between two syncs with the engine.
+"""Local counters: what a process knows of the engine's counters, and may charge by itself until the next sync.
 
-Times are monotonic seconds of this process. Nothing here waits or is locked: see `engine`.
+Times are monotonic seconds of this process; names that end in `_us` are microseconds of the engine's clock. Nothing
+here waits or is locked: see `store`.
+
+These hold whenever the lock of `LocalCounters` is free:
+
+    used       = what the engine reported with the latest reply + unsent + pending + what it has charged beside since
+    unsent     = units charged here that no reply has confirmed; a call that fails leaves them unsent
+    pending    = units of calls under way that are charged to this counter, so that nobody else uses them meanwhile
+    is_syncing = one call is under way that carries `unsent`; no other call carries them
+    charge     = the charge with the widest limit among those that made `unsent`; they are sent with its limit
+
+What happens to them:
+
+    event                       used               unsent     pending   else
+    charged here                + cost             + cost
+    a counted rejection here    up to the quota    the same
+    a call begins               + cost                        + cost    if it syncs: is_syncing
+    it fails, or is cancelled   - cost                        - cost    not is_syncing
+    a reply to a sync           from the reply     - carried  - cost    not is_syncing, syncs + 1, due_at, known_quota
+    a reply, not to a sync      - cost + charged              - cost    the charge is noted beside, with its time
+    refunded before it is sent  - units            - units              what the engine has rejected is not known
+    refunded in the engine                                              what the engine has rejected is not known
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import inf
-from typing import Any, Final
+from dataclasses import fields
+from math import ceil, inf
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from ..base import Charge, Verdict
 
 #: Seconds to wait for a rejected caller while another thread is calling the engine: its reply will come soon.
 SOON: Final = 0.001
 
+#: A quota that is wider than any.
+ANY_QUOTA: Final = 1 << 62
+
+
+class CounterState(NamedTuple):
+    """The result for one charge, see `CounterStates`."""
+
+    at_us: int
+    remaining: int
+    wait: int
+    reset: int
+    lead: int = 0
+
+    @property
+    def is_rejected(self) -> bool:
+        """True if the charge is not allowed."""
+        return self.wait > 0 or self.wait == -1
+
+
+#: The values of a verdict, as its class takes them.
+_parts_of: Final = attrgetter(*[field.name for field in fields(Verdict)])
+
 
 class LocalVerdict(Verdict):
-    """A verdict of this process, and its local counter.
+    """A verdict of this process.
 
-    sent: how often the counter had been synced by then.
+    counter: that was charged; `None` = none was. syncs: how often it had been synced by then.
     """
 
-    __slots__ = ("counter", "sent")
+    __slots__ = ("counter", "syncs")
 
-    counter: LocalCounter
-    sent: int
+    counter: LocalCounter | None
+    syncs: int
+
+    @classmethod
+    def of(cls, verdict: Verdict, counter: LocalCounter | None, syncs: int) -> LocalVerdict:
+        """Return this verdict as one of this process."""
+        own = cls(*_parts_of(verdict))
+        own.counter, own.syncs = counter, syncs
+        return own
+
+    @property
+    def is_unsent(self) -> bool:
+        """True if no call has carried its units, so that they can be refunded here."""
+        counter = self.counter
+        return counter is not None and self.syncs == counter.syncs and not counter.is_syncing
 
 
 class LocalCounter:
-    """The usage of one counter, as far as this process knows.
-
-    charge: of the charges with unsent units, the one with the widest limit; its quota is `widest`. used: units used, by
-    the engine's latest reply and locally since then. unsent: units of it that are not yet sent to the engine. due_at:
-    when to sync again. asked_by: the call that is syncing it; `None` = none. at_most: the quota up to which `used` is
-    exact. pending: units that other threads ask the engine to charge, past this counter; beside: units that it has
-    charged for them, with the time. refused_until, refused_cost, refused_quota: the engine's latest rejection, and how
-    long it lasts. passes_at: when the window ends, if nothing expires before.
-    """
+    """The usage of one counter, as far as this process knows. charge: a charge of it, with its key."""
 
     __slots__ = (
-        "asked_by",
-        "at_most",
-        "beside",
+        "_beside",
+        "_ends_early",
+        "_ends_late",
+        "_passes_at",
+        "_rejected_cost",
+        "_rejected_quota",
+        "_rejected_until",
+        "_synced_at",
+        "_synced_us",
         "charge",
         "due_at",
-        "ends_early",
-        "ends_late",
-        "passes_at",
+        "is_syncing",
+        "key",
+        "known_quota",
+        "partition",
         "pending",
-        "refused_cost",
-        "refused_quota",
-        "refused_until",
         "reset_at",
-        "sent",
         "spent_at",
-        "synced_at",
-        "synced_us",
+        "syncs",
         "unsent",
         "used",
         "widest",
     )
 
     def __init__(self, charge: Charge) -> None:
+        self.key, self.partition = charge.key, partition_of(charge)
+        #: See the table above; perhaps without a key. widest: its quota.
         self.charge, self.widest = charge, charge.limit.quota
-        self.used = self.unsent = self.sent = self.synced_us = self.at_most = self.pending = 0
-        self.refused_cost = self.refused_quota = 0
-        self.due_at = self.spent_at = self.refused_until = self.passes_at = self.ends_early = self.ends_late = -inf
-        self.synced_at = self.reset_at = 0.0
-        self.asked_by: object = None
-        self.beside: list[tuple[int, int]] = []
+        #: See the table above.
+        self.used = self.unsent = self.pending = 0
+        self.is_syncing = False
+        #: How often it was synced.
+        self.syncs = 0
+        #: When it must sync again.
+        self.due_at = -inf
+        #: `used` is exact for quotas up to this one: the engine does not say how far a counter exceeds a quota.
+        self.known_quota = 0
+        #: Charges of the engine since the latest reply, each with the engine's time.
+        self._beside: list[tuple[int, int]] = []
+        #: When a unit was charged here, latest.
+        self.spent_at = -inf
+        #: The time of the latest reply, by both clocks.
+        self._synced_at, self._synced_us = 0.0, 0
+        #: When the whole quota is back, if nothing is charged.
+        self.reset_at = 0.0
+        #: Between which moments the window ends; -inf = it is not known.
+        self._ends_early = self._ends_late = -inf
+        #: Until then, nothing expires; -inf = it is not known.
+        self._passes_at = -inf
+        #: The engine's latest rejection, and until when it lasts.
+        self._rejected_until, self._rejected_cost, self._rejected_quota = -inf, 0, 0
 
-    def left(self, charge: Charge) -> int:
-        """Return the units that this charge's limit has left."""
-        return charge.limit.quota - self.used
+    def covers(self, quota: int, now: float) -> bool:
+        """Return whether a charge with this quota can be decided here. During a sync, the old data will do."""
+        return quota <= self.known_quota and (now < self.due_at or self.is_syncing)
 
-    def covers(self, charge: Charge, now: float) -> bool:
-        """Return whether this charge can be decided locally."""
-        return now < self.due_at and charge.limit.quota <= self.at_most
+    def rejects(self, charge: Charge) -> bool:
+        """Return whether too little is left for this charge."""
+        return charge[2] > charge[1].quota - self.used
 
     def is_idle(self, now: float) -> bool:
         """Return whether the engine has all units, and no charge can be decided by this counter any more."""
-        return now >= self.due_at and self.asked_by is None and not self.pending and not self.unsynced(now)
+        return now >= self.due_at and not (self.is_syncing or self.pending or self.unsynced(now))
+
+    def take(self, charge: Charge, now: float, *, denied: bool) -> CounterState:
+        """Decide a charge here, and return the result. denied: its call is, so that nothing that fits is charged."""
+        is_allowed = not self.rejects(charge)
+        if is_allowed and not denied:
+            self.spend(charge, now)
+        return self.result(charge, now, is_allowed=is_allowed)
 
     def spend(self, charge: Charge, now: float) -> None:
-        """Charge the cost locally."""
-        if not charge.cost:
-            return
-        self.used += charge.cost
-        self.unsent += charge.cost
-        self.spent_at = now
-        self.widen(charge)
-        if self.reset_at <= now:
-            self.reset_at = now + charge.limit.window_us / 1_000_000
+        """Charge the cost here."""
+        if cost := charge[2]:
+            self.used += cost
+            self.unsent += cost
+            self.spent_at = now
+            if charge[1].quota > self.widest:
+                self._widen(charge)
+            if self.reset_at <= now:
+                self.reset_at = now + charge[1].window_us / 1_000_000
 
-    def widen(self, charge: Charge) -> None:
-        """Record that a part of the unsent units comes from this charge."""
-        if charge.limit.quota > self.widest:
-            self.charge, self.widest = charge, charge.limit.quota
-
-    def reserve(self, cost: int) -> None:
-        """Reserve this cost: another thread asks the engine to charge it, without syncing this counter."""
-        self.pending += cost
-        self.used += cost
-
-    def resolve_reservation(self, cost: int, spent: int, at_us: int) -> None:
-        """End a reservation: the engine has charged `spent` units, at its time `at_us`."""
-        self.pending -= cost
-        self.used = max(self.used - cost, 0)
-        if spent and at_us >= self.synced_us:
-            self.used += spent
-            self.beside.append((at_us, spent))
-
-    def decide(self, charge: Charge, now: float, *, denied: bool) -> LocalVerdict:
-        """Return the verdict on a charge. It is charged if it is allowed, unless its call is denied."""
-        if charge.cost <= charge.limit.quota - self.used:
-            if denied or not charge.cost:
-                return self.verdict(charge, now, allowed=True, spent=0, denied=denied)
-            self.spend(charge, now)
-            return self.verdict(charge, now, allowed=True, spent=charge.cost, denied=False)
-        if charge.count_refusals:
-            self.spend_refusal(charge, now)
-        return self.verdict(charge, now, allowed=False, spent=0, denied=denied)
+    def still_rejects(self, charge: Charge, now: float) -> bool:
+        """Return whether exactly this charge was rejected by the latest reply, which still holds."""
+        exactly = (charge.cost, charge.limit.quota) == (self._rejected_cost, self._rejected_quota)
+        return exactly and now < self._rejected_until and not self.unsent
 
     def refund(self, units: int) -> None:
-        """Refund what was charged locally."""
-        self.used = max(self.used - units, 0)
-        self.unsent = max(self.unsent - units, 0)
+        """Refund units that were charged here and not sent."""
         if units:
-            self.refused_until = -inf
+            self.used = max(self.used - units, 0)
+            self.unsent = max(self.unsent - units, 0)
+            self._rejected_until = -inf
 
-    def engine_refunded(self) -> None:
-        """Record that the engine gets a refund. It is then not known how long it rejects."""
-        self.refused_until = self.passes_at = -inf
-
-    def spend_refusal(self, charge: Charge, now: float) -> None:
-        """Charge up to the quota: for a rejection that counts."""
-        fill = min(charge.cost, max(charge.limit.quota - self.used, 0))
-        self.widen(charge)
-        self.used, self.unsent = self.used + fill, self.unsent + fill
-        self.spent_at = now
+    def expect_refund(self) -> None:
+        """Record that the engine gets a refund: it is not known any more how long it rejects."""
+        self._rejected_until = self._passes_at = -inf
 
     def unsynced(self, now: float) -> int:
         """Return the units to send to the engine, without those whose window is over on both sides."""
         limit = self.charge.limit
-        over = now - self.spent_at > limit.traits.windows * limit.window_us / 1_000_000
-        if over or self.spent_at < self.ends_early <= self.ends_late <= now:
+        is_over = now - self.spent_at > limit.traits.windows * limit.window_us / 1_000_000
+        if is_over or self.spent_at < self._ends_early <= self._ends_late <= now:
             self.unsent = 0
         return self.unsent
 
-    def acknowledge_synced(self, carried: int) -> bool:
-        """Record that `carried` units were sent, in a call for nothing else. Returns whether these were all."""
+    def _widen(self, charge: Charge) -> None:
+        if charge.limit.quota > self.widest:
+            self.charge, self.widest = charge, charge.limit.quota
+
+    def carry(self, carried: int) -> Charge:
+        """Return a charge that only carries these units, and begin to sync."""
+        self.is_syncing = True
+        return self.charge._replace(
+            key=self.key,
+            partition=self.partition,
+            cost=0,
+            carried=carried,
+            gating=False,
+            usage=None,
+            count_refusals=False,
+        )
+
+    def reserve(self, cost: int) -> None:
+        """Record that a call is under way that may charge this cost."""
+        self.pending += cost
+        self.used += cost
+
+    def release(self, cost: int) -> None:
+        """Record that this call is over."""
+        self.pending -= cost
+        self.used = max(self.used - cost, 0)
+
+    def add_charged(self, units: int, at_us: int) -> None:
+        """Record that the engine has charged these units, in a call that did not sync this counter."""
+        if units and at_us >= self._synced_us:
+            self.used += units
+            self._beside.append((at_us, units))
+
+    def acknowledge(self, carried: int) -> bool:
+        """Record that a call has carried units, which told nothing. Returns whether these were all."""
         self.unsent = max(self.unsent - carried, 0)
-        self.sent += 1
-        self.asked_by = None
+        self.syncs += 1
+        self.is_syncing = False
         return not self.unsent
 
-    def apply_reply(self, verdict: Verdict, carried: int, began: float, now: float, interval: float) -> None:
-        """Store the engine's reply to a call that began at `began`, carried `carried` units, and returned at `now`.
-
-        interval: seconds from the beginning for which the reply is valid.
-        """
-        charge = verdict.charge
+    def renew(self, charge: Charge, state: CounterState, carried: int, began: float, now: float) -> None:
+        """Store the engine's reply on this charge, to a call that began at `began` and carried these units."""
         quota = charge.limit.quota
         if self.unsent <= carried or quota > self.widest:
             self.charge, self.widest = charge, quota
-        self.renew(quota - verdict.remaining, verdict.reset_after, verdict.at_us, carried, began, now)
-        self.due_at = began + interval
-        self.at_most = quota if not verdict.remaining else 1 << 62
-        if not verdict.allowed and verdict.retry_after is not None:
-            self.refuse(charge, now + verdict.retry_after)
-        elif verdict.remaining >= self.refused_cost:
-            self.refused_until = -inf
-
-    def renew(self, used: int, reset_after: float, at_us: int, carried: int, began: float, now: float) -> None:
-        """Store the engine's reply: `used` units, and none of them after `reset_after` seconds.
-
-        at_us: the engine's time of the reply. Other arguments: see `apply_reply`.
-        """
-        unsent = self.unsent = self.unsent - carried if self.unsent > carried else 0
-        self.sent += 1
-        if self.beside:
-            self.beside = [(each_us, spent) for each_us, spent in self.beside if each_us >= at_us]
-            unsent += sum([spent for _, spent in self.beside])
-        self.used = used + unsent + self.pending
-        self.synced_at, self.synced_us, self.asked_by = now, at_us, None
+        used, reset_after, at_us = quota - state.remaining, state.reset / 1_000_000, state.at_us
+        self.acknowledge(carried)
+        if self._beside:
+            self._beside = [(each_us, units) for each_us, units in self._beside if each_us >= at_us]
+            used += sum([units for _, units in self._beside])
+        self.used = used + self.unsent + self.pending
+        self.due_at = began + (charge.sync_interval or 0.0)
+        self.known_quota = ANY_QUOTA if state.remaining else quota
+        self._synced_at, self._synced_us = now, at_us
         self.reset_at = now + reset_after
-        if reset_after and self.charge.limit.traits.resets_at_end:
-            self.ends_early, self.ends_late = began + reset_after, now + reset_after
-        self.passes_at = self.ends_late
-
-    def refuse(self, charge: Charge, until: float) -> None:
-        """Record that the engine rejects such a charge until then."""
-        self.refused_until, self.refused_cost, self.refused_quota = until, charge.cost, charge.limit.quota
-
-    def still_refuses(self, charge: Charge, now: float) -> bool:
-        """Return whether the engine's rejection of exactly this charge still holds, and nothing was charged since."""
-        exactly = (charge.cost, charge.limit.quota) == (self.refused_cost, self.refused_quota)
-        return exactly and now < self.refused_until and not self.unsent
+        if reset_after and charge.limit.traits.resets_at_end:
+            self._ends_early, self._ends_late = began + reset_after, now + reset_after
+        self._passes_at = self._ends_late
+        if state.wait > 0:
+            self._rejected_until = now + state.wait / 1_000_000
+            self._rejected_cost, self._rejected_quota = charge.cost, quota
+        elif state.remaining >= self._rejected_cost:
+            self._rejected_until = -inf
 
     def time_at(self, moment: float) -> int:
         """Return the engine's time at this moment, in microseconds."""
-        return self.synced_us + int((moment - self.synced_at) * 1_000_000)
+        return self._synced_us + int((moment - self._synced_at) * 1_000_000)
 
-    def wait(self, charge: Charge, now: float) -> float | None:
-        """Return the seconds until a rejected cost may be allowed: until the next sync, or longer if that is known."""
-        if charge.cost > charge.limit.quota:
-            return None
-        until = max(self.due_at, self.passes_at)
-        if charge.cost >= self.refused_cost > 0 and charge.limit.quota <= self.refused_quota:
-            until = max(until, self.refused_until)
-        return max(until - now, SOON)
-
-    def verdict(self, charge: Charge, now: float, *, allowed: bool, spent: int, denied: bool) -> LocalVerdict:
-        """Return the local verdict, after the charge."""
-        limit = charge.limit
-        left = limit.quota - self.used
-        at_us = self.time_at(now)
-        verdict = LocalVerdict(
-            allowed,
+    def result(self, charge: Charge, now: float, *, is_allowed: bool) -> CounterState:
+        """Return the result for a charge that was decided here. If rejections count, a rejection is charged first."""
+        quota = charge[1].quota
+        if not is_allowed and charge.count_refusals:
+            fill = min(charge.cost, max(quota - self.used, 0))
+            self.used, self.unsent = self.used + fill, self.unsent + fill
+            self.spent_at = now
+            self._widen(charge)
+        left, reset = quota - self.used, self.reset_at - now
+        return CounterState(
+            self.time_at(now),
             left if left > 0 else 0,
-            0.0 if allowed else self.wait(charge, now),
-            self.reset_at - now if self.reset_at > now else 0.0,
-            0.0,
-            allowed and not denied and left < limit.terms.soft_floor,
-            at_us,
-            charge,
-            spent,
-            at_us,
+            0 if is_allowed else self.wait(charge, now),
+            int(reset * 1_000_000) if reset > 0 else 0,
         )
-        verdict.counter = self
-        verdict.sent = self.sent
-        return verdict
 
+    def wait(self, charge: Charge, now: float) -> int:
+        """Return the microseconds until a rejected cost may be allowed; -1 = never.
 
-class LocalCounterPool(dict[str, LocalCounter]):
-    """The local counters. partitions: of the counters, with their number. changes: how often one was added or removed.
-
-    replies: the engine's latest reply about a partition. When a counter is removed, the earlier reply is removed as
-    well: it lacks what was charged locally since.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.changes = 0
-        self.replies: dict[str, Any] = {}
-        self.partitions: dict[str, int] = {}
-
-    def __setitem__(self, name: str, counter: LocalCounter) -> None:
-        if name not in self:
-            partition = partition_of(counter.charge)
-            self.partitions[partition] = self.partitions.get(partition, 0) + 1
-            self.changes += 1
-        super().__setitem__(name, counter)
-
-    def __delitem__(self, name: str) -> None:
-        partition = partition_of(self[name].charge)
-        super().__delitem__(name)
-        self.replies.pop(partition, None)
-        self.changes += 1
-        self.partitions[partition] = self.partitions.get(partition, 0) - 1
-        if self.partitions[partition] <= 0:
-            del self.partitions[partition]
-
-    def forget_idle(self, now: float) -> None:
-        """Drop counters that are not used."""
-        for name in [name for name, counter in self.items() if counter.is_idle(now)]:
-            del self[name]
-
-
-def partition_of(charge: Charge) -> str:
-    """Return the partition of a charge; if it has none, it is in the key."""
-    if charge.partition is None:
-        return charge.key.partition(":")[2].partition(":")[0] or charge.key
-    return charge.partition
-
-
-def is_unsynced(receipt: Verdict) -> bool:
-    """Return whether the charge of this receipt is not sent to the engine yet."""
-    if not isinstance(receipt, LocalVerdict):
-        return False
-    return receipt.sent == receipt.counter.sent and receipt.counter.asked_by is None
-
-
-def is_twice(charges: Sequence[Charge]) -> bool:
-    """Return whether two of the charges use the same counter."""
-    return len({charge.key + charge.limit.tag for charge in charges}) != len(charges)
+        That is the next sync, or later if that is known.
+        """
+        quota = charge.limit.quota
+        if charge.cost > quota:
+            return -1
+        until = max(self.due_at, self._passes_at)
+        if charge.cost >= self._rejected_cost > 0 and quota <= self._rejected_quota:
+            until = max(until, self._rejected_until)
+        return ceil(max(until - now, SOON) * 1_000_000)
 
 
 def is_local(charge: Charge) -> bool:
     """Return whether a charge is purely local, so that it is never sent to the engine."""
     return charge.sync_interval is not None and charge.sync_interval < 0
+
+
+def partition_of(charge: Charge) -> str:
+    """Return the partition of a charge, which stands for its caller."""
+    return charge.key if charge.partition is None else charge.partition

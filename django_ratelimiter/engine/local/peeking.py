@@ -8,8 +8,8 @@ from typing import Any
 
 from ..base import Charge, Verdict
 from ..usage.refusals import CounterRefusals
-from .counter import LocalCounter, is_local
-from .counters import LocalCounters
+from .counter import is_local
+from .store import LocalCounters
 
 
 class LocalRefusals:
@@ -35,25 +35,22 @@ class LocalRefusals:
 
 def peek(counters: LocalCounters, charges: Sequence[Charge], replies: Sequence[Verdict]) -> list[Verdict]:
     """Return the verdicts for the charges. replies: the engine's verdicts on those that are not purely local."""
-    answers = iter(replies)
+    theirs = iter(replies)
     with counters.lock:
         now = counters.now()
+        ours = iter(counters.peek_locally([*filter(is_local, charges)], now))
         return [
-            _peek_local(counters, each, now) if is_local(each) else _less_unsynced(counters, each, next(answers), now)
-            for each in charges
+            next(ours) if is_local(each) else _without_unsent(counters, each, next(theirs), now) for each in charges
         ]
 
 
-def _peek_local(counters: LocalCounters, charge: Charge, now: float) -> Verdict:
-    counter = counters.by_name.get(charge.key + charge.limit.tag) or LocalCounter(charge)
-    counters.refresh(counter, charge, now)
-    return counter.verdict(charge, now, allowed=charge.cost <= counter.left(charge), spent=0, denied=False)
-
-
-def _less_unsynced(counters: LocalCounters, charge: Charge, verdict: Verdict, now: float) -> Verdict:
+def _without_unsent(counters: LocalCounters, charge: Charge, verdict: Verdict, now: float) -> Verdict:
+    """Return the engine's verdict, less the units that it does not have yet."""
     counter = None if charge.sync_interval is None else counters.by_name.get(charge.key + charge.limit.tag)
     if counter is not None:
         verdict.remaining = max(verdict.remaining - counter.unsynced(now), 0)
         if verdict.allowed and charge.cost > verdict.remaining:
-            verdict.allowed, verdict.soft_exceeded, verdict.retry_after = False, False, counter.wait(charge, now)
+            wait = counter.wait(charge, now)
+            verdict.allowed, verdict.soft_exceeded = False, False
+            verdict.retry_after = None if wait < 0 else wait / 1_000_000
     return verdict

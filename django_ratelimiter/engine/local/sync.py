@@ -1,18 +1,27 @@
-"""One call that cannot be decided locally: what is decided here, what is sent to the engine, and how replies are used.
+"""One call that cannot be decided here: what is charged here, what the engine is asked, and what its reply changes.
+
+Each charge has one of three outcomes:
+
+    decided here    a local counter covers it, or it is purely local
+    asked           the engine decides it: it is exact, or this process knows too little of its counter. If another call
+                    is syncing that counter, the cost is reserved in it
+    synced          the engine decides it, gets the units that were charged here, and its reply renews the counter
 
 Everything here is called under the lock of `LocalCounters`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
 from typing import Any, Final, NamedTuple
 
 from ..base import Charge, Verdict, Version
 from ..usage import UsageCarry
-from .counter import LocalCounter, is_local, is_unsynced
-from .counters import LocalCounters
-from .denials import SWEEP_SECONDS, refuses
+from .call import LocalCall, answer, is_denied, states_of
+from .counter import CounterState, LocalCounter, LocalVerdict, is_local
+from .denials import rejects
+from .store import LocalCounters
 
 #: Unused counters are synced with the calls of others, this many at once.
 MAX_PIGGYBACKED: Final = 50
@@ -21,7 +30,7 @@ MAX_PIGGYBACKED: Final = 50
 class SyncRequest(NamedTuple):
     """The arguments for the engine's `check`."""
 
-    charges: list[Charge]
+    charges: Iterable[Charge]
     version: int | Version | None
     refund_if_denied: list[Verdict]
     refused: bool
@@ -35,237 +44,221 @@ class SyncRequest(NamedTuple):
         return engine.check(self.charges, version=self.version, refund_if_denied=self.refund_if_denied, **options)
 
 
-class SyncItem(NamedTuple):
-    """A charge that is sent to the engine.
-
-    counter: the local counter that it syncs, `None` = none; carried: unsent units that it sends for it. reserved_in:
-    the local counter that it bypasses.
-    """
-
-    charge: Charge
-    counter: LocalCounter | None
-    carried: int = 0
-    reserved_in: LocalCounter | None = None
-
-
 class SyncCall:
-    """The charges of one call. now: when it began."""
+    """The charges of one call. now: when it began. is_exact: no charge or receipt concerns local counters."""
 
     def __init__(
         self,
         counters: LocalCounters,
-        charges: Sequence[Charge],
+        call: LocalCall,
         version: int | Version | None,
         receipts: Sequence[Verdict],
         now: float,
+        *,
+        is_exact: bool = False,
     ) -> None:
-        self._counters, self._charges, self._version, self._began = counters, charges, version, now
+        self.is_exact = is_exact
+        self._counters, self._call, self._version, self._began = counters, call, version, now
         self._receipts = [receipt for receipt in receipts if receipt.spent]
-        self._local: dict[int, LocalCounter] = {}
-        self._sent: dict[int, SyncItem] = {}
-        self._piggybacked: list[tuple[str, SyncItem]] = []
-        self._passing: set[int] = set()
-        self._refused = self._asked = False
+        #: The places of the charges that the engine decides.
+        self._asked: list[int] = []
+        #: The local counters among them, in which their costs are reserved, by place.
+        self._reserved: dict[int, LocalCounter] = {}
+        #: The units that are carried for those that this call syncs, by place.
+        self._synced: dict[int, int] = {}
+        #: The names of further counters that this call syncs, with the units that are carried for them.
+        self._piggybacked: dict[str, tuple[LocalCounter, int]] = {}
+        #: The local counters that decide the other charges, by place; and the places of those that are allowed.
+        self._here: dict[int, LocalCounter] = {}
+        self._allowed: set[int] = set()
+        #: True if this process rejects the call; then the engine charges nothing.
+        self._refused = False
+        self._is_made = False
 
-    def place_charges(self) -> None:
-        """Decide which charges are local, and charge these, so that no other thread uses their units meanwhile."""
-        for index, charge in enumerate(self._charges):
-            if charge.sync_interval is None or charge.carried:
-                self._sent[index] = SyncItem(charge, None)
+    def ask_as_given(self, engine: Any) -> Any:
+        """Have the engine decide everything, as if there were no local counters. Afterwards call `remember`."""
+        return engine.check(self._call.charges, version=self._version, refund_if_denied=self._receipts)
+
+    def remember(self, replies: Sequence[Verdict], now: float) -> None:
+        """Remember this reply if it is a rejection."""
+        self._counters.version_state.confirm(self._version, self._began)
+        if is_denied(replies):
+            self._remember(dict(enumerate(states_of(replies))), now)
+
+    def place(self) -> None:
+        """Decide which charges are decided here, and charge these, so that nobody else uses their units meanwhile."""
+        terms, here = self._call.terms, self._here
+        comes_again = self._counters.comes_again(self._call, self._began)
+        for place, (name, charge) in enumerate(zip(self._call.names, terms, strict=True)):
+            counter = None
+            if charge.sync_interval is not None and not charge.carried:
+                counter = self._counters.counter(name, charge, self._began)
+                if counter is None:
+                    self._reserve(place, name, charge, is_new=comes_again)
+            if counter is None:
+                self._asked.append(place)
             else:
-                self._place(index, charge, charge.key + charge.limit.tag, charge.sync_interval)
-        if self._local:  # the call is counted locally as a whole, including charges of its rules that are sent
-            for index, sent in self._sent.items():
-                if sent.charge.sync_interval is not None:
-                    self._sent[index] = sent._replace(charge=sent.charge._replace(usage=None))
-        self._passing = {index for index, counter in self._local.items() if self._passes(index, counter)}
-        self._refused = any(self._charges[index].gating and index not in self._passing for index in self._local)
+                here[place] = counter
+        self._allowed = {place for place, counter in here.items() if not counter.rejects(terms[place])}
+        self._refused = any(terms[place].gating for place in here if place not in self._allowed)
         if not self._refused:
-            for index in self._passing:
-                self._local[index].spend(self._charges[index], self._began)
+            for place in self._allowed:
+                here[place].spend(terms[place], self._began)
 
-    def _passes(self, index: int, counter: LocalCounter) -> bool:
-        return self._charges[index].cost <= counter.left(self._charges[index])
+    def _reserve(self, place: int, name: str, charge: Charge, *, is_new: bool) -> None:
+        """Reserve the cost of a charge that the engine decides, and sync its counter, unless another call does.
 
-    def _place(self, index: int, charge: Charge, name: str, interval: float) -> None:
-        counters = self._counters
+        is_new: a counter is made if there is none; else, nothing is kept of such a charge.
+        """
+        counters, now = self._counters, self._began
         counter = counters.by_name.get(name)
         if counter is None:
-            counter = LocalCounter(charge)
-            if self._has_room():
-                self._counters.by_name[name] = counter
-            elif interval >= 0:
-                self._sent[index] = SyncItem(charge, None)
-                counters.first_calls.forget(charge)  # its stored reply will lack what is charged now
+            if not is_new or not self._can_make():
                 return
-        if interval < 0:
-            if not counter.covers(charge, self._began) or charge.cost > counter.left(charge):
-                self._counters.refresh(counter, charge, self._began)
-            self._local[index] = counter
-        elif counter.covers(charge, self._began) or self._can_wait(counter, charge):
-            self._local[index] = counter
-        elif counter.asked_by is not None or self._is_too_narrow(charge, counter):  # another call carries its units
-            counter.reserve(charge.cost)
-            self._sent[index] = SyncItem(charge, None, reserved_in=counter)
-        else:
-            counter.asked_by, carried = self, counter.unsynced(self._began)
-            counter.used += charge.cost  # so that no other thread uses these units before the engine has answered
-            self._sent[index] = SyncItem(charge._replace(carried=carried), counter, carried)
+            counter = LocalCounter(self._call.charges[place])
+            counters.add(name, counter)
+        carried = counter.unsynced(now)
+        self._reserved[place] = counter
+        counter.reserve(charge.cost)
+        if not counter.is_syncing and (charge.limit.quota >= counter.widest or not carried):
+            counter.is_syncing = True
+            self._synced[place] = carried
 
-    def _is_too_narrow(self, charge: Charge, counter: LocalCounter) -> bool:
-        """Return whether this charge's limit is too narrow to carry the unsent units, because of another thread."""
-        return charge.limit.quota < counter.widest and counter.unsynced(self._began) > 0
-
-    def _can_wait(self, counter: LocalCounter, charge: Charge) -> bool:
-        """Return whether another thread is syncing the counter, so that its old data is good enough until the reply."""
-        return counter.asked_by is not None and charge.limit.quota <= counter.at_most
-
-    def _has_room(self) -> bool:
-        counters, now = self._counters, self._began
-        if len(counters.by_name) < counters.max_counters:
-            return True
-        if now >= counters.sweep_at:
-            counters.sweep_at = now + SWEEP_SECONDS
-            for name, counter in list(counters.by_name.items()):
-                if now >= counter.due_at and counter.asked_by is None:
-                    if (counter.charge.sync_interval or 0) < 0:
-                        counters.refresh(counter, counter.charge._replace(cost=0), now)
-                    if not counter.unsynced(now):
-                        del counters.by_name[name]
-            if len(counters.by_name) >= counters.max_counters:
-                self.add_piggybacked(due=True)
-        return len(counters.by_name) < counters.max_counters
+    def _can_make(self) -> bool:
+        """Return whether a counter can be added. If all are in use, this call syncs some that may be dropped then."""
+        counters = self._counters
+        if counters.sweep(self._began) and counters.is_full:
+            self.add_piggybacked(due=True)
+        return not counters.is_full
 
     def add_piggybacked(self, *, due: bool) -> None:
-        """Add unsent units of counters that are due. due: False = of any counter; these are dropped after the sync.
+        """Add unsent units of counters that are due; `due=False`: of any counter. They are dropped after the sync.
 
         Counters that the call charges anyway are left out.
         """
-        charged = {charge.key + charge.limit.tag for charge in self._charges}
+        charged = set(self._call.names)
         for name, counter in self._counters.by_name.items():
             if len(self._piggybacked) >= MAX_PIGGYBACKED:
                 break
-            if name in charged:
-                continue
-            if self._began >= counter.due_at or not due:
-                self._add_unsynced(name, counter)
+            if name not in charged and (self._began >= counter.due_at or not due):
+                self._piggyback(name, counter)
 
-    def add_wider(self, charges: Sequence[Charge]) -> bool:
-        """Add units of these charges' counters that were charged under a wider limit, if any.
+    def wider(self) -> SyncCall | None:
+        """Return a call for units of the same counters that were charged under a wider limit; `None` = there are none.
 
         The engine accepts units only up to the quota of the limit that they come with, so they are sent with their own.
         """
-        for charge in charges:
-            name = charge.key + charge.limit.tag
+        wider = SyncCall(self._counters, LocalCall(()), None, (), self._began)
+        for name, charge in zip(self._call.names, self._call.terms, strict=True):
             counter = self._counters.by_name.get(name)
-            if (
-                counter is not None
-                and counter.charge.limit.quota > charge.limit.quota
-                and self._began >= counter.due_at
-            ):
-                self._add_unsynced(name, counter)
-        return bool(self._piggybacked)
+            if counter is not None and counter.widest > charge.limit.quota and self._began >= counter.due_at:
+                wider._piggyback(name, counter)
+        return wider if wider._piggybacked else None
 
-    def _add_unsynced(self, name: str, counter: LocalCounter) -> None:
-        """Add the counter's unsent units, unless another thread is sending them."""
-        charge, carried = counter.charge, 0 if counter.asked_by is not None else counter.unsynced(self._began)
-        if carried and (charge.sync_interval or 0) > 0:
-            counter.asked_by = self
-            silent = charge._replace(cost=0, carried=carried, gating=False, usage=None, count_refusals=False)
-            self._piggybacked.append((name, SyncItem(silent, counter, carried)))
+    def _piggyback(self, name: str, counter: LocalCounter) -> None:
+        if not counter.is_syncing and (carried := counter.unsynced(self._began)):
+            counter.is_syncing = True
+            self._piggybacked[name] = counter, carried
 
     def build_request(self, *, always: bool = True) -> SyncRequest | None:
         """Return the arguments of the call; `None` = no call. always: also call for the version alone, if it is due.
 
         A call without charges is made only for the version.
         """
-        counters, theirs = self._counters, self._engine_receipts()
-        known = self._version is None or (
-            self._charges and counters.version_state.is_current(self._version, self._began)
-        )
-        is_first = always and not known
+        counters, version, asked = self._counters, self._version, self._asked
+        theirs = [receipt for receipt in self._receipts if not is_here(receipt)]
+        is_known = version is None or (self._call.names and counters.version_state.is_current(version, self._began))
         counts = counters.usage.lease()
-        asks = self._sent or self._piggybacked or (self._refused and theirs) or is_first or (counts and not always)
-        if not asks:
+        if not (asked or self._piggybacked or (self._refused and theirs) or (not is_known if always else counts)):
             counters.usage.acknowledge(counts, done=False)
             return None
-        if self._version is not None:
-            counters.version_state.claim(self._version, self._began)
-        self._asked = True
-        charges = [sent.charge for sent in (*self._sent.values(), *(sent for _, sent in self._piggybacked))]
-        return SyncRequest(charges, self._version, theirs, self._refused, counts)
+        if version is not None:
+            counters.version_state.claim(version, self._began)
+        self._is_made = True
+        carried = {place: units for place, units in self._synced.items() if units}
+        charges = self._call.part(asked, self._uncounted(), carried)
+        if self._piggybacked:
+            charges = [*charges, *[counter.carry(units) for counter, units in self._piggybacked.values()]]
+        return SyncRequest(charges, version, theirs, self._refused, counts)
 
-    def _engine_receipts(self) -> list[Verdict]:
-        """Return the receipts that only the engine can refund."""
-        return [receipt for receipt in self._receipts if not is_unsynced(receipt)]
+    def _uncounted(self) -> list[int]:
+        """Return the places of charges that the engine must not count: this process counts calls under their label."""
+        terms = self._call.terms
+        labels = {terms[place].usage for place in self._here} - {None}
+        return [place for place in self._asked if terms[place].usage in labels] if labels else []
 
     def fail(self) -> None:
-        """Record that there was no reply: nothing is charged locally. Carried units are kept: better sent twice."""
+        """Record that there was no reply: nothing is charged here. Carried units stay unsent: better sent twice."""
+        for place, counter in self._reserved.items():
+            counter.release(self._call.terms[place].cost)
+            if place in self._synced:
+                counter.is_syncing = False
+        for counter, _ in self._piggybacked.values():
+            counter.is_syncing = False
+        self._refund()
+
+    def _refund(self) -> None:
+        """Refund what this call has charged here."""
         if not self._refused:
-            for index in self._passing:
-                self._local[index].refund(self._charges[index].cost)
-        for sent in (*self._sent.values(), *(sent for _, sent in self._piggybacked)):
-            if sent.reserved_in is not None:
-                sent.reserved_in.resolve_reservation(sent.charge.cost, 0, 0)
-            if sent.counter is not None and sent.counter.asked_by is self:
-                sent.counter.asked_by = None
-                sent.counter.used = max(sent.counter.used - sent.charge.cost, 0)
+            for place in self._allowed:
+                self._here[place].refund(self._call.terms[place].cost)
 
-    def apply_replies(self, replies: Sequence[Verdict], now: float) -> list[Verdict]:
-        """Store the engine's replies to the request. Return all verdicts, in the order of the charges."""
-        answers = dict(zip(self._sent, replies, strict=False))
-        if self._asked and self._version is not None:
-            self._counters.version_state.confirm(self._version, self._began)
-        denied = self._refused or any(answer.charge.gating and not answer.allowed for answer in answers.values())
-        for index, answer in answers.items():
-            answer.charge = self._charges[index]
-            self._learn(self._sent[index], answer, now)
-        for name, sent in self._piggybacked:
-            done = sent.counter is not None and sent.counter.acknowledge_synced(sent.carried)
-            if done and name in self._counters.by_name:
-                del self._counters.by_name[name]
-        verdicts = {**answers, **{index: self._settled(index, now, denied) for index in self._local}}
+    def settle(self, replies: Sequence[Verdict], now: float) -> Sequence[Verdict]:
+        """Store the engine's replies to the request. Return the verdicts on all charges."""
+        counters, terms = self._counters, self._call.terms
+        denied = self._refused or is_denied(replies)
+        if self._is_made and self._version is not None:
+            counters.version_state.confirm(self._version, self._began)
+        for name, (counter, carried) in self._piggybacked.items():
+            if counter.acknowledge(carried) and counters.by_name.get(name) is counter:
+                counters.drop(name)
+        results = {  # the last replies are about piggybacked counters
+            place: self._learn(place, state, now, denied=denied)
+            for place, state in zip(self._asked, states_of(replies), strict=False)
+        }
         if denied:
-            for receipt in self._receipts:
-                if is_unsynced(receipt):
-                    receipt.counter.refund(receipt.spent)  # type: ignore[attr-defined]
-                    receipt.mark_refunded()
-            self._remember(answers.values(), now)
-        return [verdicts[index] for index in range(len(self._charges))]
+            self._refund()
+            for receipt in filter(is_here, self._receipts):
+                counters.refund_here(receipt)
+            self._remember(results, now)
+        for place, counter in self._here.items():
+            results[place] = counter.result(terms[place], now, is_allowed=place in self._allowed)
+        return self._answer([results[place] for place in range(len(terms))], denied=denied)
 
-    def _learn(self, sent: SyncItem, answer: Verdict, now: float) -> None:
-        counter = sent.counter
-        if sent.reserved_in is not None:
-            sent.reserved_in.resolve_reservation(sent.charge.cost, answer.spent, answer.at_us)
-        elif counter is None:
-            return
-        elif counter.asked_by is self:
-            counter.apply_reply(answer, sent.carried, self._began, now, answer.charge.sync_interval or 0.0)
-            if answer.retry_after:  # no call is made before that
-                answer.retry_after = max(answer.retry_after, counter.due_at - now)
+    def _answer(self, states: list[CounterState], *, denied: bool) -> Sequence[Verdict]:
+        """Return the verdicts on all charges, and count the call if this process has decided some of them."""
+        if self._here:
+            counted = sorted([*self._here, *self._uncounted()])
+            if field := self._call.usage_field(counted, states, denied=denied):
+                self._counters.usage.add(states[counted[0]].at_us, field)
+        return answer(self._call, states, [self._here.get(place) for place in range(len(states))])
 
-    def _settled(self, index: int, now: float, denied: bool) -> Verdict:
-        charge, counter = self._charges[index], self._local[index]
-        passes = index in self._passing
-        spent = charge.cost if passes and not self._refused else 0
-        if denied:
-            counter.refund(spent)
-            spent = 0
-        if not passes and charge.count_refusals:
-            counter.spend_refusal(charge, now)
-        verdict = counter.verdict(charge, now, allowed=passes, spent=spent, denied=denied)
-        if (
-            is_local(charge) and self._counters.by_name.get(charge.key + charge.limit.tag) is not counter
-        ):  # no room for it
-            self._counters.refresh(counter, charge._replace(cost=0), now)
-        return verdict
-
-    def _remember(self, answers: Any, now: float) -> None:
-        """Remember denials of exact charges that hold for a while."""
-        exact = [answer for answer in answers if answer.charge.sync_interval is None]
-        if self._refused or any(map(refuses, exact)):
+    def _remember(self, results: Mapping[int, CounterState], now: float) -> None:
+        """Remember the engine's results for exact charges of a rejected call, if the rejection holds for a while."""
+        names, terms = self._call.names, self._call.terms
+        exact = [
+            (names[place], terms[place], state)
+            for place, state in results.items()
+            if terms[place].sync_interval is None
+        ]
+        if self._refused or any(rejects(charge, state) for _, charge, state in exact):
             self._counters.denials.store(exact, self._version, now)
 
-    def counted_locally(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
-        """Return the verdicts that the engine did not count."""
-        return [verdict for verdict in verdicts if verdict.charge.sync_interval is not None] if self._local else []
+    def _learn(self, place: int, state: CounterState, now: float, *, denied: bool) -> CounterState:
+        """Store the engine's result for one charge in its counter, if it has one. Return the result for the caller."""
+        charge, counter = self._call.terms[place], self._reserved.get(place)
+        if counter is None:
+            return state
+        counter.release(charge.cost)
+        if place not in self._synced:
+            counter.add_charged(0 if denied or state.is_rejected else charge.cost, state.at_us)
+            return state
+        counter.renew(charge, state, self._synced[place], self._began, now)
+        if state.wait <= 0:
+            return state
+        return state._replace(wait=max(state.wait, ceil((counter.due_at - now) * 1_000_000)))  # no call before that
+
+
+def is_here(receipt: Verdict) -> bool:
+    """Return whether this process can refund what this receipt is for."""
+    return isinstance(receipt, LocalVerdict) and (is_local(receipt.charge) or receipt.is_unsent)

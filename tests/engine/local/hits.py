@@ -17,8 +17,8 @@ from typing import Any
 import redis
 
 from django_ratelimiter.engine import Charge, Limit
-from django_ratelimiter.engine.local.counters import LocalCounters
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
+from django_ratelimiter.engine.local.store import LocalCounters
 from django_ratelimiter.engine.redis import RedisEngine
 
 PROCESSES, QUOTA, INTERVAL, SECONDS, PAUSE = 4, 150, 0.05, 0.25, 0.001

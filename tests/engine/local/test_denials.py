@@ -30,7 +30,7 @@ def test_a_refusal_is_repeated_and_the_engine_asked_once_in_so_long(
         waits.append(found.retry_after)
         clock.now += 0.1
     assert waits[0] == 0.0
-    assert [before - after for before, after in pairwise(waits[1:])] == pytest.approx([0.1] * 99)
+    assert [before - after for before, after in pairwise(waits[1:])] == pytest.approx([0.1] * 99, abs=2e-6)
     assert len(engine.calls) <= 2 + 10  # it is asked each second, for that tells of new rules as well
 
 
@@ -144,7 +144,7 @@ class TestSeveralCharges:
         for _ in range(6):
             found = one.check([wide, near])
         assert [each.allowed for each in found] == [True, False]
-        assert (len(engine.calls), held(engine, wide)) == (2, 1)
+        assert (len(engine.calls), held(engine, wide)) == (3, 1)
 
 
 def test_usage_is_counted_with_the_next_call(process: Process, engine: Counted, clock: Clock) -> None:

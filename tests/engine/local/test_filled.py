@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine, Verdict
-from django_ratelimiter.engine.local.admission import LocalVerdicts
+from django_ratelimiter.engine.local.call import LocalVerdicts
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges, FilledVerdicts
 
@@ -110,13 +110,13 @@ def test_who_passes_is_counted_without_making_a_charge(monkeypatch: pytest.Monke
     clock = Clock()
     engine = Replying(clock)
     one = over(engine, clock)
-    for _ in range(2):
+    for _ in range(3):
         one.check(FilledCharges(SIMPLE, ("a", "a", "")))
     monkeypatch.setattr(FilledCharges, "_fill", no_charge)
     verdicts = one.check(FilledCharges(SIMPLE, ("a", "a", "")))
     assert isinstance(verdicts, LocalVerdicts)
-    assert (verdicts.is_denied, list(verdicts.states.remaining)) == (False, [2, 4, 37])
-    assert len(engine.calls) == 1
+    assert (verdicts.is_denied, list(verdicts.states.remaining)) == (False, [1, 3, 36])
+    assert len(engine.calls) == 2
 
 
 def test_a_first_request_makes_none_either(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine, Verdict
 from django_ratelimiter.engine.adapters import ImmediateAdapter
-from django_ratelimiter.engine.local.counters import LocalCounters
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
+from django_ratelimiter.engine.local.store import LocalCounters
 from django_ratelimiter.engine.usage import UsageBuffer
 
 INTERVAL = 1.0
@@ -80,7 +80,7 @@ def _result(call: Coroutine[Any, Any, Any]) -> Any:
 def over(engine: Any, clock: Clock, **options: Any) -> LocalFirstEngine:
     """Another process on this engine."""
     counters = LocalCounters(
-        clock=clock, memory=MemoryEngine(clock.us), usage_buffer=UsageBuffer(clock=clock), **options
+        clock=clock, memory=MemoryEngine(clock.us, counts_usage=False), usage_buffer=UsageBuffer(clock=clock), **options
     )
     return LocalFirstEngine(engine, counters)
 

@@ -1,0 +1,223 @@
+"""What a process knows by itself: local counters, callers seen lately, remembered rejections, and usage to send.
+
+One `LocalCounters` serves all threads and event loops of a process. `deciding` decides by it; `sync` keeps it up to
+date with the engine's replies.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
+from threading import Lock
+from typing import Final
+from weakref import WeakSet
+
+from ..base import Charge, Verdict, Version
+from ..memory import MemoryEngine
+from ..templates import FilledCharges
+from ..usage import UsageBuffer
+from .call import LocalCall, Source, states_of
+from .counter import LocalCounter, LocalVerdict, is_local, partition_of
+from .denials import DenialCache
+from .usage import LocalUsage
+from .version_state import VersionState
+
+#: Seconds between two searches for counters that are not used; fewer if there are too many counters.
+TIDY_SECONDS, CROWDED_SECONDS = 10.0, 1.0
+
+#: A purely local counter is synced with the memory engine after this many seconds, or a fraction of its window if that
+#: is less.
+LOCAL_INTERVAL, LOCAL_PARTS = 0.1, 50
+
+#: The local counters of this process.
+_ALL: Final[WeakSet[LocalCounters]] = WeakSet()
+
+
+class LocalCounters:
+    """The local counters and remembered rejections of one process.
+
+    denial_memory: maximum seconds for which a rejection is remembered; 0 = not at all. ask_interval: seconds after
+    which the engine is called in any case, to notice new rules. max_counters: maximum number of counters. clock:
+    monotonic seconds. memory: decides what is purely local. usage_buffer: usage that the engine has not counted.
+    """
+
+    def __init__(
+        self,
+        denial_memory: float = 0.0,
+        ask_interval: float = 1.0,
+        max_counters: int = 10_000,
+        clock: Callable[[], float] = time.monotonic,
+        memory: MemoryEngine | None = None,
+        usage_buffer: UsageBuffer | None = None,
+    ) -> None:
+        self._denial_memory, self._ask_interval = denial_memory, ask_interval
+        self.memory = memory or MemoryEngine(max_counters=max_counters, counts_usage=False)
+        self._usage_buffer = UsageBuffer() if usage_buffer is None else usage_buffer
+        self.max_counters, self.now = max_counters, clock
+        self.clear()
+        _ALL.add(self)
+
+    def clear(self) -> None:
+        """Drop everything, also unsent units: in a forked process they belong to the parent."""
+        self.lock = Lock()
+        self.memory = self.memory.fresh_copy()
+        #: The counters that are synced with the engine, by name.
+        self.by_name: dict[str, LocalCounter] = {}
+        #: The purely local ones. They are synced with the memory engine in the same way, without waiting.
+        self.local: dict[str, LocalCounter] = {}
+        #: The partitions of `by_name`, with the number of counters of each.
+        self.partitions: dict[str, int] = {}
+        #: The partitions of callers that the engine was asked about, and until when they "come again".
+        self.seen: dict[str, float] = {}
+        self.denials = DenialCache(self._denial_memory, self.max_counters)
+        self.usage = LocalUsage(self._usage_buffer, self.now)
+        self.version_state = VersionState(self._ask_interval)
+        self._swept_at = -inf
+
+    def is_first(self, charges: FilledCharges, now: float) -> bool:
+        """Return whether nothing is known of a call whose charges are all synced: then the engine decides it.
+
+        Notes its callers as seen. No lock is needed: if two threads do this at once, both ask the engine.
+        """
+        template, partitions = charges.template, charges.partitions
+        if not self.partitions.keys().isdisjoint(partitions):
+            return False
+        places = template.own or (0,)
+        for place in places:
+            if now < self.seen.get(partitions[place], 0.0):
+                return False
+        self._note([partitions[place] for place in places], now + template.sync_interval)
+        return True
+
+    def comes_again(self, call: LocalCall, now: float) -> bool:
+        """Return whether the callers of a call were seen lately, and note them as seen."""
+        callers = call.callers
+        comes_again = any(now < self.seen.get(partition, 0.0) for partition in callers)
+        if callers:
+            self._note(callers, now + max([charge.sync_interval or 0.0 for charge in call.terms]))
+        return comes_again
+
+    def _note(self, partitions: Sequence[str], until: float) -> None:
+        """Note that the engine was asked about a caller. Who comes before that time, comes again."""
+        if len(self.seen) >= self.max_counters:
+            self.seen.clear()
+        for partition in partitions:
+            self.seen[partition] = until
+
+    def add(self, name: str, counter: LocalCounter) -> None:
+        """Add a counter."""
+        self.by_name[name] = counter
+        self.partitions[counter.partition] = self.partitions.get(counter.partition, 0) + 1
+
+    def drop(self, name: str) -> None:
+        """Drop a counter, if it is known."""
+        if (counter := self.by_name.pop(name, None)) is not None:
+            self.partitions[counter.partition] -= 1
+            if not self.partitions[counter.partition]:
+                del self.partitions[counter.partition]
+
+    def source(self, name: str, charge: Charge, version: int | Version | None, now: float) -> Source:
+        """Return what decides this charge here; `None` = the engine must decide it. Call it under the lock."""
+        if charge[8] is None or charge[9]:  # what carries units was decided elsewhere
+            return self.denials.find(name, charge, version, now)
+        return self.counter(name, charge, now)
+
+    def counter(self, name: str, charge: Charge, now: float) -> LocalCounter | None:
+        """Return the counter that decides this charge here, if it is known well enough. Call it under the lock."""
+        if (charge[8] or 0.0) < 0:
+            return self._local_counter(name, charge, now)
+        counter = self.by_name.get(name)
+        return counter if counter is not None and counter.covers(charge[1].quota, now) else None
+
+    def _local_counter(self, name: str, charge: Charge, now: float) -> LocalCounter:
+        """Return a purely local counter that is up to date."""
+        counter = self.local.get(name)
+        if counter is None:
+            self.sweep(now)
+            if len(self.local) >= self.max_counters:
+                self._sync_local(self.local.popitem()[1], now)
+            charge = charge._replace(key=name.removesuffix(charge.limit.tag))
+            counter = self.local[name] = LocalCounter(charge)
+        rejects = counter.rejects(charge) and not counter.still_rejects(charge, now)
+        if rejects or not counter.covers(charge.limit.quota, now):
+            self._sync_local(counter, now, charge)
+        return counter
+
+    def _sync_local(self, counter: LocalCounter, now: float, charge: Charge | None = None) -> None:
+        """Send the units of a purely local counter to the memory engine; renew it with the result for this charge."""
+        if carried := counter.unsynced(now):
+            at_us = counter.time_at(counter.spent_at)
+            self.memory.check([counter.carry(carried)], now_us=at_us)
+            counter.acknowledge(carried)
+        if charge is not None:
+            charge = charge._replace(key=counter.key)
+            [state] = states_of(self.memory.peek([charge]))
+            interval = min(LOCAL_INTERVAL, charge.limit.window_us / 1_000_000 / LOCAL_PARTS)
+            counter.renew(charge._replace(sync_interval=interval), state, 0, now, now)
+
+    @property
+    def is_full(self) -> bool:
+        """True if no more counters can be added."""
+        return len(self.by_name) >= self.max_counters
+
+    def sweep(self, now: float) -> bool:
+        """Drop counters that are not used, unless that was done just now. Returns whether it was done."""
+        is_crowded = self.is_full or len(self.local) >= self.max_counters
+        if now < self._swept_at + (CROWDED_SECONDS if is_crowded else TIDY_SECONDS):
+            return False
+        self._swept_at = now
+        for name in [name for name, counter in self.by_name.items() if counter.is_idle(now)]:
+            self.drop(name)
+        for name in [name for name, counter in self.local.items() if now >= counter.due_at]:
+            self._sync_local(self.local.pop(name), now)
+        return True
+
+    def refund(self, verdicts: Iterable[Verdict]) -> list[Verdict]:
+        """Refund units that no call has carried. Return the other verdicts, which the engine must refund."""
+        with self.lock:
+            return [verdict for verdict in verdicts if not self.refund_here(verdict)]
+
+    def refund_here(self, verdict: Verdict) -> bool:
+        """Refund units that no call has carried; return whether it was done. Call it under the lock."""
+        if isinstance(verdict, LocalVerdict) and verdict.is_unsent and verdict.counter is not None:
+            verdict.counter.refund(verdict.spent)
+            verdict.mark_refunded()
+            return True
+        name = verdict.charge.key + verdict.charge.limit.tag
+        if is_local(verdict.charge):
+            self.memory.refund([verdict])
+            if name in self.local:
+                self.local[name].due_at = -inf
+            return True
+        if name in self.by_name:
+            self.by_name[name].expect_refund()
+        return False
+
+    def peek_locally(self, charges: Sequence[Charge], now: float) -> list[Verdict]:
+        """Return the verdicts on purely local charges, which are not charged. Call it under the lock."""
+        for charge in charges:
+            if counter := self.local.get(charge.key + charge.limit.tag):
+                self._sync_local(counter, now)
+        return self.memory.peek(charges)
+
+    def forget(self, charges: Iterable[Charge]) -> None:
+        """Drop what is known about these counters."""
+        charges = list(charges)
+        with self.lock:
+            for charge in charges:
+                name = charge.key + charge.limit.tag
+                self.drop(name)
+                self.local.pop(name, None)
+                self.seen.pop(partition_of(charge), None)
+                self.denials.forget(name)
+        self.memory.reset(charges)
+
+
+def _forget_in_child() -> None:
+    for counters in _ALL:
+        counters.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
