@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from ...forecast.samples.results import HourForecast
 from ...rules.formatting import units
+from ...usage.reports.chart import percent
 
 
 class HourBars(NamedTuple):
@@ -25,8 +26,8 @@ def draw(hours: Sequence[HourForecast], words: Sequence[str]) -> dict[str, Any]:
     slot = 100 / max(len(hours), 1)
     pairs = [
         HourBars(
-            _percent(place * slot),
-            _percent(slot),
+            percent(place * slot),
+            percent(slot),
             _bar(place * slot + 0.1 * slot, 0.4 * slot, hour.before.about / top),
             _bar(place * slot + 0.5 * slot, 0.4 * slot, hour.after.about / top),
             text,
@@ -38,12 +39,8 @@ def draw(hours: Sequence[HourForecast], words: Sequence[str]) -> dict[str, Any]:
 
 def _bar(x: float, width: float, share: float) -> dict[str, str]:
     return {
-        "x": _percent(x),
-        "width": _percent(width),
-        "y": _percent(100 - 100 * share),
-        "height": _percent(100 * share),
+        "x": percent(x),
+        "width": percent(width),
+        "y": percent(100 - 100 * share),
+        "height": percent(100 * share),
     }
-
-
-def _percent(value: float) -> str:
-    return f"{value:.3f}%"

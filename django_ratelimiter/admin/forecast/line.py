@@ -14,6 +14,7 @@ from ...engine.limits import Limit
 from ...forecast.samples.cells import cells_of
 from ...models import RuleLimit
 from ...rules.formatting import CALENDAR_UNITS, limit_in_short, per
+from ...usage.reports.chart import percent
 
 #: Bars of the picture, and steps of the callers' rates for the script.
 MAX_BARS: Final = 48
@@ -93,17 +94,17 @@ def draw(ordered: Sequence[int], quota: int) -> Line:
         height = _height(busiest[rank - 1], top)
         bars.append(
             CallerBar(
-                _percent((place + 0.1) * slot),
-                _percent(0.8 * slot),
-                _percent(100 - height),
-                _percent(height),
+                percent((place + 0.1) * slot),
+                percent(0.8 * slot),
+                percent(100 - height),
+                percent(height),
                 rank,
                 busiest[rank - 1],
             )
         )
-    marks = [(_percent(100 - _height(rate, top)), rate) for rate in (10**power for power in range(13)) if rate <= top]
+    marks = [(percent(100 - _height(rate, top)), rate) for rate in (10**power for power in range(13)) if rate <= top]
     above = len(ordered) - bisect_right(ordered, quota)
-    return Line(bars, marks, _steps(busiest), top, _percent(100 - _height(quota, top)), above, len(ordered))
+    return Line(bars, marks, _steps(busiest), top, percent(100 - _height(quota, top)), above, len(ordered))
 
 
 def _ranks(count: int) -> list[int]:
@@ -125,10 +126,6 @@ def _steps(busiest: Sequence[int]) -> list[tuple[int, int]]:
 
 def _height(rate: int, top: int) -> float:
     return 100 * log1p(rate) / log1p(top)
-
-
-def _percent(value: float) -> str:
-    return f"{value:.3f}%"
 
 
 def quota_label(limit: Limit) -> str:

@@ -25,7 +25,7 @@ LINES: Final = 4
 
 
 class Segment(NamedTuple):
-    """A part of a bar. kind: "allowed", "rejected", "shadow" or "plain"."""
+    """A part of a bar. kind: such as "allowed"; it decides the color."""
 
     kind: str
     y: str
@@ -66,7 +66,7 @@ def draw(points: Sequence[Point]) -> Chart:
         {"allowed": each.allowed, "rejected": each.rejected, "shadow": each.shadow_rejected}
         for each in (point.figures for point in points)
     ]
-    return _chart(stacks, [_label(point) for point in points], _ticks([point.start for point in points]))
+    return stacked(stacks, [_label(point) for point in points], _ticks([point.start for point in points]))
 
 
 def callers(counts: Sequence[PartitionCount]) -> Chart:
@@ -76,15 +76,15 @@ def callers(counts: Sequence[PartitionCount]) -> Chart:
         for each in counts
     ]
     ticks = _ticks([each.period.start for each in counts])
-    return _chart([{"plain": each.partitions or 0} for each in counts], labels, ticks)
+    return stacked([{"plain": each.partitions or 0} for each in counts], labels, ticks)
 
 
 def hours(day: Sequence[HourOfDay]) -> Chart:
     """Return one bar for each hour of the day: the requests of an average day."""
     labels = [f"{hour_of_day(each)}: {number(round(each.requests))}" for each in day]
     slot = 100 / max(len(day), 1)
-    ticks = [Tick(_percent(each.hour * slot), f"{each.hour:02}:00", each.hour % 6 == 3) for each in day[::3]]
-    return _chart([{"plain": each.requests} for each in day], labels, ticks)
+    ticks = [Tick(percent(each.hour * slot), f"{each.hour:02}:00", each.hour % 6 == 3) for each in day[::3]]
+    return stacked([{"plain": each.requests} for each in day], labels, ticks)
 
 
 def hour_of_day(each: HourOfDay) -> str:
@@ -92,7 +92,7 @@ def hour_of_day(each: HourOfDay) -> str:
     return f"{each.hour:02}:00\u2013{(each.hour + 1) % 24:02}:00"
 
 
-def _chart(stacks: Sequence[Mapping[str, float]], labels: Sequence[str], ticks: list[Tick]) -> Chart:
+def stacked(stacks: Sequence[Mapping[str, float]], labels: Sequence[str], ticks: list[Tick]) -> Chart:
     """Return a chart of bars. stacks: the amounts of each bar by kind, from the bottom."""
     heights = [sum(stack.values()) for stack in stacks]
     top = _top(ceil(max(heights, default=0)))
@@ -105,11 +105,11 @@ def _chart(stacks: Sequence[Mapping[str, float]], labels: Sequence[str], ticks: 
             if amount:
                 height = 100 * amount / top
                 base -= height
-                segments.append(Segment(kind, _percent(base), _percent(height)))
-        x, width = _percent(i * slot + gap / 2), _percent(slot - gap)
-        bars.append(Bar(_percent(i * slot), _percent(slot), x, width, segments, label))
+                segments.append(Segment(kind, percent(base), percent(height)))
+        x, width = percent(i * slot + gap / 2), percent(slot - gap)
+        bars.append(Bar(percent(i * slot), percent(slot), x, width, segments, label))
     busiest = labels[heights.index(max(heights))] if heights else ""
-    lines = [Tick(_percent(100 - 100 * i / LINES), number(top * i // LINES)) for i in range(LINES, -1, -1)]
+    lines = [Tick(percent(100 - 100 * i / LINES), number(top * i // LINES)) for i in range(LINES, -1, -1)]
     return Chart(bars, busiest, lines, ticks)
 
 
@@ -160,7 +160,7 @@ def _ticks(moments: Sequence[datetime]) -> list[Tick]:
             break
     days = all(_is_midnight(local) for _place, local in places)
     return [
-        Tick(_percent(place), date_format(local, _day_format() if days else "H:i"), minor=i % 2 == 1)
+        Tick(percent(place), date_format(local, _day_format() if days else "H:i"), minor=i % 2 == 1)
         for i, (place, local) in enumerate(places)
     ]
 
@@ -178,5 +178,6 @@ def _day_format() -> str:
     return pgettext("date format of a chart's axis: the day and the month's short name", "j M")
 
 
-def _percent(value: float) -> str:
+def percent(value: float) -> str:
+    """Return a position or a length for an SVG."""
     return f"{value:.4f}%"
