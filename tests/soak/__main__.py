@@ -1,4 +1,4 @@
-"""The load test: `python -m tests.soak [--minutes 60] [--threads 8] [--rate 160] [--write]`; about an hour.
+"""The load test: `python -m tests.soak [--minutes 60] [--threads 8] [--rate 160]`; about an hour.
 
 A site under gunicorn (two workers with threads) and one under uvicorn (an event loop) share a Redis Cluster of three
 masters. 20,000 callers ask for nine pages under all eight algorithms. Meanwhile rules are edited and usage is
@@ -7,7 +7,7 @@ worker of gunicorn is killed. What each process holds is looked at once a minute
 the time is compared with what it held in the last.
 
 It fails if anybody got an answer that no rule or failure policy gives, or if a process holds more at the end than
-GROWTH allows. --write puts the result into docs/explanation/endurance.md.
+GROWTH allows. What it prints belongs into docs/explanation/endurance.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Final
 from tests.clusters import Cluster, until
 
 from .processes import Stack, held_by, running
-from .report import Look, early_and_late, failures_of, table_of, write
+from .report import Look, early_and_late, failures_of, table_of
 from .traffic import Traffic
 
 AWAY_SECONDS: Final = 5.0
@@ -39,7 +39,6 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--threads", type=int, default=8, help="of clients (8)")
     parser.add_argument("--rate", type=float, default=160.0, help="requests in a second, of all of them (160)")
-    parser.add_argument("--write", action="store_true", help="put the result into the docs")
     asked = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="soak-") as folder,
@@ -51,10 +50,7 @@ def main() -> int:
         with traffic.under_way():
             first, last = early_and_late(run(stack, cluster, asked.minutes * 60))
         said = "".join(process.output for process in stack.processes.values())
-    report = table_of(asked.minutes, traffic, first, last)
-    print(report)
-    if asked.write:
-        write(report)
+    print(table_of(asked.minutes, traffic, first, last))
     failures = failures_of(traffic, first, last, said)
     print("\n".join(failures) or "Nothing has grown, and every answer was a right one.")
     return 1 if failures else 0

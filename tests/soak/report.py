@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import median_low
 from typing import Final, NamedTuple
 
@@ -15,9 +14,6 @@ from .traffic import Traffic
 GROWTH: Final = 0.05
 FREE_KIB: Final = 4_096
 FREE_DESCRIPTORS: Final = 4
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs/explanation/endurance.md"
-BEGIN: Final = "<!-- soak -->\n"
-END: Final = "<!-- end -->"
 
 
 class Look(NamedTuple):
@@ -74,10 +70,3 @@ def failures_of(traffic: Traffic, first: dict[str, Held], last: dict[str, Held],
         if after.descriptors > before.descriptors + FREE_DESCRIPTORS:
             found.append(f"{name} had {before.descriptors} descriptors, and {after.descriptors} at the end.")
     return found
-
-
-def write(report: str) -> None:
-    """Put the report into the docs."""
-    text = PAGE.read_text("utf-8")
-    head, _, rest = text.partition(BEGIN)
-    PAGE.write_text(f"{head}{BEGIN}\n{report}\n{END}{rest.partition(END)[2]}", "utf-8")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.soak import report
@@ -44,12 +42,3 @@ def test_early_and_late_are_what_was_usual_in_a_quarter_of_the_time() -> None:
 def test_what_fails(after: Held, said: str, wrong: tuple[str, ...], fault: str | None) -> None:
     found = report.failures_of(traffic(*wrong), {"uvicorn": BEFORE}, {"uvicorn": after}, said)
     assert [each.splitlines()[0] for each in found] == ([fault] if fault else [])
-
-
-def test_the_report_replaces_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "endurance.md"
-    page.write_text(f"Before\n{report.BEGIN}old\n{report.END}After\n")
-    monkeypatch.setattr(report, "PAGE", page)
-    for text in ("new", "newer"):
-        report.write(text)
-    assert page.read_text() == f"Before\n{report.BEGIN}\nnewer\n{report.END}After\n"
