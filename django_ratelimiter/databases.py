@@ -11,7 +11,7 @@ from unicodedata import category, digit, normalize
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router, transaction
-from django.db.models import Func, IntegerField, Model, QuerySet
+from django.db.models import Model, QuerySet
 
 from .conf import settings
 
@@ -25,30 +25,6 @@ _UNREAD: Final = ("Mn", "Mc", "Me", "Cf", "Cc")
 
 Row = TypeVar("Row", bound=Model)
 T = TypeVar("T")
-
-
-class FlooredSeconds(Func):
-    """A time in seconds since the Unix epoch, rounded down to a multiple of `seconds`.
-
-    The database computes it. Django's own functions would call Python for every row on SQLite.
-    """
-
-    output_field = IntegerField()
-
-    def __init__(self, moment: str, seconds: int) -> None:
-        super().__init__(moment, seconds=seconds)
-
-    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        template = "(CAST(strftime('%%%%s', %(expressions)s) AS INTEGER) / %(seconds)d * %(seconds)d)"
-        return self.as_sql(compiler, connection, template=template, **context)
-
-    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        template = "(CAST(EXTRACT(EPOCH FROM %(expressions)s) AS bigint) / %(seconds)d * %(seconds)d)"
-        return self.as_sql(compiler, connection, template=template, **context)
-
-    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        template = "(TIMESTAMPDIFF(SECOND, '1970-01-01', %(expressions)s) DIV %(seconds)d * %(seconds)d)"
-        return self.as_sql(compiler, connection, template=template, **context)
 
 
 def upsert(database: str, rows: Sequence[Row], unique: Sequence[str], update: Sequence[str]) -> None:

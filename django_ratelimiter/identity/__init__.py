@@ -93,11 +93,6 @@ class Identity:
         self._values[name] = spelled(name, value) or None
 
     @property
-    def value_names(self) -> frozenset[str]:
-        """The names of the values that were read."""
-        return frozenset(self._values)
-
-    @property
     def user_id(self) -> str | None:
         """The primary key, as text, of the authenticated user; see `identity.users.user_key`."""
         return self.value("user")

@@ -19,7 +19,7 @@ from ..stored.history.log import first_generations
 from ..stored.history.plan import needed_tiers, planned_snapshot
 from ..stored.history.snapshots import Data, Snapshot, by_slug, changed_pairs, normal_rule, normal_tier, pairs
 from .access import AccessPlan, plan_access
-from .faults import Fault, Place, WrongFile
+from .faults import Fault, WrongFile
 from .reading import RulesFile
 
 #: The owners whose rules are deleted when they are missing in the file.
@@ -110,7 +110,7 @@ def _faults_of_defaults(file: RulesFile, planned: Snapshot) -> Iterator[Fault]:
                 "it here, with “default_for: none”."
             )
             words = {"other": data["slug"], "kind": data["default_for"]}
-            yield Fault(file.places.get(("tier", slug), Place(1, 1)), text % words)
+            yield Fault(file.tier_places[slug], text % words)
 
 
 def _drift(file: RulesFile, now: Snapshot, planned: Snapshot) -> list[Change]:

@@ -42,8 +42,8 @@ class RulesFile:
 
     digest: of its text. tiers, rules: as in a snapshot. access: its entries. doubts: errors by the slug of a rule that
     names a view or an identity that the project does not have: such a rule is not applied, but may stay. warnings: what
-    may be right. places: of each tier and rule, by "tier" or "rule" and slug. exported: the version of the database
-    that it was exported from; `None` = the file does not contain it.
+    may be right. tier_places: by slug. exported: the version of the database that it was exported from; `None` = the
+    file does not contain it.
     """
 
     name: str
@@ -53,7 +53,7 @@ class RulesFile:
     access: Sequence[AccessRow]
     doubts: Mapping[str, Sequence[Fault]]
     warnings: Sequence[Fault]
-    places: Mapping[tuple[str, str], Place]
+    tier_places: Mapping[str, Place]
     exported: Version | None = None
 
     @property
@@ -109,11 +109,7 @@ def read(text: str, name: str, bounds: FileBounds = OF_COMMANDS) -> RulesFile:
         number, _at, epoch = document.data["exported_version"].partition("@")
         exported = Version(int(number), int(epoch))
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    places = {
-        (section[:-1], slug): document.keys[section, slug]
-        for section in ("tiers", "rules")
-        for slug in document.data.get(section) or ()
-    }
+    places = {slug: document.keys["tiers", slug] for slug in document.data.get("tiers") or ()}
     found = (rows.tiers, rows.rules, rows.access, rows.doubts, rows.warnings, places)
     return RulesFile(name, digest, *found, exported)
 
