@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from ..rules import cache
-from ..rules.formatting import limit_in_words, listed, moment_in_words, units, until_in_words
+from ..rules.formatting import listed, moment_in_words, units, until_in_words
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..usage.live.denials import DeniedCaller
@@ -51,8 +51,8 @@ class CallerTier:
 class CallerReport:
     """A caller: its tier and why, and the current state of all counters.
 
-    found: all counters, also those that do not concern the caller. What is hidden from the reader does not affect the
-    report: then "blocked" is by rules alone. For a user that is not in the database, only counters in use count.
+    What is hidden from the reader does not affect the report: then "blocked" is by rules alone. For a user that is not
+    in the database, only counters in use count. The last three are for the caller's page.
     """
 
     MEMBERS: ClassVar = (
@@ -61,94 +61,34 @@ class CallerReport:
     )
 
     caller: Caller
-    rules: RuleSet
-    grounds: Grounds
-    found: Counters
-    rejections: Sequence[CallerRefusal]
-    denials: Annotated[Sequence[DeniedCaller], "Empty if you may not view access entries."]
-    log: Sequence[LogLine]
-
-    @property
-    def enforced(self) -> Annotated[bool, "false while all enforcement is stopped."]:
-        return self.rules.enforced
-
-    @property
-    def blocked(
-        self,
-    ) -> Annotated[
+    enforced: Annotated[bool, "false while all enforcement is stopped."]
+    blocked: Annotated[
         bool | None,
         "null = not known: of a digest, of a user whom only rules in `before_login` reject, and without Redis.",
-    ]:
-        if not self.enforced:
-            return False
-        if self.grounds.access is not None:
-            return self.grounds.access.action == "deny"
-        if self.caller.kind == "digest" or self.found.problem:
-            return None
-        if self.shown.blocked_views:
-            return True
-        return None if self.found.blocked_before_login or self.found.unknown_before_login else False
-
-    @property
-    def blocked_scopes(
-        self,
-    ) -> Annotated[
+    ]
+    blocked_scopes: Annotated[
         Sequence[RuleRecord],
         "Rules for a scope that no view names, which now reject tasks and other code that ask for it.",
-    ]:
-        if not self.enforced or self.caller.kind == "digest":  # a digest's tier, and so its limits, are not known
-            return ()
-        return list({each.rule.slug: each.rule for each in self.shown.blocked_scopes}.values())
-
-    @property
-    def access(self) -> CallerAccess | None:
-        entry = self.grounds.access
-        return None if entry is None else CallerAccess(entry.action, entry.expires_at, entry.reason)
-
-    @property
-    def tier(self) -> CallerTier:
-        granted, source, row = self.grounds.entitlement, self.grounds.source, self.grounds.assignment
-        slug = None if granted.tier is None else granted.tier.slug
-        if row is None:
-            return CallerTier(slug, granted.multiplier, source, None, None, "")
-        return CallerTier(slug, granted.multiplier, source, row.pk, row.ends_at, row.reason)
-
-    @property
-    def hidden(self) -> Annotated[Sequence[str], "What you may not view."]:
-        sees = {"access entries": self.grounds.sees_entries, "tier assignments": self.grounds.sees_assignments}
-        return [name for name, is_seen in sees.items() if not is_seen]
-
-    @property
-    def shown(self) -> Counters:
-        """The counters that concern the caller."""
-        return self.found.of(self.caller)
-
-    @property
-    def counters(self) -> Sequence[Counter]:
-        shared = self.caller.is_everybody or self.caller.is_nobody
-        return (self.shown if shared else self.found).counters
-
-    @property
-    def before_login(
-        self,
-    ) -> Annotated[
+    ]
+    access: CallerAccess | None
+    tier: CallerTier
+    hidden: Annotated[Sequence[str], "What you may not view."]
+    counters: Sequence[Counter]
+    before_login: Annotated[
         Sequence[Counter],
         "Of rules that have other limits where a REST framework view checks a token itself: what they decide by then. "
         "`blocked_until` is the latest possible time.",
-    ]:
-        return self.found.before_login
+    ]
+    unread: Sequence[Unread]
+    unlimited: Annotated[Sequence[RuleRecord], "Rules without a limit for the tier."]
+    rejections: Sequence[CallerRefusal]
+    denials: Annotated[Sequence[DeniedCaller], "Empty if you may not view access entries."]
+    log: Sequence[LogLine]
+    problem: Annotated[str, "Why Redis could not be reached; empty = it was reached."]
 
-    @property
-    def unread(self) -> Sequence[Unread]:
-        return self.found.unread
-
-    @property
-    def unlimited(self) -> Annotated[Sequence[RuleRecord], "Rules without a limit for the tier."]:
-        return self.found.unlimited
-
-    @property
-    def problem(self) -> Annotated[str, "Why Redis could not be reached; empty = it was reached."]:
-        return self.found.problem
+    rules: RuleSet
+    grounds: Grounds
+    found: Counters
 
     @property
     def is_unknown(self) -> bool:
@@ -162,8 +102,47 @@ def report_of(caller: Caller, reader: Any = None) -> CallerReport:
     grounds = grounds_of(caller, rules)
     found = counters_of(caller, rules, grounds.entitlement, with_refusals=True)
     grounds = grounds if reader is None else grounds.as_seen_by(reader)
-    denials = denials_of(caller, found) if grounds.sees_entries else []
-    return CallerReport(caller, rules, grounds, found, refusals_of(found), denials, log_of(caller, reader))
+    shown, entry = found.of(caller), grounds.access
+    sees = {"access entries": grounds.sees_entries, "tier assignments": grounds.sees_assignments}
+    elsewhere = shown.blocked_scopes if rules.enforced and caller.kind != "digest" else []
+    return CallerReport(
+        caller=caller,
+        enforced=rules.enforced,
+        blocked=_is_blocked(caller, grounds, found) if rules.enforced else False,
+        blocked_scopes=list({each.rule.slug: each.rule for each in elsewhere}.values()),
+        access=None if entry is None else CallerAccess(entry.action, entry.expires_at, entry.reason),
+        tier=_tier(grounds),
+        hidden=[name for name, is_seen in sees.items() if not is_seen],
+        counters=(shown if caller.is_everybody or caller.is_nobody else found).counters,
+        before_login=found.before_login,
+        unread=found.unread,
+        unlimited=found.unlimited,
+        rejections=refusals_of(found),
+        denials=denials_of(caller, found) if grounds.sees_entries else [],
+        log=log_of(caller, reader),
+        problem=found.problem,
+        rules=rules,
+        grounds=grounds,
+        found=found,
+    )
+
+
+def _is_blocked(caller: Caller, grounds: Grounds, found: Counters) -> bool | None:
+    if grounds.access is not None:
+        return grounds.access.action == "deny"
+    if caller.kind == "digest" or found.problem:
+        return None
+    if found.of(caller).blocked_views:
+        return True
+    return None if found.blocked_before_login or found.unknown_before_login else False
+
+
+def _tier(grounds: Grounds) -> CallerTier:
+    granted, row = grounds.entitlement, grounds.assignment
+    slug = None if granted.tier is None else granted.tier.slug
+    if row is None:
+        return CallerTier(slug, granted.multiplier, grounds.source, None, None, "")
+    return CallerTier(slug, granted.multiplier, grounds.source, row.pk, row.ends_at, row.reason)
 
 
 def lines_of(report: CallerReport) -> Iterator[str]:
@@ -221,15 +200,14 @@ def _state(report: CallerReport) -> str:
 
 
 def _line(counter: Counter) -> str:
-    limit = limit_in_words(counter.record)
     if counter.used is None:
-        return f"{counter.rule.slug}: {limit}"
+        return f"{counter.rule.slug}: {counter.limit}"
     text = _("%(rule)s: %(used)s of %(capacity)s used, %(left)s left (%(limit)s)") % {
         "rule": counter.rule.slug,
         "used": counter.used,
         "capacity": counter.capacity,
         "left": counter.left,
-        "limit": limit,
+        "limit": counter.limit,
     }
     if counter.blocked:
         until = counter.blocked_until

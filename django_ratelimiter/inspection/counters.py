@@ -90,6 +90,11 @@ class Counter:
         return None if self.verdict is None else self.verdict.remaining
 
     @property
+    def share(self) -> float:
+        """How much of the capacity is used, from 0 to 1."""
+        return (self.used or 0) / self.capacity
+
+    @property
     def used(self) -> Annotated[int | None, "Units; null = not known."]:
         return None if self.verdict is None else max(self.capacity - self.verdict.remaining, 0)
 
@@ -340,8 +345,9 @@ def shared_counters(rules: Iterable[RuleRecord], known: RuleSet) -> Counters:
 
 def _counters(caller: Caller, template: RuleTemplate, digest: str) -> list[Counter]:
     rule, tier = template.rule, str(template.tier or "")
+    is_assumed = caller.kind == "digest" and (rule.depends_on_tier or not caller.is_everybody)
     return [
-        Counter(rule, tier, record, charge.fill(digest), digest, None, caller.stands_in(rule), caller.kind == "digest")
+        Counter(rule, tier, record, charge.fill(digest), digest, None, caller.stands_in(rule), is_assumed)
         for record, charge in zip(template.records, template.charges(None, None), strict=True)
     ]
 

@@ -182,12 +182,12 @@ class CallerPage(admin.ModelAdmin):
         }
 
     def _counters(self, request: HttpRequest, report: CallerReport, links: rows.Links) -> dict[str, Any]:
-        found, shown = report.found, report.shown
+        found, shown = report.found, report.found.of(report.caller)
         unread = [(each.rule, links.rule(each.rule.slug), [label_of(name) for name in each.missing])
                   for each in found.unread]  # fmt: skip
         missing = [name for each in found.unread if ":" not in each.rule.slug for name in each.missing]
         context: dict[str, Any] = {
-            "counters": rows.counter_rows(shown, report.caller, links),
+            "counters": rows.counter_rows(shown, links),
             "problem": found.problem,
             "state": rows.state_of(shown, links),
             "unread": unread,

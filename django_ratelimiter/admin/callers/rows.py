@@ -16,7 +16,7 @@ from ...inspection.caller import Caller, by_key
 from ...inspection.counters import Counter, Counters
 from ...inspection.giving_back import Lease
 from ...models import AccessEntry, Rule, TierAssignment
-from ...rules.formatting import duration, limit_in_words, moment_in_words, units, until_in_words
+from ...rules.formatting import duration, moment_in_words, units, until_in_words
 from ...usage.live.denials import DeniedCaller
 from ...values.references import reference_of
 from ..formatting import period_in_words
@@ -32,8 +32,7 @@ NEARLY: Final = 0.8
 class CounterRow(NamedTuple):
     """A counter as text. used: "" = not known. width: of its bar. level: the CSS class of the bar's colour.
 
-    is_assumed: the limit belongs to a tier that may not be the caller's. before_login: the rule's limits while
-    the user is not known; "" = the same.
+    before_login: the rule's limits while the user is not known; "" = the same.
     """
 
     counter: Counter
@@ -45,7 +44,6 @@ class CounterRow(NamedTuple):
     level: str
     full: str
     until: str
-    is_assumed: bool
     before_login: str
 
 
@@ -107,56 +105,45 @@ class Links:
         return f"{url}?{urlencode(query)}" if url else ""
 
 
-def counter_rows(found: Counters, caller: Caller, links: Links) -> list[CounterRow]:
+def counter_rows(found: Counters, links: Links) -> list[CounterRow]:
     """Return the rows: first the counters that block the caller, then the fullest."""
-    rows = [
-        _row(counter, links, _is_assumed(counter, caller), found.before_login_of(counter.rule))
-        for counter in found.counters
-    ]
-    return sorted(rows, key=lambda row: (not row.counter.is_blocked, not row.counter.is_limited, -_share(row.counter)))
+    counters = sorted(found.counters, key=lambda each: (not each.is_blocked, not each.is_limited, -each.share))
+    return [_row(counter, links, found.before_login_of(counter.rule)) for counter in counters]
 
 
-def _share(counter: Counter) -> float:
-    return (counter.used or 0) / counter.capacity
-
-
-def _is_assumed(counter: Counter, caller: Caller) -> bool:
-    """Return whether this may not be the caller's limit, because the tier is not known."""
-    return caller.kind == "digest" and (counter.rule.depends_on_tier or not caller.is_everybody)
-
-
-def _row(counter: Counter, links: Links, is_assumed: bool, before_login: Iterable[Counter]) -> CounterRow:
-    share = _share(counter)
+def _row(counter: Counter, links: Links, before_login: Iterable[Counter]) -> CounterRow:
     known = counter.verdict is not None
     full_in = round((counter.full_in or 0) * 1_000_000)
     by = _(" and ").join(label_of(name) for name in counter.rule.partition_by) or _("all callers together")
     if counter.stands_in:
         by = _("IP address, because these are missing: %(names)s") % {"names": by}
-    figures = {"used": units(counter.used or 0), "capacity": units(counter.capacity), "left": units(counter.left or 0)}
     return CounterRow(
         counter,
         links.rule(counter.rule.slug),
-        _limit(counter, is_assumed),
+        _limit(counter),
         _("by %(by)s") % {"by": by},
-        _used(counter, figures, is_assumed) if known else "",
-        f"{100 * share:.2f}%",
-        "ratelimiter-full" if counter.is_limited or share >= 1 else "ratelimiter-nearly" if share >= NEARLY else "",
+        _used(counter) if known else "",
+        f"{100 * counter.share:.2f}%",
+        "ratelimiter-full"
+        if counter.is_limited or counter.share >= 1
+        else "ratelimiter-nearly"
+        if counter.share >= NEARLY
+        else "",
         _rough(full_in) if known else "",
         _("until %(until)s") % {"until": until_in_words(counter.blocked_until)} if counter.blocked_until else "",
-        is_assumed,
-        "; ".join(limit_in_words(each.record) for each in before_login),
+        "; ".join(each.limit for each in before_login),
     )
 
 
-def _limit(counter: Counter, is_assumed: bool) -> str:
-    limit = limit_in_words(counter.record)
-    if not is_assumed or not counter.tier:
-        return limit
-    return _("%(limit)s, if in tier %(tier)s") % {"limit": limit, "tier": counter.tier}
+def _limit(counter: Counter) -> str:
+    if not counter.is_assumed or not counter.tier:
+        return counter.limit
+    return _("%(limit)s, if in tier %(tier)s") % {"limit": counter.limit, "tier": counter.tier}
 
 
-def _used(counter: Counter, figures: Mapping[str, str], is_assumed: bool) -> str:
-    if not is_assumed:
+def _used(counter: Counter) -> str:
+    figures = {"used": units(counter.used or 0), "capacity": units(counter.capacity), "left": units(counter.left or 0)}
+    if not counter.is_assumed:
         return _("%(used)s of %(capacity)s, %(left)s left") % figures
     return (_("%(used)s used") if counter.left else _("%(used)s or more used")) % figures
 
