@@ -118,7 +118,7 @@ ASKS_NEITHER_SERVER_NOR_DATABASE = (
     "tests/admin/usage/test_search.py",
     *(f"tests/admin/callers/test_{name}.py" for name in ("links", "page", "permissions", "secrets", "unknown")),
     *(f"tests/admin/test_{name}.py" for name in ("enforcement", "rejections")),
-    *(f"tests/admin/overview/test_{name}.py" for name in ("clients", "few_permissions", "processes", "search")),
+    *(f"tests/admin/overview/test_{name}.py" for name in ("callers", "few_permissions", "processes", "search")),
     *("tests/admin/history/test_undo.py", "tests/admin/rules/test_publishing.py"),
     # A whole site; a test of the compiler checks there that such rows affect only their own rules.
     "tests/system/test_bad_rows.py",
