@@ -171,20 +171,14 @@ class RedisEngine(RedisCore):
             now_us = self.time_to_send()
         batches: list[str] = []
         problem, missed = None, 0
-        down: set[object] = set()
-        for shard in range(self.shards):
-            node = self._cluster.node_of(shard) if self._cluster else None
-            if node in down:
-                missed += 1
-                continue
-            closing = partial(close_minutes, prefix=self.prefix(shard), shard=shard, now_us=now_us)
-            try:
-                found = self._run(shard, closing)
-            except EngineUnavailable as error:
-                problem, missed = error, missed + 1
-                down.add(node)
-            else:
-                batches += found
+        for shards in self.commands.nodes():
+            for number, shard in enumerate(shards):
+                closing = partial(close_minutes, prefix=self.prefix(shard), shard=shard, now_us=now_us)
+                try:
+                    batches += self._run(shard, closing)
+                except EngineUnavailable as error:
+                    problem, missed = error, missed + len(shards) - number
+                    break  # the other shards of this node
         if problem and missed == self.shards:
             raise problem
         if problem:

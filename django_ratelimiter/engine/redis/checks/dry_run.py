@@ -36,15 +36,13 @@ def dry_run(engine: RedisEngine) -> None:
 
     Raises EngineUnavailable with the reason if one is wrong. The keys are deleted, and would expire anyway.
     """
-    dry, asked = _DryEngine(engine), set()
-    for shard in range(dry.shards):
-        if shard == 0 or (dry._cluster and dry._cluster.node_of(shard) not in asked):
-            dry.run(shard)
-            asked.add(dry._cluster.node_of(shard) if dry._cluster else None)
+    dry = _DryEngine(engine)
+    for shard, *_ in dry.commands.nodes():
+        dry.run(shard)
 
 
 class _DryEngine(RedisEngine):
-    """The same engine with unique key names."""
+    """An engine for the same server, with unique key names."""
 
     def __init__(self, engine: RedisEngine) -> None:
         client: Redis | RedisCluster = engine._client

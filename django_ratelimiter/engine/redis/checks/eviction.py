@@ -19,13 +19,7 @@ def evicting(engine: RedisEngine) -> set[str]:
     Counters and usage expire, so the policies `volatile-…` delete them as well; the version, the run and the number
     of shards do not expire. Raises EngineUnavailable if a server does not answer, or its user may not run INFO.
     """
-    cluster, asked, found = engine._cluster, set(), set()
-    for shard in range(engine.shards):
-        if cluster and cluster.node_of(shard) in asked:
-            continue
-        found |= engine._run(shard, _policy)
-        asked.add(cluster.node_of(shard) if cluster else None)
-    return found
+    return set().union(*[engine.commands.run(shard, _policy) for shard, *_ in engine.commands.nodes()])
 
 
 def is_answer(error: EngineUnavailable) -> bool:
