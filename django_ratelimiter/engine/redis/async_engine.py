@@ -17,7 +17,7 @@ from ..base import Charge, Verdict, Version, leases
 from ..coroutines import shielded
 from ..usage.refusals import Refusal, latest
 from .cluster.nodes import AsyncClusterTransport, ClusterTransport, cluster_transport
-from .cluster.sharding import SHARDS, names_by_shard
+from .cluster.sharding import SHARDS
 from .connections.async_transport import AsyncTransport
 from .connections.handshake import Handshake
 from .connections.server import Server
@@ -94,10 +94,7 @@ class AsyncRedisEngine(RedisCore):
 
     async def reset(self, charges: Iterable[Charge]) -> None:
         """Delete the counters of these charges: their next request has the full quota."""
-        for shard, names in names_by_shard(self, charges).items():
-            await self._send(
-                shard, command("DEL", *names), kind=int
-            )  # the client's own connections belong to one event loop
+        await self._reset(charges)
 
     async def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[Refusal]:
         """Return the recent rejections, the latest first, at most `limit`. rule: only those by this rule."""

@@ -13,7 +13,7 @@ from .. import usage
 from ..algorithms import TIMED_STEPS, unpacked
 from ..base import Charge, Verdict, Version, as_charged, mark_refunded, mark_refunded_if_denied, receipts_of
 from ..templates import FilledCharges, FilledVerdicts
-from .cluster.sharding import ShardCall, ShardCoordinator
+from .cluster.sharding import ShardCall, ShardCoordinator, names_by_shard
 from .connections.faults import NOT_A_REPLY
 from .connections.server import Server
 from .packing import command
@@ -124,6 +124,10 @@ class RedisCore(CallEncoder, ABC):
         elif receipts:
             await self._call(ScriptMode.REFUND, (), receipts, None, None)
             mark_refunded(receipts)
+
+    async def _reset(self, charges: Iterable[Charge]) -> None:
+        for shard, names in names_by_shard(self, charges).items():
+            await self._send(shard, command("DEL", *names), kind=int)
 
     async def _charge_times(self, charge: Charge, at_us: int) -> list[tuple[int, int]]:
         algorithm, terms = charge.limit.algorithm, charge.limit.terms

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from operator import methodcaller
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -27,7 +26,7 @@ from .caller_peek import peek_at_caller
 from .callers import RedisDenials, RedisNames
 from .closing import close_minutes
 from .cluster.nodes import ClusterTransport, cluster_transport
-from .cluster.sharding import SHARDS, names_by_shard
+from .cluster.sharding import SHARDS
 from .commands import ShardCommands, fields_of
 from .connections.clients import async_client_of
 from .connections.faults import explain
@@ -146,8 +145,7 @@ class RedisEngine(RedisCore):
 
     def reset(self, charges: Iterable[Charge]) -> None:
         """Delete the counters of these charges: their next request has the full quota."""
-        for shard, names in names_by_shard(self, charges).items():
-            self._run(shard, methodcaller("delete", *names))
+        run_sync(self._reset(charges))
 
     def charge_times(self, charge: Charge, at_us: int) -> list[tuple[int, int]]:
         """Return the time and units of the charges of a counter that still count at this time, the oldest first.
