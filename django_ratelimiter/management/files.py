@@ -52,8 +52,7 @@ def add_file_commands(commands: Any) -> None:
         help="Also undo changes made in the database since the last apply or export.",
     )
     adopt = commands.add_parser("adopt", help="Write a rules file with the limits of the project's other limiters.")
-    adopt.add_argument("--format", choices=("yaml", "json"), default="yaml", help="Default: %(default)s.")
-    adopt.add_argument("--to", metavar="FILE", help="Write to this new file.")
+    _add_target(adopt)
     check = commands.add_parser("check", help="Check a rules file, without a database or Redis.")
     check.set_defaults(skip_checks=True)  # some checks use both
     for command in (plan, apply, check):
@@ -63,9 +62,13 @@ def add_file_commands(commands: Any) -> None:
         command.add_argument("--prune", action="store_true", help=prune)
 
 
-def _add_export(command: ArgumentParser) -> None:
+def _add_target(command: ArgumentParser) -> None:
     command.add_argument("--format", choices=("yaml", "json"), help="Default: by the name of the file, else YAML.")
     command.add_argument("--to", metavar="FILE", help="Write to this new file.")
+
+
+def _add_export(command: ArgumentParser) -> None:
+    _add_target(command)
     command.add_argument("--own", action="store_true", help="Make all rules belong to the file from now on.")
     access = command.add_mutually_exclusive_group()
     access.add_argument(
@@ -97,8 +100,13 @@ class FileCommands(BaseCommand):
             self._write(json_of(schema()))
             return
         access = access_rows(personal=options["personal"]) if options["access"] or options["personal"] else ()
-        style = options["format"] or ("json" if (options["to"] or "").endswith(".json") else "yaml")
-        self._write(text_of_database(style, access, owned=options["own"]))
+        self._write(text_of_database(self._style, access, owned=options["own"]))
+
+    @property
+    def _style(self) -> str:
+        """The format of the file to write."""
+        by_name = "json" if (self._options["to"] or "").endswith(".json") else "yaml"
+        return self._options["format"] or by_name
 
     def _write(self, text: str) -> None:
         """Write a file to the standard output, or to the requested new file."""
@@ -109,9 +117,9 @@ class FileCommands(BaseCommand):
 
     def run_adopt(self) -> None:
         """Write rules that replace other limiters; comments name what is left as it is, and what cannot be seen."""
-        found, options = adopt(), self._options
-        self._write(found.text(options["format"]))
-        if options["format"] == "json":  # which has no comments
+        found = adopt()
+        self._write(found.text(self._style))
+        if self._style == "json":  # which has no comments
             self.stderr.write(on_terminal(found.comments()))
         rules = ngettext("%d rule", "%d rules", len(found.rules)) % len(found.rules)
         words = {"rules": rules, "left": len(found.left), "unseen": len(found.seen.get("", ()))}

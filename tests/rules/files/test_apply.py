@@ -438,6 +438,12 @@ def run(*words: str) -> tuple[int, str]:
     return 0, out.getvalue()
 
 
+def test_the_name_of_a_new_file_says_its_format(tmp_path: Path) -> None:
+    for command in ("export", "adopt"):
+        run(command, "--to", str(tmp_path / f"{command}.json"))
+        assert json.loads((tmp_path / f"{command}.json").read_text())["version"] == 1
+
+
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     file, nowhere = tmp_path / "limits.yaml", str(tmp_path / "no" / "such")
     file.write_text(FILE)

@@ -161,6 +161,16 @@ def test_other_ends_of_lines_have_the_same_places(end: str) -> None:
     assert faults(wrong.replace("\n", end)) == faults(wrong)
 
 
+@pytest.mark.parametrize("directive", ["", "%YAML 1.1\n---\n"])
+def test_words_numbers_and_dates_are_what_they_look_like(directive: str) -> None:
+    """Other readers of YAML take “no” for false, 010 for 8, and a date for no text."""
+    file = read(
+        f"{directive}rules:\n  no: {{mode: off, cost: 010, name: 2026-12-31}}\n  404: {{name: yes}}\n", "r.yaml"
+    )
+    found = [[rule[name] for name in ("slug", "mode", "cost", "name")] for rule in file.rules]
+    assert found == [["no", "off", 10, "2026-12-31"], ["404", "shadow", 1, "yes"]]
+
+
 def test_a_right_file_has_none() -> None:
     assert faults(RULE) == []
     assert faults("rules:\n  a: {mode: off}") == []
