@@ -1,4 +1,4 @@
-"""The settings: what is read, what is refused, and that tests may override them."""
+"""The settings: what is read, what is rejected, and that tests may override them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ RIGHT = [
     ("EXEMPT_PATHS", ["/health/"], ("/health/",)),
     ("EXEMPT_PATHS", (), ()),
     ("HEADERS", ["ratelimit", "expose"], ("ratelimit", "expose")),
-    ("RESPONSE", "mysite.refusals.refuse", "mysite.refusals.refuse"),
+    ("RESPONSE", "mysite.refusals.reject", "mysite.refusals.reject"),
     ("RESPONSE", "mysite/slow-down.html", "mysite/slow-down.html"),
     ("HEADERS", (), ()),
     ("API_KEY_HEADER", "X-Client-Key", "X-Client-Key"),
@@ -137,7 +137,7 @@ LOGGED = [
     ("EXEMPT_PATHS", "/health/"),
     ("EXEMPT_PATHS", ["health/"]),
     ("HEADERS", "ratelimit"),
-    ("RESPONSE", "refuse"),
+    ("RESPONSE", "reject"),
     ("RESPONSE", "slow down.txt"),
     ("RESPONSE", print),
     ("HEADERS", ["x-rate-limit"]),

@@ -72,7 +72,7 @@ def test_an_exact_expectation_is_met_by_the_engine_and_missed_when_it_charges_tw
 
 
 def test_a_limiter_that_admits_everything_is_noticed() -> None:
-    seen = [Seen(NOON, NOON + 0.01, admitted=True, refused_here=False)] * 200
+    seen = [Seen(NOON, NOON + 0.01, admitted=True, rejected_here=False)] * 200
     for limits, cost, expected in CASES.values():
         if limits != [catalogue.UNLIMITED]:
             assert expected_of_key(limits, cost, seen).high <= expected.high < 200
@@ -121,28 +121,28 @@ def test_a_sliding_window_lets_in_what_has_slid_out_since_the_edge() -> None:
     assert expected.high in (69, 70)
 
 
-def test_a_request_that_only_another_rule_refused_is_as_if_it_had_never_come() -> None:
+def test_a_request_that_only_another_rule_rejected_is_as_if_it_had_never_come() -> None:
     limit = catalogue.Limit(40, DAY, FIXED)
-    elsewhere = [Seen(NOON, NOON + 0.01, admitted=False, refused_here=False)] * 100
-    few = [Seen(NOON, NOON + 0.01, admitted=True, refused_here=False)] * 30
+    elsewhere = [Seen(NOON, NOON + 0.01, admitted=False, rejected_here=False)] * 100
+    few = [Seen(NOON, NOON + 0.01, admitted=True, rejected_here=False)] * 30
     assert expected_of_key([limit], 1, [*elsewhere, *few]) == Range(30, 30)
     assert expected_of_key([limit], 1, elsewhere) == Range(0, 0)
 
 
-def whole_traffic(*, refuse_after: dict[str, int]) -> Iterator[Answer]:
+def whole_traffic(*, reject_after: dict[str, int]) -> Iterator[Answer]:
     """An answer for every request of the scenario; each rule named admits so many, the others everything."""
-    left = dict(refuse_after)
+    left = dict(reject_after)
     for stream in STREAMS:
         for caller in stream.callers * stream.count:
             met = [rule.slug for rule in stream.rules_for(caller) if rule.mode == "enforce"]
-            refusing = frozenset(slug for slug in met if left.get(slug) == 0)
-            for slug in met if not refusing else ():
+            rejecting = frozenset(slug for slug in met if left.get(slug) == 0)
+            for slug in met if not rejecting else ():
                 left[slug] = left.get(slug, 10**9) - 1
-            yield Answer(stream, caller, NOON, NOON + 0.01, 429 if refusing else 200, refusing)
+            yield Answer(stream, caller, NOON, NOON + 0.01, 429 if rejecting else 200, rejecting)
 
 
 def test_the_scenario_meets_every_rule_and_tier_of_the_catalogue() -> None:
-    rows = traffic_rows(list(whole_traffic(refuse_after={})))
+    rows = traffic_rows(list(whole_traffic(reject_after={})))
     met = {(row.rule.slug, row.tier) for row in rows}
     assert {slug for slug, _ in met} == {rule.slug for rule in catalogue.RULES}
     assert {tier for _, tier in met} >= {tier.slug for tier in catalogue.TIERS}
@@ -151,9 +151,9 @@ def test_the_scenario_meets_every_rule_and_tier_of_the_catalogue() -> None:
 
 
 def test_one_counter_for_the_whole_site_is_one_row_and_one_usage_row_for_each_tier() -> None:
-    seen = list(whole_traffic(refuse_after={"reports-whole-site": 100}))
+    seen = list(whole_traffic(reject_after={"reports-whole-site": 100}))
     [row] = [row for row in traffic_rows(seen) if row.rule.slug == "reports-whole-site"]
-    assert (row.tier, row.sent, row.admitted, row.refused, row.agrees) == (None, 160, 100, 60, True)
+    assert (row.tier, row.sent, row.admitted, row.rejected, row.agrees) == (None, 160, 100, 60, True)
     usage = [row for row in usage_rows(seen) if row.rule.slug == "reports-whole-site"]
     assert [row.tier for row in usage] == [tier.slug for tier in catalogue.TIERS]
     assert sum(row.total for row in usage) == 160
@@ -161,7 +161,7 @@ def test_one_counter_for_the_whole_site_is_one_row_and_one_usage_row_for_each_ti
 
 
 def test_usage_of_a_shadow_rule_follows_from_the_rule_and_an_unlimited_tier_has_none() -> None:
-    usage = {(row.rule.slug, row.tier): row for row in usage_rows(list(whole_traffic(refuse_after={})))}
+    usage = {(row.rule.slug, row.tier): row for row in usage_rows(list(whole_traffic(reject_after={})))}
     shadow = usage["orders-trial-run", "enterprise"]
     assert (shadow.total, shadow.allowed, shadow.rejected, shadow.shadow_rejected) == (150, 100, 0, 50)
     assert ("orders-per-key", "enterprise") not in usage
@@ -171,24 +171,24 @@ def test_two_keys_that_err_in_opposite_directions_do_not_agree() -> None:
     one, other = (Caller("free", "192.0.2.1", api_key=key) for key in ("key-free-1", "key-free-2"))
     stream = Stream("/orders/", (one, other), 80)
     seen = [Answer(stream, one, NOON, NOON, 200)] * 50 + [Answer(stream, other, NOON, NOON, 200)] * 30
-    refused = frozenset({"orders-per-key"})
-    seen += [Answer(stream, caller, NOON, NOON, 429, refused) for caller in (one, other) for _ in range(30)]
+    rejected = frozenset({"orders-per-key"})
+    seen += [Answer(stream, caller, NOON, NOON, 429, rejected) for caller in (one, other) for _ in range(30)]
     [row] = traffic_rows(seen)
     assert row.expected.holds(row.admitted)
     assert not row.agrees
 
 
-class _Refusing(BaseHTTPRequestHandler):
+class _Rejecting(BaseHTTPRequestHandler):
     """Answers GET as the plain views do, with a problem document, and POST as DRF does, with the field alone."""
 
     def do_GET(self) -> None:
-        self._refuse(b'{"status": 429, "violated-policies": ["export-paced-and-capped-86400"]}', "")
+        self._reject(b'{"status": 429, "violated-policies": ["export-paced-and-capped-86400"]}', "")
 
     def do_POST(self) -> None:
         field = '"reports-whole-site";r=4;t=9,"export-paced-and-capped-1";r=3;t=0'
-        self._refuse(b'{"detail": "Request was throttled."}', field)
+        self._reject(b'{"detail": "Request was throttled."}', field)
 
-    def _refuse(self, body: bytes, field: str) -> None:
+    def _reject(self, body: bytes, field: str) -> None:
         self.send_response(429)
         for name, value in (("Content-Length", str(len(body))), ("X-Process-ID", "7"), ("RateLimit", field)):
             self.send_header(name, value)
@@ -201,7 +201,7 @@ class _Refusing(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def refusing_port() -> Iterator[int]:
-    with HTTPServer(("127.0.0.1", 0), _Refusing) as server:
+    with HTTPServer(("127.0.0.1", 0), _Rejecting) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server.server_port
@@ -209,7 +209,7 @@ def refusing_port() -> Iterator[int]:
         thread.join()
 
 
-def test_a_refusal_is_laid_to_the_rules_that_the_answer_names(refusing_port: int) -> None:
+def test_a_rejection_is_laid_to_the_rules_that_the_answer_names(refusing_port: int) -> None:
     paula = Caller("pro", "192.0.2.1", user="paula")
     for stream, expected in (
         (Stream("/api/export/", (paula,), 1), {"export-paced-and-capped"}),
@@ -222,7 +222,7 @@ def test_a_refusal_is_laid_to_the_rules_that_the_answer_names(refusing_port: int
         assert answer.refused_by == expected
 
 
-def test_a_refusal_by_a_rule_that_the_request_does_not_meet_is_an_error(refusing_port: int) -> None:
+def test_a_rejection_by_a_rule_that_the_request_does_not_meet_is_an_error(refusing_port: int) -> None:
     stream = Stream("/orders/", (Caller("pro", "192.0.2.1", api_key="key-pro"),), 1)
     connection = Connection(refusing_port)
     answer = connection.send(stream, stream.callers[0])

@@ -102,8 +102,8 @@ def test_every_model_and_field_stands_in_its_table() -> None:
 @override_settings(RATELIMITER={"HEADERS": conf.HEADER_SWITCHES})
 def test_every_response_field_stands_in_the_table() -> None:
     request = RequestFactory().get("/", headers={"Origin": "https://example.org"})
-    refused = decide([*results(DENIED), *results(ALLOWED, slug="other")], Version(1))
-    sent = {*refusal(request, refused).headers, *response_fields(decide(softly(), Version(1)))}
+    rejected = decide([*results(DENIED), *results(ALLOWED, slug="other")], Version(1))
+    sent = {*refusal(request, rejected).headers, *response_fields(decide(softly(), Version(1)))}
     told = rows(section(PAGES["docs/reference/fields.md"], "## Fields"))
     assert {cells[0].strip("`") for cells in told} == sent
 

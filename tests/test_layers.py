@@ -9,12 +9,12 @@ WITHOUT_DJANGO = """
 import sys
 from importlib.abc import MetaPathFinder
 
-class Refuse(MetaPathFinder):
+class Reject(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {"django", "django_redis", "rest_framework", "celery"}:
             raise ImportError(f"{name} is not here")
 
-sys.meta_path.insert(0, Refuse())
+sys.meta_path.insert(0, Reject())
 
 import django_ratelimiter.decision
 import django_ratelimiter.engine.redis

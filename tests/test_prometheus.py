@@ -181,11 +181,11 @@ class TestBuffer:
         assert self.written == [1]
 
     def test_without_a_thread(self, buffer: prometheus.CountBuffer, monkeypatch: pytest.MonkeyPatch) -> None:
-        def refuse(*given: Any) -> Any:
+        def reject(*given: Any) -> Any:
             raise RuntimeError("can't start new thread")
 
         buffer.add(self.counts)
-        monkeypatch.setattr(prometheus.Timer, "start", refuse)
+        monkeypatch.setattr(prometheus.Timer, "start", reject)
         buffer.add(self.counts)
         assert self.written == [1, 1]
 

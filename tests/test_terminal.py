@@ -114,7 +114,7 @@ def test_no_record_of_a_rule_has_it(hostile: User, caplog: pytest.LogCaptureFixt
      (TierAssignment, "reason"), (AccessEntry, "reason"), (AccessEntry, "value")],
 )  # fmt: skip
 @pytest.mark.parametrize("text", ["a\x1b", "a\nb", "a\x9b", "a\u202e"])
-def test_the_models_refuse_it(model: Any, name: str, text: str) -> None:
+def test_the_models_reject_it(model: Any, name: str, text: str) -> None:
     with pytest.raises(ValidationError) as caught:
         model(**{name: text}).full_clean(validate_constraints=False)
     assert "Must be one line, without control characters." in caught.value.message_dict[name]

@@ -63,7 +63,7 @@ def test_the_first_request_tells_which_server_and_which_setting(
     assert "secret" not in line
 
 
-def test_each_refusal_without_redis_tells_why(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_rejection_without_redis_tells_why(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     make_rule("once", partition_by=["ip"], path_kind="prefix", path="/plain/")
     make_rule("paid", failure_policy="closed", path_kind="prefix", path="/native/")
     with unreachable():

@@ -137,7 +137,7 @@ MIDDLEWARE += ["django_ratelimiter.middleware.RateLimitMiddleware"]
 RATELIMITER = {{"CACHE_ALIAS": "ratelimit", "DEADLINE_MS": 10_000}}
 """
 
-#: Ask in threads and on an event loop, and say how the last was refused: by us, or by Django.
+#: Ask in threads and on an event loop, and say how the last was rejected: by us, or by Django.
 ASK = """
 import asyncio
 import os
@@ -152,8 +152,8 @@ settings.ALLOWED_HOSTS = ["testserver"]
 
 
 def told(responses):
-    refused = responses[-1].headers
-    kind = refused["Content-Type"].partition(";")[0] if "RateLimit" in refused else None
+    rejected = responses[-1].headers
+    kind = rejected["Content-Type"].partition(";")[0] if "RateLimit" in rejected else None
     print([response.status_code for response in responses], kind)
 
 

@@ -152,10 +152,10 @@ class FileCommands(BaseCommand):
     def _forecast(self, plan: FilePlan) -> None:
         """Show the effect of the plan on recorded traffic, and fail if it exceeds a maximum."""
         options = self._options
-        most = options["max_newly_refused"], options["max_newly_refused_requests"]
+        most = options["max_newly_rejected"], options["max_newly_rejected_requests"]
         if not options["traffic"]:
             if most != (None, None):
-                raise CommandError(_("--max-newly-refused needs --traffic."))
+                raise CommandError(_("--max-newly-rejected needs --traffic."))
             return
         found = forecast(plan, options)
         text, excess = on_terminal(found.in_lines()), found.excess(*most)

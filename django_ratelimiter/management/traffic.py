@@ -136,7 +136,7 @@ def add_traffic(command: ArgumentParser) -> None:
     add_reading(command)
     for name, what in (("", "callers"), ("-requests", "requests")):
         text = f"Fail if more than this share of the {what} would be newly rejected, such as 0.1%%."
-        command.add_argument(f"--max-newly-refused{name}", type=_share, metavar="PERCENT", help=text)
+        command.add_argument(f"--max-newly-rejected{name}", type=_share, metavar="PERCENT", help=text)
 
 
 def forecast(plan: FilePlan, options: Mapping[str, Any]) -> TrafficForecast | SamplesForecast:

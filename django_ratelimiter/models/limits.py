@@ -245,11 +245,11 @@ class RuleLimit(models.Model):
         if self.timezone == "UTC":  # one value for one meaning: the database distinguishes limits by it
             self.timezone = ""
         if self.unlimited:
-            self._refuse_given(NOT_GIVEN, lambda: gettext("Leave this empty, or turn off “unlimited”."))
+            self._reject_given(NOT_GIVEN, lambda: gettext("Leave this empty, or turn off “unlimited”."))
         elif all(getattr(self, column) in words for column, words in WORDS.items()):  # else the field has its own error
             self._clean_limited()
 
-    def _refuse_given(self, columns: Collection[str], text: Callable[[], str]) -> None:
+    def _reject_given(self, columns: Collection[str], text: Callable[[], str]) -> None:
         """Reject values in these columns, which would have no effect. text: returns the error message."""
         if given := [column for column in columns if getattr(self, column) != NOT_GIVEN[column]]:
             raise ValidationError(dict.fromkeys(given, text()))
@@ -257,8 +257,8 @@ class RuleLimit(models.Model):
     def _clean_limited(self) -> None:
         by_algorithm = columns_used(self.algorithm) | columns_used(self.algorithm, "month")
         used = columns_used(self.algorithm, self.calendar)
-        self._refuse_given(NOT_GIVEN.keys() - by_algorithm, lambda: gettext("%s does not use this.") % self.algorithm)
-        self._refuse_given(by_algorithm - used, lambda: gettext("Not used with this choice of calendar."))
+        self._reject_given(NOT_GIVEN.keys() - by_algorithm, lambda: gettext("%s does not use this.") % self.algorithm)
+        self._reject_given(by_algorithm - used, lambda: gettext("Not used with this choice of calendar."))
         missing = [column for column in ("quota", "window_seconds") if column in used and getattr(self, column) is None]
         if missing:
             text = gettext("Required unless “unlimited” is set.")

@@ -135,7 +135,7 @@ def normal_partition(text: str) -> str:
             )
     if names == ("ip",):
         network = _network(text.removeprefix("ip:"))
-        _refuse_narrow(network)
+        _reject_narrow(network)
         return f"ip:{_network_text(network)}"
     values = [part.removeprefix(f"{name}:") for name, part in zip(names, text.split("|"), strict=True)]
     return "|".join(
@@ -169,7 +169,7 @@ def _network_text(network: IPv4Network | IPv6Network) -> str:
     return str(network.network_address) if network.prefixlen == network.max_prefixlen else str(network)
 
 
-def _refuse_narrow(network: IPv4Network | IPv6Network) -> None:
+def _reject_narrow(network: IPv4Network | IPv6Network) -> None:
     """Reject a network that is narrower than the prefix of callers: no request could match it."""
     prefix = settings.IPV4_PREFIX if network.version == 4 else settings.IPV6_PREFIX
     if network.prefixlen > prefix:

@@ -31,7 +31,7 @@ class Admin:
         path = "/admin/login/"
         fields = Form(self._open(path), "login-form").fields | {"username": name, "password": password}
         if 'id="login-form"' in self._open(path, {**fields, "next": "/admin/"}):
-            raise DemoError("The admin refused the demo's log-in.")
+            raise DemoError("The admin rejected the demo's log-in.")
 
     def edit_limit(self, rule: str, tier: str, quota: int) -> None:
         """Set a tier's quota in the form of a rule (both by name) and save. Raises DemoError if it is not saved."""

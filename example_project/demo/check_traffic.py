@@ -65,7 +65,7 @@ def _print(rows: Sequence[Row]) -> None:
     for rule, of_rule in groupby(rows, key=lambda row: row.rule):
         table.group(rule.slug, rule_in_words(rule))
         for row in of_rule:
-            numbers = (row.sent, row.admitted, row.refused, row.elsewhere, row.expected)
+            numbers = (row.sent, row.admitted, row.rejected, row.elsewhere, row.expected)
             table.row(row.tier or "all", limits_in_words(row.limits), *numbers, agrees=row.agrees)
     say()
     note("allowed: by this rule and all others. rejected: by this rule. others: by other rules only.")

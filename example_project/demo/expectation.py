@@ -36,13 +36,13 @@ class Seen:
     """What a client saw of one request, for one rule.
 
     sent, answered: Unix seconds; the server decided between them.
-    admitted: every rule allowed it. refused_here: this rule rejected it (others may have, too).
+    admitted: every rule allowed it. rejected_here: this rule rejected it (others may have, too).
     """
 
     sent: float
     answered: float
     admitted: bool
-    refused_here: bool
+    rejected_here: bool
 
 
 def expected_of_key(limits: Sequence[Limit], cost: int, seen: Iterable[Seen]) -> Range:
@@ -51,7 +51,7 @@ def expected_of_key(limits: Sequence[Limit], cost: int, seen: Iterable[Seen]) ->
     A request that only other rules rejected used no quota here, so it is ignored. None of several
     limits is exceeded, and the limit that rejected was used up: the smallest bound counts on either side.
     """
-    offered = [one for one in seen if one.admitted or one.refused_here]
+    offered = [one for one in seen if one.admitted or one.rejected_here]
     bounds = [_bounds(limit, cost, offered) for limit in limits if limit.quota]
     total = len(offered)
     return Range(min([total, *(b.low for b in bounds)]), min([total, *(b.high for b in bounds)]))
@@ -92,9 +92,9 @@ def _bucket(limit: Limit, cost: int, offered: Sequence[Seen], first: float, last
     sent = sorted(one.sent for one in offered)
     full = _may_be_full(limit.capacity, rate, cost, offered)
     low = len(offered)
-    for refused in (*sent, *full):
-        seconds = Fraction(refused - full[bisect_right(full, refused) - 1])
-        came_after = len(sent) - bisect_right(sent, refused)
+    for rejected in (*sent, *full):
+        seconds = Fraction(rejected - full[bisect_right(full, rejected) - 1])
+        came_after = len(sent) - bisect_right(sent, rejected)
         low = min(low, floor((limit.capacity + rate * seconds) / cost) + came_after)
     return Range(low, floor((limit.capacity + rate * Fraction(last - first)) / cost))
 

@@ -23,7 +23,7 @@ class Row:
     limits: tuple[Limit, ...]
     sent: int
     admitted: int
-    refused: int
+    rejected: int
     elsewhere: int
     expected: Range
     agrees: bool
@@ -63,15 +63,15 @@ def _row(rule: Rule, tiers: Sequence[str], met: Sequence[Answer]) -> Row:
         by_key[answer.caller.partition(rule)].append(answer)
     ranges = {key: _expected(rule, limits, answers) for key, answers in by_key.items()}
     admitted = sum(one.admitted for one in met)
-    refused = sum(rule.slug in one.refused_by for one in met)
+    rejected = sum(rule.slug in one.refused_by for one in met)
     return Row(
         rule,
         tiers[0] if len(tiers) == 1 else None,
         limits,
         sent=len(met),
         admitted=admitted,
-        refused=refused,
-        elsewhere=len(met) - admitted - refused,
+        rejected=rejected,
+        elsewhere=len(met) - admitted - rejected,
         expected=Range(sum(each.low for each in ranges.values()), sum(each.high for each in ranges.values())),
         agrees=all(ranges[key].holds(sum(one.admitted for one in answers)) for key, answers in by_key.items()),
     )
@@ -81,7 +81,7 @@ def _expected(rule: Rule, limits: Sequence[Limit], answers: Iterable[Answer]) ->
     """Return what one counter must have allowed; a shadow rule allows whatever other rules allow."""
     seen = [_seen(rule, one) for one in answers]
     if rule.mode == "shadow":
-        offered = sum(one.admitted or one.refused_here for one in seen)
+        offered = sum(one.admitted or one.rejected_here for one in seen)
         return Range(offered, offered)
     return expected_of_key(limits, rule.cost, seen)
 
@@ -99,12 +99,12 @@ def usage_rows(answers: Sequence[Answer]) -> list[UsageRow]:
             met = [one for one in answers if one.caller.tier == tier and rule in one.stream.rules_for(one.caller)]
             if met and all(limit.quota for limit in limits):
                 rejected = sum(rule.slug in one.refused_by for one in met)
-                would = _would_refuse(rule, limits, met) if rule.mode == "shadow" else 0
+                would = _would_reject(rule, limits, met) if rule.mode == "shadow" else 0
                 rows.append(UsageRow(rule, tier, len(met) - rejected - would, rejected, would))
     return rows
 
 
-def _would_refuse(rule: Rule, limits: Sequence[Limit], met: Iterable[Answer]) -> int:
+def _would_reject(rule: Rule, limits: Sequence[Limit], met: Iterable[Answer]) -> int:
     """Return how many a shadow rule would have rejected; its traffic is such that the rule determines the number."""
     by_key: dict[str, list[Seen]] = defaultdict(list)
     for answer in met:

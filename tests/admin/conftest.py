@@ -66,7 +66,7 @@ def engine_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """Publishing fails."""
 
     def get_engine() -> Any:
-        raise EngineUnavailable("refused")
+        raise EngineUnavailable("rejected")
 
     monkeypatch.setattr("django_ratelimiter.rules.stored.versions.get_engine", get_engine)
 

@@ -32,7 +32,7 @@ NOTHING = "\u2013"
 
 
 def reject(rule: str = "export", whom: str = ANN, tier: str = "free", times: int = 1, *, gating: bool = True) -> None:
-    """Refuse somebody so often, by the first limit of `export`."""
+    """Reject somebody so often, by the first limit of `export`."""
     charge = Charge(f"{rule}:{whom}", Limit(100, 60), cost=101, usage=f"{rule}|{tier}", gating=gating)
     for _ in range(times):
         get_engine().check([charge])

@@ -51,7 +51,7 @@ class TestSave:
         assert compiled["cost"] == 2
         assert [(limit["tier"], limit["quota"]) for limit in compiled["limits"]] == [("free", 7), (None, 3)]
 
-    def test_what_is_refused_takes_no_number(self, admin_client: Client, rule: Rule) -> None:
+    def test_what_is_rejected_takes_no_number(self, admin_client: Client, rule: Rule) -> None:
         before = number(), RuleSetVersion.objects.count()
         limits = stored(*rule.limits.all())
         limits[0]["quota"] = 0

@@ -194,7 +194,7 @@ class TestReason:
         assert RuleSetVersion.objects.all()[0].reason == "A new customer."
 
     @pytest.mark.parametrize("reason", ["x" * 256, "a\0b"])
-    def test_one_that_cannot_be_stored_is_refused(self, editors: tuple[Editor, Editor], reason: str) -> None:
+    def test_one_that_cannot_be_stored_is_rejected(self, editors: tuple[Editor, Editor], reason: str) -> None:
         before = number()
         response = editors[0].save(mode="shadow", change_reason=reason)
         assert response.context["adminform"].form.errors["change_reason"]

@@ -153,14 +153,14 @@ def test_what_is_wrong_is_said(
 def test_without_the_engine(
     agent: Callable[..., Client], blocked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_given: Any) -> Any:
-        raise EngineUnavailable("refused")
+    def reject(*_given: Any) -> Any:
+        raise EngineUnavailable("rejected")
 
     client = agent("unblock_caller")
     engine: Any = get_engine()
-    monkeypatch.setattr(engine.engine, "peek_at_caller", refuse)
-    assert post(client, CALLER, blocked).json()["problem"] == "refused"
-    monkeypatch.setattr(acts, "get_engine", refuse)
+    monkeypatch.setattr(engine.engine, "peek_at_caller", reject)
+    assert post(client, CALLER, blocked).json()["problem"] == "rejected"
+    monkeypatch.setattr(acts, "get_engine", reject)
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
     assert post(client, RESET, blocked, reason="x").status_code == 503
     assert LogEntry.objects.get().change_message.startswith("Tried")
@@ -289,8 +289,8 @@ def test_what_is_no_json_is_a_problem_document_too(agent: Callable[..., Client])
     response = agent("unblock_caller").post(CALLER, "{", content_type="application/json")
     assert (response.status_code, response["Content-Type"]) == (400, "application/problem+json")
     assert "JSON parse error" in response.json()["detail"]
-    refused = Client().post(CALLER, "{", content_type="application/json")
-    assert (refused.status_code, refused.json()["title"]) == (403, "Forbidden")
+    rejected = Client().post(CALLER, "{", content_type="application/json")
+    assert (rejected.status_code, rejected.json()["title"]) == (403, "Forbidden")
 
 
 def test_explains_a_request_without_charging(agent: Callable[..., Client], blocked: dict[str, Any]) -> None:
@@ -320,8 +320,8 @@ def test_explains_a_rejection_by_its_reference(agent: Callable[..., Client], blo
     assert post(client, EXPLAIN, asked | {"user": ""}).json()["logged"]["found"] is False
     assert post(agent("view_rule"), EXPLAIN, {"path": "/hello/", "reference": asked["reference"]}).json()["logged"][
         "found"] is None  # fmt: skip
-    refused = post(client, EXPLAIN, asked | {"reference": "export"})
-    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (400, "#/reference")
+    rejected = post(client, EXPLAIN, asked | {"reference": "export"})
+    assert (rejected.status_code, rejected.json()["errors"][0]["pointer"]) == (400, "#/reference")
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_a_calendar_ends_with_its_month(make_rule: MakeRule, as_ann: Client) -> 
     assert "5 per calendar month in UTC" in limit["in_words"]
 
 
-def test_a_rule_that_refuses_whoever_lacks_something(make_rule: MakeRule, client: Client, pro: Tier) -> None:
+def test_a_rule_that_rejects_whoever_lacks_something(make_rule: MakeRule, client: Client, pro: Tier) -> None:
     make_rule("users-only", partition_by=["user"], missing_partition="deny", path_kind="prefix", path="/hello/")
     headers = {"X-API-Key": KEY}
     assert client.get("/hello/", headers=headers).status_code == 429

@@ -9,12 +9,12 @@ WITHOUT_FRAMEWORK = """
 import sys
 from importlib.abc import MetaPathFinder
 
-class Refuse(MetaPathFinder):
+class Reject(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {"rest_framework", "drf_spectacular"}:
             raise ImportError(f"{name} is not here")
 
-sys.meta_path.insert(0, Refuse())
+sys.meta_path.insert(0, Reject())
 
 import django
 from django.conf import settings

@@ -153,7 +153,7 @@ def test_a_server_that_drops_keys_when_it_is_full(server: RedisServer, policy: s
     assert f"(maxmemory-policy {policy})" in messages[0].msg
 
 
-def test_a_server_that_refuses_when_it_is_full(server: RedisServer) -> None:
+def test_a_server_that_rejects_when_it_is_full(server: RedisServer) -> None:
     with redis.Redis.from_url(server.url) as client:
         client.config_set("maxmemory", "100mb")
         client.config_set("maxmemory-policy", "noeviction")
@@ -197,7 +197,7 @@ def strict() -> Any:
     return importlib.import_module("tests.engine.strict")
 
 
-def test_a_server_that_refuses_what_the_scripts_need(strict: Any) -> None:
+def test_a_server_that_rejects_what_the_scripts_need(strict: Any) -> None:
     with strict.StrictServer(strict.Rules(time=False)) as server:
         (message,) = scripts(server)
         assert ids([message]) == ["E008"]

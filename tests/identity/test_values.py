@@ -106,7 +106,7 @@ def test_of_code_that_fails_only_the_type_and_the_place_are_logged(name: str, ca
 
     parts = {"user": SimpleLazyObject(find), "session": Broken(error)}
     if name == "tenant":
-        assert own(path=f"{__name__}.refuse_tenant") is None
+        assert own(path=f"{__name__}.reject_tenant") is None
     else:
         assert value(name, **{name: parts[name]}) is None
     [record] = caplog.records
@@ -115,7 +115,7 @@ def test_of_code_that_fails_only_the_type_and_the_place_are_logged(name: str, ca
     assert "s3cret" not in caplog.text
 
 
-def refuse_tenant(request: Any) -> Any:
+def reject_tenant(request: Any) -> Any:
     raise KeyError("s3cret")
 
 

@@ -1,4 +1,4 @@
-"""Access entries: what the database and the forms refuse."""
+"""Access entries: what the database and the forms reject."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django_ratelimiter.models import AccessEntry
 from django_ratelimiter.values import access
 
-from .refusals import assert_database_refuses, refused
+from .rejections import assert_database_rejects, rejected
 
 pytestmark = pytest.mark.django_db
 
@@ -51,16 +51,16 @@ def test_a_value_is_kept_as_requests_have_it(kind: str, value: str, kept: str) -
         ("api_key", HASH + "\n"),
     ],
 )
-def test_a_value_that_no_request_has_is_refused(kind: str, value: str) -> None:
-    assert set(refused(AccessEntry(kind=kind, value=value))) == {"value"}
+def test_a_value_that_no_request_has_is_rejected(kind: str, value: str) -> None:
+    assert set(rejected(AccessEntry(kind=kind, value=value))) == {"value"}
 
 
 def test_there_is_one_entry_for_each_caller() -> None:
     AccessEntry.objects.create(kind="ip", value="192.0.2.7", action="allow")
     AccessEntry.objects.create(kind="user", value="192.0.2.7")
     row = AccessEntry(kind="ip", value="192.0.2.7", action="deny")
-    assert "already" in refused(row)["__all__"][0]
-    assert_database_refuses("ratelimiter_access_entry_value", row)
+    assert "already" in rejected(row)["__all__"][0]
+    assert_database_rejects("ratelimiter_access_entry_value", row)
 
 
 def test_names_whom_it_is_about_but_never_the_whole_hash() -> None:

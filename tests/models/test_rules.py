@@ -1,4 +1,4 @@
-"""Rules and limits: what the database and the forms refuse."""
+"""Rules and limits: what the database and the forms reject."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django_ratelimiter.models import options as options_of
 from django_ratelimiter.rules import records
 from django_ratelimiter.values.failure_policies import FAILURE_POLICIES
 
-from .refusals import assert_database_refuses, refused
+from .rejections import assert_database_rejects, rejected
 
 pytestmark = pytest.mark.django_db
 
@@ -55,13 +55,13 @@ class TestRule:
             ({"slug": "with space"}, "slug"),
         ],
     )
-    def test_refuses(self, values: dict[str, Any], field: str) -> None:
-        assert set(refused(Rule(**{"slug": "api", "name": "API"} | values))) == {field}
+    def test_rejects(self, values: dict[str, Any], field: str) -> None:
+        assert set(rejected(Rule(**{"slug": "api", "name": "API"} | values))) == {field}
 
     def test_a_request_costs_at_least_one(self) -> None:
         row = Rule(slug="api", name="API", cost=0)
-        assert "cost" in refused(row)
-        assert_database_refuses("ratelimiter_rule_cost", row)
+        assert "cost" in rejected(row)
+        assert_database_rejects("ratelimiter_rule_cost", row)
 
     @pytest.mark.parametrize(
         "route",
@@ -92,8 +92,8 @@ class TestRule:
             "^items/(?P<item>[0-9]+/$",
         ],
     )
-    def test_refuses_a_broken_route(self, route: str) -> None:
-        assert set(refused(Rule(slug="api", name="API", path_kind="route", path=route))) == {"path"}
+    def test_rejects_a_broken_route(self, route: str) -> None:
+        assert set(rejected(Rule(slug="api", name="API", path_kind="route", path=route))) == {"path"}
 
     def test_knows_the_converters_that_the_urlconf_registers(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from django.urls import converters
@@ -101,7 +101,7 @@ class TestRule:
         monkeypatch.setattr(converters, "REGISTERED_CONVERTERS", {})
         converters.get_converters.cache_clear()
         row = Rule(slug="api", name="API", path_kind="route", path="items/<roman:item>/")
-        assert "path" in refused(row)
+        assert "path" in rejected(row)
 
         class Patterns:
             @property
@@ -199,11 +199,11 @@ class TestLimit:
             ({"unlimited": True}, "quota", "Leave this empty"),
         ],
     )
-    def test_maps_the_engines_refusal_to_the_field(
+    def test_maps_the_engines_rejection_to_the_field(
         self, rule: Rule, values: dict[str, Any], field: str, says: str
     ) -> None:
         row = RuleLimit(**{"rule": rule, "quota": 10, "window_seconds": Decimal(60)} | values)
-        messages = refused(row)
+        messages = rejected(row)
         assert says in messages[field][0]
         assert len(messages[field]) == 1
         assert set(messages) - {"window_seconds"} <= {field}
@@ -212,10 +212,10 @@ class TestLimit:
         ("values", "field"),
         [({"quota": 4}, "quota"), ({"quota": 9, "algorithm": "token_bucket", "burst": 4}, "burst")],
     )
-    def test_refuses_what_never_passes(self, rule: Rule, values: dict[str, Any], field: str) -> None:
+    def test_rejects_what_never_passes(self, rule: Rule, values: dict[str, Any], field: str) -> None:
         rule.cost = 5
         row = RuleLimit(rule=rule, window_seconds=Decimal(60), **values)
-        assert refused(row) == {field: ["This would reject every request, because one request costs 5."]}
+        assert rejected(row) == {field: ["This would reject every request, because one request costs 5."]}
         rule.cost = 4
         row.full_clean()
 
@@ -241,8 +241,8 @@ class TestLimit:
             row.full_clean()
             row.save()
         row = RuleLimit(**values | {"quota": 20})
-        assert "already" in str(refused(row))
-        assert_database_refuses("ratelimiter_limit_of_(tier|others)", row)
+        assert "already" in str(rejected(row))
+        assert_database_rejects("ratelimiter_limit_of_(tier|others)", row)
 
     @pytest.mark.parametrize(
         ("values", "same"),
@@ -254,16 +254,16 @@ class TestLimit:
     def test_a_default_by_its_name_is_the_same(self, rule: Rule, values: dict[str, Any], same: dict[str, Any]) -> None:
         RuleLimit.objects.create(rule=rule, quota=10, **values)
         row = RuleLimit(rule=rule, quota=10, **values | same)
-        assert "already" in str(refused(row))
-        assert_database_refuses("ratelimiter_limit_of_others", row)
+        assert "already" in str(rejected(row))
+        assert_database_rejects("ratelimiter_limit_of_others", row)
 
     @pytest.mark.parametrize("of_tier", [True, False])
     def test_unlimited_once(self, rule: Rule, tier: Tier, of_tier: bool) -> None:
         values: dict[str, Any] = {"rule": rule, "tier": tier if of_tier else None, "unlimited": True}
         RuleLimit.objects.create(**values)
         row = RuleLimit(**values)
-        assert "unlimited already" in str(refused(row))
-        assert_database_refuses("ratelimiter_limit_unlimited_(tier|others)", row)
+        assert "unlimited already" in str(rejected(row))
+        assert_database_rejects("ratelimiter_limit_unlimited_(tier|others)", row)
 
     @pytest.mark.parametrize(
         "values",
@@ -283,7 +283,7 @@ class TestLimit:
         ],
     )
     def test_numbers_go_with_limits_only(self, rule: Rule, values: dict[str, Any]) -> None:
-        assert_database_refuses("ratelimiter_limit_numbers", RuleLimit(rule=rule, **values))
+        assert_database_rejects("ratelimiter_limit_numbers", RuleLimit(rule=rule, **values))
 
     @pytest.mark.parametrize(
         ("constraint", "values"),
@@ -298,7 +298,7 @@ class TestLimit:
         ],
     )
     def test_options_stay_in_range(self, rule: Rule, constraint: str, values: dict[str, Any]) -> None:
-        assert_database_refuses(f"ratelimiter_limit_{constraint}", RuleLimit(rule=rule, quota=1, **values))
+        assert_database_rejects(f"ratelimiter_limit_{constraint}", RuleLimit(rule=rule, quota=1, **values))
 
     def test_order_of_tiers_with_the_others_last(self, rule: Rule, tier: Tier) -> None:
         low = Tier.objects.create(slug="low", name="Low", rank=0)

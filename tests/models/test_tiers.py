@@ -1,4 +1,4 @@
-"""Tiers, assignments, versions and counts: what the database and the forms refuse."""
+"""Tiers, assignments, versions and counts: what the database and the forms reject."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from django_ratelimiter.models import (
     UsageBucket,
 )
 
-from .refusals import assert_database_refuses, refused
+from .rejections import assert_database_rejects, rejected
 
 pytestmark = pytest.mark.django_db
 
@@ -43,14 +43,14 @@ class TestState:
         assert 1_700_000_000_000 < state.epoch < 10_000_000_000_000  # Unix milliseconds
 
     def test_there_is_no_second_row(self) -> None:
-        assert_database_refuses("ratelimiter_state_one_row", RuleSetState(id=2, epoch=1))
+        assert_database_rejects("ratelimiter_state_one_row", RuleSetState(id=2, epoch=1))
         with pytest.raises(IntegrityError), transaction.atomic():
             RuleSetState.objects.create(epoch=1)
 
     def test_a_number_is_given_once_per_epoch(self) -> None:
         RuleSetVersion.objects.create(number=7, epoch=1, snapshot={})
         RuleSetVersion.objects.create(number=7, epoch=2, snapshot={})
-        assert_database_refuses("ratelimiter_version_number", RuleSetVersion(number=7, epoch=1, snapshot={}))
+        assert_database_rejects("ratelimiter_version_number", RuleSetVersion(number=7, epoch=1, snapshot={}))
 
 
 class TestTier:
@@ -58,8 +58,8 @@ class TestTier:
     def test_one_default_each(self, kind: str) -> None:
         Tier.objects.create(slug="first", name="First", default_for=kind)
         second = Tier(slug="second", name="Second", default_for=kind)
-        assert refused(second) == {"__all__": ["Another tier is already the default for these callers."]}
-        assert_database_refuses("ratelimiter_tier_one_default", second)
+        assert rejected(second) == {"__all__": ["Another tier is already the default for these callers."]}
+        assert_database_rejects("ratelimiter_tier_one_default", second)
 
     def test_many_tiers_are_nobodys_default(self) -> None:
         for slug in ("one", "two"):
@@ -79,8 +79,8 @@ class TestAssignment:
             "partition": "ip:192.0.2.7",
         }
         row = TierAssignment(tier=tier, **{name: subjects[name] for name in chosen})
-        assert refused(row) == {"__all__": ["Choose exactly one of user, group, API key and partition."]}
-        assert_database_refuses("ratelimiter_assignment_one_subject", row)
+        assert rejected(row) == {"__all__": ["Choose exactly one of user, group, API key and partition."]}
+        assert_database_rejects("ratelimiter_assignment_one_subject", row)
 
     def test_a_subject_is_in_a_tier_once(self, tier: Tier) -> None:
         other = Tier.objects.create(slug="pro", name="Pro")
@@ -98,8 +98,8 @@ class TestAssignment:
                 TierAssignment.objects.create(tier=tier, ends_at=ends_at, **subject)
         for subject in subjects:
             row = TierAssignment(tier=tier, **subject)
-            assert "already" in refused(row)["__all__"][0]
-            assert_database_refuses("ratelimiter_assignment_(user|group|api_key|partition)", row)
+            assert "already" in rejected(row)["__all__"][0]
+            assert_database_rejects("ratelimiter_assignment_(user|group|api_key|partition)", row)
 
     @pytest.mark.parametrize(
         ("values", "field", "constraint"),
@@ -113,8 +113,8 @@ class TestAssignment:
         self, tier: Tier, values: dict[str, Any], field: str, constraint: str
     ) -> None:
         row = TierAssignment(tier=tier, api_key_hash=HASH, **values)
-        assert field in refused(row)
-        assert_database_refuses(f"ratelimiter_assignment_{constraint}", row)
+        assert field in rejected(row)
+        assert_database_rejects(f"ratelimiter_assignment_{constraint}", row)
 
     @pytest.mark.parametrize(
         ("typed", "kept"),
@@ -145,12 +145,12 @@ class TestAssignment:
             ("ip:2001:db8::7", "2001:db8::/64"),
         ],
     )
-    def test_a_partition_that_no_request_has_is_refused(self, tier: Tier, typed: str, says: str) -> None:
-        assert says in refused(TierAssignment(tier=tier, partition=typed))["partition"][0]
+    def test_a_partition_that_no_request_has_is_rejected(self, tier: Tier, typed: str, says: str) -> None:
+        assert says in rejected(TierAssignment(tier=tier, partition=typed))["partition"][0]
 
     @pytest.mark.parametrize("text", ["raw-key", HASH.upper(), HASH[:-1], HASH + "\n"])
     def test_a_raw_key_is_no_hash(self, tier: Tier, text: str) -> None:
-        assert "api_key_hash" in refused(TierAssignment(tier=tier, api_key_hash=text))
+        assert "api_key_hash" in rejected(TierAssignment(tier=tier, api_key_hash=text))
 
     def test_names_its_subject_but_never_the_whole_hash(self, tier: Tier) -> None:
         assert str(TierAssignment(tier=tier, user=User(pk=1, username="ada"))) == "user ada: Free"
@@ -164,4 +164,4 @@ def test_usage_is_counted_once_per_rule_tier_and_minute() -> None:
     values: dict[str, Any] = {"rule_slug": "api", "start": datetime(2026, 1, 1, tzinfo=UTC)}
     UsageBucket.objects.create(**values)
     UsageBucket.objects.create(tier_slug="free", **values)
-    assert_database_refuses("ratelimiter_usage_bucket", UsageBucket(**values))
+    assert_database_rejects("ratelimiter_usage_bucket", UsageBucket(**values))

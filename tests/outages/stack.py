@@ -23,7 +23,7 @@ from tests.engine.enduring import may_have_been_run
 
 DEADLINE = 0.05
 BEYOND = 0.01
-#: Wide enough never to refuse: a refusal would be Redis's or the memory's decision, and here is about neither.
+#: Wide enough never to reject: a refusal would be Redis's or the memory's decision, and here is about neither.
 WIDE = 1_000_000
 WORKERS = 3
 PATHS = {"/items/1/": "local", "/items/2/": "open", "/items/3/": "closed", "/items/4/": "local"}
@@ -210,5 +210,5 @@ def assert_by_policy_or_redis(traffic: Traffic) -> None:
     """No request has failed, and each was answered by its rule's failure policy or by Redis."""
     assert not traffic.errors
     for answer in traffic.answers:
-        refused = PATHS[answer.path] == "closed" and not answer.by_redis
-        assert answer.status == (503 if refused else 200), answer
+        rejected = PATHS[answer.path] == "closed" and not answer.by_redis
+        assert answer.status == (503 if rejected else 200), answer

@@ -125,8 +125,8 @@ def test_a_master_dies(set_up: SetUp, dies: Callable[[ServerWith], None]) -> Non
     assert not [*threads.errors, *loop.errors]
     for answer in answers:
         if answer.path != LAST:
-            refused = PATHS[answer.path] == "closed" and not answer.by_redis
-            assert answer.status == (503 if refused else 200), answer
+            rejected = PATHS[answer.path] == "closed" and not answer.by_redis
+            assert answer.status == (503 if rejected else 200), answer
     assert_exact([answer for answer in answers if answer.path == LAST], QUOTA, lost[LAST])
     # A call whose reply was lost may have been counted, and is then counted once more, as decided by the policy. What
     # the master had not passed on to its replica is lost with it: the last few calls of each worker.

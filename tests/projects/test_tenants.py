@@ -32,5 +32,5 @@ def test_users_of_two_tenants_with_one_key(tmp_path: Path) -> None:
         "tiers": [[200], [429]],
         "denied": [[200], [403]],
         "checks": [],
-        "refused": ["django_ratelimiter.E011"],
+        "rejected": ["django_ratelimiter.E011"],
     }

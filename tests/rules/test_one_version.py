@@ -279,7 +279,7 @@ class TestRowsThatCannotBeCompiled:
 
         monkeypatch.setattr(storage, "snapshot_of_rows", fail)
 
-    def test_editing_is_refused(self) -> None:
+    def test_editing_is_rejected(self) -> None:
         before = storage.committed_version()
         with pytest.raises(ValueError, match="unreadable"), cache.editing():
             RuleLimit.objects.get().delete()

@@ -326,7 +326,7 @@ class TestRemembering:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         if connection.vendor != "sqlite":
-            pytest.skip("other databases refuse such a row")
+            pytest.skip("other databases reject such a row")
         row = assign("pro", (None, 1))
         assign("partner", api_key_hash="cd" * 32)
         with connection.cursor() as cursor:

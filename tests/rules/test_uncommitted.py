@@ -185,7 +185,7 @@ def test_a_process_that_counts_by_itself_tells_of_no_uncommitted_version(limit: 
     assert quota_of(ask()) == 50
 
 
-def test_remembered_refusals_tell_of_no_uncommitted_version(limit: RuleLimit, settings: Any) -> None:
+def test_remembered_rejections_tell_of_no_uncommitted_version(limit: RuleLimit, settings: Any) -> None:
     settings.RATELIMITER = {**settings.RATELIMITER, "DENIAL_MEMORY": 60}
     before = held()
     with transaction.atomic():

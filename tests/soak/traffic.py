@@ -18,7 +18,7 @@ from .operator import RULES
 CALLERS: Final = 20_000
 FREE: Final = "/hello/"
 PATHS: Final = (FREE, *[f"/items/{number}/" for number in range(1, len(RULES) + 1)])
-#: The only page that may be refused with 503: its failure policy is "closed".
+#: The only page that may be rejected with 503: its failure policy is "closed".
 CLOSED: Final = f"/items/{1 + [policy for _, policy, _ in RULES].index('closed')}/"
 
 

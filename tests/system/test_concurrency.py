@@ -40,8 +40,8 @@ def test_workers_forked_after_the_engine_was_used_share_no_connection(
     make_rule(2, 1, "token_bucket")
     site = start_site("--preload", application="tests.system.warm_wsgi")
     clients = site.connect(CLIENTS, "/items/1/")
-    admitted, refused = clients[::2], clients[1::2]
-    with Traffic(refused, ["/items/2/"]) as traffic:
+    admitted, rejected = clients[::2], clients[1::2]
+    with Traffic(rejected, ["/items/2/"]) as traffic:
         traffic.wait_for(lambda answers: len(answers) > REQUESTS)
         answers = send(admitted, "/items/1/", REQUESTS)
     # A worker that reads the other's replies would be told the wrong thing.

@@ -73,7 +73,7 @@ def of(path: str, answers: Iterable[Answer]) -> list[Answer]:
 
 
 def assert_decided_by_redis(answers: Sequence[Answer], changed_quota: int) -> None:
-    """Each rule by its own quota, and nothing refused that has one."""
+    """Each rule by its own quota, and nothing rejected that has one."""
     quotas = {path: {answer.quota for answer in of(path, answers)} for path in PATHS}
     assert quotas == {LOCAL: {QUOTA}, OPEN: {1}, CLOSED: {WIDE}, CHANGED: {changed_quota}, FREE_PATH: {None}}
     assert {answer.status for answer in answers} == {200, 429}

@@ -221,7 +221,7 @@ def test_an_event_loop_goes_on_while_it_holds_requests(serve: Callable[..., Serv
     assert others > 2 * 5, "one that stands still while it holds a request answers one other in between"
 
 
-def test_a_synchronous_worker_refuses_what_would_have_to_wait(serve: Callable[..., Server]) -> None:
+def test_a_synchronous_worker_rejects_what_would_have_to_wait(serve: Callable[..., Server]) -> None:
     server = serve("gunicorn", "leaky_bucket", window_seconds=5, burst=5)
     answers = [server.get("/slow/0/") for _ in range(3)]
     assert [answer.status for answer in answers] == [429] * 3

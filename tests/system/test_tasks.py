@@ -99,6 +99,6 @@ def test_tasks_begin_one_after_the_other_and_the_worker_is_free_meanwhile(
     engine = get_engine()
     counts = [count for batch in engine.take_usage(now_us=2**52) for count in engine.read_usage(batch)]
     assert {count.label for count in counts} == {"stripe|", "bank|"}
-    for label, refused in (("stripe|", False), ("bank|", True)):
+    for label, rejected in (("stripe|", False), ("bank|", True)):
         assert sum(count.allowed for count in counts if count.label == label) == TASKS
-        assert (sum(count.rejected for count in counts if count.label == label) > 0) is refused
+        assert (sum(count.rejected for count in counts if count.label == label) > 0) is rejected

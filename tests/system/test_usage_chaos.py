@@ -62,8 +62,8 @@ def rules() -> None:
         rule("several", several, "/two/", failure_policy="local")
         rough = {"algorithm": "fixed_window", "quota": 10, "window_seconds": 60}
         rule("rough", [rough], "/three/", sync_interval_ms=100, failure_policy="local")
-        refusing = {"algorithm": "token_bucket", "quota": 5, "window_seconds": 60}
-        rule("refusing", [refusing], "/three/", count_refusals=True, failure_policy="open")
+        rejecting = {"algorithm": "token_bucket", "quota": 5, "window_seconds": 60}
+        rule("rejecting", [rejecting], "/three/", count_refusals=True, failure_policy="open")
 
 
 @pytest.fixture
@@ -211,9 +211,9 @@ def test_every_request_is_counted_once(requests: int, server: ServerWith) -> Non
 def assert_kinds_were_met(decided: Counter[str]) -> None:
     """Every kind of rule has said all that it can say."""
     said = {f"{key.partition('|')[0]} {key.rpartition(' ')[2]}" for key, count in decided.items() if count}
-    for kind in ("wide", "narrow", "soft", "several", "rough", "refusing"):
+    for kind in ("wide", "narrow", "soft", "several", "rough", "rejecting"):
         assert f"{kind} allowed" in said
         assert f"{kind} degraded" in said
-    for kind in ("narrow", "soft", "several", "rough", "refusing"):
+    for kind in ("narrow", "soft", "several", "rough", "rejecting"):
         assert f"{kind} rejected" in said
     assert {"shadow shadow_rejected", "soft soft_exceeded"} <= said

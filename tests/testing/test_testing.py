@@ -62,7 +62,7 @@ class TestFrozenClock:
         clock.advance(seconds)
         assert clock() - before == passed_us
 
-    def test_refuses_what_is_no_time(self) -> None:
+    def test_rejects_what_is_no_time(self) -> None:
         with pytest.raises(ValueError, match="must not be negative"):
             FrozenClock().advance(-1)
         with pytest.raises(ValueError, match="time zone"):
@@ -141,8 +141,8 @@ class TestRules:
             {"ENGINE": "no.such.engine"},
         ):
             with override_settings(RATELIMITER=settings), override_rules(TWICE):
-                refused = assert_limited(client, "/plain/", after=2)
-            assert ("RateLimit" in refused) is ("HEADERS" not in settings)
+                rejected = assert_limited(client, "/plain/", after=2)
+            assert ("RateLimit" in rejected) is ("HEADERS" not in settings)
         with override_settings(RATELIMITER={"CACHE_ALIAS": "nowhere"}), pytest.raises(ImproperlyConfigured):
             backend.get_engine()
 
@@ -150,8 +150,8 @@ class TestRules:
         with override_rules(TWICE):
             client.get("/plain/")
             settings.RATELIMITER = {"CACHE_ALIAS": "nowhere", "HEADERS": []}
-            refused = assert_limited(client, "/plain/", after=1)
-        assert "RateLimit" not in refused
+            rejected = assert_limited(client, "/plain/", after=1)
+        assert "RateLimit" not in rejected
 
     @pytest.mark.django_db(transaction=True)
     def test_saved_rules_have_no_say(self, client: Client) -> None:
@@ -305,13 +305,13 @@ class TestRulesWrittenBriefly:
             ({"slug": "api", "limits": [{"rate": "2/day", "burst": 1}]}, "burst"),
         ],
     )
-    def test_what_cannot_be_enforced_is_refused(self, rule: Any, says: str) -> None:
+    def test_what_cannot_be_enforced_is_rejected(self, rule: Any, says: str) -> None:
         with pytest.raises(ValueError, match=says), override_rules(rule):
             pass
 
 
 class TestAssertions:
-    def test_the_refusal_is_returned(self, client: Client, ratelimit_rules: RulesInForce) -> None:
+    def test_the_rejection_is_returned(self, client: Client, ratelimit_rules: RulesInForce) -> None:
         ratelimit_rules(TWICE)
         assert assert_limited(client, "/plain/", after=2)["Retry-After"] == "90"
 

@@ -65,7 +65,7 @@ def told_of(rule: str, rejected: int, requests: int, minutes: int = 5) -> dict[s
     return {"rule": rule, "rejected": rejected, "requests": requests, "minutes": minutes}
 
 
-def test_a_rule_that_refuses_much_is_told_of_until_it_refuses_clearly_less(
+def test_a_rule_that_rejects_much_is_told_of_until_it_rejects_clearly_less(
     sent: Sent, caplog: pytest.LogCaptureFixture
 ) -> None:
     for rejected, told in ((50, 0), (51, 1), (99, 1), (45, 1), (51, 1), (37, 1), (51, 2)):
@@ -102,7 +102,7 @@ def test_minutes_are_added_up_for_all_tiers_and_others_are_left_out(sent: Sent) 
     assert sent == [told_of("spread", 120, 240, 3)]
 
 
-def test_what_a_rule_in_shadow_would_refuse_is_no_refusal(sent: Sent) -> None:
+def test_what_a_rule_in_shadow_would_reject_is_no_rejection(sent: Sent) -> None:
     decided("trial", shadow_rejected=1_000)
     send_alerts(NOTHING, Thresholds())
     assert sent == []
@@ -123,10 +123,10 @@ def test_collecting_tells_of_both(run: Any, sent: Sent, monkeypatch: pytest.Monk
     for seconds in [600] + [60] * 120:
         get_engine().check(charges, now_us=now_us - seconds * 1_000_000)
     run()
-    behind, refusing = sent
+    behind, rejecting = sent
     assert 540 <= behind["seconds"] <= 601
     assert behind["batches"] == 2
-    assert (refusing["rule"], refusing["requests"]) == ("rule", 120)
+    assert (rejecting["rule"], rejecting["requests"]) == ("rule", 120)
     run()
     assert len(sent) == 2
     assert not UsageEpisode.objects.filter(name="behind").exists()
@@ -171,7 +171,7 @@ def test_marks_come_from_whoever_runs_it(sent: Sent) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["--percent=0", "--percent=101", "--minutes=0", "--least=0", "--behind=0"])
-def test_marks_that_measure_nothing_are_refused(wrong: str) -> None:
+def test_marks_that_measure_nothing_are_rejected(wrong: str) -> None:
     with pytest.raises(CommandError, match="above 0"):
         call_command("ratelimit", "watch", wrong)
 

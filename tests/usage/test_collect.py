@@ -291,7 +291,7 @@ def test_a_collector_that_halts_forever_lets_others_end(engine: Engine, monkeypa
 
 
 @pytest.mark.django_db(transaction=True)
-def test_refused_inside_a_transaction(engine: Engine) -> None:
+def test_rejected_inside_a_transaction(engine: Engine) -> None:
     decide(engine)
     with transaction.atomic(), pytest.raises(RuntimeError, match="durable"):
         collect()

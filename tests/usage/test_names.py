@@ -138,7 +138,7 @@ def test_a_caller_who_is_rejected_again_is_thought_of_once_an_hour(
     reject_at: Callable[[float, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(names, "news_of", lambda _refusing, view: asked.append(view) or names.News({}, 3_600.0, set()))
+    monkeypatch.setattr(names, "news_of", lambda _rejecting, view: asked.append(view) or names.News({}, 3_600.0, set()))
     for at in (7.5, 70.0, 3_600.0, 3_700.0):
         reject_at(at, "a")
     assert asked == ["a", "a"]

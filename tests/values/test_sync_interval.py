@@ -1,4 +1,4 @@
-"""Approximate mode as operators ask for it: what is refused, what it says, and what a request is charged."""
+"""Approximate mode as operators ask for it: what is rejected, what it says, and what a request is charged."""
 
 from __future__ import annotations
 

@@ -131,16 +131,16 @@ class _Notified:
 notified: Final = _Notified()
 
 
-def news_of(refusing: Iterable[tuple[RuleRecord, str]], view: str) -> News:
+def news_of(rejecting: Iterable[tuple[RuleRecord, str]], view: str) -> News:
     """Return the names to send after a rejected request, and those that wait.
 
-    refusing: the rules that reject it, each with the digest of the caller, whose name is only sent if REVEAL allows it.
+    rejecting: the rules that reject it, each with the digest of the caller; its name is only sent if REVEAL allows it.
     If there are many callers, views wait for a later call.
     """
     names: dict[str, tuple[str, ...]] = {}
     replaced: set[str] = set()
     lasts = TELL_AGAIN_SECONDS
-    for rule, digest in refusing:
+    for rule, digest in rejecting:
         if view:
             is_met, before = notified.meet(f"{rule.slug} {digest}", view)
             if before:

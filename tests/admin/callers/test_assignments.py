@@ -40,7 +40,7 @@ class TestAssignments:
         assert raw not in str(list(LogEntry.objects.values_list("object_repr", "change_message")))
 
     @pytest.mark.parametrize("raw", ["schlüssel", "k" * 257])
-    def test_a_key_that_no_request_can_bear_is_refused(self, admin_client: Client, free: Tier, raw: str) -> None:
+    def test_a_key_that_no_request_can_bear_is_rejected(self, admin_client: Client, free: Tier, raw: str) -> None:
         response = admin_client.post(ADD_ASSIGNMENT, {"tier": free.pk, "api_key": raw})
         assert response.context["errors"]
         assert not TierAssignment.objects.exists()
@@ -133,7 +133,7 @@ class TestDatedAssignments:
             ({"partition": "ip:192.0.2.7"}, "Choose exactly one of"),
         ],
     )
-    def test_what_cannot_be_granted_is_refused(
+    def test_what_cannot_be_granted_is_rejected(
         self, admin_client: Client, free: Tier, sent: dict[str, str], says: str
     ) -> None:
         times = {"starts_at_1": "00:00", "ends_at_1": "00:00"} if "ends_at_0" in sent else {}

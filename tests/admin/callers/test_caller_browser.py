@@ -34,7 +34,7 @@ PICTURES = os.environ.get("CALLER_PICTURES")
 
 
 class StrictPolicy:
-    """Middleware that has the browser refuse whatever is inline or from elsewhere."""
+    """Middleware that has the browser reject whatever is inline or from elsewhere."""
 
     def __init__(self, get_response: Any) -> None:
         self.get_response = get_response

@@ -27,7 +27,7 @@ def test_a_form_that_is_sent_twice_is_obeyed_once(admin_client: Client, page: st
     assert "2 of 3" in shown(admin_client.get(page))
 
 
-def test_a_form_from_elsewhere_is_refused(ann: User, page: str, admin_user: User) -> None:
+def test_a_form_from_elsewhere_is_rejected(ann: User, page: str, admin_user: User) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(admin_user)
     token = client.get(page).context["token"]

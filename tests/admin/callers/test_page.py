@@ -66,7 +66,7 @@ def test_shows_usage_by_day(admin_client: Client, page: str) -> None:
     assert "9999" not in text
 
 
-def test_shows_the_last_refusals_where_the_engine_keeps_them(
+def test_shows_the_last_rejections_where_the_engine_keeps_them(
     admin_client: Client, page: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Refusal(NamedTuple):

@@ -71,7 +71,7 @@ def test_a_forecast_opens_no_transaction(admin_client: Client, rule: Rule, sent:
     assert [each["sql"] for each in queries if each["sql"].startswith(("BEGIN", "SAVEPOINT"))] == []
 
 
-def test_a_forecast_from_elsewhere_is_refused(rule: Rule, sent: dict[str, Any]) -> None:
+def test_a_forecast_from_elsewhere_is_rejected(rule: Rule, sent: dict[str, Any]) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(User.objects.get(username="admin"))
     assert client.post(page_of(rule), sent | {"_forecast": "1"}).status_code == 403

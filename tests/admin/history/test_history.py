@@ -281,7 +281,7 @@ class TestBringBack:
         assert response.status_code in (200, 404)
         assert number() == good + 2
 
-    def test_one_from_another_site_is_refused(self, admin_user: User, good: int) -> None:
+    def test_one_from_another_site_is_rejected(self, admin_user: User, good: int) -> None:
         client = Client(enforce_csrf_checks=True)
         client.force_login(admin_user)
         sent = {"reason": "x", "seen": seen()}
@@ -303,7 +303,7 @@ class TestBringBack:
         from django_ratelimiter.exceptions import EngineUnavailable
 
         def get_engine() -> Any:
-            raise EngineUnavailable("refused")
+            raise EngineUnavailable("rejected")
 
         for module in ("django_ratelimiter.rules.stored.versions", "django_ratelimiter.admin.versioned"):
             monkeypatch.setattr(f"{module}.get_engine", get_engine)

@@ -169,7 +169,7 @@ def test_who_may_search_and_for_what(operator: Callable[..., Client], client: Cl
     assert operator("view_rule").post(SEARCH, {"q": "export"})["Location"] == page_of(rule)
 
 
-def test_a_forged_search_is_refused(admin_user: User, rule: Rule) -> None:
+def test_a_forged_search_is_rejected(admin_user: User, rule: Rule) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(admin_user)
     assert client.post(SEARCH, {"q": "export"}).status_code == 403

@@ -16,9 +16,9 @@ MINUTE = {"quota": 5, "window_seconds": "60"}
 
 
 class Step(NamedTuple):
-    """At a moment requests are sent until one is refused: so many are admitted, and the refused one may come back.
+    """At a moment requests are sent until one is rejected: so many are admitted, and the rejected one may come back.
 
-    at: seconds after NOON, or a moment in UTC. retry_after: whole seconds; `None` = none was refused.
+    at: seconds after NOON, or a moment in UTC. retry_after: whole seconds; `None` = none was rejected.
     only: send no more than this many. held: for how many seconds each that had to wait. soft: how many of those
     admitted are beyond the soft quota. closing: end so many responses, the oldest first, before anything is sent.
     """
@@ -49,7 +49,7 @@ class Story(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What came of one request. retry_after: whole seconds, of a refused one."""
+    """What came of one request. retry_after: whole seconds, of a rejected one."""
 
     allowed: bool
     retry_after: int | None
@@ -67,10 +67,10 @@ def play(story: Story, ask: Callable[[int], Answer], close: Callable[[int, int],
         while len(answers) < step.only and all(answer.allowed for answer in answers):
             answers.append(ask(step.at_us))
         passed = [answer for answer in answers if answer.allowed]
-        refused = [answer.retry_after for answer in answers if not answer.allowed]
+        rejected = [answer.retry_after for answer in answers if not answer.allowed]
         held = tuple(answer.held for answer in passed if answer.held)
         soft = sum(answer.soft for answer in passed)
-        retry_after = refused[0] if refused else None
+        retry_after = rejected[0] if rejected else None
         seen.append(step._replace(admitted=len(passed), retry_after=retry_after, held=held, soft=soft))
     return seen
 

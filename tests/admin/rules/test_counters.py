@@ -67,7 +67,7 @@ def admitted(visitor: Visitor) -> int:
     for count in range(100):
         if not visitor.ask(NOW_US).allowed:
             return count
-    raise AssertionError("None is refused.")
+    raise AssertionError("None is rejected.")
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)

@@ -122,14 +122,14 @@ def _told_by(columns: Any, story: Story) -> list[Step]:
 
 @pytest.mark.parametrize(("counts", "remaining"), [("", "1"), ("on", "0")])
 @pytest.mark.parametrize("algorithm", Algorithm)
-def test_refusals_count_where_the_box_is_ticked(
+def test_rejections_count_where_the_box_is_ticked(
     visitor: Visitor, save: Callable[..., RuleLimit], algorithm: str, counts: str, remaining: str
 ) -> None:
     save({**MINUTE, "algorithm": algorithm, "max_delay_ms": 60_000}, cost="2", count_refusals=counts)
     assert [visitor.ask(Step(0, 0, 0).at_us).allowed for _ in range(2)] == [True, True]
-    refused = visitor.client.get(PATH), visitor.client.get(PATH)
-    assert [response.status_code for response in refused] == [429, 429]
-    assert refused[1]["X-RateLimit-Remaining"] == remaining
+    rejected = visitor.client.get(PATH), visitor.client.get(PATH)
+    assert [response.status_code for response in rejected] == [429, 429]
+    assert rejected[1]["X-RateLimit-Remaining"] == remaining
 
 
 @pytest.mark.parametrize(("charged", "admitted"), [("any", 5), ("success", 5), ("failure", 8)])

@@ -43,7 +43,7 @@ class TestForm:
         assert Rule.objects.get().mode == "enforce"
 
     @pytest.mark.parametrize("mode", ["shadow", "off"])
-    def test_a_forged_choice_is_refused(self, operator: Callable[..., Client], draft: Rule, mode: str) -> None:
+    def test_a_forged_choice_is_rejected(self, operator: Callable[..., Client], draft: Rule, mode: str) -> None:
         Rule.objects.update(mode=mode)
         before = number()
         client = operator("view_rule", "change_rule", "add_rule")

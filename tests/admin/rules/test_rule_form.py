@@ -83,7 +83,7 @@ class TestForm:
             ({"quota": "5", "window_seconds": "60", "algorithm": "magic"}, "algorithm", "valid choice"),
         ],
     )
-    def test_a_limit_that_cannot_be_is_refused_at_its_field(
+    def test_a_limit_that_cannot_be_is_rejected_at_its_field(
         self, admin_client: Client, limit: dict[str, Any], field: str, says: str
     ) -> None:
         response = admin_client.post(ADD_RULE, rule_form(limit, cost="2"))
@@ -94,8 +94,8 @@ class TestForm:
 
     def test_cost_and_limits_are_raised_together(self, admin_client: Client, rule: Rule) -> None:
         limits = stored(*rule.limits.all())
-        refused = admin_client.post(page_of(rule), rule_form(*limits, stored=2, cost="6"))
-        assert errors_of(refused)["limits"] == [
+        rejected = admin_client.post(page_of(rule), rule_form(*limits, stored=2, cost="6"))
+        assert errors_of(rejected)["limits"] == [
             {},
             {"quota": ["This would reject every request, because one request costs 6."]},
         ]
@@ -191,6 +191,6 @@ class TestIdentities:
             assert rule.partition_by == ["user", "tenant", "header:X-A", "ip/48"]
 
     @pytest.mark.parametrize("others", ["tenant", "header:", "shoe size", "cookie:a"])
-    def test_one_that_does_not_exist_is_refused(self, others: str, admin_client: Client) -> None:
+    def test_one_that_does_not_exist_is_rejected(self, others: str, admin_client: Client) -> None:
         response = admin_client.post(ADD_RULE, rule_form(partition_by_others=others))
         assert others.split(",")[0] in str(errors_of(response)["partition_by"])

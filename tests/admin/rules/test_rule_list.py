@@ -98,7 +98,7 @@ class TestToday:
         Rule.objects.create(slug="other", name="Other")
         Rule.objects.create(slug="unused", name="Unused")
 
-    def test_tells_requests_and_refusals_since_midnight(self, admin_client: Client, rule: Rule) -> None:
+    def test_tells_requests_and_rejections_since_midnight(self, admin_client: Client, rule: Rule) -> None:
         page = shown(admin_client.get(RULES))
         report = reverse("admin:django_ratelimiter_usagebucket_rule")
         assert (

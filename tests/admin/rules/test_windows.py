@@ -53,7 +53,7 @@ def test_a_number_and_a_unit_are_seconds(sent: list[Any], seconds: str) -> None:
         (["1234567890123456789012345678901234567890", "60"], "digits"),
     ],
 )
-def test_what_is_no_window_is_refused(sent: list[Any], says: str) -> None:
+def test_what_is_no_window_is_rejected(sent: list[Any], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         FIELD.clean(sent)
 

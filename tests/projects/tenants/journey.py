@@ -103,7 +103,7 @@ def main(url: str) -> dict[str, Any]:
     met["denied"] = ask(1)
     met["checks"] = [each.id for each in run_checks() if each.is_serious() and "django_ratelimiter" in str(each.id)]
     settings.TENANT_APPS = [*OF_TENANTS, "django_ratelimiter"]
-    met["refused"] = [each.id for each in run_checks() if each.is_serious() and "django_ratelimiter" in str(each.id)]
+    met["rejected"] = [each.id for each in run_checks() if each.is_serious() and "django_ratelimiter" in str(each.id)]
     return met
 
 

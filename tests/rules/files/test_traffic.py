@@ -62,10 +62,10 @@ def test_it_says_what_the_change_would_have_done(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("option", "share", "code"),
     [
-        ("--max-newly-refused", "99%", 1),
-        ("--max-newly-refused", "100%", 2),
-        ("--max-newly-refused-requests", "53%", 1),
-        ("--max-newly-refused-requests", "54", 2),
+        ("--max-newly-rejected", "99%", 1),
+        ("--max-newly-rejected", "100%", 2),
+        ("--max-newly-rejected-requests", "53%", 1),
+        ("--max-newly-rejected-requests", "54", 2),
     ],
 )
 def test_it_fails_beyond_a_share(words: list[str], option: str, share: str, code: int) -> None:
@@ -79,7 +79,7 @@ def test_a_bound_fails_where_the_log_cannot_tell_the_callers_of_a_changed_rule(w
     Path(words[0]).write_text(FILE.replace("[ip]", "[user]"))
     code, text = plan(*words)
     assert code == 2
-    code, text = plan(*words, "--max-newly-refused", "100%")
+    code, text = plan(*words, "--max-newly-rejected", "100%")
     assert code == 1
     assert "pages: it is left out, because the log does not contain what it needs: user." in text
 
@@ -87,13 +87,13 @@ def test_a_bound_fails_where_the_log_cannot_tell_the_callers_of_a_changed_rule(w
 def test_a_bound_holds_where_the_log_cannot_tell_the_callers_of_a_rule_that_stays(words: list[str]) -> None:
     apart = Rule.objects.create(slug="apart", name="apart", mode="enforce", partition_by=["user"])
     RuleLimit.objects.create(rule=apart, quota=8, window_seconds=3_600)
-    assert plan(*words, "--max-newly-refused", "100%")[0] == 2
+    assert plan(*words, "--max-newly-rejected", "100%")[0] == 2
 
 
 def test_a_bound_fails_where_the_log_has_no_request_that_is_limited(words: list[str]) -> None:
     log = Path(words[-1])
     log.write_text(log.read_text().replace("/hello/", "/static/site.css"))
-    code, text = plan(*words, "--max-newly-refused", "100%")
+    code, text = plan(*words, "--max-newly-rejected", "100%")
     assert code == 1
     assert "The log has no request that rules can apply to, so it is not known whom the change would reject." in text
 
@@ -103,14 +103,14 @@ def test_a_bound_fails_where_too_many_lines_cannot_be_read(words: list[str]) -> 
         log.write("shop.example:443 192.0.2.7\n")
     code, text = plan(*words)
     assert (code, "1 line cannot be read:\n" in text) == (2, True)
-    code, text = plan(*words, "--max-newly-refused", "100%")
+    code, text = plan(*words, "--max-newly-rejected", "100%")
     assert code == 1
     assert "1 of 14 lines of the log cannot be read, so it is not known whom the change would reject." in text
 
 
 def test_a_share_needs_traffic(words: list[str]) -> None:
-    code, text = plan(words[0], "--max-newly-refused", "1%")
-    assert (code, text.splitlines()[-1]) == (1, "--max-newly-refused needs --traffic.")
+    code, text = plan(words[0], "--max-newly-rejected", "1%")
+    assert (code, text.splitlines()[-1]) == (1, "--max-newly-rejected needs --traffic.")
 
 
 def test_fields_of_the_log_can_be_identities(words: list[str], tmp_path: Path) -> None:
@@ -133,10 +133,10 @@ def sampled(words: list[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("option", "share", "code"),
     [
-        ("--max-newly-refused", "24%", 1),
-        ("--max-newly-refused", "25%", 2),
-        ("--max-newly-refused-requests", "37%", 1),
-        ("--max-newly-refused-requests", "38%", 2),
+        ("--max-newly-rejected", "24%", 1),
+        ("--max-newly-rejected", "25%", 2),
+        ("--max-newly-rejected-requests", "37%", 1),
+        ("--max-newly-rejected-requests", "38%", 2),
     ],
 )
 def test_samples_can_stop_it_too(sampled: list[str], option: str, share: str, code: int) -> None:
@@ -149,13 +149,13 @@ def test_samples_can_stop_it_too(sampled: list[str], option: str, share: str, co
 def test_without_samples_nobody_can_tell(words: list[str]) -> None:
     code, text = plan(words[0], "--traffic", "samples")
     assert (code, "pages: nothing is recorded in this period" in text) == (2, True)
-    assert plan(words[0], "--traffic", "samples", "--max-newly-refused", "50%")[0] == 1
+    assert plan(words[0], "--traffic", "samples", "--max-newly-rejected", "50%")[0] == 1
 
 
 def test_a_rule_in_shadow_rejects_nobody(sampled: list[str]) -> None:
     path = Path(sampled[0])
     path.write_text(path.read_text().replace("enforce", "shadow"))
-    code, text = plan(*sampled, "--max-newly-refused", "0%")
+    code, text = plan(*sampled, "--max-newly-rejected", "0%")
     assert (code, "No enforced rule changes" in text) == (2, True)
 
 
@@ -178,7 +178,7 @@ def test_a_bound_fails_where_the_samples_are_of_others(sampled: list[str], chang
     lines.insert(place, " " * (len(lines[place]) - len(lines[place].lstrip())) + change)
     path.write_text("\n".join(lines) + "\n")
     assert plan(*sampled)[0] == 2
-    code, text = plan(*sampled, "--max-newly-refused", "100%")
+    code, text = plan(*sampled, "--max-newly-rejected", "100%")
     assert (code, "what it applies to or counts by changes" in text) == (1, True)
 
 
@@ -186,14 +186,14 @@ def test_a_bound_fails_where_the_samples_are_of_others(sampled: list[str], chang
 def test_of_a_shared_counter_the_requests_count(sampled: list[str], option: str, share: str, code: int) -> None:
     Rule.objects.update(partition_by=[])
     Path(sampled[0]).write_text(Path(sampled[0]).read_text().replace("partition_by: [ip]", "partition_by: []"))
-    found, text = plan(*sampled, f"--max-newly-refused{option}", share)
+    found, text = plan(*sampled, f"--max-newly-rejected{option}", share)
     assert found == code, text
 
 
 def test_a_rule_under_another_name_is_the_same(sampled: list[str]) -> None:
     path = Path(sampled[0])
     path.write_text(path.read_text().replace("  pages:\n", "  pages-v2:\n    name: pages\n"))
-    code, text = plan(*sampled, "--max-newly-refused", "25%")
+    code, text = plan(*sampled, "--max-newly-rejected", "25%")
     assert (code, "nothing is recorded" in text) == (2, False)
 
 
@@ -206,7 +206,7 @@ def test_a_bound_fails_where_everybody_else_is_limited_for_the_first_time(sample
     ))  # fmt: skip
     UsageBucket.objects.update(tier_slug="pro")
     UsageSample.objects.update(tier_slug="pro")
-    code, text = plan(*sampled, "--max-newly-refused", "100%")
+    code, text = plan(*sampled, "--max-newly-rejected", "100%")
     assert (code, "nothing is recorded for tiers that are not limited now: every other tier." in text) == (1, True), (
         text
     )
@@ -218,5 +218,5 @@ def test_a_bound_fails_where_other_requests_are_matched(sampled: list[str], chan
     fields = "".join(f"    {field}\n" for field in change.split(", "))
     path.write_text(path.read_text().replace("    limits:\n", f"{fields}    limits:\n"))
     assert plan(*sampled)[0] == 2
-    code, text = plan(*sampled, "--max-newly-refused", "100%")
+    code, text = plan(*sampled, "--max-newly-rejected", "100%")
     assert (code, "what it applies to or counts by changes" in text) == (1, True), text

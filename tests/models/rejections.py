@@ -1,4 +1,4 @@
-"""How the database and the forms refuse a row."""
+"""How the database and the forms reject a row."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, connection, models, transaction
 
 
-def refused(row: models.Model) -> dict[str, list[str]]:
+def rejected(row: models.Model) -> dict[str, list[str]]:
     """What the forms say against a row, by field."""
     with pytest.raises(ValidationError) as caught:
         row.full_clean()
     return caught.value.message_dict
 
 
-def assert_database_refuses(constraint: str, row: models.Model) -> None:
+def assert_database_rejects(constraint: str, row: models.Model) -> None:
     """The row violates this constraint. SQLite names only the checks, and for unique ones the columns.
 
-    MySQL and MariaDB hold no unique constraint with a condition or an expression: there only forms refuse the row.
+    MySQL and MariaDB hold no unique constraint with a condition or an expression: there only forms reject the row.
     """
     named = [each for each in row._meta.constraints if re.fullmatch(constraint, each.name)]
     assert named
