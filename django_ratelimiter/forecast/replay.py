@@ -60,15 +60,8 @@ class Replay:
             caller = caller.at(target.captured)
         decision, waited = NOTHING_TO_DECIDE, 0.0
         for facts, reach, is_early in target.calls:
-            asked = LimitRequest(
-                facts,
-                http,
-                caller.early if is_early else caller,
-                max_delay=self._max_delay,
-                earlier=decision,
-                before_authentication=is_early,
-                reach=reach,
-            )
+            who = caller.early if is_early else caller
+            asked = LimitRequest(facts, http, who, None, self._max_delay, decision, is_early, (), reach)
             decision = run_sync(decide(io, asked))
             if not decision.allowed:
                 break
