@@ -191,7 +191,7 @@ class _Run:
         if self.outcomes.remembered > most or any(replay.engine.dropped_counters for replay in self.replays):
             text = _(
                 "Stopped at line %(line)s: more than %(most)s counters or callers would have to be remembered. Raise "
-                "--max-counters (a million take about 1 GB), or replay a part of the log."
+                "--max-counters (a million take about 0.5 GB), or replay a part of the log."
             )
             raise TooManyCounters(text % {"line": f"{self.lines:,}", "most": f"{most:,}"})
 
