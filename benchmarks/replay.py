@@ -69,7 +69,7 @@ def rule_set(number: int, quota: int):  # type: ignore[no-untyped-def]
 
 def replay(log: Path, rules: int) -> tuple[float, float, Any]:
     """Replay once. Return seconds of CPU time and of the clock, and the result."""
-    from django_ratelimiter.forecast.comparison import Options, compare
+    from django_ratelimiter.forecast.logs.comparison import Options, compare
     from django_ratelimiter.forecast.logs.reading import LogFiles
 
     with LogFiles([str(log)], "auto", (), UTC) as files:

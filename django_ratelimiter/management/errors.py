@@ -12,10 +12,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..exceptions import EngineUnavailable
-from ..forecast.comparison import TooManyCounters
-from ..forecast.console import WrongOption
+from ..forecast.logs.comparison import TooManyCounters
+from ..forecast.logs.console import WrongOption
 from ..forecast.logs.line import WrongFormat
-from ..forecast.rule_sets import UnknownRules
+from ..forecast.logs.rule_sets import UnknownRules
 from ..inspection.caller import UnknownCaller
 from ..inspection.question import QuestionError
 from ..rules.files.documents import YamlMissing

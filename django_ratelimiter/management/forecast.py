@@ -9,11 +9,11 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils.translation import gettext as _
 
-from ..forecast.console import add_replay, replay
-from ..forecast.report.data import csv_of, json_of
-from ..forecast.report.decisions import decision_writer
-from ..forecast.report.html import html_of
-from ..forecast.report.text import lines_of, notes_of, unreadable_of
+from ..forecast.logs.console import add_replay, replay
+from ..forecast.logs.report.data import csv_of, json_of
+from ..forecast.logs.report.decisions import decision_writer
+from ..forecast.logs.report.html import html_of
+from ..forecast.logs.report.text import lines_of, notes_of, unreadable_of
 from ..forecast.samples import console as advice
 from ..values.terminal import on_terminal
 from .writing import require_writable, whole_file, write_file

@@ -11,10 +11,10 @@ from typing import Any, Final
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from ..forecast.comparison import Options, ReplayReport, compare
-from ..forecast.console import WrongOption, add_reading, read_identities
+from ..forecast.logs.comparison import Options, ReplayReport, compare
+from ..forecast.logs.console import WrongOption, add_reading, read_identities
 from ..forecast.logs.reading import LogFiles
-from ..forecast.report.text import lines_of
+from ..forecast.logs.report.text import lines_of
 from ..forecast.samples.doubts import doubts, is_of_others, tiers_in_words
 from ..forecast.samples.estimates import Range
 from ..forecast.samples.forecast import Forecast

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from django_ratelimiter.forecast.changes import CallerChange, Change
-from django_ratelimiter.forecast.comparison import Options, ReplayReport, TooManyCounters, compare
+from django_ratelimiter.forecast.logs.changes import CallerChange, Change
+from django_ratelimiter.forecast.logs.comparison import Options, ReplayReport, TooManyCounters, compare
 from django_ratelimiter.forecast.logs.reading import LogFiles
 from django_ratelimiter.rules.records import TierRecord
 from django_ratelimiter.rules.ruleset import NO_VERSION, RuleSet

@@ -15,12 +15,12 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
-from django_ratelimiter.forecast import callers
-from django_ratelimiter.forecast.callers import LoggedCallers
+from django_ratelimiter.forecast.logs import callers
+from django_ratelimiter.forecast.logs.callers import LoggedCallers
 from django_ratelimiter.forecast.logs.formats import find_format
 from django_ratelimiter.forecast.logs.line import AccessLogLine
 from django_ratelimiter.forecast.logs.reading import LogFiles
-from django_ratelimiter.forecast.targets import target_finder
+from django_ratelimiter.forecast.logs.targets import target_finder
 from django_ratelimiter.rules.ruleset import NO_VERSION, RuleSet
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.forecast.views")]

@@ -12,13 +12,13 @@ import pytest
 
 from django_ratelimiter import backend
 from django_ratelimiter.engine import MemoryEngine
-from django_ratelimiter.forecast import callers
-from django_ratelimiter.forecast.callers import MAX_CALLERS
-from django_ratelimiter.forecast.comparison import Options, compare
+from django_ratelimiter.forecast.logs import callers
+from django_ratelimiter.forecast.logs.callers import MAX_CALLERS
+from django_ratelimiter.forecast.logs.comparison import Options, compare
 from django_ratelimiter.forecast.logs.line import AccessLogLine
 from django_ratelimiter.forecast.logs.reading import LogFiles
-from django_ratelimiter.forecast.replay import Replay
-from django_ratelimiter.forecast.rule_sets import in_force
+from django_ratelimiter.forecast.logs.replay import Replay
+from django_ratelimiter.forecast.logs.rule_sets import in_force
 from django_ratelimiter.limiter import io
 
 from . import trace

@@ -1,1 +1,1 @@
-"""Access logs: their files, their formats, and the requests in their lines."""
+"""What rules would do with the requests of access logs, or would have done."""

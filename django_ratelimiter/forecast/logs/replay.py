@@ -5,18 +5,18 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Any
 
-from ..decision import NOTHING_TO_DECIDE, Decision
-from ..engine.coroutines import run_sync
-from ..engine.memory import MemoryEngine
-from ..limiter.charges import LimitRequest
-from ..limiter.io import ClockIO
-from ..limiter.path import decide
-from ..limiter.refunds import refund_results, release, unearned
-from ..limiter.templates import MaxDelay
-from ..rules.ruleset import RuleSet
-from ..values.access import AccessList
+from ...decision import NOTHING_TO_DECIDE, Decision
+from ...engine.coroutines import run_sync
+from ...engine.memory import MemoryEngine
+from ...limiter.charges import LimitRequest
+from ...limiter.io import ClockIO
+from ...limiter.path import decide
+from ...limiter.refunds import refund_results, release, unearned
+from ...limiter.templates import MaxDelay
+from ...rules.ruleset import RuleSet
+from ...values.access import AccessList
 from .callers import LoggedCaller
-from .logs.line import AccessLogLine
+from .line import AccessLogLine
 from .outcomes import ReplayOutcome, outcome_of
 from .targets import LoggedTarget
 

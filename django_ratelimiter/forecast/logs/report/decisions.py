@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...decision import Decision
-from ..logs.line import AccessLogLine
+from ....decision import Decision
+from ..line import AccessLogLine
 from ..replay import Replay
 
 

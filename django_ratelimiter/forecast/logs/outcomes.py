@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..decision import Decision
+from ...decision import Decision
 
 
 class RuleOutcome(NamedTuple):

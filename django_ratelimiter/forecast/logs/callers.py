@@ -9,16 +9,16 @@ from typing import Any, Final
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 
-from ..conf import settings
-from ..databases import spelled
-from ..identity import Identity, client_ip, hash_api_key, partition
-from ..identity.proxies import client_address
-from ..limiter.charges import NO_ENTITLEMENT
-from ..rules.cache import access_list, entitlement_for
-from ..rules.ruleset import RuleSet
-from ..rules.tiers import Entitlement, is_known_api_key, resolve_api_key
-from ..values.access import NOBODY
-from .logs.line import AccessLogLine
+from ...conf import settings
+from ...databases import spelled
+from ...identity import Identity, client_ip, hash_api_key, partition
+from ...identity.proxies import client_address
+from ...limiter.charges import NO_ENTITLEMENT
+from ...rules.cache import access_list, entitlement_for
+from ...rules.ruleset import RuleSet
+from ...rules.tiers import Entitlement, is_known_api_key, resolve_api_key
+from ...values.access import NOBODY
+from .line import AccessLogLine
 
 #: Maximum number of callers in memory: those of the latest lines. About 0.4 KB each.
 MAX_CALLERS: Final = 100_000

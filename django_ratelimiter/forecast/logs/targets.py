@@ -12,12 +12,12 @@ from django.urls import get_script_prefix
 from django.utils import translation
 from django.utils.encoding import repercent_broken_unicode
 
-from ..conf import django_setting
-from ..inspection.request import has_limiter, language_of, resolve_view
-from ..limiter.charges import Only, Reach
-from ..middleware import decides_later, exemption
-from ..rules.records import Facts
-from ..rules.routes import is_translated
+from ...conf import django_setting
+from ...inspection.request import has_limiter, language_of, resolve_view
+from ...limiter.charges import Only, Reach
+from ...middleware import decides_later, exemption
+from ...rules.records import Facts
+from ...rules.routes import is_translated
 
 #: Maximum number of cached methods and paths with their targets. About 1 KB each.
 MAX_TARGETS: Final = 20_000

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from django.utils.translation import gettext as _
 
-from ..engine.base import Version
-from ..rules import cache
-from ..rules.files.documents import YamlMissing
-from ..rules.files.faults import WrongFile
-from ..rules.files.reading import load
-from ..rules.ruleset import RuleRecord, RuleSet
-from ..rules.stored import storage
+from ...engine.base import Version
+from ...rules import cache
+from ...rules.files.documents import YamlMissing
+from ...rules.files.faults import WrongFile
+from ...rules.files.reading import load
+from ...rules.ruleset import RuleRecord, RuleSet
+from ...rules.stored import storage
 
 
 class UnknownRules(ValueError):

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from django.utils.translation import gettext as _
 
-from ..conf import settings
-from ..inspection.request import has_limiter
-from ..rules.records import RuleRecord
-from ..rules.ruleset import RuleSet
+from ...conf import settings
+from ...inspection.request import has_limiter
+from ...rules.records import RuleRecord
+from ...rules.ruleset import RuleSet
 from .rule_sets import changed
 
 

@@ -9,7 +9,7 @@ from django.template import Context, Engine
 from django.utils.translation import get_language, get_language_bidi
 from django.utils.translation import gettext as _
 
-from ...usage.reports import chart
+from ....usage.reports import chart
 from ..blind_spots import rules_left_out
 from ..comparison import ReplayReport
 from .text import (

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
-from ...values.terminal import visible
+from ....values.terminal import visible
 from ..agreement import Agreement
 from ..blind_spots import rules_left_out
 from ..changes import CallerChange, Change

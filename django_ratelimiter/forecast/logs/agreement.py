@@ -10,8 +10,8 @@ from typing import Any
 from django.db.models import F, Min, Sum
 from django.utils.translation import gettext as _
 
-from ..models import UsageBucket
-from ..rules.stored import storage
+from ...models import UsageBucket
+from ...rules.stored import storage
 from .outcomes import ReplayOutcome
 
 #: The minimum share at which log and records are considered equal.

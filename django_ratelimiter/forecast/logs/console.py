@@ -11,12 +11,12 @@ from typing import Any, Final
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from ..rules.ruleset import RuleSet
-from ..values.partitions import is_identity
+from ...rules.ruleset import RuleSet
+from ...values.partitions import is_identity
 from . import rule_sets
 from .callers import TIER
 from .comparison import MAX_COUNTERS, Options, ReplayReport, compare
-from .logs.reading import LogFiles
+from .reading import LogFiles
 
 #: Targets of fields that are not identities: the caller's tier, and X-Forwarded-For.
 _ROLES: Final = (TIER, "forwarded")

@@ -12,14 +12,14 @@ from typing import Final
 
 from django.utils.translation import gettext as _
 
-from ..rules.ruleset import RuleSet
+from ...rules.ruleset import RuleSet
 from .agreement import Agreement, agreement
 from .blind_spots import LeftOut, doubts, known_identities, without_blind_spots
 from .callers import LoggedCallers
 from .changes import Changes, OutcomeCounts
-from .logs.line import AccessLogLine
-from .logs.reading import SAMPLED, LogFiles
+from .line import AccessLogLine
 from .outcomes import ReplayOutcome
+from .reading import SAMPLED, LogFiles
 from .replay import Replay
 from .targets import target_finder
 
