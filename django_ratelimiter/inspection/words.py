@@ -67,91 +67,66 @@ class Unmet(NamedTuple):
     tier: TierExplanation
     missing: tuple[str, ...]
 
+    @property
+    def text(self) -> str:
+        """The name of its text in `_CONDITIONS`."""
+        reason, rule, facts, tier, _missing = self
+        if reason == "path":
+            return rule.path_kind
+        if reason in ("view", "scope"):
+            return reason if (facts.view_name if reason == "view" else facts.scope) else f"no {reason}"
+        if reason == "rejected earlier":
+            return reason if rule.scope else "body"
+        if reason != "tier":
+            return reason
+        if not tier.kind:
+            return "hidden tier"
+        if tier.slug in rule.limits:
+            return "unlimited tier"
+        return "other tier" if None in rule.limits else "tier" if tier.slug else "no tier"
+
+
+#: The conditions that do not match, in words.
+_CONDITIONS: Final[dict[str, Any]] = {
+    "off": gettext_lazy("It is switched off."),
+    "method": gettext_lazy("Method: it is for %(wanted)s, and this is %(given)s."),
+    "exact": gettext_lazy("Path: it is for %(wanted)s, and this is %(given)s."),
+    "prefix": gettext_lazy("Path: it is for paths that start with %(wanted)s, and this is %(given)s."),
+    "route": gettext_lazy("Route: it is for %(wanted)s, and this is %(route)s."),
+    "view": gettext_lazy("View: it is for %(wanted)s, and this is %(given)s."),
+    "no view": gettext_lazy("View: it is for %(wanted)s, and no view answers this path."),
+    "scope": gettext_lazy("Scope: it is for %(wanted)s, but the code asks for %(given)s."),
+    "no scope": gettext_lazy("Scope: it is for %(wanted)s, which nothing here asks for."),
+    "authentication": gettext_lazy(
+        "It is decided after the view has authenticated the request, but the request is rejected before that."
+    ),
+    "hidden tier": gettext_lazy("It has no limits for this caller."),  # or not known
+    "unlimited tier": gettext_lazy("The tier %(tier)s is unlimited here."),
+    "other tier": gettext_lazy("In this rule, a tier without its own limits is unlimited."),
+    "tier": gettext_lazy("It has no limits for the tier %(tier)s, and none for every other tier."),
+    "no tier": gettext_lazy("It has no limits for callers without a tier."),
+    "missing": gettext_lazy("It counts by %(names)s, which this request lacks. Such requests skip the rule."),
+    "body": gettext_lazy("It counts by a field of the body, and the request is rejected before the body is read."),
+    "rejected earlier": gettext_lazy("The view would ask for its scope, but the request is rejected before that."),
+}
+
 
 def reason_in_words(unmet: Unmet, lacks: tuple[str, ...]) -> str:
     """Return the first condition that does not match. lacks: names of values that are not known here."""
-    if unmet.reason in BYPASSES:
-        return str(BYPASSES[unmet.reason])
+    reason, rule, facts, tier, missing = unmet
+    if reason in BYPASSES:
+        return str(BYPASSES[reason])
     if lacks:
         return _("It would count by %(names)s, which is not known here.") % {"names": ", ".join(lacks)}
-    return str(_CONDITIONS[unmet.reason](unmet))
-
-
-def _off(unmet: Unmet) -> str:
-    return _("It is switched off.")
-
-
-def _method(unmet: Unmet) -> str:
-    return _("Method: it is for %(wanted)s, and this is %(given)s.") % {
-        "wanted": ", ".join(sorted(unmet.rule.methods)),
-        "given": unmet.facts.method,
+    wanted = {"method": ", ".join(sorted(rule.methods)), "path": rule.path, "view": rule.view_name, "scope": rule.scope}
+    given = {"method": facts.method, "path": facts.path, "view": facts.view_name, "scope": facts.scope}
+    return str(_CONDITIONS[unmet.text]) % {
+        "wanted": wanted.get(reason),
+        "given": given.get(reason),
+        "route": facts.route or _("no route"),
+        "tier": tier.name,
+        "names": ", ".join(missing),
     }
-
-
-def _path(unmet: Unmet) -> str:
-    texts = {
-        "exact": _("Path: it is for %(wanted)s, and this is %(given)s."),
-        "prefix": _("Path: it is for paths that start with %(wanted)s, and this is %(given)s."),
-        "route": _("Route: it is for %(wanted)s, and this is %(route)s."),
-    }
-    values = {"wanted": unmet.rule.path, "given": unmet.facts.path, "route": unmet.facts.route or _("no route")}
-    return texts[unmet.rule.path_kind] % values
-
-
-def _view(unmet: Unmet) -> str:
-    if not unmet.facts.view_name:
-        return _("View: it is for %(wanted)s, and no view answers this path.") % {"wanted": unmet.rule.view_name}
-    values = {"wanted": unmet.rule.view_name, "given": unmet.facts.view_name}
-    return _("View: it is for %(wanted)s, and this is %(given)s.") % values
-
-
-def _scope(unmet: Unmet) -> str:
-    if unmet.facts.scope:
-        return _("Scope: it is for %(wanted)s, but the code asks for %(given)s.") % {
-            "wanted": unmet.rule.scope,
-            "given": unmet.facts.scope,
-        }
-    return _("Scope: it is for %(wanted)s, which nothing here asks for.") % {"wanted": unmet.rule.scope}
-
-
-def _authentication(unmet: Unmet) -> str:
-    return _("It is decided after the view has authenticated the request, but the request is rejected before that.")
-
-
-def _tier(unmet: Unmet) -> str:
-    if not unmet.tier.kind:  # not known, or hidden from this reader
-        return _("It has no limits for this caller.")
-    if unmet.tier.slug in unmet.rule.limits:
-        return _("The tier %(tier)s is unlimited here.") % {"tier": unmet.tier.name}
-    if None in unmet.rule.limits:
-        return _("In this rule, a tier without its own limits is unlimited.")
-    if unmet.tier.slug:
-        return _("It has no limits for the tier %(tier)s, and none for every other tier.") % {"tier": unmet.tier.name}
-    return _("It has no limits for callers without a tier.")
-
-
-def _missing(unmet: Unmet) -> str:
-    values = {"names": ", ".join(unmet.missing)}
-    return _("It counts by %(names)s, which this request lacks. Such requests skip the unmet.rule.") % values
-
-
-def _unreached(unmet: Unmet) -> str:
-    if not unmet.rule.scope:
-        return _("It counts by a field of the body, and the request is rejected before the body is read.")
-    return _("The view would ask for its scope, but the request is rejected before that.")
-
-
-_CONDITIONS: Final[dict[Reason, Any]] = {
-    "off": _off,
-    "method": _method,
-    "path": _path,
-    "view": _view,
-    "scope": _scope,
-    "authentication": _authentication,
-    "tier": _tier,
-    "missing": _missing,
-    "rejected earlier": _unreached,
-}
 
 
 def rows_in_words(each: RuleExplanation, tier: TierExplanation) -> str:
