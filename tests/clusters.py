@@ -22,6 +22,7 @@ from example_project.redis_server import HOST, RedisServer, free_port
 NODE_TIMEOUT_MS: Final = 500
 SLOTS: Final = 16_384
 WAIT_SECONDS: Final = 20.0
+BACKEND: Final = "django_redis.cache.RedisCache"
 
 
 def until(true: Callable[[], Any], what: str) -> Any:
@@ -116,6 +117,13 @@ class Cluster:
         """The addresses of all servers."""
         return [server.url for server in self.servers]
 
+    def alias(self, **options: Any) -> dict[str, Any]:
+        """The entry of CACHES for django-redis."""
+        nodes = [(HOST, server.port) for server in self.servers]
+        factory = "django_ratelimiter.redis_cluster.ConnectionFactory"
+        options = {"CONNECTION_FACTORY": factory, "STARTUP_NODES": nodes, **options}
+        return {"BACKEND": BACKEND, "LOCATION": self.urls[0], "OPTIONS": options}
+
     def owner(self, key: str | bytes, by: ServerWith | None = None) -> ServerWith:
         """The server that has the slot of a key, by the word of another one."""
         slot = key_slot(key if isinstance(key, bytes) else key.encode())
@@ -206,6 +214,15 @@ class Watched:
     def addresses(self) -> list[tuple[str, int]]:
         """Where the Sentinels are."""
         return [(HOST, sentinel.port) for sentinel in self.sentinels]
+
+    def alias(self) -> dict[str, Any]:
+        """The entry of CACHES for django-redis."""
+        options = {
+            "CLIENT_CLASS": "django_redis.client.SentinelClient",
+            "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+            "SENTINELS": self.addresses,
+        }
+        return {"BACKEND": BACKEND, "LOCATION": f"redis://{self.name}/0", "OPTIONS": options}
 
     @property
     def master(self) -> ServerWith:

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 from django.test import Client
 from django.test.utils import override_settings
 
-from example_project.redis_server import HOST
 from tests.clusters import Cluster, ServerWith, until
 
 from .conftest import MakeRule
-from .stack import LIMITER, PATHS, WIDE
+from .stack import LIMITER, make_rules
 
 
 class Places(NamedTuple):
@@ -26,14 +25,7 @@ class Places(NamedTuple):
 
 def alias(cluster: Cluster, **client: Any) -> dict[str, Any]:
     """An entry of CACHES. client: further options of the client."""
-    options = {
-        "CONNECTION_FACTORY": "django_ratelimiter.redis_cluster.ConnectionFactory",
-        "STARTUP_NODES": [(HOST, server.port) for server in cluster.servers],
-        "SOCKET_TIMEOUT": 0.3,
-        "SOCKET_CONNECT_TIMEOUT": 0.3,
-        "REDIS_CLIENT_KWARGS": client,
-    }
-    return {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": cluster.urls[0], "OPTIONS": options}
+    return cluster.alias(SOCKET_TIMEOUT=0.3, SOCKET_CONNECT_TIMEOUT=0.3, REDIS_CLIENT_KWARGS=client)
 
 
 def in_use(cluster: Cluster, make_rule: MakeRule, **client: Any) -> Iterator[Places]:
@@ -42,9 +34,7 @@ def in_use(cluster: Cluster, make_rule: MakeRule, **client: Any) -> Iterator[Pla
     cluster.flush()
     cache = alias(cluster, **client)
     with override_settings(CACHES={"default": cache, "ratelimit": cache}, RATELIMITER=LIMITER):
-        for number, policy in enumerate(PATHS.values(), 1):
-            algorithm = "concurrency" if number == 4 else "token_bucket"
-            make_rule(number, WIDE if number != 4 else 1_000, algorithm, failure_policy=policy, partition_by=["ip"])
+        make_rules(make_rule)
         yield _places(cluster)
 
 

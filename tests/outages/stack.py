@@ -36,6 +36,13 @@ ADDRESS = "203.0.113.1"
 LIMITER = {"CACHE_ALIAS": "ratelimit", "DEADLINE_MS": DEADLINE * 1_000, "TRUSTED_PROXIES": ["127.0.0.1"]}
 
 
+def make_rules(make_rule: Callable[..., Any]) -> None:
+    """Make a rule for each path."""
+    for number, policy in enumerate(PATHS.values(), 1):
+        algorithm = "concurrency" if number == 4 else "token_bucket"
+        make_rule(number, WIDE if number != 4 else 1_000, algorithm, failure_policy=policy, partition_by=["ip"])
+
+
 class Answer(NamedTuple):
     """What a request was answered, and whether Redis decided it."""
 

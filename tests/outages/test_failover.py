@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from django.db.models import Sum
@@ -18,7 +18,6 @@ from django.test.utils import override_settings
 from django_ratelimiter import backend
 from django_ratelimiter.models import UsageBucket
 from django_ratelimiter.usage.collector.collect import collect
-from example_project.redis_server import HOST
 from tests.clusters import Cluster, ServerWith, Watched, until
 
 from .conftest import MakeRule
@@ -37,48 +36,40 @@ from .stack import (
 
 #: A path that nobody asks for before another master has taken over, and its rule's quota.
 LAST, QUOTA = "/items/5/", 50
-SENTINELS = "django_redis.pool.SentinelConnectionFactory"
-
-
-class SetUp(NamedTuple):
-    """Servers of which one may die. alias: of CACHES, without the backend."""
-
-    servers: Cluster | Watched
-    alias: dict[str, Any]
-
-    def in_charge(self) -> ServerWith | None:
-        """The running master that counts these requests, which come from one address."""
-        return next((server for server in self.servers.masters if server.ask("KEYS", "*:items-1:*")), None)
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[SetUp]:
+def cluster() -> Iterator[Cluster]:
     with Cluster(full_coverage=False) as cluster:
-        factory = "django_ratelimiter.redis_cluster.ConnectionFactory"
-        options = {"CONNECTION_FACTORY": factory, "STARTUP_NODES": [(HOST, server.port) for server in cluster.servers]}
-        yield SetUp(cluster, {"LOCATION": cluster.urls[0], "OPTIONS": options})
+        yield cluster
 
 
 @pytest.fixture(scope="module")
-def sentinel() -> Iterator[SetUp]:
+def sentinel() -> Iterator[Watched]:
     with Watched() as watched:
-        client = "django_redis.client.SentinelClient"
-        options = {"CLIENT_CLASS": client, "CONNECTION_FACTORY": SENTINELS, "SENTINELS": watched.addresses}
-        yield SetUp(watched, {"LOCATION": f"redis://{watched.name}/0", "OPTIONS": options})
+        yield watched
 
 
 @pytest.fixture
-def set_up(request: pytest.FixtureRequest, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> Iterator[SetUp]:
-    set_up: SetUp = request.getfixturevalue(request.param)
-    set_up.servers.revive()
-    set_up.servers.flush()
+def servers(
+    request: pytest.FixtureRequest, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Cluster | Watched]:
+    """Servers of which one may die."""
+    servers: Cluster | Watched = request.getfixturevalue(request.param)
+    servers.revive()
+    servers.flush()
     monkeypatch.setattr("django_redis.pool.ConnectionFactory._pools", {})
-    cache = {"BACKEND": "django_redis.cache.RedisCache", **set_up.alias}
+    cache = servers.alias()
     with override_settings(CACHES={"default": cache, "ratelimit": cache}, RATELIMITER=LIMITER):
         for number, policy in enumerate(PATHS.values(), 1):
             make_rule(number, WIDE, failure_policy=policy, partition_by=["ip"])
         make_rule(5, QUOTA, failure_policy="closed", partition_by=["ip"])
-        yield set_up
+        yield servers
+
+
+def in_charge(servers: Cluster | Watched) -> ServerWith | None:
+    """The running master that counts these requests, which come from one address."""
+    return next((server for server in servers.masters if server.ask("KEYS", "*:items-1:*")), None)
 
 
 def counted() -> dict[str, int]:
@@ -103,16 +94,16 @@ def path_of(label: str) -> str:
 
 @pytest.mark.once
 @pytest.mark.parametrize("dies", [ServerWith.kill, ServerWith.hang], ids=["killed", "hung"])
-@pytest.mark.parametrize("set_up", ["cluster", "sentinel"], indirect=True)
-def test_a_master_dies(set_up: SetUp, dies: Callable[[ServerWith], None]) -> None:
+@pytest.mark.parametrize("servers", ["cluster", "sentinel"], indirect=True)
+def test_a_master_dies(servers: Cluster | Watched, dies: Callable[[ServerWith], None]) -> None:
     with in_threads() as threads, on_an_event_loop() as loop:
         both = threads, loop
         wait_for_all(both, threads.is_decided)
-        master, waits = set_up.in_charge(), Waits(*both)
+        master, waits = in_charge(servers), Waits(*both)
         assert master
         dies(master)
         wait_for_all(both, lambda answers: any(answer.status == 503 for answer in answers))
-        until(set_up.in_charge, "another one has taken over")
+        until(lambda: in_charge(servers), "another one has taken over")
         wait_for_all(both, threads.is_decided)
         if dies is ServerWith.hang:
             master.start()  # it finds out by and by that it is the master no more
@@ -145,6 +136,5 @@ def assert_exact(answers: list[Answer], quota: int, lost: int) -> None:
 
 def lost_by_path(*several: Traffic) -> Counter[str]:
     """Calls whose reply did not come."""
-    return Counter(
-        {path_of(label): sum(each.lost[label] for each in several) for each in several for label in each.lost}
-    )
+    lost = sum((each.lost for each in several), Counter[str]())
+    return Counter({path_of(label): calls for label, calls in lost.items()})

@@ -26,12 +26,11 @@ from tests.engine.slow import SlowProxy
 from .conftest import MakeRule
 from .stack import (
     LIMITER,
-    PATHS,
-    WIDE,
     Answer,
     Waits,
     assert_by_policy_or_redis,
     in_threads,
+    make_rules,
     on_an_event_loop,
     wait_for_all,
 )
@@ -143,9 +142,7 @@ def stage() -> Iterator[Stage]:
 
 @pytest.fixture
 def rules(make_rule: MakeRule, stage: Stage) -> Iterator[None]:
-    for number, policy in enumerate(PATHS.values(), 1):
-        algorithm = "concurrency" if number == 4 else "token_bucket"
-        make_rule(number, WIDE if number != 4 else 1_000, algorithm, failure_policy=policy, partition_by=["ip"])
+    make_rules(make_rule)
     cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": stage.proxy.url}
     with override_settings(CACHES={"default": cache, "ratelimit": cache}, RATELIMITER=LIMITER):
         yield

@@ -24,13 +24,12 @@ from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import versions
 from example_project.redis_server import HOST
-from tests.clusters import Cluster, ServerWith, Watched, until
+from tests.clusters import BACKEND, Cluster, ServerWith, Watched, until
 from tests.engine.hits import client_of
 
 from .conftest import MakeRule
 
 OLD, NEW = 100, 7
-BACKEND = "django_redis.cache.RedisCache"
 
 
 class SetUp(NamedTuple):
@@ -66,7 +65,7 @@ def one_server(stack: ExitStack, append: str) -> SetUp:
         server.start()
 
     other = RedisEngine(stack.enter_context(redis.Redis.from_url(server.url)))
-    return SetUp({"LOCATION": server.url}, other, keep, lose)
+    return SetUp({"BACKEND": BACKEND, "LOCATION": server.url}, other, keep, lose)
 
 
 def copy(source: Path, target: Path) -> None:
@@ -108,14 +107,9 @@ def failed_over_by_sentinel(stack: ExitStack) -> SetUp:
         master.kill()
         until(lambda: watched.settled is replica, "the replica has taken over")
 
-    options = {
-        "CLIENT_CLASS": "django_redis.client.SentinelClient",
-        "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
-        "SENTINELS": watched.addresses,
-    }
     url = f"sentinel+redis://{HOST}:{watched.sentinels[0].port}/{watched.name}"
     other = RedisEngine(stack.enter_context(client_of(url)))
-    return SetUp({"LOCATION": f"redis://{watched.name}/0", "OPTIONS": options}, other, keep, lose)
+    return SetUp(watched.alias(), other, keep, lose)
 
 
 def taken_over_in_a_cluster(stack: ExitStack) -> SetUp:
@@ -136,13 +130,9 @@ def taken_over_in_a_cluster(stack: ExitStack) -> SetUp:
         for server in cluster.servers:  # whoever is asked
             until(lambda server=server: cluster.owner(key, server) is replica, "all have heard of it")
 
-    options = {
-        "CONNECTION_FACTORY": "django_ratelimiter.redis_cluster.ConnectionFactory",
-        "STARTUP_NODES": [(HOST, server.port) for server in cluster.servers],
-    }
     client = LazyRedisCluster(cluster.urls[0])
     stack.callback(client.close)
-    return SetUp({"LOCATION": cluster.urls[0], "OPTIONS": options}, RedisEngine(client), keep, lose)
+    return SetUp(cluster.alias(), RedisEngine(client), keep, lose)
 
 
 def has_all_of(master: ServerWith, replica: ServerWith) -> bool:
@@ -157,8 +147,7 @@ def set_up(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr("django_redis.pool.ConnectionFactory._pools", {})
     with ExitStack() as stack:
         made: SetUp = request.param(stack)
-        alias = {"BACKEND": BACKEND, **made.alias}
-        caches = {"default": alias, "ratelimit": alias}
+        caches = dict.fromkeys(("default", "ratelimit"), made.alias)
         stack.enter_context(override_settings(CACHES=caches, RATELIMITER={"CACHE_ALIAS": "ratelimit"}))
         yield made
 
