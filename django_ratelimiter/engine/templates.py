@@ -6,7 +6,7 @@ verdicts are a sequence of verdicts. Both are created when one is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, overload
@@ -102,12 +102,15 @@ class CallTemplate:
 
 
 class FilledCharges(Sequence[Charge]):
-    """The charges of a template for one caller. partitions: one for each charge."""
+    """The charges of a template for one caller.
 
-    __slots__ = ("_charges", "partitions", "template")
+    partitions: one for each charge. carried: the locally counted units that each charge carries; empty = none.
+    """
 
-    def __init__(self, template: CallTemplate, partitions: tuple[str, ...]) -> None:
-        self.template, self.partitions = template, partitions
+    __slots__ = ("_charges", "carried", "partitions", "template")
+
+    def __init__(self, template: CallTemplate, partitions: tuple[str, ...], carried: tuple[int, ...] = ()) -> None:
+        self.template, self.partitions, self.carried = template, partitions, carried
         self._charges: list[Charge] | None = None
 
     def __len__(self) -> int:
@@ -124,21 +127,11 @@ class FilledCharges(Sequence[Charge]):
         return (self._charges or self._fill())[place]
 
     def _fill(self) -> list[Charge]:
-        self._charges = list(map(ChargeTemplate.fill, self.template.templates, self.partitions))
-        return self._charges
-
-
-class FilledCarry(Iterable[Charge]):
-    """Filled charges that carry locally counted units. carried: units, one entry for each charge."""
-
-    __slots__ = ("carried", "filled")
-
-    def __init__(self, filled: FilledCharges, carried: tuple[int, ...]) -> None:
-        self.filled, self.carried = filled, carried
-
-    def __iter__(self) -> Iterator[Charge]:
-        for charge, units in zip(self.filled, self.carried, strict=True):
-            yield charge._replace(carried=units)
+        charges = list(map(ChargeTemplate.fill, self.template.templates, self.partitions))
+        if self.carried:
+            charges = [charge._replace(carried=units) for charge, units in zip(charges, self.carried, strict=True)]
+        self._charges = charges
+        return charges
 
 
 class CounterStates(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..base import Charge, Verdict, check_units
-from ..templates import CallTemplate, CounterStates, FilledCarry, FilledCharges, FilledVerdicts, verdicts_from
+from ..templates import CallTemplate, CounterStates, FilledCharges, FilledVerdicts, verdicts_from
 from ..usage import COUNTER, labels_of, lines_of
 from .counter import CounterState, LocalCounter, LocalVerdict, partition_of
 from .denials import CachedDenial
@@ -96,9 +96,10 @@ class LocalCall:
         filled = self.charges
         if self.shape is not None and type(filled) is FilledCharges and places:
             template = self.shape.part(places, uncounted)
-            if template is not filled.template:
-                filled = FilledCharges(template, tuple([filled.partitions[place] for place in places]))
-            return FilledCarry(filled, tuple([carried.get(place, 0) for place in places])) if carried else filled
+            if template is filled.template and not carried:
+                return filled
+            units = tuple([carried.get(place, 0) for place in places]) if carried else ()
+            return FilledCharges(template, tuple([filled.partitions[place] for place in places]), units)
         part = []
         for place in places:
             charge = filled[place]._replace(usage=None) if place in uncounted else filled[place]

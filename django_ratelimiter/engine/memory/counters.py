@@ -57,7 +57,7 @@ class MemoryCounters:
 
         Raises ValueError if units are not whole numbers, or two charges use one counter.
         """
-        if isinstance(charges, FilledCharges):
+        if isinstance(charges, FilledCharges) and not charges.carried:
             parts = charges.template.kept.get(MemoryCounters) or prepared(charges.template)
             named = [
                 (before + partition + after, charge, steps, terms, allow)

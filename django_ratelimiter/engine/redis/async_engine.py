@@ -78,7 +78,7 @@ class AsyncRedisEngine(RedisCore):
         began, reply = monotonic(), await self._transport.call(packed[0])
         if (verdicts := self._read(packed, reply)) is not None:
             return verdicts
-        return await self._check_again(charges, version, began)
+        return await self._check_again(packed, version, began)
 
     async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts that `check` would give now. Nothing is charged or counted."""

@@ -79,13 +79,10 @@ class RedisCore(CallEncoder, ABC):
         except NOT_A_REPLY as error:
             raise self._no_reply(reply) from error
 
-    async def _check_again(
-        self, charges: Iterable[Charge], version: int | Version | None, began: float
-    ) -> list[Verdict]:
+    async def _check_again(self, packed: FilledCall, version: int | Version | None, began: float) -> list[Verdict]:
         """Repeat a filled call. began: monotonic seconds, when it was sent."""
-        asked = charges if type(charges) is FilledCharges else list(charges)
         deadline_at = self._deadline and began + self._deadline
-        return await self._call(ScriptMode.CHECK, asked, (), version, None, deadline_at=deadline_at)
+        return await self._call(ScriptMode.CHECK, packed[2], (), version, None, deadline_at=deadline_at)
 
     async def _decide(
         self,

@@ -125,7 +125,7 @@ class RedisEngine(RedisCore):
         began, reply = monotonic(), self._transport.call(packed[0])
         if (verdicts := self._read(packed, reply)) is not None:
             return verdicts
-        return run_sync(self._check_again(charges, version, began))
+        return run_sync(self._check_again(packed, version, began))
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts that `check` would give now. Nothing is charged or counted."""

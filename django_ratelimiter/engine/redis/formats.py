@@ -56,13 +56,9 @@ class CallFormats:
         version: int | Version | None,
         minute: int,
         notes: NoteKind,
-        carried: tuple[int, ...] = (),
     ) -> bytes | None:
-        """Return the call of a caller; `None` if partitions do not have the length of digests.
-
-        carried: the units that each charge carries; empty = none.
-        """
-        template, partitions = charges.template, charges.partitions
+        """Return the call of a caller; `None` if partitions do not have the length of digests."""
+        template, partitions, carried = charges.template, charges.partitions, charges.carried
         forms: dict[Kind, CallFormat] | None = template.kept.get(self)
         if forms is None:
             forms = template.kept[self] = {}

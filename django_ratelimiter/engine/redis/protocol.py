@@ -13,7 +13,7 @@ from .. import usage
 from ..base import Charge, Verdict, Version, WrongServer, as_version
 from ..limits import check_time
 from ..partition_stats import MINUTE_US
-from ..templates import FilledCarry, FilledCharges, states_of, verdicts_from
+from ..templates import FilledCharges, states_of, verdicts_from
 from .formats import CallFormats
 from .packing import (
     COST_ONE,
@@ -175,14 +175,13 @@ class CallEncoder:
 
     def encode_filled(self, charges: Iterable[Charge], version: int | Version | None) -> FilledCall | None:
         """Return the call that checks filled charges, without creating them; `None` = `encode` must pack it."""
-        filled, carried = (charges.filled, charges.carried) if type(charges) is FilledCarry else (charges, ())
-        if type(filled) is not FilledCharges or not self._uses_templates or not filled.template.is_fixed:
+        if type(charges) is not FilledCharges or not self._uses_templates or not charges.template.is_fixed:
             return None
         at_us = time.time_ns() // 1_000 + self._clock_ahead
-        kind = self._partition_tracker.kind_of(filled, at_us)
-        if kind is None or (call := self._formats.fill(filled, version, at_us // MINUTE_US, kind, carried)) is None:
+        kind = self._partition_tracker.kind_of(charges, at_us)
+        if kind is None or (call := self._formats.fill(charges, version, at_us // MINUTE_US, kind)) is None:
             return None
-        return call, kind[2] != 0, filled
+        return call, kind[2] != 0, charges
 
     def _encode_format(
         self,

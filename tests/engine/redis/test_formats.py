@@ -11,7 +11,7 @@ import redis.asyncio
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from django_ratelimiter.engine import Charge, Limit, StaleRules, partition_stats
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine, StaleRules, partition_stats
 from django_ratelimiter.engine.limits import MAX_UNITS
 from django_ratelimiter.engine.redis import RedisEngine, formats, partition_notes
 from django_ratelimiter.engine.redis.protocol import CallEncoder, ScriptMode
@@ -191,6 +191,14 @@ def test_a_call_that_carries_units_is_packed_once_however_many_they_are(units: l
     ]
     kept, filled = formats.CallFormats(encode), fill(CallTemplate(charges))
     for carried in ((1,) * 6, tuple(units)):
-        alone = [charge._replace(carried=each) for charge, each in zip(filled, carried, strict=True)]
-        assert kept.fill(filled, 1, 7, (0, 0, 0), carried) == encode(alone, 1, 7, ())
+        carrying = FilledCharges(filled.template, filled.partitions, carried)
+        assert [charge.carried for charge in carrying] == list(carried)
+        assert kept.fill(carrying, 1, 7, (0, 0, 0)) == encode(list(carrying), 1, 7, ())
     assert packed == 3  # two of them by this test itself
+
+
+def test_both_engines_charge_what_is_carried(engine: RedisEngine) -> None:
+    carrying = FilledCharges(template(Limit(9, 3_600)), (ALICE,), (3,))
+    engine.check(carrying, version=1)
+    assert engine.check(carrying, version=1)[0].remaining == 1
+    assert MemoryEngine().check(carrying)[0].remaining == 5
