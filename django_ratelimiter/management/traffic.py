@@ -77,10 +77,7 @@ class TrafficForecast:
                 "reject."
             )
             yield text % {"number": f"{unreadable:,}", "lines": f"{lines:,}"}
-        for slug, lacks in dict(report.left_out).items():
-            if slug in self.changed:
-                text = _("%(rule)s: it is left out, because the log does not contain what it needs: %(names)s.")
-                yield text % {"rule": slug, "names": ", ".join(lacks)}
+        yield from (str(each) for each in report.left_out if each.rule in self.changed)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,14 @@ class LeftOut(NamedTuple):
     rule: str
     lacks: tuple[str, ...]
 
+    def __str__(self) -> str:
+        known = {"user": _("users"), "ip": _("addresses"), "api_key": _("API keys"), "session": _("sessions")}
+        lacks = ", ".join(known.get(name, name) for name in self.lacks)
+        return _("%(rule)s: left out, because the log cannot tell %(lacks)s apart") % {
+            "rule": self.rule,
+            "lacks": lacks,
+        }
+
 
 def without_blind_spots(rules: RuleSet, known: Collection[str]) -> tuple[RuleSet, list[LeftOut]]:
     """Return the rules that can be replayed, and the others. known: the identities in the log."""
@@ -42,11 +50,9 @@ def known_identities(held: Collection[str], mapped: Iterable[str], *, has_users:
     return known | {"user"} if has_users else known
 
 
-def doubts(
-    rule_sets: Collection[RuleSet], left_out: Iterable[LeftOut], held: Collection[str], known: Collection[str]
-) -> list[str]:
+def doubts(rule_sets: Collection[RuleSet], held: Collection[str], known: Collection[str]) -> list[str]:
     """Return, as text, what the log does not contain, and whether the project lacks the middleware."""
-    found = [_left_out_in_words(lacks, rules) for lacks, rules in _by_lack(left_out).items()]
+    found = []
     rules = [rule for each in rule_sets for rule in each.rules if not rule.is_off]
     if not has_limiter():
         found.append(_("RateLimitMiddleware is not in MIDDLEWARE, so rules apply only to views that ask for them."))
@@ -62,29 +68,6 @@ def doubts(
         found.append(text % slugs)
     if "status" not in held and (slugs := _slugs(rules, _depends_on_status)):
         found.append(_("The log has no status, so each response counts as a success for %s.") % slugs)
-    return found
-
-
-def rules_left_out(left_out: Iterable[LeftOut]) -> list[str]:
-    """Return a sentence with the reason for each rule that is not replayed."""
-    text = _("%(rule)s: left out, because the log cannot tell %(lacks)s apart")
-    return [text % {"rule": each.rule, "lacks": _in_words(each.lacks)} for each in dict.fromkeys(left_out)]
-
-
-def _left_out_in_words(lacks: tuple[str, ...], rules: list[str]) -> str:
-    text = _("The log cannot tell %(lacks)s apart, so the rules that count by them are left out: %(rules)s.")
-    return text % {"lacks": _in_words(lacks), "rules": ", ".join(sorted(set(rules)))}
-
-
-def _in_words(lacks: tuple[str, ...]) -> str:
-    known = {"user": _("users"), "ip": _("addresses"), "api_key": _("API keys"), "session": _("sessions")}
-    return ", ".join(known.get(name, name) for name in lacks)
-
-
-def _by_lack(left_out: Iterable[LeftOut]) -> dict[tuple[str, ...], list[str]]:
-    found: dict[tuple[str, ...], list[str]] = {}
-    for each in left_out:
-        found.setdefault(each.lacks, []).append(each.rule)
     return found
 
 

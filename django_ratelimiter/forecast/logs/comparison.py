@@ -109,7 +109,7 @@ def compare(
     for each in rule_sets:
         rules, lacking = without_blind_spots(each, known)
         usable.append(rules)
-        left_out += lacking
+        left_out += (each for each in lacking if each not in left_out)
     max_delay = None if options.any_delay else "rule"
     callers.rule_sets = usable
     replays = [
@@ -132,7 +132,7 @@ def compare(
         after,
         run.outcomes.changes(options.top),
         left_out,
-        doubts(usable, left_out, files.holds, known),
+        doubts(usable, files.holds, known),
         agreement(run.outcomes.counts, slugs, run.first_us, run.last_us) if options.is_current else None,
         decided=run.lines - run.exempt,
         exempt=run.exempt,

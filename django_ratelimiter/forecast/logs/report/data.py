@@ -64,8 +64,7 @@ def _rows(report: ReplayReport) -> Iterator[dict[str, Any]]:
     yield {"by": "all", "name": "", **_numbers(report.changes.total)}
     for subject, rows in report.changes.by.items():
         yield from ({"by": subject, "name": name, **_numbers(row)} for name, row in rows.items())
-    for slug in dict.fromkeys([rule.rule for rule in report.left_out]):
-        yield {"by": "left_out", "name": slug}
+    yield from ({"by": "left_out", "name": each.rule} for each in report.left_out)
     for each in report.changes.top:
         caller = {"newly": each.newly, "no_longer": each.no_longer, "first": _moment(each.first_us)}
         yield {"by": "caller", "name": each.caller, **caller}

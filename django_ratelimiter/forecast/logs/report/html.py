@@ -10,7 +10,6 @@ from django.utils.translation import get_language, get_language_bidi
 from django.utils.translation import gettext as _
 
 from ....usage.reports import chart
-from ..blind_spots import rules_left_out
 from ..comparison import ReplayReport
 from .text import (
     agreement_table,
@@ -33,8 +32,7 @@ def html_of(report: ReplayReport) -> str:
     tables = []
     for name, rows in tables_of(report):
         table = list(change_table(name, rows, is_difference=is_difference, most=len(rows))) if rows else []
-        notes = rules_left_out(report.left_out) if rows is report.changes.by["rule"] else []
-        tables.append((name, _cells(table), notes))
+        tables.append((name, _cells(table)))
     context = {
         "language": get_language() or "en",
         "direction": "rtl" if get_language_bidi() else "ltr",

@@ -10,7 +10,6 @@ from django.utils.translation import ngettext, pgettext
 
 from ....values.terminal import visible
 from ..agreement import Agreement
-from ..blind_spots import rules_left_out
 from ..changes import CallerChange, Change
 from ..comparison import ReplayReport
 
@@ -28,14 +27,9 @@ def lines_of(report: ReplayReport) -> Iterator[str]:
     yield ""
     yield from summary_of(report)
     for title, rows in tables_of(report):
-        missing = rules_left_out(report.left_out) if rows is report.changes.by["rule"] else []
-        if rows or missing:
-            yield ""
         if rows:
+            yield ""
             yield from _indented(change_table(title, rows, is_difference=report.after is not None))
-        elif missing:
-            yield title
-        yield from (f"  {each}" for each in missing)
     if report.after is not None and report.changes.top:
         yield from ("", _("Callers who are newly rejected, those with most such requests first"))
         yield from _indented(callers_table(report.changes.top))
@@ -97,7 +91,8 @@ def notes_of(report: ReplayReport) -> list[str]:
             ),
         ),
     )
-    return [*unreadable_of(report), *report.doubts, *(text % f"{number:,}" for number, text in counted if number)]
+    first = [*map(str, report.left_out), *unreadable_of(report), *report.doubts]
+    return first + [text % f"{number:,}" for number, text in counted if number]
 
 
 def unreadable_of(report: ReplayReport) -> Iterator[str]:
