@@ -123,16 +123,17 @@ class RulesFilePage(admin.ModelAdmin):
         shown = _plan_context(request, plan)
         if shown["missing"]:
             raise PermissionDenied
-        if form.is_valid() and self._apply(request, file, **_only(form.cleaned_data, "reason", "expected")):
+        if form.is_valid() and self._apply(request, plan, **_only(form.cleaned_data, "reason", "expected")):
             return HttpResponseRedirect(self._address())
         form.data = request.POST.copy()
         form.data["expected"] = plan.state  # of the plan that is shown now
         context |= shown | {"form": form}
         return None
 
-    def _apply(self, request: HttpRequest, file: RulesFile, reason: str, expected: str) -> bool:
+    def _apply(self, request: HttpRequest, plan: FilePlan, reason: str, expected: str) -> bool:
+        file = plan.file
         try:
-            plan, version = apply_file(file, author=request.user, reason=reason, expected=expected)
+            plan, version = apply_file(file, author=request.user, reason=reason, plan=plan, expected=expected)
         except (NotApplied, WrongFile) as error:
             messages.error(request, str(error))
             return False

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db import router
 from django.utils.formats import date_format
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -77,7 +78,7 @@ def _fields(row: AccessEntry | None, wanted: AccessRow) -> Iterator[FieldChange]
     for name in named:
         before, after = (getattr(row, name) if row else None), getattr(wanted, name)
         if before != after and (row is not None or after):
-            label = str(AccessEntry._meta.get_field(name).verbose_name)  # type: ignore[union-attr]
+            label = str(capfirst(AccessEntry._meta.get_field(name).verbose_name))  # type: ignore[union-attr]
             yield FieldChange(name, label, _in_words(before), _in_words(after))
 
 

@@ -43,18 +43,20 @@ def apply_file(
     author: Any = None,
     reason: str = "",
     prune: bool = False,
+    plan: FilePlan | None = None,
     expected: str | None = None,
     overwrite: bool = True,
 ) -> Applied:
     """Make the database equal to this file, in one transaction, as one version. Not within another `editing`.
 
-    expected: the `state` of the approved plan; raises RulesHaveChanged if it differs.
+    plan: that was just made, with the same `prune`. expected: the `state` of the approved plan; raises
+    RulesHaveChanged if it differs.
     overwrite: also undo changes in the database since the file was last applied or exported; otherwise they raise
     WouldUndo. Raises WrongFile, and NotApplied if the database rejects the rows.
     """
     for attempt in range(1, ATTEMPTS + 1):
         with nullcontext() if attempt < ATTEMPTS else _locked():
-            plan = plan_file(file, prune=prune)
+            plan = plan if plan and attempt == 1 else plan_file(file, prune=prune)
             if expected is not None and plan.state != expected:
                 raise _changed()
             if plan.is_empty:
