@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
+from typing import Final, NamedTuple
 
 from django.utils.translation import gettext as _
 
 from ...conf import settings
 from ...inspection.request import has_limiter
-from ...rules.records import RuleRecord
 from ...rules.ruleset import RuleSet
 from .rule_sets import changed
 
+#: What the lines of a log may lack, beside identities.
+DURATION: Final = "duration"
+
 
 class LeftOut(NamedTuple):
-    """A rule that is not replayed. lacks: the identities that the log does not contain."""
+    """A rule that is not replayed. lacks: the identities that the log does not contain, and "duration"."""
 
     rule: str
     lacks: tuple[str, ...]
 
     def __str__(self) -> str:
+        if self.lacks == (DURATION,):
+            return _("%(rule)s: left out, because the log has no durations") % {"rule": self.rule}
         known = {"user": _("users"), "ip": _("addresses"), "api_key": _("API keys"), "session": _("sessions")}
-        lacks = ", ".join(known.get(name, name) for name in self.lacks)
-        return _("%(rule)s: left out, because the log cannot tell %(lacks)s apart") % {
-            "rule": self.rule,
-            "lacks": lacks,
-        }
+        words = {"rule": self.rule, "lacks": ", ".join(known.get(name, name) for name in self.lacks)}
+        return _("%(rule)s: left out, because the log cannot tell %(lacks)s apart") % words
 
 
-def without_blind_spots(rules: RuleSet, known: Collection[str]) -> tuple[RuleSet, list[LeftOut]]:
-    """Return the rules that can be replayed, and the others. known: the identities in the log."""
+def without_blind_spots(rules: RuleSet, known: Collection[str], held: Collection[str]) -> tuple[RuleSet, list[LeftOut]]:
+    """Return the rules that can be replayed, and the others.
+
+    known: the identities in the log. held: see `LogFormat`. Without durations, a limit of requests in progress would
+    reject nobody.
+    """
     usable, left_out = [], []
     for rule in rules.rules:
-        lacks = tuple(name for name in rule.partition_by if name not in known and not name.startswith("path:"))
+        lacks = [name for name in rule.partition_by if name not in known and not name.startswith("path:")]
+        if DURATION not in held and any(
+            each.limit.holds_leases for several in rule.limits.values() for each in several
+        ):
+            lacks.append(DURATION)
         if lacks and not rule.is_off:
-            left_out.append(LeftOut(rule.slug, lacks))
+            left_out.append(LeftOut(rule.slug, tuple(lacks)))
         else:
             usable.append(rule)
     return changed(rules, usable), left_out
@@ -60,24 +69,7 @@ def doubts(rule_sets: Collection[RuleSet], held: Collection[str], known: Collect
         found.append(_("The log names no users and no API keys, so every caller has the tier of anonymous callers."))
     if settings.TIER_RESOLVER is not None and "tier" not in known:
         found.append(_("TIER_RESOLVER cannot be called for a log; tiers come from the assignments."))
-    if "duration" not in held and (slugs := _slugs(rules, _holds_leases)):
-        text = _(
-            "The log has no durations, so each request is treated as if it ended at once: the concurrency limits "
-            "of %s reject nobody here, and the numbers say nothing about them."
-        )
-        found.append(text % slugs)
-    if "status" not in held and (slugs := _slugs(rules, _depends_on_status)):
-        found.append(_("The log has no status, so each response counts as a success for %s.") % slugs)
+    slugs = sorted({rule.slug for rule in rules if rule.charge_when != "any"})
+    if "status" not in held and slugs:
+        found.append(_("The log has no status, so each response counts as a success for %s.") % ", ".join(slugs))
     return found
-
-
-def _slugs(rules: Iterable[RuleRecord], is_meant: Callable[[RuleRecord], bool]) -> str:
-    return ", ".join(sorted({rule.slug for rule in rules if is_meant(rule)}))
-
-
-def _holds_leases(rule: RuleRecord) -> bool:
-    return any(record.limit.holds_leases for records in rule.limits.values() for record in records)
-
-
-def _depends_on_status(rule: RuleRecord) -> bool:
-    return rule.charge_when != "any"

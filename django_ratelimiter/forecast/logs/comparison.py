@@ -107,7 +107,7 @@ def compare(
     rule_sets = [before] if after is None else [before, after]
     usable, left_out = [], list[LeftOut]()
     for each in rule_sets:
-        rules, lacking = without_blind_spots(each, known)
+        rules, lacking = without_blind_spots(each, known, files.holds)
         usable.append(rules)
         left_out += (each for each in lacking if each not in left_out)
     max_delay = None if options.any_delay else "rule"
