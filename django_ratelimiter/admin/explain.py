@@ -22,7 +22,7 @@ from ..inspection.caller import by_key
 from ..inspection.curl import with_curl
 from ..inspection.explanation import CALLER_FIELDS, CallerHidden, Explanation, RuleExplanation, rights_of
 from ..inspection.question import MAX_LENGTHS, Question, QuestionError, pairs
-from ..inspection.references import LoggedRefusal, as_in_force, known_rules, parse_log_line
+from ..inspection.references import ParsedRejection, as_in_force, known_rules, parse_log_line
 from ..inspection.request import gateway_views
 from ..inspection.words import (
     ENTRY_POINTS,
@@ -114,10 +114,10 @@ class QuestionForm(forms.Form):
         )
         return with_curl(data["pasted"], question)
 
-    def logged(self) -> LoggedRefusal | None:
+    def logged(self) -> ParsedRejection | None:
         """Return the rejection that was pasted before; `None` if there was none, or if its line names no caller."""
         rules, digest = self.cleaned_data["logged_rules"].split(), self.cleaned_data["digest"]
-        return LoggedRefusal(tuple(rules), digest=digest) if digest else None
+        return ParsedRejection(tuple(rules), digest=digest) if digest else None
 
 
 class ExplainPage(admin.ModelAdmin):

@@ -10,13 +10,13 @@ from django.utils.http import urlencode
 
 from ..inspection.explanation import CALLER_FIELDS, SEES_TIERS
 from ..inspection.question import Question
-from ..inspection.references import LoggedRefusal, asked_of, digests_of, everybody
+from ..inspection.references import ParsedRejection, asked_of, digests_of, everybody
 from ..limiter.templates import missing
 from ..models import Rule
 from ..values.references import DIGITS, Reference
 
 
-def prefilled(logged: LoggedRefusal, data: dict[str, Any]) -> dict[str, Any]:
+def prefilled(logged: ParsedRejection, data: dict[str, Any]) -> dict[str, Any]:
     """Return the initial data of the form for a log line: a request that its rule matches, and its caller."""
     found = {name: value for name, value in data.items() if value and name not in ("pasted", *CALLER_FIELDS)}
     asked = {name: data[name] for name in ("path", "view", "scope")}
@@ -25,7 +25,7 @@ def prefilled(logged: LoggedRefusal, data: dict[str, Any]) -> dict[str, Any]:
     return found | identifying | {name: getattr(question, name) for name in ("method", *asked)}
 
 
-def logged_context(request: HttpRequest, logged: LoggedRefusal) -> dict[str, Any]:
+def logged_context(request: HttpRequest, logged: ParsedRejection) -> dict[str, Any]:
     """Return the page's context for a log line or reference: the possible callers and the rule."""
     found, context = Reference(logged.rule, logged.digest), {"logged": logged}
     is_common = found.is_of(everybody()) or found.is_of(missing())

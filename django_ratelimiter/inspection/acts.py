@@ -31,7 +31,7 @@ UNBLOCK: Final = "django_ratelimiter.unblock_caller"
 GRANT: Final = "django_ratelimiter.grant_caller"
 
 
-class ActRefused(ValueError):
+class InvalidAct(ValueError):
     """An act that is not possible for this caller; the message says why, and nothing was changed."""
 
 
@@ -64,7 +64,7 @@ class Act(ABC):
 
     @abstractmethod
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
-        """Do it. Raises ActRefused, EngineUnavailable and ValidationError."""
+        """Do it. Raises InvalidAct, EngineUnavailable and ValidationError."""
 
     @abstractmethod
     def check(self, caller: Caller, done: Done) -> Outcome:
@@ -83,7 +83,7 @@ class ResetCounters(Act):
         found = counters_now(caller)
         counters = found.named(self.names) if self.names else found.own
         if not counters:
-            raise ActRefused(
+            raise InvalidAct(
                 _("There is no such counter of this caller's own.")
                 if self.names
                 else _("No rule in force counts this caller separately.")
@@ -114,7 +114,7 @@ class _CounterAct(Act):
     name: str
 
     def found(self, caller: Caller) -> Counter:
-        """Return the counter, and store it for the check. Raises ActRefused."""
+        """Return the counter, and store it for the check. Raises InvalidAct."""
         self._counter = counter_named(caller, self.name)
         return self._counter
 
@@ -144,9 +144,9 @@ class GiveBack(_CounterAct):
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
         counter = self.found(caller)
         if counter.leases:
-            raise ActRefused(_("Units in progress cannot be given back; end a lease."))
+            raise InvalidAct(_("Units in progress cannot be given back; end a lease."))
         if self.units < 1:
-            raise ActRefused(_("Give back 1 unit or more."))
+            raise InvalidAct(_("Give back 1 unit or more."))
         self._given = give_back(counter, self.units)
         text = ngettext(
             "Gave back %(given)d of %(units)d unit: %(rule)s.",
@@ -172,9 +172,9 @@ class EndLease(_CounterAct):
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
         counter = self.found(caller)
         if not counter.leases:
-            raise ActRefused(_("This counter holds no leases."))
+            raise InvalidAct(_("This counter holds no leases."))
         if not end_lease(counter, self.began_us):
-            raise ActRefused(_("There is no such lease any more."))
+            raise InvalidAct(_("There is no such lease any more."))
         return Done(_("Ended a lease: %(rule)s.") % {"rule": counter.rule.slug})
 
 
@@ -192,10 +192,10 @@ def counters_now(caller: Caller) -> Counters:
 
 
 def counter_named(caller: Caller, name: str) -> Counter:
-    """Return one of the caller's own counters. Raises ActRefused."""
+    """Return one of the caller's own counters. Raises InvalidAct."""
     found = counters_now(caller).named([name])
     if not found:
-        raise ActRefused(_("There is no such counter of this caller's own."))
+        raise InvalidAct(_("There is no such counter of this caller's own."))
     return found[0]
 
 
@@ -213,7 +213,7 @@ class _Grant(Act):
 
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
         if self.until <= timezone.now():
-            raise ActRefused(_("The end must be in the future."))
+            raise InvalidAct(_("The end must be in the future."))
         return self.grant(caller, operator, reason, end_in_words(self.until))
 
     @abstractmethod
@@ -251,10 +251,10 @@ class GrantMore(_Assign):
 
     def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
         if not 0 < self.multiplier < 100_000:
-            raise ActRefused(_("The multiplier must be above 0."))
+            raise InvalidAct(_("The multiplier must be above 0."))
         tier = grounds_of(caller, cache.latest_rules()).entitlement.tier
         if tier is None:
-            raise ActRefused(_why_not_more())
+            raise InvalidAct(_why_not_more())
         row = self.assign(caller, tier.slug, self.multiplier, operator, reason)
         text = _("%(multiplier)s times each limit until %(until)s, tier %(tier)s.")
         return Done(text % {"multiplier": as_typed(self.multiplier), "until": until, "tier": tier.slug}, row, True)
@@ -293,7 +293,7 @@ class SetAccess(_Grant):
 
     def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
         if self.action not in ACTIONS:
-            raise ActRefused(_("Choose allow or deny."))
+            raise InvalidAct(_("Choose allow or deny."))
         kind, value = _subject_of_entry(caller)
         row = AccessEntry.objects.filter(kind=kind, value=value).first()
         is_new = row is None
@@ -327,9 +327,9 @@ class EndAccess(Act):
         in_force = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
         row = AccessEntry.objects.filter(in_force, kind=kind, value=value).first()
         if row is None:
-            raise ActRefused(_("No access entry of this caller's own is in force."))
+            raise InvalidAct(_("No access entry of this caller's own is in force."))
         if row.expires_at is None:
-            raise ActRefused(_endless(row))
+            raise InvalidAct(_endless(row))
         row.expires_at = timezone.now()
         row.save(update_fields=["expires_at"])
         return Done(_("Ended the access entry “%(entry)s”.") % {"entry": row}, row)
@@ -360,19 +360,19 @@ def _check_entry(row: AccessEntry, action: str, until: datetime) -> None:
     if row.action == action and row.expires_at is not None and row.expires_at <= until:
         return
     if row.expires_at is None:
-        raise ActRefused(_endless(row))
+        raise InvalidAct(_endless(row))
     text = _("The access entry “%(entry)s” is in force until %(until)s. Edit it on its own page.")
-    raise ActRefused(text % {"entry": row, "until": end_in_words(row.expires_at)})
+    raise InvalidAct(text % {"entry": row, "until": end_in_words(row.expires_at)})
 
 
 def _assignment(
     caller: Caller, tier: str, multiplier: Decimal, until: datetime, operator: Any, reason: str
 ) -> TierAssignment:
     if settings.TIER_RESOLVER is not None:
-        raise ActRefused(_("RATELIMITER['TIER_RESOLVER'] finds the tiers, so assignments are not used."))
+        raise InvalidAct(_("RATELIMITER['TIER_RESOLVER'] finds the tiers, so assignments are not used."))
     row = Tier.objects.filter(slug=tier).first()
     if row is None:
-        raise ActRefused(_("There is no tier “%(slug)s”.") % {"slug": tier})
+        raise InvalidAct(_("There is no tier “%(slug)s”.") % {"slug": tier})
     assignment = TierAssignment(tier=row, multiplier=multiplier, starts_at=None, ends_at=until, reason=reason[:200])
     assignment.created_by = operator
     if caller.kind == "user" and caller.user is not None:
@@ -382,7 +382,7 @@ def _assignment(
     else:
         partition = None if caller.kind in ("user", "digest") else caller.partition(_names(caller))
         if partition is None:
-            raise ActRefused(_("Nothing can be assigned to this caller: only the digest is known."))
+            raise InvalidAct(_("Nothing can be assigned to this caller: only the digest is known."))
         assignment.partition = normal_partition(partition)
     assignment.full_clean()
     assignment.save()
@@ -396,7 +396,7 @@ def _names(caller: Caller) -> tuple[str, ...]:
 def _subject_of_entry(caller: Caller) -> tuple[str, str]:
     kind, value = _own_subject(caller)
     if value is None:
-        raise ActRefused(_("Only users, API keys and addresses can be allowed or denied."))
+        raise InvalidAct(_("Only users, API keys and addresses can be allowed or denied."))
     return kind, value
 
 

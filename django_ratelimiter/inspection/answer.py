@@ -42,13 +42,13 @@ from .explanation import (
     rights_of,
 )
 from .question import Question
-from .references import LoggedRefusal
+from .references import ParsedRejection
 from .request import BuiltRequest, build_request, find_caller, find_view, has_limiter, language_of
 from .views import checks_credentials
 from .words import Unmet, doubts_in_words, reason_in_words
 
 
-def explain(question: Question, reader: Any = None, logged: LoggedRefusal | None = None) -> Explanation:
+def explain(question: Question, reader: Any = None, logged: ParsedRejection | None = None) -> Explanation:
     """Return what the limiter would decide now, and why, computed by the code that decides requests. Charges nothing.
 
     reader: the user who reads it; `None` = may see everything. If they may not view access entries, it is as if there
@@ -132,7 +132,7 @@ class _Explaining(NamedTuple):
     sees: Rights
     tier: TierExplanation
     unknown: tuple[str, ...]
-    logged: LoggedRefusal | None
+    logged: ParsedRejection | None
 
     def rule(self, rule: RuleRecord) -> RuleExplanation:
         """Return what this rule decides."""
@@ -170,7 +170,7 @@ class _Explaining(NamedTuple):
         return tuple(name for name in (*rule.partition_by, *instead) if name in self.unknown)
 
 
-def _explain_logged(logged: LoggedRefusal, rules: Sequence[RuleExplanation], sees: Rights) -> LoggedRejection:
+def _explain_logged(logged: ParsedRejection, rules: Sequence[RuleExplanation], sees: Rights) -> LoggedRejection:
     found = any(counter.logged for each in rules for counter in each.counters) if sees.counters else None
     return LoggedRejection(logged.rules, logged.rule, logged.digest, found)
 
@@ -204,7 +204,7 @@ def _missing(rule: RuleRecord, point: EntryPoint) -> tuple[str, ...]:
     return tuple(name for name in rule.partition_by if identity is not None and identity.value(name) is None)
 
 
-def _counter(charged: RuleCharge, peeked: Verdict | None, logged: LoggedRefusal | None) -> CounterState:
+def _counter(charged: RuleCharge, peeked: Verdict | None, logged: ParsedRejection | None) -> CounterState:
     charge, limit = charged.charge, charged.charge.limit
     engine = get_engine()
     stored_name = getattr(getattr(engine, "engine", engine), "stored_name", None)

@@ -21,7 +21,7 @@ from ..rules.ruleset import RuleSet
 from ..usage.live.denials import DeniedCaller
 from .acts import as_typed
 from .caller import Caller
-from .counters import CallerRefusal, Counter, Counters, Unread, counters_of, denials_of, refusals_of
+from .counters import CallerRejection, Counter, Counters, Unread, counters_of, denials_of, rejections_of
 from .grounds import Grounds, grounds_of
 from .performing import LogLine, log_of
 
@@ -81,7 +81,7 @@ class CallerReport:
     ]
     unread: Sequence[Unread]
     unlimited: Annotated[Sequence[RuleRecord], "Rules without a limit for the tier."]
-    rejections: Sequence[CallerRefusal]
+    rejections: Sequence[CallerRejection]
     denials: Annotated[Sequence[DeniedCaller], "Empty if you may not view access entries."]
     log: Sequence[LogLine]
     problem: Annotated[str, "Why Redis could not be reached; empty = it was reached."]
@@ -100,7 +100,7 @@ def report_of(caller: Caller, reader: Any = None) -> CallerReport:
     """Return the report of a caller. reader: the user who reads it; `None` = may see everything."""
     rules = cache.latest_rules()
     grounds = grounds_of(caller, rules)
-    found = counters_of(caller, rules, grounds.entitlement, with_refusals=True)
+    found = counters_of(caller, rules, grounds.entitlement, with_rejections=True)
     grounds = grounds if reader is None else grounds.as_seen_by(reader)
     shown, entry = found.of(caller), grounds.access
     sees = {"access entries": grounds.sees_entries, "tier assignments": grounds.sees_assignments}
@@ -117,7 +117,7 @@ def report_of(caller: Caller, reader: Any = None) -> CallerReport:
         before_login=found.before_login,
         unread=found.unread,
         unlimited=found.unlimited,
-        rejections=refusals_of(found),
+        rejections=rejections_of(found),
         denials=denials_of(caller, found) if grounds.sees_entries else [],
         log=log_of(caller, reader),
         problem=found.problem,
@@ -215,7 +215,7 @@ def _line(counter: Counter) -> str:
     return text
 
 
-def _rejection_line(rejection: CallerRefusal) -> str:
+def _rejection_line(rejection: CallerRejection) -> str:
     if rejection.shadow:
         text = _("Would be rejected by %(rule)s: %(times)s since %(since)s, last %(last)s")
     else:
@@ -230,6 +230,6 @@ def _denial_line(denial: DeniedCaller) -> str:
     return f"{text} ({denial.view})" if denial.view else text
 
 
-def _times_of(record: CallerRefusal | DeniedCaller) -> dict[str, str]:
+def _times_of(record: CallerRejection | DeniedCaller) -> dict[str, str]:
     since, last = map(moment_in_words, (record.since, record.at))
     return {"times": units(record.times), "since": since, "last": last}

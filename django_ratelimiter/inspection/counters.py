@@ -211,7 +211,7 @@ MAX_READ: Final = 1_000
 MAX_SHOWN: Final = 20
 
 
-class CallerRefusal(NamedTuple):
+class CallerRejection(NamedTuple):
     """Requests of a caller that a rule has rejected recently."""
 
     rule: Annotated[str, "Its name."]
@@ -224,13 +224,13 @@ class CallerRefusal(NamedTuple):
     reference: Annotated[str, "In the responses."]
 
 
-def refusals_of(found: Counters) -> list[CallerRefusal]:
+def rejections_of(found: Counters) -> list[CallerRejection]:
     """Return the caller's rejections, the latest first; empty if the engine has no list of them."""
     names = {(each.rule.slug, each.digest): each.rule.name for each in found.own}
     if found.problem or not names:
         return []
     own = [
-        CallerRefusal(
+        CallerRejection(
             names[row.rule, row.partition],
             moment_of(row.at_us),
             moment_of(row.since_us),
@@ -266,7 +266,7 @@ def denials_of(caller: Caller, found: Counters) -> list[denials.DeniedCaller]:
         return []
 
 
-def peek_with_refusals(charges: Sequence[Charge]) -> CounterRefusals | None:
+def peek_with_rejections(charges: Sequence[Charge]) -> CounterRefusals | None:
     """Return the verdicts and the rejections of all callers, read at once; `None` if the engine cannot do that.
 
     Raises EngineUnavailable.
@@ -301,17 +301,17 @@ def moment_of(at_us: int) -> datetime:
     return datetime.fromtimestamp(at_us / 1_000_000, UTC)
 
 
-def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement, *, with_refusals: bool = False) -> Counters:
+def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement, *, with_rejections: bool = False) -> Counters:
     """Return the caller's counters under all rules that are not off, read in one call of the engine for each shard.
 
     For a digest the tier is not known: the tier of its last recent rejection by the rule is used, if there is one.
-    with_refusals: also read the recent rejections, if the engine can read both at once.
+    with_rejections: also read the recent rejections, if the engine can read both at once.
     """
     counters: list[Counter] = []
     before: list[Counter] = []
     unread: list[Unread] = []
     unlimited: list[RuleRecord] = []
-    peeked = peek_with_refusals([]) if with_refusals and caller.kind == "digest" else None
+    peeked = peek_with_rejections([]) if with_rejections and caller.kind == "digest" else None
     seen = tiers_seen(caller.digest, peeked) if caller.kind == "digest" else {}
     for rule in _rules(rules):
         granted = Entitlement(rules.tiers.get(seen[rule.slug])) if rule.slug in seen else entitlement
@@ -324,7 +324,7 @@ def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement, *, wit
         elif digest is None:
             unread.append(Unread(rule, tuple(caller.missing(rule))))
     found = Counters(counters, unread, unlimited, before_login=before, peeked=peeked)
-    return read(found, with_refusals=with_refusals and peeked is None)
+    return read(found, with_rejections=with_rejections and peeked is None)
 
 
 def shared_counters(rules: Iterable[RuleRecord], known: RuleSet) -> Counters:
@@ -364,14 +364,14 @@ def _before_login(caller: Caller, template: RuleTemplate, digest: str, rules: Ru
     return [] if anonymous.records == template.records else _counters(caller, anonymous, digest)
 
 
-def read(found: Counters, *, with_refusals: bool = False) -> Counters:
-    """Return these counters with their current verdicts. with_refusals: as for `counters_of`."""
+def read(found: Counters, *, with_rejections: bool = False) -> Counters:
+    """Return these counters with their current verdicts. with_rejections: as for `counters_of`."""
     own = {each.name: each for each in found.counters}
     before = [each for each in found.before_login if each.name not in own]
     asked = [each for each in (*found.counters, *before) if not each.is_local]
     charges = [each.charge for each in asked]
     try:
-        peeked = peek_with_refusals(charges) if with_refusals else None
+        peeked = peek_with_rejections(charges) if with_rejections else None
         verdicts = peeked.verdicts if peeked else get_engine().peek(charges) if charges else []
     except EngineUnavailable as error:
         parts = found.counters, found.before_login

@@ -18,7 +18,7 @@ from ..exceptions import EngineUnavailable
 from ..models import AccessEntry, RuleSetState, TierAssignment
 from ..models.validation import validate_line
 from ..rules.stored import storage
-from .acts import Act, ActRefused, Done, Outcome
+from .acts import Act, Done, InvalidAct, Outcome
 from .caller import Caller
 from .grounds import may_view
 
@@ -52,33 +52,33 @@ def new_token(operator: Any, caller: Caller) -> str:
 
 
 def read_token(token: str, operator: Any, caller: Caller) -> str:
-    """Return the act's number in a token. Raises ActRefused for a token of another operator or caller."""
+    """Return the act's number in a token. Raises InvalidAct for a token of another operator or caller."""
     try:
         user, digest, number = signing.loads(token, salt=_SALT, max_age=TOKEN_SECONDS)
     except (signing.BadSignature, ValueError, TypeError):
         user = digest = number = ""
     if (user, digest) != (str(operator.pk), caller.digest) or not number:
-        raise ActRefused(_("This form is too old, or was made for somebody else. Try again."))
+        raise InvalidAct(_("This form is too old, or was made for somebody else. Try again."))
     return str(number)
 
 
 def perform(operator: Any, caller: Caller, act: Act, reason: str, number: str) -> Outcome:
     """Perform an act once, log it and check it. number: of the act; if it was done already, nothing changes.
 
-    Raises PermissionDenied, ActRefused and ValidationError: then nothing was done. Raises EngineUnavailable if Redis
+    Raises PermissionDenied, InvalidAct and ValidationError: then nothing was done. Raises EngineUnavailable if Redis
     does not answer; a part may be done, so the attempt is logged.
     """
     if not operator.has_perm(act.permission):
         raise PermissionDenied
     reason = reason.strip()
     if not reason:
-        raise ActRefused(_("Enter a reason. It is written to the log."))
+        raise InvalidAct(_("Enter a reason. It is written to the log."))
     if len(reason) > MAX_REASON:
-        raise ActRefused(_("The reason must have %(count)d characters at most.") % {"count": MAX_REASON})
+        raise InvalidAct(_("The reason must have %(count)d characters at most.") % {"count": MAX_REASON})
     try:
         validate_line(reason)
     except ValidationError as error:
-        raise ActRefused(" ".join(error.messages)) from error
+        raise InvalidAct(" ".join(error.messages)) from error
     mark = _mark(act, number)
     with transaction.atomic(using=storage.primary()):
         # A write: if two send the same form, the second waits, on every database.

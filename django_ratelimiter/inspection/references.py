@@ -28,7 +28,7 @@ _ATTRIBUTE: Final = re.compile(r"""["']?\b(rule|tier|partition|version|reference
 _NONE: Final = ("None", "null", "")
 
 
-class LoggedRefusal(NamedTuple):
+class ParsedRejection(NamedTuple):
     """The content of a line. rules: those that rejected the request. digest: of the caller, in the names of keys.
 
     For a reference, `digest` is only its start.
@@ -59,7 +59,7 @@ def about_rule(question: Question, rule: RuleRecord) -> Question:
     return replace(question, method=method, path=path, view=rule.view_name, scope=question.scope or rule.scope)
 
 
-def parse_log_line(text: str, slugs: Iterable[str] = ()) -> LoggedRefusal | None:
+def parse_log_line(text: str, slugs: Iterable[str] = ()) -> ParsedRejection | None:
     """Return the content of the line; `None` if it is not about a rejected request, or longer than MAX_TEXT.
 
     The body of a response to one is accepted as well, and so is its reference alone.
@@ -80,7 +80,7 @@ def parse_log_line(text: str, slugs: Iterable[str] = ()) -> LoggedRefusal | None
     if not rules and not found.get("rule"):
         return None
     rule = found.get("rule") or rules[0]
-    return LoggedRefusal(
+    return ParsedRejection(
         rules or (rule,), rule, found.get("tier", ""), found.get("partition", ""), found.get("version", "")
     )
 
@@ -121,13 +121,13 @@ def rules_of(reference: Reference) -> list[str]:
     return reference.rule_in(known_rules()) or [reference.rule]
 
 
-def as_in_force(logged: LoggedRefusal) -> LoggedRefusal:
+def as_in_force(logged: ParsedRejection) -> ParsedRejection:
     """Return it with the rule's exact spelling: customers ignore case."""
     rule = rules_of(Reference(logged.rule, logged.digest))[0]
     return logged._replace(rule=rule, rules=tuple(rule if each == logged.rule else each for each in logged.rules))
 
 
-def question_about(text: str, question: Question) -> tuple[LoggedRefusal, Question]:
+def question_about(text: str, question: Question) -> tuple[ParsedRejection, Question]:
     """Return the content of a reference, response or log line, and the question about such a request.
 
     Raises QuestionError.
@@ -140,7 +140,7 @@ def question_about(text: str, question: Question) -> tuple[LoggedRefusal, Questi
     return logged, asked_of(logged, question)
 
 
-def asked_of(logged: LoggedRefusal, question: Question) -> Question:
+def asked_of(logged: ParsedRejection, question: Question) -> Question:
     """Return the question about a request that the logged rule matches, unless the question names a request itself."""
     rule = next((rule for rule in _rules() if rule.slug == logged.rule), None)
     return question if rule is None else about_rule(question, rule)

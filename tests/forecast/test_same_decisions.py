@@ -58,8 +58,8 @@ def test_every_decision_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             if sent[number - 1] != replayed.get(number, [True])
         ]
         assert not differing, differing[:2]
-    refused = sum(not each[0] for each in sent)
-    assert 0.05 * REQUESTS < refused < 0.9 * REQUESTS
+    rejected = sum(not each[0] for each in sent)
+    assert 0.05 * REQUESTS < rejected < 0.9 * REQUESTS
     rules = {rule[0] for each in sent for rule in each[3:]}
     assert rules == {rule.slug for rule in in_force().rules} - {"off"}
 

@@ -20,11 +20,11 @@ from django_ratelimiter.backend import get_engine
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.inspection import acts, performing
 from django_ratelimiter.inspection.acts import (
-    ActRefused,
     EndAccess,
     EndLease,
     GiveBack,
     GrantMore,
+    InvalidAct,
     MoveTier,
     Outcome,
     ResetCounters,
@@ -81,10 +81,10 @@ def test_resets_one_counter(add_rule: Callable[..., Rule], caller: Caller, user:
     ask(user)
     perform(operator, caller, ResetCounters([counter(caller, "export").name]), "he called", "1")
     assert (counter(caller, "export").used, counter(caller, "search").used) == (0, 1)
-    with pytest.raises(ActRefused, match="There is no such counter"):
+    with pytest.raises(InvalidAct, match="There is no such counter"):
         perform(operator, caller, ResetCounters(["nothing:c60"]), "he called", "2")
     Rule.objects.all().delete()
-    with pytest.raises(ActRefused, match="No rule in force counts this caller"):
+    with pytest.raises(InvalidAct, match="No rule in force counts this caller"):
         perform(operator, caller, ResetCounters(), "he called", "3")
 
 
@@ -121,9 +121,9 @@ def test_ends_a_lease(add_rule: Callable[..., Rule], caller: Caller, user: User,
     [first, _second] = leases_of(jobs)
     outcome = perform(operator, caller, EndLease(jobs.name, first.began_us), "hangs", "1")
     assert outcome.text == "Ended a lease: jobs. Checked: 1 of 2 are free now."
-    with pytest.raises(ActRefused):
+    with pytest.raises(InvalidAct):
         perform(operator, caller, EndLease(jobs.name, first.began_us), "hangs", "2")
-    with pytest.raises(ActRefused):
+    with pytest.raises(InvalidAct):
         perform(operator, caller, GiveBack(jobs.name, 1), "hangs", "3")
 
 
@@ -132,10 +132,10 @@ def test_says_how_to_allow_more_where_there_is_no_tier(
 ) -> None:
     add_rule("export", ["user"], quota=2)
     act = GrantMore(Decimal(2), FRIDAY)
-    with pytest.raises(ActRefused, match="Add a default tier under Tiers, then try again"):
+    with pytest.raises(InvalidAct, match="Add a default tier under Tiers, then try again"):
         perform(operator, caller, act, "he called", "1")
     gold = Tier.objects.create(slug="gold", name="Gold")
-    with pytest.raises(ActRefused, match="Choose a tier for a while instead"):
+    with pytest.raises(InvalidAct, match="Choose a tier for a while instead"):
         perform(operator, caller, act, "he called", "2")
     gold.default_for = Tier.DefaultFor.AUTHENTICATED
     gold.save()
@@ -177,7 +177,7 @@ def test_another_tier_for_a_while_and_says_if_another_assignment_counts(
     assert not again.changed
     assert "was not in force" in again.text
     assert performing.log_of(caller)[0].number == "2"  # it was done, so its page says where
-    with pytest.raises(ActRefused):
+    with pytest.raises(InvalidAct):
         perform(operator, caller, MoveTier("gold", FRIDAY), "trial", "3")
 
 
@@ -186,7 +186,7 @@ def test_grants_to_addresses_keys_and_partitions(operator: User, free: Tier, pro
         assert perform(operator, caller_of(kind, value), MoveTier("pro", FRIDAY), "trial", str(number)).took
     assert set(TierAssignment.objects.values_list("partition", flat=True)) == {"ip:192.0.2.7", "header:X-Org:acme"}
     assert perform(operator, caller_of("api_key", "s3cret"), MoveTier("pro", FRIDAY), "trial", "9").took
-    with pytest.raises(ActRefused):
+    with pytest.raises(InvalidAct):
         perform(operator, caller_of("digest", "a" * 22), MoveTier("pro", FRIDAY), "trial", "10")
 
 
@@ -194,13 +194,13 @@ def test_denies_and_allows_until(caller: Caller, user: User, operator: User, add
     add_rule("export", ["user"], quota=1)
     assert perform(operator, caller, SetAccess("deny", FRIDAY), "abuse", "1").took
     assert ask(user).access.action == "deny"
-    with pytest.raises(ActRefused, match=f"“deny user {user.pk}” is in force until .* Edit it on its own page"):
+    with pytest.raises(InvalidAct, match=f"“deny user {user.pk}” is in force until .* Edit it on its own page"):
         perform(operator, caller, SetAccess("allow", FRIDAY), "sorry", "2")
-    with pytest.raises(ActRefused):
+    with pytest.raises(InvalidAct):
         perform(operator, caller, SetAccess("deny", FRIDAY - timedelta(hours=1)), "less", "2")
     assert perform(operator, caller, SetAccess("deny", FRIDAY + timedelta(hours=1)), "longer", "2").took
     AccessEntry.objects.update(expires_at=None, reason="for good")
-    with pytest.raises(ActRefused, match="is in force without an end"):
+    with pytest.raises(InvalidAct, match="is in force without an end"):
         perform(operator, caller, SetAccess("deny", FRIDAY), "less", "6")
     assert AccessEntry.objects.get().reason == "for good"
     AccessEntry.objects.update(expires_at=timezone.now())  # over
@@ -210,9 +210,9 @@ def test_denies_and_allows_until(caller: Caller, user: User, operator: User, add
     assert (entry.action, entry.reason, entry.expires_at) == ("allow", "sorry", FRIDAY)
     access = grounds_of(caller, latest_rules()).access
     assert access == entry
-    with pytest.raises(ActRefused):
+    with pytest.raises(InvalidAct):
         perform(operator, caller_of("partition", "header:X=1"), SetAccess("deny", FRIDAY), "abuse", "3")
-    with pytest.raises(ActRefused):
+    with pytest.raises(InvalidAct):
         perform(operator, caller, SetAccess("deny", timezone.now()), "abuse", "4")
 
 
@@ -220,7 +220,7 @@ def test_ends_the_entry_of_exactly_this_caller(
     caller: Caller, user: User, operator: User, add_rule: Callable[..., Rule]
 ) -> None:
     add_rule("export", ["user"], quota=1)
-    with pytest.raises(ActRefused, match="No access entry of this caller's own is in force"):
+    with pytest.raises(InvalidAct, match="No access entry of this caller's own is in force"):
         perform(operator, caller, EndAccess(), "sorry", "1")
     assert perform(operator, caller, SetAccess("deny", FRIDAY), "abuse", "2").took
     assert not ask(user).allowed
@@ -232,7 +232,7 @@ def test_ends_the_entry_of_exactly_this_caller(
     assert (entry.reason, LogEntry.objects.filter(object_id=str(entry.pk)).count()) == ("abuse", 2)
     assert not perform(operator, caller, EndAccess(), "paid", "3").changed, "sent twice"
     AccessEntry.objects.update(expires_at=None)
-    with pytest.raises(ActRefused, match="is in force without an end"):
+    with pytest.raises(InvalidAct, match="is in force without an end"):
         perform(operator, caller, EndAccess(), "paid", "4")
 
 
@@ -242,9 +242,9 @@ def test_an_entry_of_a_network_still_counts_and_is_told(operator: User) -> None:
     outcome = perform(operator, caller_of("ip", "192.0.2.7"), EndAccess(), "sorry", "1")
     assert (outcome.took, "But another access entry applies." in outcome.text) == (False, True)
     assert AccessEntry.objects.get(value="192.0.2.0/24").expires_at == FRIDAY
-    with pytest.raises(ActRefused, match="No access entry of this caller's own"):
+    with pytest.raises(InvalidAct, match="No access entry of this caller's own"):
         perform(operator, caller_of("ip", "192.0.2.7"), EndAccess(), "sorry", "2")
-    with pytest.raises(ActRefused, match="Only users, API keys and addresses"):
+    with pytest.raises(InvalidAct, match="Only users, API keys and addresses"):
         perform(operator, caller_of("partition", "header:X=1"), EndAccess(), "sorry", "3")
 
 
@@ -266,20 +266,20 @@ def test_each_act_takes_its_own_permission(act: Any, permission: str, caller: Ca
 @pytest.mark.parametrize("reason", ["", "  ", "x" * 201, "a\0"])
 def test_a_reason_is_required(reason: str, caller: Caller, operator: User, add_rule: Callable[..., Rule]) -> None:
     add_rule("export", ["user"])
-    with pytest.raises(ActRefused):
+    with pytest.raises(InvalidAct):
         perform(operator, caller, ResetCounters(), reason, "1")
     assert not LogEntry.objects.exists()
 
 
-def test_what_is_refused_is_not_logged_and_what_redis_may_have_done_is(
+def test_what_is_rejected_is_not_logged_and_what_redis_may_have_done_is(
     caller: Caller, operator: User, free: Tier, add_rule: Callable[..., Rule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_rule("export", ["user"])
 
-    def refuse() -> Any:
-        raise EngineUnavailable("refused")
+    def reject() -> Any:
+        raise EngineUnavailable("rejected")
 
-    monkeypatch.setattr(acts, "get_engine", refuse)
+    monkeypatch.setattr(acts, "get_engine", reject)
     with pytest.raises(EngineUnavailable):
         perform(operator, caller, ResetCounters(), "he called", "1")
     with pytest.raises(ValidationError):
@@ -305,11 +305,11 @@ def test_what_could_not_be_looked_up_afterwards_is_not_said_to_have_taken(
     name, read = counter(caller, "export").name, acts.read
 
     def unanswered(found: Any) -> Any:
-        def refuse(*_charges: Any) -> Any:
-            raise EngineUnavailable("refused")
+        def reject(*_charges: Any) -> Any:
+            raise EngineUnavailable("rejected")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(get_engine(), "peek", refuse)
+            patch.setattr(get_engine(), "peek", reject)
             return read(found)
 
     monkeypatch.setattr(acts, "read", unanswered)
@@ -387,7 +387,7 @@ def test_a_token_is_good_for_its_operator_and_caller_alone(caller: Caller, opera
     assert read_token(new_token(operator, caller), operator, caller) != read_token(token, operator, caller)
     other = caller_of("ip", "192.0.2.7")
     for user, who, text in ((operator, other, token), (User(pk=9_999), caller, token), (operator, caller, "forged")):
-        with pytest.raises(ActRefused):
+        with pytest.raises(InvalidAct):
             read_token(text, user, who)
 
 

@@ -52,10 +52,10 @@ def test_of_a_user_with_what_is_used_left_and_blocked(add_rule: Callable[..., Ru
     assert (export.used, export.left, export.capacity, export.is_blocked) == (3, 0, 3, True)
     assert (search.used, search.left, search.is_blocked) == (3, 7, False)
     decision = ask(user)
-    [refused] = [result.verdict for result in decision.results if result.rule.slug == "export"]
+    [rejected] = [result.verdict for result in decision.results if result.rule.slug == "export"]
     assert export.verdict is not None
     until = export.verdict.at_us + round(export.verdict.retry_after * 1e6)
-    assert until == refused.at_us + round(refused.retry_after * 1e6)
+    assert until == rejected.at_us + round(rejected.retry_after * 1e6)
     assert counters_now(caller_of("user", str(User.objects.create_user("bob").pk))).blocked == []
 
 
@@ -131,7 +131,7 @@ def test_a_session_tells_its_user(add_rule: Callable[..., Rule], user: User) -> 
     [("user", ""), ("user", "a\0"), ("ip", "nonsense"), ("partition", "nonsense"), ("partition", "header:X="),
      ("digest", "short"), ("colour", "red"), ("user", "x" * 2_000)],
 )  # fmt: skip
-def test_what_is_no_caller_is_refused(kind: str, value: str) -> None:
+def test_what_is_no_caller_is_rejected(kind: str, value: str) -> None:
     with pytest.raises(UnknownCaller):
         caller_of(kind, value)
 
@@ -149,7 +149,7 @@ def test_one_call_for_all_rules(
     assert scripts_run(redis_client) == before + 1
 
 
-def test_the_last_refusals_come_with_them(
+def test_the_last_rejections_come_with_them(
     add_rule: Callable[..., Rule], user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reset_engine()
@@ -200,11 +200,11 @@ def test_without_the_engine_the_counters_are_named(
     add_rule("export", ["user"])
 
     def peek(charges: Any) -> Any:
-        raise EngineUnavailable("refused")
+        raise EngineUnavailable("rejected")
 
     monkeypatch.setattr(get_engine(), "peek", peek)
     found = counters_now(caller_of("user", str(user.pk)))
-    assert found.problem == "refused"
+    assert found.problem == "rejected"
     assert [each.used for each in found.counters] == [None]
 
 

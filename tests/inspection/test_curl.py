@@ -8,7 +8,7 @@ import pytest
 
 from django_ratelimiter.inspection.curl import parse_curl
 from django_ratelimiter.inspection.question import Question, QuestionError
-from django_ratelimiter.inspection.references import LoggedRefusal, parse_log_line
+from django_ratelimiter.inspection.references import ParsedRejection, parse_log_line
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 JSON = {"Content-Type": "application/json", "Accept": "application/json"}
@@ -96,10 +96,10 @@ def test_what_is_no_character_can_be_sent_on(written: str, meant: str) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("WARNING A request was rejected by export.", LoggedRefusal(("export",), "export")),
+        ("WARNING A request was rejected by export.", ParsedRejection(("export",), "export")),
         (
             "A request was rejected by export, login. Redis is away. rule=login tier=pro partition=a-_b version=7",
-            LoggedRefusal(("export", "login"), "login", "pro", "a-_b", "7"),
+            ParsedRejection(("export", "login"), "login", "pro", "a-_b", "7"),
         ),
         (
             json.dumps(
@@ -111,17 +111,17 @@ def test_what_is_no_character_can_be_sent_on(written: str, meant: str) -> None:
                     "version": 7,
                 }
             ),
-            LoggedRefusal(("export",), "export", "", "abc", "7"),
+            ParsedRejection(("export",), "export", "", "abc", "7"),
         ),
         (
             "A request was rejected by code:shop.views.order.",
-            LoggedRefusal(("code:shop.views.order",), "code:shop.views.order"),
+            ParsedRejection(("code:shop.views.order",), "code:shop.views.order"),
         ),
         ("Something else", None),
         ("{", None),
     ],
 )
-def test_lines_of_the_log(line: str, expected: LoggedRefusal | None) -> None:
+def test_lines_of_the_log(line: str, expected: ParsedRejection | None) -> None:
     assert parse_log_line(line) == expected
 
 

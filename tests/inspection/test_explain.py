@@ -163,9 +163,9 @@ def test_a_throttle_is_asked_after_authentication(make_rule: MakeRule, people: N
     response = client.get("/api/", headers=dict(name), REMOTE_ADDR="203.0.113.7")
     assert response.status_code == 200
     assert explained.response.fields["RateLimit-Policy"] == response["RateLimit-Policy"]
-    refused = client.get("/api/", headers=dict(name), REMOTE_ADDR="203.0.113.7")
+    rejected = client.get("/api/", headers=dict(name), REMOTE_ADDR="203.0.113.7")
     again = explain(question)
-    assert (again.response.status, again.response.binding) == (refused.status_code, "user") == (429, "user")
+    assert (again.response.status, again.response.binding) == (rejected.status_code, "user") == (429, "user")
 
 
 def test_the_scope_of_a_decorator_is_known(make_rule: MakeRule, client: Client) -> None:
@@ -277,12 +277,12 @@ def test_without_redis_the_failure_policies_answer(make_rule: MakeRule, monkeypa
 
     class Gone(MemoryEngine):
         def check(self, *charges: Any, **options: Any) -> Any:
-            raise EngineUnavailable("refused")
+            raise EngineUnavailable("rejected")
 
     monkeypatch.setattr(backend, "_engine", Gone())
     explained = explain(asked())
     assert (explained.response.status, explained.response.degraded) == (503, True)
-    assert "refused" in " ".join(explained.doubts)
+    assert "rejected" in " ".join(explained.doubts)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from django.utils.translation import gettext as _
 
 from ...inspection.acts import (
     Act,
-    ActRefused,
     EndAccess,
     EndLease,
     GiveBack,
     GrantMore,
+    InvalidAct,
     MoveTier,
     ResetCounters,
     SetAccess,
@@ -53,7 +53,7 @@ def days(today: date | None = None) -> list[EndDay]:
 
 
 def act_from(sent: Any) -> Act:
-    """Return the act of the pressed button. Raises ActRefused for invalid data."""
+    """Return the act of the pressed button. Raises InvalidAct for invalid data."""
     verb, _colon, name = str(sent.get("act", "")).partition(":")
     if verb == "reset":
         return ResetCounters([name] if name else ())
@@ -70,12 +70,12 @@ def act_from(sent: Any) -> Act:
         return SetAccess(verb, _until(sent))
     if verb == "unset":
         return EndAccess()
-    raise ActRefused(_("Choose what to do."))
+    raise InvalidAct(_("Choose what to do."))
 
 
 def _number(text: Any, problem: str) -> int:
     if not str(text or "").isascii() or not str(text or "").isdigit() or len(str(text)) > 18:
-        raise ActRefused(problem)
+        raise InvalidAct(problem)
     return int(text)
 
 
@@ -85,7 +85,7 @@ def _multiplier(text: Any) -> Decimal:
     except InvalidOperation:
         multiplier = Decimal(0)
     if not multiplier.is_finite() or multiplier <= 0:
-        raise ActRefused(_("Enter a number above 0: 2 = twice as much."))
+        raise InvalidAct(_("Enter a number above 0: 2 = twice as much."))
     return multiplier
 
 
@@ -96,7 +96,7 @@ def _until(sent: Any) -> datetime:
         end = datetime.combine(day + timedelta(days=1), time())
         return timezone.make_aware(end) if _uses_zones() else end
     except (ValueError, OverflowError):
-        raise ActRefused(_("Choose until when.")) from None
+        raise InvalidAct(_("Choose until when.")) from None
 
 
 def _uses_zones() -> bool:

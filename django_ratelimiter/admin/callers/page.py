@@ -19,7 +19,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
-from ...inspection.acts import GRANT, UNBLOCK, ActRefused, can_end
+from ...inspection.acts import GRANT, UNBLOCK, InvalidAct, can_end
 from ...inspection.caller import Caller, UnknownCaller, caller_of
 from ...inspection.caller_report import CallerReport, report_of
 from ...inspection.giving_back import leases_of
@@ -130,7 +130,7 @@ class CallerPage(admin.ModelAdmin):
         try:
             number = read_token(request.POST.get("token", ""), request.user, caller)
             outcome = perform(request.user, caller, act_from(request.POST), reason, number)
-        except ActRefused as error:
+        except InvalidAct as error:
             messages.error(request, _("Nothing was changed. %(why)s") % {"why": error})
         except EngineUnavailable as error:
             text = _("Redis did not answer, so this may have been done only in part, or not at all: %(why)s")
@@ -160,7 +160,7 @@ class CallerPage(admin.ModelAdmin):
             "rules_url": links.url("django_ratelimiter_rule_changelist"),
             "find_url": self._url({}),
             "log": report.log,
-            "refusals": report.rejections,
+            "rejections": report.rejections,
             "denials": rows.denial_rows(report.denials, links),
             **self._why(grounds, links),
             **self._counters(request, report, links),

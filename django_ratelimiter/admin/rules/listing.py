@@ -54,8 +54,8 @@ class CodeRule(NamedTuple):
     def of(cls, rule: RuleRecord) -> CodeRule:
         """Return the text of this record."""
         limits = [record.limit for records in rule.limits.values() for record in records]
-        refuses_all = bool(limits) and all(limit.capacity < rule.cost for limit in limits)
-        words = _("rejects every request") if refuses_all else limits_in_words(rule)
+        rejects_all = bool(limits) and all(limit.capacity < rule.cost for limit in limits)
+        words = _("rejects every request") if rejects_all else limits_in_words(rule)
         return cls(rule.slug, rule.mode, _(" and ").join(rule.partition_by), words)
 
 

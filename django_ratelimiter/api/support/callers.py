@@ -19,11 +19,11 @@ from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
 from ...inspection.acts import (
     Act,
-    ActRefused,
     EndAccess,
     EndLease,
     GiveBack,
     GrantMore,
+    InvalidAct,
     MoveTier,
     Outcome,
     ResetCounters,
@@ -168,7 +168,7 @@ class LeasesView(CallerQueryView):
         caller, fields = self.read(request)
         try:
             counter = counter_named(caller, fields["counter"])
-        except ActRefused as error:
+        except InvalidAct as error:
             raise ValidationError({"counter": [str(error)]}) from error
         try:
             held = leases_of(counter) if counter.leases else []
@@ -191,7 +191,7 @@ class ActView(CallerQueryView):
         number = fields.get("act") or secrets.token_urlsafe(9)
         try:
             outcome = perform(request.user, caller, self.act_of(fields), fields["reason"], number)
-        except ActRefused as error:
+        except InvalidAct as error:
             raise ValidationError({"detail": [str(error)]}) from error
         except ModelError as error:
             raise ValidationError({"detail": error.messages}) from error

@@ -113,7 +113,7 @@ def refused_labels(field: str) -> list[str]:
     return [label for label, outcome in zip(labels, outcomes, strict=False) if outcome in "dD"]
 
 
-def refusals_of(remembered: Iterable[RefusalCounts]) -> list[Refusal]:
+def rejections_of(remembered: Iterable[RefusalCounts]) -> list[Refusal]:
     """Return all rejections, one for each counter."""
     by_counter: dict[str, list[tuple[RefusalEntry, str]]] = {}
     sampled: dict[str, int] = {}
@@ -146,7 +146,7 @@ def latest(
 ) -> list[Refusal]:
     """Return at most this number of rejections, the latest first, without expired ones. rule: of this rule only."""
     since = now_us - FORGOTTEN_US
-    found = [each for each in refusals_of(remembered) if each.at_us > since and (rule is None or each.rule == rule)]
+    found = [each for each in rejections_of(remembered) if each.at_us > since and (rule is None or each.rule == rule)]
     return sorted(found, key=lambda each: (-each.at_us, each.counter))[:limit]
 
 

@@ -87,7 +87,7 @@ def test_shows_the_last_rejections_where_the_engine_keeps_them(
     )
     text = shown(admin_client.get(page))
     assert '<abbr title="about">≈</abbr> 7431 since' in text  # so many are counted from a sample
-    assert len(admin_client.get(page).context["refusals"]) == 1
+    assert len(admin_client.get(page).context["rejections"]) == 1
 
 
 def test_a_digest_leads_to_counters_and_to_the_name_once_looked_up(

@@ -153,7 +153,7 @@ def test_a_renamed_rule_stays_the_same_row() -> None:
     assert Rule.objects.get(slug="find").pk == key
 
 
-def test_it_is_refused_if_the_database_has_changed_since_the_plan() -> None:
+def test_it_is_rejected_if_the_database_has_changed_since_the_plan() -> None:
     apply_file(file_of())
     wanted = file_of(FILE.replace("quota: 60,", "quota: 90,"))
     expected = plan_file(wanted).state
@@ -493,10 +493,10 @@ def test_rules_are_only_the_files_once_they_are_exported_so() -> None:
 WITHOUT_DATABASE = """
 import django, socket, sys
 from django.db.backends.base.base import BaseDatabaseWrapper
-def refuse(*given, **named):
+def reject(*given, **named):
     raise AssertionError("asked")
-BaseDatabaseWrapper.ensure_connection = refuse
-socket.socket.connect = refuse
+BaseDatabaseWrapper.ensure_connection = reject
+socket.socket.connect = reject
 from django.core.management import execute_from_command_line
 execute_from_command_line(["manage.py", "ratelimit", *sys.argv[1:]])
 """

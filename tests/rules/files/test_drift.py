@@ -51,7 +51,7 @@ def test_an_export_is_applied_once_it_is_edited(exported: Path) -> None:
     assert quota() == 10
 
 
-def test_an_old_export_is_refused_and_names_what_it_would_undo(exported: Path) -> None:
+def test_an_old_export_is_rejected_and_names_what_it_would_undo(exported: Path) -> None:
     edit(80)
     with pytest.raises(CommandError) as refusal:
         apply(exported)
@@ -110,7 +110,7 @@ def test_what_was_renamed_is_not_silently_undone(written: Path) -> None:
     assert (quota(), Rule.objects.get().slug) == (80, "pages-v2")
 
 
-def test_an_export_whose_version_is_not_stored_any_more_is_refused_with_all_that_it_would_undo(exported: Path) -> None:
+def test_an_export_whose_version_is_not_stored_any_more_is_rejected_with_all_that_it_would_undo(exported: Path) -> None:
     edit(80)
     edit(81)
     RuleSetVersion.objects.filter(pk=RuleSetVersion.objects.earliest("epoch", "number").pk).delete()

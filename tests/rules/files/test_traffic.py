@@ -166,7 +166,7 @@ def test_what_was_in_shadow_newly_rejects_all_that_it_counted(sampled: list[str]
 
 
 @pytest.mark.parametrize("more", [["--traffic", "access.log"], ["--traffic-period", "soon"], ["--identity", "a=ip"]])
-def test_options_that_do_not_fit_samples_are_refused(sampled: list[str], more: list[str]) -> None:
+def test_options_that_do_not_fit_samples_are_rejected(sampled: list[str], more: list[str]) -> None:
     assert plan(*sampled, *more)[0] == 1
 
 
