@@ -18,6 +18,7 @@ from django.urls import reverse
 from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import Charge, Limit
+from django_ratelimiter.identity import digest
 from django_ratelimiter.models import (
     AccessEntry,
     Rule,
@@ -30,8 +31,9 @@ from django_ratelimiter.models import (
 )
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
-from django_ratelimiter.usage.live import names
+from django_ratelimiter.usage.live import denials, names
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
+from django_ratelimiter.values.access import AccessRecord
 from tests.admin_pages import Page
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
@@ -40,6 +42,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.once]
 EVIL: Final = '\'"--></script></title></textarea><evil onx="1">{{ 7|add:7 }}'
 #: As above where slugs, digests and the like are short.
 SHORT: Final = "'\"><evil onx>"
+ADDRESS: Final = "192.0.2.7"
 
 #: What the pages take from an address.
 PARAMETERS: Final = (
@@ -125,6 +128,7 @@ def _asked(user: User) -> None:
     charge = Charge(f"evil:{SHORT}", Limit(1, 60), cost=2, usage=f"evil|{SHORT}")
     get_engine().check([charge])
     names.remember(SHORT, "user", EVIL)
+    denials.note(AccessRecord("deny", "ip", SHORT), f"ip:{ADDRESS}", digest(f"ip:{ADDRESS}"), EVIL)
 
 
 def addresses() -> Iterator[str]:
@@ -146,6 +150,7 @@ def addresses() -> Iterator[str]:
         ("caller", {"kind": "user", "value": user, "is": f"header:X-Org={EVIL}"}),
         ("caller", {"digest": SHORT, "rule": "evil"}),
         ("caller", {"kind": "user", "value": EVIL}),
+        ("caller", {"kind": "ip", "value": ADDRESS}),
         ("caller", {"kind": "partition", "value": EVIL}),
         ("explain", {"method": "GET", "path": f"/{EVIL}", "user": user}),
         ("explain", {"method": "GET", "view": EVIL, "scope": EVIL, "ip": EVIL}),

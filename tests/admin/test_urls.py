@@ -93,6 +93,15 @@ def test_no_method_opens_a_page_without_permission(client: Client, people: dict[
                 assert status(client, page.url, method) == 302, (name, method)
 
 
+def test_no_form_from_elsewhere_is_taken(people: dict[str, User]) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(people["superuser"])
+    for name in sorted({*addresses(admin.site.get_urls())}):
+        for args in ([], [1]):
+            page = Page(name, name, args=lambda args=args: args)
+            assert not page.url or status(client, page.url, "post") == 403, name
+
+
 def test_whether_a_row_exists_is_told_to_nobody_who_may_not_see_it(people: dict[str, User]) -> None:
     staff = logged_in(people["staff"])
     for page in PAGES:

@@ -303,22 +303,6 @@ def test_shows_nothing_to_who_may_see_neither_rules_nor_usage(operator: Callable
     assert "ratelimiter-card" not in shown(response)
 
 
-def test_nobody_else_finds_it(operator: Callable[..., Client], client: Client) -> None:
-    assert client.get(OVERVIEW).status_code == 302
-    assert operator().get(OVERVIEW).status_code == 404
-
-
-def test_nothing_of_a_rule_is_markup(admin_client: Client) -> None:
-    bad = "<b>x</b>"
-    Rule.objects.create(slug="bad", name=bad, view_name=bad, mode="enforce")
-    cache.invalidate(summary=bad)
-    count(HOUR / 2, rule=bad, rejected=1)
-    weigh(timedelta(0), bad, 0, 1, rule=bad)
-    page = admin_client.get(OVERVIEW).content.decode()
-    assert bad not in page
-    assert page.count("&lt;b&gt;") >= 5
-
-
 class OtherSite(AdminSite):
     """A site of the project's own, which has rules and no usage."""
 

@@ -10,13 +10,10 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.db import connection
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
 from django.utils import timezone, translation
 
 from django_ratelimiter.models import Rule, Tier, UsageBatch, UsageBucket
-from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
 pytestmark = pytest.mark.django_db
@@ -71,11 +68,6 @@ class TestWhoMaySeeIt:
     def test_staff_without_it(self, client: Client) -> None:
         assert log_in(client, "view_rule", "view_usagebucket").get(REPORT).status_code == 403
 
-    def test_others_are_asked_to_log_in(self, client: Client) -> None:
-        response = client.get(REPORT)
-        assert response.status_code == 302
-        assert "/login/" in response["Location"]
-
     def test_nobody_changes_counts(self, admin_client: Client) -> None:
         bucket = add(5, allowed=1)
         for path in ("add/", f"{bucket.pk}/change/", f"{bucket.pk}/delete/", f"{bucket.pk}/history/"):
@@ -120,23 +112,6 @@ class TestTotals:
         assert form not in shown(staff.get(link))
         User.objects.get().user_permissions.add(Permission.objects.get(codename="view_rule"))
         assert form in shown(staff.get(link))
-
-    def test_names_are_escaped(self, staff: Client) -> None:
-        add(5, rule="<b>bold</b>", allowed=1)
-        assert "<b>bold" not in staff.get(REPORT).content.decode()
-
-    def test_a_fixed_number_of_queries(self, staff: Client, django_assert_num_queries: Queries) -> None:
-        add(2, allowed=1)
-        cache.current_rules()
-        with CaptureQueriesContext(connection) as few:
-            staff.get(f"{REPORT}?period=30d")
-        assert len(few) < 20
-        for number in range(30):
-            Rule.objects.create(slug=f"rule-{number}", name=f"Rule {number}", mode="enforce")
-            add(number, rule=f"rule-{number}", allowed=1)
-        cache.current_rules()  # as edited in this transaction
-        with django_assert_num_queries(len(few)):
-            staff.get(f"{REPORT}?period=30d")
 
 
 class TestPeriods:
