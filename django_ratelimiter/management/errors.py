@@ -18,13 +18,13 @@ from ..forecast.logs.line import WrongFormat
 from ..forecast.logs.rule_sets import UnknownRules
 from ..inspection.caller import UnknownCaller
 from ..inspection.question import QuestionError
-from ..rules.files.documents import YamlMissing
+from ..rules.files.documents import LibraryMissing
 from ..rules.files.faults import WrongFile
 from ..rules.stored.history.rows import NotApplied
 
 #: Errors whose text says what is wrong.
 _IN_WORDS: Final = (
-    *(NotApplied, OSError, TooManyCounters, UnknownCaller, UnknownRules, WrongFormat, WrongOption, YamlMissing),
+    *(NotApplied, OSError, TooManyCounters, UnknownCaller, UnknownRules, WrongFormat, WrongOption, LibraryMissing),
 )
 
 

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy
 
 from ...models import AccessEntry
 from ...rules.files.applying import apply_file
-from ...rules.files.documents import YamlMissing
+from ...rules.files.documents import LibraryMissing
 from ...rules.files.faults import Fault, WrongFile
 from ...rules.files.planning import FilePlan, plan_file
 from ...rules.files.reading import FileBounds, RulesFile, read
@@ -83,7 +83,7 @@ class RulesFilePage(admin.ModelAdmin):
         style = "json" if request.GET.get("format") == "json" else "yaml"
         try:
             text = text_of_database(style)
-        except YamlMissing as error:
+        except LibraryMissing as error:
             messages.error(request, str(error))
             return HttpResponseRedirect(self._address())
         response = HttpResponse(text, content_type=f"{_TYPES[style]}; charset=utf-8")
@@ -179,7 +179,7 @@ def _read(text: str, name: str) -> RulesFile:
     """Return the rules of an uploaded text. Raises ValidationError with its errors."""
     try:
         return read(text, name, BOUNDS)
-    except YamlMissing as error:
+    except LibraryMissing as error:
         raise ValidationError(str(error)) from error
     except WrongFile as error:
         raise _errors(error) from error

@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 
 from ...engine.base import Version
 from ...rules import cache
-from ...rules.files.documents import YamlMissing
+from ...rules.files.documents import LibraryMissing
 from ...rules.files.faults import WrongFile
 from ...rules.files.reading import load
 from ...rules.ruleset import RuleRecord, RuleSet
@@ -49,5 +49,5 @@ def of_file(path: str) -> RuleSet:
     """Return the rules of a file. Raises UnknownRules, with every error of the file, and OSError."""
     try:
         return load(path).rule_set()
-    except (WrongFile, YamlMissing) as error:
+    except (WrongFile, LibraryMissing) as error:
         raise UnknownRules(str(error)) from error

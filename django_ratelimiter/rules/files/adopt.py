@@ -92,7 +92,7 @@ class Adopted:
             self.left.append(text)
 
     def text(self, style: str) -> str:
-        """Return a rules file. style: "yaml", or "json", which has no comments. Raises YamlMissing."""
+        """Return a rules file. style: "yaml", or "json", which has no comments. Raises LibraryMissing."""
         document = {"version": VERSION, **({"tiers": self.tiers} if self.tiers else {}), "rules": self.rules}
         return json_of(document) if style == "json" else yaml_of(document, [*self.comments()], self.notes)
 

@@ -33,7 +33,7 @@ _NOT_STORED: Final = re.compile("[\\x00\\ud800-\\udfff]")
 Path = tuple[str | int, ...]
 
 
-class YamlMissing(Exception):
+class LibraryMissing(Exception):
     """Raised if the libraries for rules files are not installed."""
 
 
@@ -48,7 +48,7 @@ class Document:
     faults: list[Fault]
 
     def __init__(self, text: str, file: str, *, is_json: bool, most: int = MAX_VALUES) -> None:
-        """Parse a text with at most so many values. Raises WrongFile, and YamlMissing."""
+        """Parse a text with at most so many values. Raises WrongFile, and LibraryMissing."""
         self.places, self.keys, self.faults = {}, {}, []
         self._file, self._values_left, self._characters_left = file, most, _MAX_GROWTH * len(text)
         node = _composed(_as_yaml(text, file) if is_json else text, file, most)
@@ -100,7 +100,7 @@ class Document:
 
 
 def library(*, writer: bool = False) -> Any:
-    """Return ruamel's reader of nodes, or its writer. Raises YamlMissing."""
+    """Return ruamel's reader of nodes, or its writer. Raises LibraryMissing."""
     try:
         from ruamel.yaml import YAML
     except ImportError as error:
@@ -108,9 +108,9 @@ def library(*, writer: bool = False) -> Any:
     return YAML(typ="rt" if writer else "safe", pure=True)
 
 
-def missing() -> YamlMissing:
+def missing() -> LibraryMissing:
     """Return the error for a library that is not installed."""
-    return YamlMissing(_('Rules files need the extra “yaml”: pip install "django-tiered-ratelimiter[yaml]".'))
+    return LibraryMissing(_('Rules files need the extra “yaml”: pip install "django-tiered-ratelimiter[yaml]".'))
 
 
 def _as_yaml(text: str, file: str) -> str:
@@ -126,7 +126,7 @@ def _as_yaml(text: str, file: str) -> str:
 
 
 def _composed(text: str, file: str, most: int) -> Any:
-    """Return ruamel's nodes of a YAML text; `None` if it is empty. Raises WrongFile, and YamlMissing."""
+    """Return ruamel's nodes of a YAML text; `None` if it is empty. Raises WrongFile, and LibraryMissing."""
     reader = library()
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 

@@ -72,7 +72,7 @@ class RulesFile:
 
 
 def load(path: str | Path) -> RulesFile:
-    """Return the rules file of this name; "-" = standard input. Raises WrongFile, OSError, and YamlMissing."""
+    """Return the rules file of this name; "-" = standard input. Raises WrongFile, OSError, and LibraryMissing."""
     if str(path) == STDIN:
         return read(sys.stdin.read(), STDIN)
     data = Path(path).read_bytes()
@@ -87,7 +87,7 @@ def load(path: str | Path) -> RulesFile:
 
 
 def read(text: str, name: str, bounds: FileBounds = OF_COMMANDS) -> RulesFile:
-    """Return the rules of this text. Raises WrongFile, and YamlMissing.
+    """Return the rules of this text. Raises WrongFile, and LibraryMissing.
 
     name: of the file in errors. It is JSON if its name or its first character says so, else YAML.
     """

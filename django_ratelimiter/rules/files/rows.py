@@ -58,7 +58,7 @@ class RowReader:
         self.warnings: list[Fault] = []
 
     def read(self) -> None:
-        """Read all rows. Raises TooManyFaults, and YamlMissing."""
+        """Read all rows. Raises TooManyFaults, and LibraryMissing."""
         for fault in self._document.faults:
             self.faults.append(fault)
         for path, fault in faults_of(self._document):

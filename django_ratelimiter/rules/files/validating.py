@@ -46,7 +46,7 @@ _KINDS: Final = {
 
 
 def faults_of(document: Document) -> Iterator[tuple[Path, Fault]]:
-    """Yield the errors, each with the path of its value. Raises YamlMissing."""
+    """Yield the errors, each with the path of its value. Raises LibraryMissing."""
     for error in _validator().iter_errors(document.data):
         path = tuple(error.absolute_path)
         if error.validator == "additionalProperties":

@@ -27,7 +27,7 @@ Document = dict[str, Any]
 
 
 def text_of_database(style: str, access: Iterable[Mapping[str, Any]] = (), *, owned: bool = False) -> str:
-    """Return the rules of the database as the text of a file. style: "yaml" or "json". Raises YamlMissing.
+    """Return the rules of the database as the text of a file. style: "yaml" or "json". Raises LibraryMissing.
 
     access: access entries, from `access_rows`. owned: whether all rules belong to the file from now on; else each
     keeps its owner. Fields that have their default are left out.
@@ -78,7 +78,7 @@ def _fields(data: Data, columns: Columns, always: Iterable[str] = ("name",)) -> 
 def yaml_of(
     document: dict[str, Any], comments: Sequence[str] = (), on_rules: Mapping[str, Sequence[str]] | None = None
 ) -> str:
-    """Return a document as YAML: an empty line before each rule, and lists of words in one line. Raises YamlMissing.
+    """Return a document as YAML: an empty line before each rule, and lists of words in one line. Raises LibraryMissing.
 
     comments: lines at its top. on_rules: lines above rules, by slug.
     """

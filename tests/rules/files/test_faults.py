@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_ratelimiter.rules.files.documents import Document, YamlMissing
+from django_ratelimiter.rules.files.documents import Document, LibraryMissing
 from django_ratelimiter.rules.files.reading import WrongFile, load, read
 
 RULE = "rules:\n  a:\n    limits:\n      - {quota: 5, window_seconds: 60}\n"
@@ -207,7 +207,7 @@ def test_without_the_extra_it_is_named(library: str, name: str, monkeypatch: pyt
     for module in [each for each in sys.modules if each.startswith(f"{library}.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(YamlMissing, match=r'pip install "django-tiered-ratelimiter\[yaml\]"'):
+    with pytest.raises(LibraryMissing, match=r'pip install "django-tiered-ratelimiter\[yaml\]"'):
         read('{"rules": {}}', name)
 
 
