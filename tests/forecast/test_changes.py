@@ -16,6 +16,7 @@ from django_ratelimiter.forecast.logs.reading import LogFiles
 from django_ratelimiter.forecast.logs.report.text import notes_of
 from django_ratelimiter.rules.records import TierRecord
 from django_ratelimiter.rules.ruleset import NO_VERSION, RuleSet
+from django_ratelimiter.signals import limit_exceeded
 from django_ratelimiter.testing.builders import build_record
 
 from . import trace
@@ -92,6 +93,23 @@ def test_one_rule_set_alone_is_told_as_it_is(compared: Compare) -> None:
     found = compared([(second, "203.0.113.1", "/plain/") for second in range(5)], [by_ip("2/hour")])
     assert found.after is None
     assert found.changes.total == Change(5, before=3, after=3)
+
+
+def test_a_site_on_which_nothing_is_enforced_replays_as_any_other(compared: Compare, settings: Any) -> None:
+    """Else a forecast from a developer's settings would say that a change rejects nobody."""
+    settings.RATELIMITER = {**settings.RATELIMITER, "ENABLED": False}
+    found = compared([(second, "203.0.113.1", "/plain/") for second in range(5)], [by_ip("2/hour")])
+    assert found.changes.total.before == 3
+
+
+def test_nothing_is_logged_or_sent_of_a_replay(compared: Compare, caplog: pytest.LogCaptureFixture) -> None:
+    sent: list[Any] = []
+    limit_exceeded.connect(lambda **named: sent.append(named), weak=False, dispatch_uid="replay")
+    try:
+        compared([(second, "203.0.113.1", "/plain/") for second in range(5)], [by_ip("2/hour")])
+    finally:
+        limit_exceeded.disconnect(dispatch_uid="replay")
+    assert (sent, caplog.records) == ([], [])
 
 
 def test_what_the_log_cannot_tell_is_said_and_left_out(compared: Compare) -> None:
