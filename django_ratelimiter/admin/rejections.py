@@ -16,7 +16,7 @@ from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
-from ..engine.usage.refusals import KEPT, RECORDED_EXACTLY, RECORDED_ONE_IN, Refusal
+from ..engine.usage.rejections import KEPT, RECORDED_EXACTLY, RECORDED_ONE_IN, Rejection
 from ..exceptions import EngineUnavailable
 from ..inspection.caller import by_key
 from ..models import AccessEntry, Rule, Tier
@@ -131,7 +131,7 @@ def _records() -> Mapping[str, RuleRecord]:
 
 
 def _rows(
-    request: HttpRequest, rejections: Iterable[Refusal], records: Mapping[str, RuleRecord]
+    request: HttpRequest, rejections: Iterable[Rejection], records: Mapping[str, RuleRecord]
 ) -> Iterable[RejectionRow]:
     names = dict(Rule.objects.values_list("slug", "name"))
     tiers = dict(Tier.objects.values_list("slug", "name"))
@@ -232,7 +232,7 @@ def _clock(at_us: int) -> str:
     return date_format(moment, "H:i:s" if moment.date() == today else "D H:i:s")
 
 
-def _limit_of(rejection: Refusal, record: RuleRecord) -> str:
+def _limit_of(rejection: Rejection, record: RuleRecord) -> str:
     """Return the limit that rejects, as text; empty if the rule does not have it any more."""
     limits = record.limits[rejection.tier] if rejection.tier in record.limits else record.limits.get(None, ())
     found = [limit for limit in limits if rejection.counter.endswith(limit.limit.tag)]
@@ -245,7 +245,7 @@ def _reach_of(record: RuleRecord) -> str:
     return " ".join(filter(None, parts)) or _("all requests")
 
 
-def _asked(rejection: Refusal, record: RuleRecord, view: str | None, name: Name | None) -> dict[str, str]:
+def _asked(rejection: Rejection, record: RuleRecord, view: str | None, name: Name | None) -> dict[str, str]:
     """Return the data for a question to the page that explains, as far as it is known.
 
     If the caller is not known, that page asks for the caller first: the result would be for another one.

@@ -15,7 +15,7 @@ from django.apps import apps
 from ..backend import get_engine
 from ..conf import settings
 from ..engine.base import Charge, Verdict
-from ..engine.usage.refusals import CounterRefusals
+from ..engine.usage.rejections import CounterRejections
 from ..exceptions import EngineUnavailable
 from ..identity import digest
 from ..limiter.templates import RuleTemplate
@@ -146,7 +146,7 @@ class Counters:
     unlimited: Sequence[RuleRecord] = ()
     problem: str = ""
     before_login: Sequence[Counter] = ()
-    peeked: CounterRefusals | None = None
+    peeked: CounterRejections | None = None
 
     @property
     def own(self) -> list[Counter]:
@@ -266,28 +266,28 @@ def denials_of(caller: Caller, found: Counters) -> list[denials.DeniedCaller]:
         return []
 
 
-def peek_with_rejections(charges: Sequence[Charge]) -> CounterRefusals | None:
+def peek_with_rejections(charges: Sequence[Charge]) -> CounterRejections | None:
     """Return the verdicts and the rejections of all callers, read at once; `None` if the engine cannot do that.
 
     Raises EngineUnavailable.
     """
-    read: Callable[[Sequence[Charge]], CounterRefusals] | None = getattr(get_engine(), "peek_at_caller", None)
+    read: Callable[[Sequence[Charge]], CounterRejections] | None = getattr(get_engine(), "peek_at_caller", None)
     if read is None:
         return None
     denials.send()  # send this process's own counts first
     return read(charges)
 
 
-def tiers_seen(digest: str, peeked: CounterRefusals | None) -> dict[str, str]:
+def tiers_seen(digest: str, peeked: CounterRejections | None) -> dict[str, str]:
     """Return the tier that a caller had at the last rejection by each rule, by rule; "" = none."""
     return {row.rule: row.tier for row in reversed(_recent(peeked)) if row.partition == digest}
 
 
-def _recent(peeked: CounterRefusals | None) -> list[Any]:
+def _recent(peeked: CounterRejections | None) -> list[Any]:
     """Return the rejections of all callers. peeked: if they were read already; `None` = not yet."""
     if peeked is not None:
-        return peeked.refusals
-    recent: Any = getattr(get_engine(), "recent_refusals", None)
+        return peeked.rejections
+    recent: Any = getattr(get_engine(), "recent_rejections", None)
     if recent is None:
         return []
     try:

@@ -111,8 +111,8 @@ def test_the_list_of_refusals_is_told_of_those_without_redis(make_rule: MakeRule
     breaker = cut_off(engine)
     ask(2)
     breaker.close()
-    assert engine.recent_refusals() == []
+    assert engine.recent_rejections() == []
     ask(2)
-    (refusal,) = engine.recent_refusals()
+    (refusal,) = engine.recent_rejections()
     assert (refusal.rule, refusal.times, refusal.is_estimate) == ("all", 2, False)
     assert abs(refusal.at_us / 1_000_000 - time.time()) < 60

@@ -16,7 +16,7 @@ from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis import callers as stored
 from django_ratelimiter.engine.redis.commands import ShardCommands
 from django_ratelimiter.engine.redis.connections.transport import Transport
-from django_ratelimiter.engine.usage.refusals import Denial
+from django_ratelimiter.engine.usage.rejections import Denial
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.models import AccessEntry

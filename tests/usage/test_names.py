@@ -247,4 +247,4 @@ def test_only_who_may_reveal_callers_sees_names(client: Client, permissions: lis
     text = client.get(PAGE).content.decode()
     assert ("4711</span></th>" in text.replace("</a>", "").replace(" ", "")) is sees
     assert (whom in text) is not sees
-    assert get_engine().recent_refusals()  # type: ignore[attr-defined]
+    assert get_engine().recent_rejections()  # type: ignore[attr-defined]

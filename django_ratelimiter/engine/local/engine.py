@@ -18,7 +18,7 @@ from ..templates import FilledCharges
 from .call import LocalCall
 from .counter import LocalVerdict, is_local
 from .deciding import decide
-from .peeking import LocalRefusals, peek
+from .peeking import LocalRejections, peek
 from .store import LocalCounters
 from .sync import SyncCall, SyncRequest
 
@@ -119,7 +119,7 @@ class _LocalFirst:
             await self._sync(call, request)
 
 
-class LocalFirstEngine(LocalRefusals, _LocalFirst):
+class LocalFirstEngine(LocalRejections, _LocalFirst):
     """An engine for threads.
 
     engine: decides exactly. counters: of this process; `None` = new ones with the next two arguments.

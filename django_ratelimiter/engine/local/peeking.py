@@ -7,25 +7,25 @@ from functools import partial
 from typing import Any
 
 from ..base import Charge, Verdict
-from ..usage.refusals import CounterRefusals
+from ..usage.rejections import CounterRejections
 from .counter import is_local
 from .store import LocalCounters
 
 
-class LocalRefusals:
+class LocalRejections:
     """Adds `peek_at_caller` to `LocalFirstEngine`, if its engine has this method."""
 
     engine: Any
     counters: LocalCounters
 
     @property
-    def peek_at_caller(self) -> Callable[[Iterable[Charge]], CounterRefusals]:
-        """The method `peek_at_caller`: verdicts and recent refusals. AttributeError if the engine does not have it."""
+    def peek_at_caller(self) -> Callable[[Iterable[Charge]], CounterRejections]:
+        """The method `peek_at_caller`: verdicts and recent rejections. AttributeError if the engine lacks it."""
         return partial(self._peek_at_caller, self.engine.peek_at_caller)
 
     def _peek_at_caller(
-        self, read: Callable[[list[Charge]], CounterRefusals], charges: Iterable[Charge]
-    ) -> CounterRefusals:
+        self, read: Callable[[list[Charge]], CounterRejections], charges: Iterable[Charge]
+    ) -> CounterRejections:
         charges = list(charges)
         found = read([charge for charge in charges if not is_local(charge)])
         if all(charge.sync_interval is None for charge in charges):

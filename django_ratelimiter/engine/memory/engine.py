@@ -16,7 +16,7 @@ from ..limits import check_time
 from ..locks import freed_by_fork
 from ..partition_stats import MINUTE_US, MemoryPartitions
 from ..templates import CounterStates, FilledCharges, FilledVerdicts, verdicts_from
-from ..usage.refusals import RecentRefusals, Refusal, latest
+from ..usage.rejections import RecentRejections, Rejection, latest
 from .counters import MemoryCounters
 
 #: Minutes for which usage is kept: 8 days, as in Redis, if this process has collected some in the last day; else the
@@ -54,7 +54,7 @@ class MemoryEngine:
         self._collected_at: int | None = None  # the minute of the latest collection
         #: The partitions that the rules have matched.
         self.partitions = MemoryPartitions(self._clock)
-        self._refusals = RecentRefusals()
+        self._rejections = RecentRejections()
         self._added: dict[str, int] = {}  # ids of received counts, with their expiry time
 
     def fresh_copy(self) -> MemoryEngine:
@@ -71,7 +71,7 @@ class MemoryEngine:
         with self._lock:
             for stored in (self._counters, self._minutes, self._batches, self._added):
                 stored.clear()
-            self.partitions, self._refusals = MemoryPartitions(self._clock), RecentRefusals()
+            self.partitions, self._rejections = MemoryPartitions(self._clock), RecentRejections()
 
     def check(
         self,
@@ -100,7 +100,7 @@ class MemoryEngine:
             if denied:
                 self._counters.refund(refund_if_denied)
             if is_counted and (field := usage.field_of(verdicts)):
-                self._refusals.record(verdicts, self._count(now // MINUTE_US, field, 1), now)
+                self._rejections.record(verdicts, self._count(now // MINUTE_US, field, 1), now)
                 self.partitions.note(verdicts, now)
             if counts:
                 self._add_once(counts, now)
@@ -167,10 +167,10 @@ class MemoryEngine:
         self._collected_at = self._clock() // MINUTE_US
         self._batches.pop(batch, None)
 
-    def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[Refusal]:
+    def recent_rejections(self, limit: int = 100, rule: str | None = None) -> list[Rejection]:
         """Return the recent rejections, the latest first, at most `limit`. rule: only those by this rule."""
         with self._lock:
-            return latest([self._refusals.remembered], self._clock(), limit, rule)
+            return latest([self._rejections.remembered], self._clock(), limit, rule)
 
     def _now(self, now_us: int | None) -> int:
         if now_us is None:
@@ -191,7 +191,7 @@ class MemoryEngine:
         if carry.id not in self._added:
             self._added[carry.id] = now + HELD_US
             for entry in carry.entries:
-                self._refusals.record_local(entry, self._count(*entry), now)
+                self._rejections.record_local(entry, self._count(*entry), now)
 
     def _count(self, minute: int, field: str, calls: int) -> int:
         """Count calls, and return how many were counted under this field in this minute."""

@@ -15,7 +15,7 @@ from redis.cluster import RedisCluster
 from .. import usage
 from ..base import Charge, Verdict, Version, leases
 from ..coroutines import shielded
-from ..usage.refusals import Refusal, latest
+from ..usage.rejections import Rejection, latest
 from .cluster.nodes import AsyncClusterTransport, ClusterTransport, cluster_transport
 from .cluster.sharding import SHARDS
 from .connections.async_transport import AsyncTransport
@@ -24,7 +24,7 @@ from .connections.server import Server
 from .connections.transport import Transport
 from .core import RedisCore
 from .packing import RECENT, command
-from .refusals import remembered_in
+from .rejections import remembered_in
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ class AsyncRedisEngine(RedisCore):
         """Delete the counters of these charges: their next request has the full quota."""
         await self._reset(charges)
 
-    async def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[Refusal]:
+    async def recent_rejections(self, limit: int = 100, rule: str | None = None) -> list[Rejection]:
         """Return the recent rejections, the latest first, at most `limit`. rule: only those by this rule."""
         calls = [command("HGETALL", f"{self.prefix(shard)}{RECENT}") for shard in range(self.shards)]
         found = [remembered_in(await self._send(shard, call)) for shard, call in enumerate(calls)]

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from ...exceptions import EngineUnavailable
 from ..base import Charge, Verdict
-from ..usage.refusals import CounterRefusals, Denial, RefusalCounts, latest
+from ..usage.rejections import CounterRejections, Denial, RejectionCounts, latest
 from .callers import denials_in
 from .commands import Send, ShardCommands
 from .connections.faults import NOT_A_REPLY
 from .packing import RECENT, command
 from .protocol import ScriptMode, decode
-from .refusals import remembered_in
+from .rejections import remembered_in
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def peek_at_caller(
     denials: str,
     send: Send,
     peek: Callable[[Sequence[Charge]], list[Verdict]],
-) -> CounterRefusals:
+) -> CounterRejections:
     """Return the verdicts on these charges, and all recent rejections and denials.
 
     denials: the name of the list, in the first shard. send: sends packed calls to the node of a shard.
@@ -51,7 +51,7 @@ def peek_at_caller(
         read = _attempt(partial(send, shards[0], b"".join(calls), len(calls)))
         pipelines.append((shards, words, peeked, read))
     verdicts: dict[int, Verdict] = {}
-    remembered, denied = list[RefusalCounts](), list[Denial]()
+    remembered, denied = list[RejectionCounts](), list[Denial]()
     for shards, words, peeked, read in pipelines:
         replies: list[Any] = (read and _attempt(read)) or []
         for shard, reply in zip(peeked, replies, strict=False):
@@ -67,7 +67,7 @@ def peek_at_caller(
     if len(verdicts) < len(charges):  # for example, a shard has moved, or a server has lost the script
         verdicts = dict(enumerate(peek(charges)))
     found = [verdicts[place] for place in range(len(charges))]
-    return CounterRefusals(found, latest(remembered, commands.now_us()), denied)
+    return CounterRejections(found, latest(remembered, commands.now_us()), denied)
 
 
 def _attempt(step: Callable[[], T]) -> T | None:

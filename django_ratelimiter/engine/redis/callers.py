@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from zlib import crc32
 
-from ..usage.refusals import Denial, shares_of
+from ..usage.rejections import Denial, shares_of
 from .commands import ShardCommands, fields_of
 from .packing import text_of
-from .refusals import MAX_DELETED
+from .rejections import MAX_DELETED
 
 #: Names expire after this number of seconds. They are in at most this number of keys.
 NAME_SECONDS: Final = 7 * 86_400

@@ -20,9 +20,9 @@
 --          2 count_refusals, 4 for each unit that is carried) or the time of the spending (a refund)
 -- ARGV[4…] where it comes with more: the number of notes, see engine/partition_stats.py; then what for, label and
 --          partition of each; then, if a process has held counts, their id, empty if they come only once, and minute,
---          field and calls of each; a field may be named by the counters that have refused, see engine/usage/__init__.py
+--          field and calls of each; a field may be named by the counters that have rejected, see engine/usage/__init__.py
 -- mode     0 check; 1 peek: spend and count nothing; 2 refund: give back and do nothing else;
---          3 publish: put the version in force where none is; 4 refused: as a check that is denied whatever is found;
+--          3 publish: put the version in force where none is; 4 rejected: as a check that is rejected whatever is found;
 --          5 undo: give back, and take back what was counted once at that time; 6 trial: find what a check would, and
 --          write nothing
 -- Returns  {-1} where no version is held, {-1, epoch, number} where a later one is, {-2, time, then for each charge
@@ -33,7 +33,7 @@
 --          takes as long for a number of a reply as for ten steps of this script
 --
 -- A line such as `--@look` is replaced by that step of every algorithm, see algorithms/__init__.py; `--@count` and
--- `--@refused` by count.lua and refused.lua.
+-- `--@rejected` by count.lua and rejected.lua.
 
 local KEYS, ARGV, call, sub, match = KEYS, ARGV, redis.call, string.sub, string.match
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
@@ -79,7 +79,7 @@ end
 
 local decides = mode == 0 or mode == 4 or mode == 6
 -- Tables grow slowly: this one and the reply begin with the room that they nearly always take.
-local levels, denied, plain = { 0, 0, 0 }, mode == 4, true
+local levels, rejected, plain = { 0, 0, 0 }, mode == 4, true
 local elsewhere = counts and minute ~= floor(now / 60000000)
 for i = 1, charges do
   local id, period, rate, capacity, tick_us, soft_floor, extra, cost, flags = unpack(RECORD, ARGV[3], 72 * i - 23)
@@ -111,7 +111,7 @@ for i = 1, charges do
   end
   if not passes then
     plain = false
-    if flags % 2 == 1 then denied = true end
+    if flags % 2 == 1 then rejected = true end
   elseif delay > 0 then
     plain = false
   end
@@ -127,7 +127,7 @@ if elsewhere then
   return reply
 end
 
-local refunding = refunds > 0 and (mode == 2 or mode == 5 or (denied and decides))
+local refunding = refunds > 0 and (mode == 2 or mode == 5 or (rejected and decides))
 if refunding then -- what cannot be read is to fail before anything is written
   for i = charges + 1, charges + refunds do call('GET', KEYS[first + i]) end
 end
@@ -135,7 +135,7 @@ end
 if raises then call('SET', KEYS[1], ARGV[1]) end
 
 local reply = charges > 2 and { now, 0, 0, 0, 0, 0, 0 } or charges > 0 and { now, 0, 0 } or { now }
-local field, refused = ARGV[2], false
+local field, rejecting = ARGV[2], false
 for i = 1, charges do
   local level = levels[i]
   local remaining, x, y, at, raw, state = level[1], level[2], level[3], level[4], level[5], level[6]
@@ -143,7 +143,7 @@ for i = 1, charges do
   local id, period, rate, capacity, tick_us = level[10], level[11], level[12], level[13], level[14]
   local soft_floor, extra, cost, flags = level[15], level[16], level[17], level[18]
   local spends, spent = decides and cost > 0, 0
-  if passes then spends = spends and not denied else spends = spends and flags % 4 >= 2 end
+  if passes then spends = spends and not rejected else spends = spends and flags % 4 >= 2 end
   if spends then
     --@spend
     if passes then
@@ -184,8 +184,8 @@ for i = 1, charges do
     local base = 4 * i - 2
     reply[base], reply[base + 1], reply[base + 2], reply[base + 3] = remaining, wait, reset, lead
   end
-  if field ~= '' and (not passes or remaining < soft_floor and not denied) then
-    if not passes then refused = refused and refused .. '\n\t' .. KEYS[first + i] or KEYS[first + i] end
+  if field ~= '' and (not passes or remaining < soft_floor and not rejected) then
+    if not passes then rejecting = rejecting and rejecting .. '\n\t' .. KEYS[first + i] or KEYS[first + i] end
     local letter = i - charges - 1 -- of this charge, counted from the end
     field = sub(field, 1, letter - 1) .. (passes and 's' or 'd') .. (i < charges and sub(field, letter + 1) or '')
   end
@@ -207,11 +207,11 @@ if field ~= '' then
   local usage, calls = KEYS[2], mode == 5 and -1 or 1
   --@count
 end
--- Of refusals that are counted alike in a minute, the first are recorded one by one, and later ones now and then, for
+-- Of rejections that are counted alike in a minute, the first are recorded one by one, and later ones now and then, for
 -- many: a flood pays for few records.
-if refused and (counted <= 20 or counted % 20 == 0) then
-  local name, weight, step = field .. '\n\t' .. refused, counted > 20 and 20 or 1, floor(now / 250000)
-  --@refused
+if rejecting and (counted <= 20 or counted % 20 == 0) then
+  local name, weight, step = field .. '\n\t' .. rejecting, counted > 20 and 20 or 1, floor(now / 250000)
+  --@rejected
   if counted % 20 == 0 then call('HSET', KEYS[3], field, step) end
 end
 
@@ -278,7 +278,7 @@ if id then
       --@count
       if named then
         local name, weight = string.gsub(entry, '\n\t', function() return prefix end), calls
-        --@refused
+        --@rejected
       end
       if id ~= '' and (counted >= 20 or not named) and match(field, '\n%a*[dD]%a*$') then
         call('HSET', KEYS[3], field, step)

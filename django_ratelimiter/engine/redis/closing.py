@@ -16,7 +16,7 @@ from redis import Redis
 
 from ..partition_stats import MINUTE_US
 from .packing import RECENT, text_of
-from .refusals import forget_old, split
+from .rejections import forget_old, split
 from .scripts import TAKE_USAGE
 
 USAGE_SECONDS: Final = 8 * 86_400
@@ -58,8 +58,8 @@ def _listed(client: Redis, prefix: str, now_us: int | None) -> tuple[str, list[i
     if now_us is None:
         seconds, microseconds = time[0]
         now_us = int(seconds) * 1_000_000 + int(microseconds)
-    minutes, refusals = split(recent)
-    forget_old(client, prefix, refusals, now_us)
+    minutes, rejections = split(recent)
+    forget_old(client, prefix, rejections, now_us)
     return text_of(source), minutes, now_us
 
 

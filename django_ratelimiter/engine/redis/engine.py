@@ -20,7 +20,7 @@ from ...exceptions import EngineUnavailable
 from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, leases
 from ..coroutines import run_sync
-from ..usage.refusals import CounterRefusals, Refusal, latest
+from ..usage.rejections import CounterRejections, Rejection, latest
 from .async_engine import AsyncRedisEngine
 from .caller_peek import peek_at_caller
 from .callers import RedisDenials, RedisNames
@@ -37,7 +37,7 @@ from .core import RedisCore
 from .heartbeats import RedisHeartbeats
 from .packing import RECENT
 from .partition_stats import RedisPartitions
-from .refusals import remembered_in
+from .rejections import remembered_in
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -203,15 +203,15 @@ class RedisEngine(RedisCore):
 
         self._run(shard, drop)
 
-    def recent_refusals(self, limit: int = 100, rule: str | None = None) -> list[Refusal]:
+    def recent_rejections(self, limit: int = 100, rule: str | None = None) -> list[Rejection]:
         """Return the recent rejections, the latest first, at most `limit`. rule: only those by this rule."""
         commands = self.commands
         calls = {shard: ("HGETALL", commands.key(shard, RECENT)) for shard in commands.shards}
         found = [remembered_in(*commands.execute_slowly(shard, [call])) for shard, call in calls.items()]
         return latest(found, commands.now_us(), limit, rule)
 
-    def peek_at_caller(self, charges: Iterable[Charge]) -> CounterRefusals:
-        """Return the verdicts of `peek` and the recent refusals, from one pipeline for each node."""
+    def peek_at_caller(self, charges: Iterable[Charge]) -> CounterRejections:
+        """Return the verdicts of `peek` and the recent rejections, from one pipeline for each node."""
         return peek_at_caller(self.commands, list(charges), self.denials.key, self._pipeline, self.peek)
 
     def retire(self) -> None:

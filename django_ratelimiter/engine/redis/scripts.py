@@ -1,4 +1,4 @@
-"""The Lua scripts, built from their files: `check.lua` contains `count.lua`, `refused.lua` and
+"""The Lua scripts, built from their files: `check.lua` contains `count.lua`, `rejected.lua` and
 every algorithm's `NAME.lua`.
 """
 
@@ -62,8 +62,8 @@ def _branches(found: Sequence[tuple[int, str]]) -> str:
 
 
 def _with_parts(frame: str) -> str:
-    """Insert count.lua and refused.lua where check.lua names them."""
-    for part in ("count", "refused"):
+    """Insert count.lua and rejected.lua where check.lua names them."""
+    for part in ("count", "rejected"):
         frame = frame.replace(f"--@{part}\n", (_FRAMES / f"{part}.lua").read_text("utf-8"))
     return frame
 

@@ -5,7 +5,7 @@ rule, `s` allowed beyond its soft quota, `d` rejected by its rule; in capitals i
 engine. A shadow charge's label starts with `~`; a charge that is not counted has an empty line.
 
 A named field also has a line, after a tab, for each counter that rejected the call. It is used for the list of recent
-rejections: see `refusals`. A process sends its own decisions in this form; they are counted under the field alone.
+rejections: see `rejections`. A process sends its own decisions in this form; they are counted under the field alone.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from ...backend import get_engine
 from ...conf import settings
 from ...engine.locks import freed_by_fork
-from ...engine.usage.refusals import Denial
+from ...engine.usage.rejections import Denial
 from ...exceptions import EngineUnavailable
 from ...values.access import AccessRecord
 from . import names

@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ratelimiter.backend import get_engine
-from django_ratelimiter.engine.usage.refusals import CounterRefusals
+from django_ratelimiter.engine.usage.rejections import CounterRejections
 from django_ratelimiter.models import Rule, RuleLimit, TopPartition
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
@@ -69,7 +69,7 @@ def test_shows_usage_by_day(admin_client: Client, page: str) -> None:
 def test_shows_the_last_rejections_where_the_engine_keeps_them(
     admin_client: Client, page: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Refusal(NamedTuple):
+    class Rejection(NamedTuple):
         rule: str
         partition: str
         at_us: int = 1_800_000_000_000_000
@@ -80,10 +80,10 @@ def test_shows_the_last_rejections_where_the_engine_keeps_them(
         tier: str = "free"
 
     digest = admin_client.get(page).context["caller"].digest
-    recent = [Refusal("export", digest), Refusal("export", "x" * 22, times=9_999), Refusal("gone", digest)]
+    recent = [Rejection("export", digest), Rejection("export", "x" * 22, times=9_999), Rejection("gone", digest)]
     engine: Any = get_engine()
     monkeypatch.setattr(
-        engine.engine, "peek_at_caller", lambda charges: CounterRefusals(engine.engine.peek(charges), recent, [])
+        engine.engine, "peek_at_caller", lambda charges: CounterRejections(engine.engine.peek(charges), recent, [])
     )
     text = shown(admin_client.get(page))
     assert '<abbr title="about">≈</abbr> 7431 since' in text  # so many are counted from a sample

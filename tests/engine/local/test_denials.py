@@ -1,4 +1,4 @@
-"""Denial memory on a virtual clock: which refusals are repeated, for how long, and what is counted."""
+"""Denial memory on a virtual clock: which rejections are repeated, for how long, and what is counted."""
 
 from __future__ import annotations
 
@@ -162,10 +162,10 @@ def test_usage_is_counted_with_the_next_call(process: Process, engine: Counted, 
 def test_whom_it_was_about_is_told_with_the_counts(process: Process, engine: Counted, clock: Clock) -> None:
     one, asked = process(denial_memory=MEMORY), exact(usage="rule|free")
     admitted(one, asked, 10)
-    assert [each.times for each in engine.memory.recent_refusals()] == [1]
+    assert [each.times for each in engine.memory.recent_rejections()] == [1]
     clock.now += MEMORY
     one.check([asked])
-    assert [(each.times, each.counter) for each in engine.memory.recent_refusals()] == [(10, "key" + asked.limit.tag)]
+    assert [(each.times, each.counter) for each in engine.memory.recent_rejections()] == [(10, "key" + asked.limit.tag)]
 
 
 def test_of_a_flood_of_callers_only_some_are_told(process: Process, engine: Counted, clock: Clock) -> None:
@@ -177,7 +177,7 @@ def test_of_a_flood_of_callers_only_some_are_told(process: Process, engine: Coun
         clock.now += MEMORY
         one.check([exact(key="other")])
     assert counts(engine) == {"rule|free": (2 * MAX_NAMED, 4 * MAX_NAMED, 0, 0)}
-    found = engine.memory.recent_refusals(rule="rule", limit=1_000)
+    found = engine.memory.recent_rejections(rule="rule", limit=1_000)
     assert sum(each.times for each in found) >= MAX_NAMED
     assert all(each.is_estimate for each in found)
 

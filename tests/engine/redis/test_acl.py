@@ -43,7 +43,7 @@ def use(engine: RedisEngine) -> None:
     engine.release(verdicts)
     engine.refund(verdicts)
     engine.reset(charges)
-    assert engine.recent_refusals()
+    assert engine.recent_rejections()
     engine.heartbeats.write("process", "x")
     assert engine.heartbeats.read().texts == {"process": "x"}
     batches = engine.take_usage(now_us=int(time.time() * 1e6) + 120_000_000)
@@ -54,7 +54,7 @@ def use(engine: RedisEngine) -> None:
 
     async def use_the_twin() -> None:
         await twin.check(charges, version=3)
-        assert await twin.recent_refusals() == engine.recent_refusals()
+        assert await twin.recent_rejections() == engine.recent_rejections()
         await twin.publish(4)
         await twin.reset(charges)
         await twin.aclose()

@@ -1,4 +1,4 @@
-"""A caller's counters and the recent refusals, read at once: one pipeline for each node, and what one of them lacks."""
+"""A caller's counters and recent rejections, read at once: one pipeline for each node, and what one of them lacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django_ratelimiter.engine.memory import MemoryEngine
 from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 from django_ratelimiter.engine.redis.commands import ShardCommands
 from django_ratelimiter.engine.redis.connections.transport import Transport
-from django_ratelimiter.engine.usage.refusals import Denial
+from django_ratelimiter.engine.usage.rejections import Denial
 from django_ratelimiter.exceptions import EngineUnavailable
 from tests.clusters import Cluster
 from tests.sends import count_sends
@@ -57,8 +57,8 @@ def test_one_server_is_sent_to_once(engine: RedisEngine, sends: Counter[int]) ->
     assert sends.total() == 1
     assert [each.allowed for each in found.verdicts] == [False, False, False, True]
     assert [each.charge for each in found.verdicts] == CHARGES[:4]
-    assert {each.counter.partition(":c")[0] for each in found.refusals} == {"rule:0", "rule:1", "rule:2"}
-    assert found.refusals == engine.recent_refusals()
+    assert {each.counter.partition(":c")[0] for each in found.rejections} == {"rule:0", "rule:1", "rule:2"}
+    assert found.rejections == engine.recent_rejections()
     assert found.denials == [DENIAL]
 
 
@@ -74,8 +74,8 @@ def test_each_node_of_a_cluster_is_sent_to_once(
     assert sends == dict.fromkeys(masters, 1)
     assert [each.allowed for each in found.verdicts] == [False] * len(CHARGES) + [True]
     assert [each.charge for each in found.verdicts] == [*reversed(CHARGES), Charge("new", ONE)]
-    assert found.refusals == cluster_engine.recent_refusals()
-    assert len(found.refusals) == len(CHARGES)
+    assert found.rejections == cluster_engine.recent_rejections()
+    assert len(found.rejections) == len(CHARGES)
     assert found.denials == [DENIAL]
 
 
@@ -86,7 +86,7 @@ def test_the_first_call_of_a_process_learns_who_serves_what(
     client = LazyRedisCluster(running_cluster.urls[0])
     found = RedisEngine(client).peek_at_caller(CHARGES)
     client.close()
-    assert len(found.refusals) == len(CHARGES)
+    assert len(found.rejections) == len(CHARGES)
     assert not any(each.allowed for each in found.verdicts)
 
 
@@ -114,11 +114,11 @@ def test_refusals_that_come_too_late_are_read_without_a_deadline(
     monkeypatch.setattr(Transport, "pipeline", fails)
     found = engine.peek_at_caller(CHARGES[:1])
     assert not found.verdicts[0].allowed
-    assert [each.times for each in found.refusals] == [1]
+    assert [each.times for each in found.rejections] == [1]
     assert found.denials == [DENIAL]
     monkeypatch.setattr(ShardCommands, "execute_slowly", fails)
     found = engine.peek_at_caller(CHARGES[:1])
-    assert (len(found.verdicts), found.refusals, found.denials) == (1, [], [])
+    assert (len(found.verdicts), found.rejections, found.denials) == (1, [], [])
 
 
 def test_without_redis_it_says_so(engine: RedisEngine) -> None:

@@ -1,7 +1,7 @@
 """The recent rejections: the list that both engines keep, and how it is read.
 
 The name of an entry is the named field of its calls, see `usage`: identical rejections add to the same entry.
-Times are in steps of a quarter of a second. refused.lua does the same in Redis: there the name is a field of a
+Times are in steps of a quarter of a second. rejected.lua does the same in Redis: there the name is a field of a
 hash, and its number contains the count and the time of the latest.
 """
 
@@ -30,7 +30,7 @@ RENEWED_STEPS, MAX_TIMES = 4, 1 << 19
 MAX_LISTED, KEPT = 1_000, 600
 
 
-class Refusal(NamedTuple):
+class Rejection(NamedTuple):
     """A caller that a limit of a rule has rejected recently.
 
     at_us, since_us: the last rejection, to the second, and the first, in microseconds of the engine's time since
@@ -77,19 +77,19 @@ class Denial(NamedTuple):
     times: int
 
 
-class CounterRefusals(NamedTuple):
+class CounterRejections(NamedTuple):
     """A caller's counters, and the lists of rejections that may include the caller.
 
-    verdicts: of the charges, as by `peek`. refusals: the recent rejections of all callers, the latest first. denials:
+    verdicts: of the charges, as by `peek`. rejections: the recent rejections of all callers, the latest first. denials:
     of all callers that access entries have denied recently.
     """
 
     verdicts: list[Verdict]
-    refusals: list[Refusal]
+    rejections: list[Rejection]
     denials: list[Denial]
 
 
-class RefusalEntry(NamedTuple):
+class RejectionEntry(NamedTuple):
     """Rejections by the same counters in the same way. last, since: in steps. times: how many."""
 
     last: int
@@ -97,13 +97,13 @@ class RefusalEntry(NamedTuple):
     times: int
 
 
-class RefusalCounts(NamedTuple):
+class RejectionCounts(NamedTuple):
     """The recent rejections of an engine, or of one of its shards.
 
     entries: by name. sampled: by field, the step at which its rejections were last recorded in bulk.
     """
 
-    entries: Mapping[str, RefusalEntry]
+    entries: Mapping[str, RejectionEntry]
     sampled: Mapping[str, int]
 
 
@@ -113,9 +113,9 @@ def refused_labels(field: str) -> list[str]:
     return [label for label, outcome in zip(labels, outcomes, strict=False) if outcome in "dD"]
 
 
-def rejections_of(remembered: Iterable[RefusalCounts]) -> list[Refusal]:
+def rejections_of(remembered: Iterable[RejectionCounts]) -> list[Rejection]:
     """Return all rejections, one for each counter."""
-    by_counter: dict[str, list[tuple[RefusalEntry, str]]] = {}
+    by_counter: dict[str, list[tuple[RejectionEntry, str]]] = {}
     sampled: dict[str, int] = {}
     for entries, marks in remembered:
         for name, entry in entries.items():
@@ -129,7 +129,7 @@ def rejections_of(remembered: Iterable[RefusalCounts]) -> list[Refusal]:
     return [_merged(counter, found, sampled) for counter, found in by_counter.items()]
 
 
-def _merged(counter: str, found: list[tuple[RefusalEntry, str]], sampled: Mapping[str, int]) -> Refusal:
+def _merged(counter: str, found: list[tuple[RejectionEntry, str]], sampled: Mapping[str, int]) -> Rejection:
     """Return the rejections of a counter as one, from its entries, each with its label."""
     found.sort(key=lambda each: (-each[0].last, each))
     (last, since, times), label = found[0]
@@ -138,12 +138,12 @@ def _merged(counter: str, found: list[tuple[RefusalEntry, str]], sampled: Mappin
             break
         since, times = min(since, entry.since), times + entry.times
     shadow, is_estimate = label.startswith(SHADOW), sampled.get(label, -1) >= since
-    return Refusal(last * STEP_US, since * STEP_US, times, label.removeprefix(SHADOW), counter, shadow, is_estimate)
+    return Rejection(last * STEP_US, since * STEP_US, times, label.removeprefix(SHADOW), counter, shadow, is_estimate)
 
 
 def latest(
-    remembered: Iterable[RefusalCounts], now_us: int, limit: int | None = None, rule: str | None = None
-) -> list[Refusal]:
+    remembered: Iterable[RejectionCounts], now_us: int, limit: int | None = None, rule: str | None = None
+) -> list[Rejection]:
     """Return at most this number of rejections, the latest first, without expired ones. rule: of this rule only."""
     since = now_us - FORGOTTEN_US
     found = [each for each in rejections_of(remembered) if each.at_us > since and (rule is None or each.rule == rule)]
@@ -162,17 +162,17 @@ def shares_of(kinds: Sequence[Sequence[int]], most: int) -> list[int]:
     return shares
 
 
-class RecentRefusals:
+class RecentRejections:
     """The recent rejections of MemoryEngine. Not locked: its engine has the lock."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, RefusalEntry] = {}
+        self._entries: dict[str, RejectionEntry] = {}
         self._sampled: dict[str, int] = {}
 
     @property
-    def remembered(self) -> RefusalCounts:
+    def remembered(self) -> RejectionCounts:
         """Return all of them."""
-        return RefusalCounts(self._entries, self._sampled)
+        return RejectionCounts(self._entries, self._sampled)
 
     def record(self, verdicts: Sequence[Verdict], counted: int, now_us: int) -> None:
         """Record the callers that these verdicts reject. counted: calls with the same field in this minute."""
@@ -205,9 +205,9 @@ class RecentRefusals:
     def _add(self, name: str, weight: int, step: int) -> None:
         entry = self._entries.get(name)
         if entry is None or (step - entry.last) * STEP_US >= PAUSE_US:
-            self._entries[name] = RefusalEntry(step, step, weight)
+            self._entries[name] = RejectionEntry(step, step, weight)
         elif step - entry.last >= RENEWED_STEPS:
-            self._entries[name] = RefusalEntry(step, entry.since, min(entry.times + weight, MAX_TIMES))
+            self._entries[name] = RejectionEntry(step, entry.since, min(entry.times + weight, MAX_TIMES))
         else:
             self._entries[name] = entry._replace(times=entry.times + weight)
         if entry is None and len(self._entries) > MAX_LISTED:

@@ -1,4 +1,4 @@
-"""Recent refusals: what both engines remember of whom they have refused, written with the decision."""
+"""Recent rejections: what both engines remember of whom they have refused, written with the decision."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Charge, Engine, Limit, MemoryEngine
 from django_ratelimiter.engine.usage import UsageCarry
-from django_ratelimiter.engine.usage.refusals import (
+from django_ratelimiter.engine.usage.rejections import (
     KEPT,
     MAX_LISTED,
     RECORDED_EXACTLY,
     RECORDED_ONE_IN,
     STEP_US,
-    Refusal,
+    Rejection,
     shares_of,
 )
 from tests.engine.trio import HOUR
@@ -40,8 +40,8 @@ def check(engine: Engine, *charges: Charge, at: int = HOUR, times: int = 1) -> N
 def test_a_refusal_is_remembered_with_the_rule_the_caller_and_the_time(engine: Engine) -> None:
     check(engine, charge(), times=3)
     check(engine, charge(), at=HOUR + 5_000_000)
-    assert engine.recent_refusals() == [Refusal(HOUR + 5_000_000, HOUR, 3, "login|free", f"login:{DIGEST}:f86400")]
-    (refusal,) = engine.recent_refusals()
+    assert engine.recent_rejections() == [Rejection(HOUR + 5_000_000, HOUR, 3, "login|free", f"login:{DIGEST}:f86400")]
+    (refusal,) = engine.recent_rejections()
     assert (refusal.rule, refusal.tier, refusal.partition, refusal.shadow) == ("login", "free", DIGEST, False)
 
 
@@ -49,51 +49,51 @@ def test_who_is_allowed_is_not_remembered(engine: Engine) -> None:
     check(engine, charge(), charge("x", "other"))
     engine.peek([charge()], HOUR)
     engine.check([charge("z")], now_us=HOUR, refused=True)
-    assert engine.recent_refusals() == []
+    assert engine.recent_rejections() == []
 
 
 def test_only_the_charges_that_refuse_are_remembered_and_none_without_a_label(engine: Engine) -> None:
     check(engine, charge())
     check(engine, charge(), charge("x", "other"), charge("y", "unlabelled", cost=2, usage=None))
-    assert [each.counter for each in engine.recent_refusals()] == [f"login:{DIGEST}:f86400"]
+    assert [each.counter for each in engine.recent_rejections()] == [f"login:{DIGEST}:f86400"]
 
 
 def test_a_shadow_s_refusals_are_marked(engine: Engine) -> None:
     check(engine, charge(gating=False), times=2)
-    (refusal,) = engine.recent_refusals()
+    (refusal,) = engine.recent_rejections()
     assert (refusal.shadow, refusal.rule, refusal.times) == (True, "login", 1)
 
 
 def test_the_latest_come_first_so_many_and_of_one_rule(engine: Engine) -> None:
     for number in range(5):
         check(engine, charge(f"c{number}", "even" if number % 2 == 0 else "odd"), times=2, at=HOUR + number * STEP_US)
-    assert [each.partition for each in engine.recent_refusals()] == ["c4", "c3", "c2", "c1", "c0"]
-    assert [each.partition for each in engine.recent_refusals(2)] == ["c4", "c3"]
-    assert [each.partition for each in engine.recent_refusals(rule="odd")] == ["c3", "c1"]
+    assert [each.partition for each in engine.recent_rejections()] == ["c4", "c3", "c2", "c1", "c0"]
+    assert [each.partition for each in engine.recent_rejections(2)] == ["c4", "c3"]
+    assert [each.partition for each in engine.recent_rejections(rule="odd")] == ["c3", "c1"]
 
 
 def test_times_are_kept_to_a_quarter_of_a_second_and_of_who_keeps_coming_to_one(engine: Engine) -> None:
     check(engine, charge(), times=2, at=HOUR + STEP_US + 1)
-    assert engine.recent_refusals()[0][:3] == (HOUR + STEP_US, HOUR + STEP_US, 1)
+    assert engine.recent_rejections()[0][:3] == (HOUR + STEP_US, HOUR + STEP_US, 1)
     check(engine, charge(), at=HOUR + 4 * STEP_US)
-    assert engine.recent_refusals()[0][:3] == (HOUR + STEP_US, HOUR + STEP_US, 2)
+    assert engine.recent_rejections()[0][:3] == (HOUR + STEP_US, HOUR + STEP_US, 2)
     check(engine, charge(), at=HOUR + 5 * STEP_US)
     check(engine, charge(), at=HOUR - STEP_US)
-    assert engine.recent_refusals()[0][:3] == (HOUR + 5 * STEP_US, HOUR + STEP_US, 4), "a clock that runs back counts"
+    assert engine.recent_rejections()[0][:3] == (HOUR + 5 * STEP_US, HOUR + STEP_US, 4), "a clock that runs back counts"
 
 
 def test_a_flood_is_recorded_at_first_and_then_in_twenties(engine: Engine) -> None:
     check(engine, charge(), times=RECORDED_EXACTLY)
-    (refusal,) = engine.recent_refusals()
+    (refusal,) = engine.recent_rejections()
     assert (refusal.times, refusal.is_estimate) == (RECORDED_EXACTLY - 1, False)
     check(engine, charge())
-    assert engine.recent_refusals()[0].times == RECORDED_EXACTLY
+    assert engine.recent_rejections()[0].times == RECORDED_EXACTLY
     check(engine, charge(), at=HOUR + 1_000_000, times=RECORDED_ONE_IN - 1)
-    assert engine.recent_refusals()[0].times == RECORDED_EXACTLY
+    assert engine.recent_rejections()[0].times == RECORDED_EXACTLY
     check(engine, charge(), at=HOUR + 2_000_000)
-    assert engine.recent_refusals()[0][:3] == (HOUR + 2_000_000, HOUR, RECORDED_EXACTLY + RECORDED_ONE_IN)
+    assert engine.recent_rejections()[0][:3] == (HOUR + 2_000_000, HOUR, RECORDED_EXACTLY + RECORDED_ONE_IN)
     check(engine, charge(), at=HOUR + 60_000_000)
-    assert engine.recent_refusals()[0].times == RECORDED_EXACTLY + RECORDED_ONE_IN + 1, "a minute later, each again"
+    assert engine.recent_rejections()[0].times == RECORDED_EXACTLY + RECORDED_ONE_IN + 1, "a minute later, each again"
 
 
 def test_whoever_may_have_been_missed_has_an_estimate_and_nobody_else(engine: Engine) -> None:
@@ -101,7 +101,7 @@ def test_whoever_may_have_been_missed_has_an_estimate_and_nobody_else(engine: En
     check(engine, charge("other", "other"), times=2, at=HOUR + 1_000_000)
     check(engine, charge("many"), times=1 + RECORDED_EXACTLY, at=HOUR + 2_000_000)
     check(engine, charge("late"), times=2, at=HOUR + 120_000_000)
-    assert {each.partition: each.is_estimate for each in engine.recent_refusals()} == {
+    assert {each.partition: each.is_estimate for each in engine.recent_rejections()} == {
         "early": True,
         "other": False,
         "many": True,
@@ -112,9 +112,9 @@ def test_whoever_may_have_been_missed_has_an_estimate_and_nobody_else(engine: En
 def test_after_an_hour_of_peace_the_count_begins_anew(engine: Engine) -> None:
     check(engine, charge(), times=4)
     check(engine, charge(), at=HOUR + HOUR_US - STEP_US)
-    assert engine.recent_refusals()[0][:3] == (HOUR + HOUR_US - STEP_US, HOUR, 4)
+    assert engine.recent_rejections()[0][:3] == (HOUR + HOUR_US - STEP_US, HOUR, 4)
     check(engine, charge(), at=HOUR + 2 * HOUR_US - STEP_US)
-    assert engine.recent_refusals()[0][:3] == (HOUR + 2 * HOUR_US - STEP_US, HOUR + 2 * HOUR_US - STEP_US, 1)
+    assert engine.recent_rejections()[0][:3] == (HOUR + 2 * HOUR_US - STEP_US, HOUR + 2 * HOUR_US - STEP_US, 1)
 
 
 def test_refusals_by_several_rules_are_told_of_each(engine: Engine) -> None:
@@ -122,7 +122,7 @@ def test_refusals_by_several_rules_are_told_of_each(engine: Engine) -> None:
     check(engine, charge("x", "one"), charge("y", "two"), times=2)
     check(engine, charge("x", "one"), at=HOUR + 1_000_000)
     check(engine, charge("x", "one"), charge("z", "two"), at=HOUR + 2_000_000)
-    assert [(each.counter[:5], each.times, each.since_us) for each in engine.recent_refusals()] == [
+    assert [(each.counter[:5], each.times, each.since_us) for each in engine.recent_rejections()] == [
         ("one:x", 3, HOUR),
         ("two:y", 1, HOUR),
     ]
@@ -131,7 +131,7 @@ def test_refusals_by_several_rules_are_told_of_each(engine: Engine) -> None:
 def test_one_that_becomes_another_tier_s_or_is_enforced_is_told_as_it_was_last(engine: Engine) -> None:
     check(engine, charge(gating=False), times=3)
     check(engine, charge(usage="login|pro"), at=HOUR + 1_000_000)
-    (refusal,) = engine.recent_refusals()
+    (refusal,) = engine.recent_rejections()
     assert (refusal.tier, refusal.shadow, refusal.times) == ("pro", False, 3)
 
 
@@ -140,7 +140,7 @@ def test_the_list_is_bounded_and_nobody_pushes_the_callers_of_other_rules_out(en
         engine.check([charge(f"c{number}", cost=2)], now_us=HOUR + number * 60_000_000)
     for number in range(MAX_LISTED):
         engine.check([charge(f"s{number}", "flood", cost=2)], now_us=HOUR + (100 + number // 19) * 60_000_000)
-    found = engine.recent_refusals(limit=10_000)
+    found = engine.recent_rejections(limit=10_000)
     assert len([each for each in found if each.rule == "login"]) == 100
     flood = [each.partition for each in found if each.rule == "flood"]
     assert "s999" in flood
@@ -159,9 +159,9 @@ def test_who_has_many_leaves_room_for_others(sizes: list[int], shares: list[int]
 def test_held_counts_are_counted_and_tell_of_nobody(engine: Engine) -> None:
     minute = HOUR // 60_000_000
     engine.check([], now_us=HOUR, counts=UsageCarry("id", ((minute, "login|free\nd", RECORDED_EXACTLY),)))
-    assert engine.recent_refusals() == []
+    assert engine.recent_rejections() == []
     check(engine, charge(cost=2))
-    assert engine.recent_refusals() == [], "what was held counts to the first of a minute"
+    assert engine.recent_rejections() == [], "what was held counts to the first of a minute"
 
 
 NAMED = f"login|free\nd\n\tlogin:{DIGEST}:f86400"
@@ -173,8 +173,8 @@ def test_what_a_process_has_refused_by_itself_is_told_with_its_counts(engine: En
     held = UsageCarry("one", ((minute, NAMED, 7), (minute, "login|free\na", 3)))
     for _ in range(2):
         engine.check([], now_us=HOUR + 5_000_000, counts=held)
-    (refusal,) = engine.recent_refusals()
-    assert refusal == Refusal(HOUR + 5_000_000, HOUR, 8, "login|free", f"login:{DIGEST}:f86400")
+    (refusal,) = engine.recent_rejections()
+    assert refusal == Rejection(HOUR + 5_000_000, HOUR, 8, "login|free", f"login:{DIGEST}:f86400")
     [batch] = engine.take_usage(now_us=HOUR + 60_000_000)
     assert [(count.rejected, count.allowed) for count in engine.read_usage(batch)] == [(8, 4)]
 
@@ -182,11 +182,11 @@ def test_what_a_process_has_refused_by_itself_is_told_with_its_counts(engine: En
 def test_what_comes_late_is_told_of_its_own_minute(engine: Engine) -> None:
     minute = HOUR // 60_000_000
     engine.check([], now_us=HOUR, counts=UsageCarry("one", ((minute - 5, NAMED.replace("\nd", "\nD"), 7),)))
-    (refusal,) = engine.recent_refusals()
+    (refusal,) = engine.recent_rejections()
     assert refusal[:3] == (HOUR - 240_000_000 - STEP_US, HOUR - 240_000_000 - STEP_US, 7)
     check(engine, charge(), times=2)
     engine.check([], now_us=HOUR, counts=UsageCarry("two", ((minute - 3, NAMED, 1),)))
-    (refusal,) = engine.recent_refusals()
+    (refusal,) = engine.recent_rejections()
     assert refusal[:3] == (HOUR, HOUR - 240_000_000 - STEP_US, 9), "the latest is not moved back"
 
 
@@ -199,8 +199,8 @@ def test_held_counts_of_nobody_in_particular_make_estimates(
 ) -> None:
     check(engine, charge("x"), charge("y", "other"), times=2)
     engine.check([], now_us=HOUR, counts=UsageCarry("one", ((HOUR // 60_000_000, field, calls),)))
-    assert engine.recent_refusals(rule="login")[-1].is_estimate is is_estimate
-    assert not engine.recent_refusals(rule="other")[0].is_estimate
+    assert engine.recent_rejections(rule="login")[-1].is_estimate is is_estimate
+    assert not engine.recent_rejections(rule="other")[0].is_estimate
 
 
 calls = st.lists(
@@ -228,5 +228,5 @@ def test_both_engines_remember_the_same(redis_engine: Callable[[str], Engine] | 
         for _ in range(times):
             asked = [charge(whom, rule, gating=gating, cost=cost) for whom, rule, gating, cost in charges]
             assert redis.check(asked, now_us=now) == memory.check(asked, now_us=now)
-        assert redis.recent_refusals() == memory.recent_refusals()
+        assert redis.recent_rejections() == memory.recent_rejections()
         now += pause

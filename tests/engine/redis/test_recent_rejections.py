@@ -1,4 +1,4 @@
-"""The list of recent refusals in Redis: written by the call that refuses, one key with the minutes, over all shards."""
+"""The list of recent rejections in Redis: written by the call that rejects, one key with the minutes, on all shards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import redis.asyncio
 
 from django_ratelimiter.engine import Charge, Limit
 from django_ratelimiter.engine.redis import AsyncRedisEngine, LazyRedisCluster, RedisEngine
-from django_ratelimiter.engine.usage.refusals import FORGOTTEN_US, MAX_TIMES, STEP_US, Refusal
+from django_ratelimiter.engine.usage.rejections import FORGOTTEN_US, MAX_TIMES, STEP_US, Rejection
 from tests.clusters import Cluster
 from tests.engine.redis.test_formats import ALICE, BOB, fill, template
 from tests.engine.trio import HOUR
@@ -35,7 +35,7 @@ def test_it_is_written_in_the_call_that_refuses(engine: RedisEngine, redis_clien
     assert stats["cmdstat_evalsha"]["calls"] == 1
     assert stats["cmdstat_hincrby"]["calls"] == 2, "that of the usage, and one more"
     assert not {"cmdstat_hset", "cmdstat_hget", "cmdstat_hlen"} & set(stats)
-    assert engine.recent_refusals()[0].times == 2
+    assert engine.recent_rejections()[0].times == 2
 
 
 def test_an_allowed_call_names_no_further_key_and_writes_nothing(
@@ -54,7 +54,7 @@ def test_filled_calls_and_calls_that_come_again_are_recorded(engine: RedisEngine
     call = template(Limit(1, 86_400))
     for whom in (ALICE, BOB, ALICE, ALICE, ALICE):
         engine.check(fill(call, whom), version=1)
-    found = engine.recent_refusals()
+    found = engine.recent_rejections()
     assert [(each.partition, each.times, each.rule) for each in found] == [(ALICE, 3, "rule-0")]
 
 
@@ -64,7 +64,7 @@ def test_closing_a_minute_leaves_the_list_and_forgets_what_is_a_day_old(
     now = time.time_ns() // 1_000
     engine.check([NONE], now_us=now - FORGOTTEN_US)
     engine.check([NONE._replace(key=f"rule:{BOB}")], now_us=now)
-    assert [each.partition for each in engine.recent_refusals()] == [BOB]
+    assert [each.partition for each in engine.recent_rejections()] == [BOB]
     assert redis_client.hlen(RECENT) == 2 + 2 * 2 + 1
     for batch in engine.take_usage(now_us=now + MINUTE):
         engine.drop_usage(batch)
@@ -85,24 +85,24 @@ def test_a_count_that_would_grow_too_large_stands_still(engine: RedisEngine, red
     [name] = [name for name in redis_client.hkeys(RECENT) if name.endswith(NONE.limit.tag.encode())]
     redis_client.hincrby(RECENT, name, MAX_TIMES + 1_000)
     engine.check([NONE], now_us=HOUR + 4 * STEP_US)
-    assert engine.recent_refusals()[0][:3] == (HOUR + 4 * STEP_US, HOUR, MAX_TIMES)
+    assert engine.recent_rejections()[0][:3] == (HOUR + 4 * STEP_US, HOUR, MAX_TIMES)
 
 
 def test_what_an_earlier_version_has_left_is_no_refusal(engine: RedisEngine, redis_client: redis.Redis) -> None:
     redis_client.hset(RECENT, f"rule:{ALICE}:f86400", f"{HOUR} {HOUR} {1:040} rule|free")
     engine.check([NONE], now_us=HOUR)
-    assert [each.times for each in engine.recent_refusals()] == [1]
+    assert [each.times for each in engine.recent_rejections()] == [1]
 
 
 def test_event_loops_and_clients_that_decode_read_the_same(engine: RedisEngine, redis_url: str) -> None:
     engine.check([NONE], now_us=HOUR)
-    expected = [Refusal(HOUR, HOUR, 1, "rule|free", f"rule:{ALICE}{NONE.limit.tag}")]
+    expected = [Rejection(HOUR, HOUR, 1, "rule|free", f"rule:{ALICE}{NONE.limit.tag}")]
 
-    async def read() -> list[Refusal]:
+    async def read() -> list[Rejection]:
         client = redis.asyncio.Redis.from_url(redis_url)
         twin = AsyncRedisEngine(client, "recent")
         try:
-            return await twin.recent_refusals(rule="rule")
+            return await twin.recent_rejections(rule="rule")
         finally:
             await twin.aclose()
             await client.aclose()
@@ -110,7 +110,7 @@ def test_event_loops_and_clients_that_decode_read_the_same(engine: RedisEngine, 
     assert asyncio.run(read()) == expected
     for protocol in (2, 3):
         with redis.Redis.from_url(redis_url, decode_responses=True, protocol=protocol) as client:
-            assert RedisEngine(client, "recent").recent_refusals() == expected
+            assert RedisEngine(client, "recent").recent_rejections() == expected
 
 
 def test_a_cluster_s_shards_are_read_as_one_list(running_cluster: Cluster) -> None:
@@ -122,16 +122,16 @@ def test_a_cluster_s_shards_are_read_as_one_list(running_cluster: Cluster) -> No
     for number, charge in enumerate(charges):
         engine.check([charge], now_us=HOUR + number * STEP_US)
     engine.check(charges, now_us=HOUR + 100 * STEP_US)
-    found = engine.recent_refusals()
+    found = engine.recent_rejections()
     assert {each.partition for each in found} == set(map(str, range(12)))
     assert {(each.at_us, each.times) for each in found} == {(HOUR + 100 * STEP_US, 2)}
-    assert len(engine.recent_refusals(limit=5)) == 5
+    assert len(engine.recent_rejections(limit=5)) == 5
 
     async def read() -> Any:
         twin = engine.to_async()
         assert twin
         try:
-            return await twin.recent_refusals()
+            return await twin.recent_rejections()
         finally:
             await twin.aclose()
 

@@ -1,4 +1,4 @@
-"""Recent rejections in Redis, as refused.lua writes them: in each shard's hash "recent", beside the open minutes."""
+"""Recent rejections in Redis, as rejected.lua writes them: in each shard's hash "recent", beside the open minutes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from redis import Redis
 
 from ..usage import COUNTER
-from ..usage.refusals import FORGOTTEN_US, STEP_US, RefusalCounts, RefusalEntry
+from ..usage.rejections import FORGOTTEN_US, STEP_US, RejectionCounts, RejectionEntry
 from .commands import fields_of
 from .packing import RECENT
 
@@ -22,13 +22,13 @@ _STEP: Final = 1 << 20
 _PREFIX: Final = re.compile(r"\n\t\{[^}]*\}:")
 
 
-def split(found: Mapping[Any, Any] | list[Any]) -> tuple[list[int], RefusalCounts]:
+def split(found: Mapping[Any, Any] | list[Any]) -> tuple[list[int], RejectionCounts]:
     """Return the open minutes and the rejections, with their names in Redis.
 
     found: the reply to HGETALL. Fields of another form are ignored.
     """
     fields = fields_of(found)
-    minutes, entries, sampled = [], dict[str, RefusalEntry](), dict[str, int]()
+    minutes, entries, sampled = [], dict[str, RejectionEntry](), dict[str, int]()
     for name, value in fields.items():
         if name.isdigit() and not value:
             minutes.append(int(name))
@@ -36,19 +36,19 @@ def split(found: Mapping[Any, Any] | list[Any]) -> tuple[list[int], RefusalCount
             continue
         elif COUNTER in name:
             last, times = divmod(int(value), _STEP)
-            entries[name] = RefusalEntry(last, int(fields.get(f"{name}\n", last)), times)
+            entries[name] = RejectionEntry(last, int(fields.get(f"{name}\n", last)), times)
         elif "\n" in name:
             sampled[name] = int(value)
-    return minutes, RefusalCounts(entries, sampled)
+    return minutes, RejectionCounts(entries, sampled)
 
 
-def remembered_in(found: Mapping[Any, Any] | list[Any]) -> RefusalCounts:
+def remembered_in(found: Mapping[Any, Any] | list[Any]) -> RejectionCounts:
     """Return the rejections, with names without the common prefix of all keys. found: the reply to HGETALL."""
     entries, sampled = split(found)[1]
-    return RefusalCounts({_PREFIX.sub(COUNTER, name): entry for name, entry in entries.items()}, sampled)
+    return RejectionCounts({_PREFIX.sub(COUNTER, name): entry for name, entry in entries.items()}, sampled)
 
 
-def forget_old(client: Redis, prefix: str, remembered: RefusalCounts, now_us: int) -> None:
+def forget_old(client: Redis, prefix: str, remembered: RejectionCounts, now_us: int) -> None:
     """Delete old rejections of a shard; it can safely be repeated."""
     oldest = (now_us - FORGOTTEN_US) // STEP_US
     old = [field for field, step in remembered.sampled.items() if step <= oldest]

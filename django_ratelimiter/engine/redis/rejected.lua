@@ -1,4 +1,4 @@
--- A part of check.lua: record the callers that a call rejects, see engine/usage/refusals.py. They are in the hash of
+-- A part of check.lua: record the callers that a call rejects, see engine/usage/rejections.py. They are in the hash of
 -- the minutes that are not closed, so that each call needs one key less. The hash exists when usage is counted: a
 -- missing key would keep a cluster from deciding while it moves the shard. `name`, `weight` and `step` are of the
 -- entry. -- The number of an entry is 2^20 times the step of its latest rejection, plus how many there were, so that
