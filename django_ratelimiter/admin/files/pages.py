@@ -19,7 +19,7 @@ from ...rules.files.applying import apply_file
 from ...rules.files.documents import LibraryMissing
 from ...rules.files.faults import Fault, WrongFile
 from ...rules.files.planning import FilePlan, plan_file
-from ...rules.files.reading import FileBounds, RulesFile, read
+from ...rules.files.reading import FileBounds, decoded, read
 from ...rules.files.words import summary_of
 from ...rules.files.writing import text_of_database
 from ...rules.stored.history.rows import NotApplied
@@ -43,18 +43,18 @@ class UploadForm(forms.Form):
 
     file = forms.FileField(label=gettext_lazy("Rules file"), help_text=gettext_lazy("YAML or JSON, at most 250 kB."))
 
-    def clean_file(self) -> RulesFile:
-        """Return the content of the file. Its errors become errors of the field."""
+    def clean_file(self) -> Any:
+        """Bound the size of the file, and decode it."""
         uploaded = self.cleaned_data["file"]
         if uploaded.size > MAX_BYTES:
             raise ValidationError(
                 _("The file is larger than 250 kB. Apply such a file with `manage.py ratelimit apply`.")
             )
         try:
-            self.text = uploaded.read().decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise ValidationError(_("The file is not UTF-8.")) from error
-        return _read(self.text, uploaded.name)
+            self.text = decoded(uploaded.read(), uploaded.name)
+        except WrongFile as error:
+            raise ValidationError(error.lines) from error
+        return uploaded
 
 
 class ApplyForm(ReasonForm):
@@ -115,10 +115,9 @@ class RulesFilePage(admin.ModelAdmin):
             raise PermissionDenied
         form.is_valid()
         try:
-            file = _read(form.data["text"], form.data["name"])
-            plan = _plan_for(request, file)
-        except (ValidationError, WrongFile) as error:
-            messages.error(request, " ".join(error.messages) if isinstance(error, ValidationError) else str(error))
+            plan = _plan_for(request, form.data["text"], form.data["name"])
+        except ValidationError as error:
+            messages.error(request, " ".join(error.messages))
             return None
         shown = _plan_context(request, plan)
         if shown["missing"]:
@@ -155,38 +154,31 @@ def _uploaded(request: HttpRequest) -> dict[str, Any]:
     """Return the page's context for an uploaded file: its plan, or its errors."""
     form = UploadForm(request.POST, request.FILES)
     if form.is_valid():
-        file = form.cleaned_data["file"]
         try:
-            plan = _plan_for(request, file)
-        except WrongFile as error:
-            form.add_error("file", _errors(error))
+            plan = _plan_for(request, form.text, form.cleaned_data["file"].name)
+        except ValidationError as error:
+            form.add_error("file", error)
         else:
-            initial = {"text": form.text, "name": file.name, "expected": plan.state}
+            initial = {"text": form.text, "name": plan.file.name, "expected": plan.state}
             return {"upload": form, "form": ApplyForm(initial=initial), **_plan_context(request, plan)}
     return {"upload": form}
 
 
-def _plan_for(request: HttpRequest, file: RulesFile) -> FilePlan:
-    """Return the plan of a file. Raises WrongFile, also for access entries that the user may not see."""
-    codenames = (get_permission_codename(action, AccessEntry._meta) for action in ("view", "change"))
-    if file.access and not any(request.user.has_perm(f"{AccessEntry._meta.app_label}.{name}") for name in codenames):
-        text = _("You may not see access entries. Leave the section “access” out, or ask somebody who may see them.")
-        raise WrongFile(file.name, [Fault(file.access[0].place, text)])
-    return plan_file(file)
-
-
-def _read(text: str, name: str) -> RulesFile:
-    """Return the rules of an uploaded text. Raises ValidationError with its errors."""
+def _plan_for(request: HttpRequest, text: str, name: str) -> FilePlan:
+    """Return the plan of a text. Raises ValidationError, also for access entries that the user may not see."""
     try:
-        return read(text, name, BOUNDS)
+        file = read(text, name, BOUNDS)
+        names = (get_permission_codename(action, AccessEntry._meta) for action in ("view", "change"))
+        if file.access and not any(request.user.has_perm(f"{AccessEntry._meta.app_label}.{each}") for each in names):
+            hidden = _(
+                "You may not see access entries. Leave the section “access” out, or ask somebody who may see them."
+            )
+            raise WrongFile(name, [Fault(file.access[0].place, hidden)])
+        return plan_file(file)
+    except WrongFile as error:
+        raise ValidationError(error.lines) from error
     except LibraryMissing as error:
         raise ValidationError(str(error)) from error
-    except WrongFile as error:
-        raise _errors(error) from error
-
-
-def _errors(error: WrongFile) -> ValidationError:
-    return ValidationError(error.lines)
 
 
 def _plan_context(request: HttpRequest, plan: FilePlan) -> dict[str, Any]:

@@ -75,15 +75,19 @@ def load(path: str | Path) -> RulesFile:
     """Return the rules file of this name; "-" = standard input. Raises WrongFile, OSError, and LibraryMissing."""
     if str(path) == STDIN:
         return read(sys.stdin.read(), STDIN)
-    data = Path(path).read_bytes()
+    return read(decoded(Path(path).read_bytes(), str(path)), str(path))
+
+
+def decoded(data: bytes, name: str) -> str:
+    """Return the text of a file. Raises WrongFile unless it is UTF-8."""
     if b"\0" in data[:4]:  # UTF-16 or UTF-32: one of the first bytes is zero
-        raise WrongFile(str(path), [Fault(Place(1, 1), _("This is UTF-16. Save the file as UTF-8."))])
+        raise WrongFile(name, [Fault(Place(1, 1), _("This is UTF-16. Save the file as UTF-8."))])
     try:
-        return read(data.decode("utf-8-sig"), str(path))
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = data[: error.start]
         place = Place(before.count(b"\n") + 1, len(before) - (before.rfind(b"\n") + 1) + 1)
-        raise WrongFile(str(path), [Fault(place, _("Not UTF-8."))]) from error
+        raise WrongFile(name, [Fault(place, _("Not UTF-8."))]) from error
 
 
 def read(text: str, name: str, bounds: FileBounds = OF_COMMANDS) -> RulesFile:

@@ -232,6 +232,13 @@ class TestUpload:
         assert "Threatened us" in shown(response)
         assert "Can change access entry" in shown(response)
 
+    def test_a_file_in_another_encoding_is_named_with_its_place(self, admin_client: Client) -> None:
+        for data, fault in (
+            (FILE.encode("utf-16"), "r.yaml:1:1: This is UTF-16."),
+            (b"rules:\n  caf\xe9: {}", "r.yaml:2:6: Not UTF-8."),
+        ):
+            assert fault in shown(admin_client.post(PAGE, {"file": SimpleUploadedFile("r.yaml", data)}))
+
     def test_who_may_not_publish_sees_no_form(self, operator: Callable[..., Client]) -> None:
         client = operator("view_rule", "change_rule")
         assert "You cannot upload a file" in shown(client.get(PAGE))
