@@ -18,7 +18,6 @@ from ..forecast.logs.report.text import lines_of
 from ..forecast.samples.doubts import doubts, is_of_others, tiers_in_words
 from ..forecast.samples.estimates import Range
 from ..forecast.samples.forecast import Forecast
-from ..forecast.samples.forecast import forecast as forecast_samples
 from ..forecast.samples.periods import WEEK, read_period
 from ..rules.files.planning import FilePlan
 from ..rules.records import RuleRecord
@@ -171,7 +170,7 @@ def _from_samples(changed: Sequence[tuple[RuleRecord | None, RuleRecord]], perio
         period = read_period(period_name)
     except ValueError as error:
         raise WrongOption(str(error)) from error
-    found = {rule.slug: forecast_samples(saved, rule, period.period) for saved, rule in changed}
+    found = {rule.slug: Forecast(saved, rule, period.period) for saved, rule in changed}
     return SamplesForecast(period.name, found)
 
 

@@ -6,7 +6,7 @@ import pytest
 from django.core.management import call_command
 
 from django_ratelimiter.forecast.samples.advice import advise
-from django_ratelimiter.forecast.samples.forecast import forecast
+from django_ratelimiter.forecast.samples.forecast import Forecast
 from django_ratelimiter.forecast.samples.periods import last_week, yesterday
 from django_ratelimiter.models import UsageSample
 from django_ratelimiter.rules import cache
@@ -28,7 +28,7 @@ def test_every_period_has_samples() -> None:
         if each.partition_by:
             after = replace(rule(others=Limit(3, 60, FIXED)), slug=each.slug)
             for period in (yesterday().period, last_week().period):
-                found = forecast(None, after, period)
+                found = Forecast(None, after, period)
                 assert found.sampled >= 12
                 assert found.requests
                 assert found.by_tier
@@ -46,7 +46,7 @@ def test_what_is_recorded_is_what_the_rules_reject(monkeypatch: pytest.MonkeyPat
     rejected = 0
     for each in cache.current_rules().rules:
         if each.partition_by:
-            found = forecast(each, each, last_week().period)
+            found = Forecast(each, each, last_week().period)
             recorded = sum(figures.rejected + figures.shadow_rejected for figures in found.recorded.values())
             assert sum(tier.before.requests.low for tier in found.by_tier) <= recorded
             assert recorded <= sum(tier.before.requests.high for tier in found.by_tier)

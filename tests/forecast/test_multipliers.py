@@ -17,7 +17,7 @@ from django.utils.timezone import localtime
 
 from django_ratelimiter.engine import Limit
 from django_ratelimiter.forecast.samples.doubts import doubts
-from django_ratelimiter.forecast.samples.forecast import forecast
+from django_ratelimiter.forecast.samples.forecast import Forecast
 from django_ratelimiter.models import Rule, Tier, TierAssignment
 from django_ratelimiter.usage.reports.coverage import Period
 from django_ratelimiter.usage.times import stored
@@ -38,7 +38,7 @@ def grant(multiplier: str = "2", **times: Any) -> TierAssignment:
 
 
 def said(period: Period = PERIOD) -> str:
-    return " ".join(doubts(forecast(None, rule(others=Limit(9, 60, FIXED)), period)))
+    return " ".join(doubts(Forecast(None, rule(others=Limit(9, 60, FIXED)), period)))
 
 
 @pytest.mark.parametrize(

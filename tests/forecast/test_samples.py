@@ -11,7 +11,7 @@ import pytest
 from django_ratelimiter.engine import Limit
 from django_ratelimiter.forecast.samples import estimates
 from django_ratelimiter.forecast.samples.doubts import doubts
-from django_ratelimiter.forecast.samples.forecast import Forecast, forecast
+from django_ratelimiter.forecast.samples.forecast import Forecast
 from django_ratelimiter.forecast.samples.kindred import recorded_by
 from django_ratelimiter.forecast.samples.periods import read_period
 from django_ratelimiter.models import Rule
@@ -59,7 +59,7 @@ def test_callers_and_requests_by_tier() -> None:
     record(START, {"a": [9, 2], "b": [4], "c": [1]})
     record(START + timedelta(hours=1), {"a": [20], "d": [3]}, tier="pro")
     before = rule(free=Limit(10, 60, FIXED), pro=Limit(30, 60, FIXED))
-    found = forecast(before, rule(free=Limit(3, 60, FIXED), others=Limit(10, 60, FIXED)), PERIOD)
+    found = Forecast(before, rule(free=Limit(3, 60, FIXED), others=Limit(10, 60, FIXED)), PERIOD)
     assert counted(found) == {"free": (0, 2, 0, 16 * 7), "pro": (0, 1, 0, 16 * 10)}
     assert (found.sampled, found.callers, found.requests) == (5, 80, 16 * (16 + 23))
     assert found.share_of_callers.about == 3 / 5
@@ -69,14 +69,14 @@ def test_callers_and_requests_by_tier() -> None:
 
 def test_who_is_freed_and_who_is_new() -> None:
     record(START, {"a": [9], "b": [0, 5, 5, 5]})
-    [tier] = forecast(rule(others=Limit(8, 60, FIXED)), rule(others=Limit(10, 3_600, FIXED)), PERIOD).by_tier
+    [tier] = Forecast(rule(others=Limit(8, 60, FIXED)), rule(others=Limit(10, 3_600, FIXED)), PERIOD).by_tier
     assert (tier.newly.about, tier.no_longer.about) == (16, 16)
 
 
 def test_hours() -> None:
     record(START, {"a": [9]}, shares=20)
     record(START + timedelta(hours=3), {"a": [6]}, shares=20)
-    found = forecast(rule(others=Limit(8, 60, FIXED)), rule(others=Limit(5, 60, FIXED)), PERIOD)
+    found = Forecast(rule(others=Limit(8, 60, FIXED)), rule(others=Limit(5, 60, FIXED)), PERIOD)
     hours = {
         each.start: (each.before.about, each.after.about, each.requests) for each in found.by_hour if each.requests
     }
@@ -91,7 +91,7 @@ def test_hours_of_a_window_of_a_day() -> None:
     record(midnight + timedelta(hours=2), {"a": [3, 5]}, shares=20)
     record(midnight + timedelta(hours=3), {"a": [6]}, shares=20)
     period = Period(midnight, midnight + timedelta(hours=4))
-    found = forecast(rule(others=Limit(12, 86_400, FIXED)), rule(others=Limit(5, 86_400, FIXED)), period)
+    found = Forecast(rule(others=Limit(12, 86_400, FIXED)), rule(others=Limit(5, 86_400, FIXED)), period)
     hours = [(each.before.about, each.after.about, each.requests) for each in found.by_hour if each.requests]
     assert hours == [(0, 0, 80), (0, 140, 160), (120, 120, 120)]
     [tier] = found.by_tier
@@ -101,7 +101,7 @@ def test_hours_of_a_window_of_a_day() -> None:
 
 def test_the_first_callers_and_when_they_would_have_met_it() -> None:
     record(START, {"a": [1, 9], "b": [2], "c": [7]})
-    found = forecast(rule(others=Limit(8, 60, FIXED)), rule(others=Limit(5, 60, FIXED)), PERIOD).top
+    found = Forecast(rule(others=Limit(8, 60, FIXED)), rule(others=Limit(5, 60, FIXED)), PERIOD).top
     rows = [(each.who, each.peak, each.before, each.after, each.first_at) for each in found]
     minute = timedelta(minutes=1)
     assert rows == [("a", 9, 1, 4, START + minute), ("c", 7, 0, 2, START), ("b", 2, 0, 0, None)]
@@ -110,14 +110,14 @@ def test_the_first_callers_and_when_they_would_have_met_it() -> None:
 def test_several_limits_of_a_tier() -> None:
     record(START, {"a": [6, 6, 6], "b": [9], "c": [5]})
     both = rule(others=[Limit(8, 60, FIXED), Limit(15, 3_600, FIXED)])
-    [tier] = forecast(None, both, PERIOD).by_tier
+    [tier] = Forecast(None, both, PERIOD).by_tier
     assert (tier.after.callers.about, tier.after.requests.low >= 0) == (32, True)
     assert tier.after.requests.about == 16 * 3  # the limit that rejects more of them
 
 
 def test_a_burst_within_a_minute_is_a_range() -> None:
     record(START, {"a": [30], "b": [3]})
-    [tier] = forecast(None, rule(others=Limit(10, 10, FIXED)), PERIOD).by_tier
+    [tier] = Forecast(None, rule(others=Limit(10, 10, FIXED)), PERIOD).by_tier
     assert tier.after.callers.about == 0
     assert tier.after.callers.high > 16
     assert tier.after.requests.low == tier.after.requests.about == 0
@@ -127,7 +127,7 @@ def test_a_burst_within_a_minute_is_a_range() -> None:
 def test_a_rule_that_is_shared_is_counted_and_not_sampled() -> None:
     record(START, {"a": [9]}, shares=3)
     shared = replace(rule(others=Limit(20, 60, FIXED)), partition_by=())
-    found = forecast(None, shared, PERIOD)
+    found = Forecast(None, shared, PERIOD)
     [tier] = found.by_tier
     assert (tier.after.requests, tier.after.callers) == (estimates.exact((7, 7, 7)), estimates.exact((1, 1, 1)))
     assert found.share_of_callers.about == 1
@@ -135,7 +135,7 @@ def test_a_rule_that_is_shared_is_counted_and_not_sampled() -> None:
 
 
 def test_nothing_recorded() -> None:
-    found = forecast(None, rule(others=Limit(1, 60)), PERIOD)
+    found = Forecast(None, rule(others=Limit(1, 60)), PERIOD)
     assert (found.sampled, found.by_tier, found.top) == (0, [], [])
     assert found.share_of_callers == found.share_of_requests == estimates.NOTHING
 
@@ -144,12 +144,12 @@ def test_what_samples_cannot_know() -> None:
     record(START, {"a": [9]}, shares=40)
     before = rule(free=Limit(5, 60, FIXED))
     after = replace(rule(free=Limit(5, 1, FIXED), pro=Limit(5, 60, "concurrency"), gold=Limit(9, 60)), path="/x/")
-    text = " ".join(doubts(forecast(before, replace(after, charge_when="failure", count_refusals=True), PERIOD)))
+    text = " ".join(doubts(Forecast(before, replace(after, charge_when="failure", count_refusals=True), PERIOD)))
     for words in ("what the rule applies to", "at once are not recorded", "under a minute", "outcome", "keep trying"):
         assert words in text
     for words in ("1 caller only", "40 % of the requests", "nothing is known about them: gold"):
         assert words in text
-    assert doubts(forecast(before, before, PERIOD))[0].startswith("The sample holds 1 caller")
+    assert doubts(Forecast(before, before, PERIOD))[0].startswith("The sample holds 1 caller")
 
 
 def test_days_of_a_time_zone() -> None:
@@ -159,7 +159,7 @@ def test_days_of_a_time_zone() -> None:
     berlin = Limit(5, None, FIXED, calendar="day", timezone="Europe/Berlin")
     period = Period(midnight - timedelta(days=2), midnight + timedelta(days=2))
     for limit, callers in ((berlin, 0), (Limit(5, None, FIXED, calendar="day"), 16)):
-        [tier] = forecast(None, rule(others=limit), period).by_tier
+        [tier] = Forecast(None, rule(others=limit), period).by_tier
         assert tier.after.callers.about == callers
 
 
@@ -179,14 +179,14 @@ def test_the_range_of_a_share() -> None:
 def test_a_request_beyond_several_limits_is_one_in_its_hour() -> None:
     record(START, {"a": [20]}, shares=20)
     both = rule(others=[Limit(5, 60, FIXED), Limit(8, 3_600, FIXED)])
-    [hour] = [each for each in forecast(None, both, PERIOD).by_hour if each.requests]
+    [hour] = [each for each in Forecast(None, both, PERIOD).by_hour if each.requests]
     assert (hour.before, hour.after) == (estimates.NOTHING, estimates.Range(300, 300, 400))
     assert estimates.of_several([], 5) == estimates.NOTHING
 
 
 def test_a_quota_beyond_what_databases_can_hold() -> None:
     record(START, {"a": [9]})
-    [caller] = forecast(None, rule(others=Limit(2**48 - 1, 0.001, FIXED)), PERIOD).top
+    [caller] = Forecast(None, rule(others=Limit(2**48 - 1, 0.001, FIXED)), PERIOD).top
     assert (caller.peak, caller.after) == (9, 0)
 
 

@@ -287,11 +287,6 @@ class Forecast:
         return recorded.requests / sampled if recorded and sampled else float(SAMPLED_ONE_IN)
 
 
-def forecast(before: RuleRecord | None, after: RuleRecord, period: Period) -> Forecast:
-    """Return what `after` would have rejected in the period, compared with `before`, the old rule."""
-    return Forecast(before, after, period)
-
-
 def _needed(units: int, limit: Limit, width: Width) -> int:
     if limit.burst is not None and units <= limit.burst:
         return 0
