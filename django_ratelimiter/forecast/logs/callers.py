@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final
 
 from django.contrib.auth import get_user_model
@@ -28,15 +29,6 @@ MAX_USERS: Final = 200_000
 
 #: If "tier" is mapped to a field, the field contains the slug of the caller's tier.
 TIER: Final = "tier"
-
-
-class _Peer:
-    """The connection of a line, with what the code for addresses reads from a request. A request would be slower."""
-
-    __slots__ = ("META",)
-
-    def __init__(self) -> None:
-        self.META: dict[str, str] = {}
 
 
 #: A caller's tier and multiplier in each rule set. Equal ones share one object.
@@ -102,7 +94,8 @@ class LoggedCallers:
         self._earlier = self._callers  # earlier callers, which are moved when they come back
         self._users: dict[str, str | None] = {}
         self._entitled: dict[tuple[Any, ...], Entitlements] = {}
-        self._peer: Any = _Peer()
+        #: The connection of a line, with what the code for addresses reads from a request. A request would be slower.
+        self._peer: Any = SimpleNamespace()
         self.entries = access_list()
         self.unknown_users = 0
 

@@ -31,6 +31,8 @@ from .writing import json_of, yaml_of
 #: Modules with DRF's throttle classes, and those of them that can be translated.
 _MODULES: Final = ("rest_framework.throttling", "django_ratelimiter.throttling")
 _KINDS: Final = ("AnonRateThrottle", "UserRateThrottle", "ScopedRateThrottle")
+#: The beginning of the names of this package's modules.
+_OURS: Final = "django_ratelimiter."
 #: What the body of a class may contain that is not code.
 _DATA: Final = {"scope", "rate", "THROTTLE_RATES", "__module__", "__doc__", "__firstlineno__", "__static_attributes__"}
 #: Methods of DRF's views that choose or call throttles.
@@ -117,8 +119,11 @@ def adopt() -> Adopted:
         throttles = _throttles_of(match, found)
         for throttle in throttles:
             uses[throttle, _scope_of(throttle, match)].append(match)
-        seen = [*map(_name_of, throttles), *_limiters_on(match.func)]
-        found.seen[", ".join(seen)].append(match.view_name)
+        seen = ", ".join([*map(_name_of, throttles), *_limiters_on(match.func)])
+        is_admin = "admin" in match.namespaces or hasattr(match.func, "admin_site")
+        view = _("Django's admin") if is_admin else match.view_name
+        if view not in found.seen[seen]:
+            found.seen[seen].append(view)
     for (throttle, scope), views in uses.items():
         _adopt_throttle(throttle, scope, views, matches, found)
     for name in django_setting("MIDDLEWARE") or ():
@@ -129,7 +134,7 @@ def adopt() -> Adopted:
 
 
 def _throttles_of(match: ResolverMatch, found: Adopted) -> Sequence[Any]:
-    """Return the throttle classes of a view, without ours that have no rate of their own."""
+    """Return the throttle classes of a view, without those of this package that are not in place of DRF's."""
     cls = getattr(match.func, "cls", None)
     chosen = chosen_classes(match.func, "throttle_classes")
     own = [name for name in _CALLS_THROTTLES if cls and not _owner(cls, name).startswith("rest_framework.")]
@@ -137,7 +142,7 @@ def _throttles_of(match: ResolverMatch, found: Adopted) -> Sequence[Any]:
         text = _("View %(view)s: its own code may choose its throttles, in %(names)s.")
         found.leave(text % {"view": match.view_name, "names": ", ".join(own) or "throttle_classes"})
         return ()
-    return [each for each in chosen if not (each.__module__ == _MODULES[1] and not hasattr(each, "rate"))]
+    return [each for each in chosen if not each.__module__.startswith(_OURS) or each.__name__ in _KINDS]
 
 
 def _adopt_throttle(
