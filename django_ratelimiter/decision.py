@@ -54,6 +54,34 @@ class Result(NamedTuple):
         return None if digest is None else reference_of(self.rule.slug, digest)
 
 
+class Rejecter(NamedTuple):
+    """A limit that rejects a request. digest, local: as in `Result`."""
+
+    rule: RuleRecord
+    tier: TierRecord | None
+    limit: Limit
+    digest: str | None
+    local: bool = False
+
+
+class Rejection(NamedTuple):
+    """What rejects a request.
+
+    by: the limits that do. binding: the one with the longest wait; `None` = an access entry denies the caller.
+    reference: of the rejection, for clients and operators; `None` if nothing was counted.
+    """
+
+    by: Sequence[Rejecter]
+    binding: Rejecter | None
+    reference: str | None
+
+    @classmethod
+    def of(cls, by: Sequence[Rejecter], binding: Rejecter | None) -> Rejection:
+        """Return it with its reference."""
+        known = binding is not None and binding.digest is not None
+        return cls(by, binding, reference_of(binding.rule.slug, binding.digest) if known else None)  # type: ignore[union-attr, arg-type]
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The decision on a request.
@@ -78,11 +106,14 @@ class Decision:
     #: True while there is an answer none of whose charges has consequences; see `limiter.templates`.
     is_plain: bool = field(default=False, init=False, repr=False, compare=False)
 
+    _rejection: Rejection | None = field(default=None, init=False, repr=False, compare=False)
+
     @classmethod
     def of(cls, answer: FilledVerdicts, version: Version) -> Decision:
         """Return the decision for an answer. Its results are computed when they are read."""
         draft: Any = _Draft()
-        draft.allowed, draft.version, draft.answer, draft.access = not answer.is_denied, version, answer, None
+        draft.allowed, draft.version, draft.answer = not answer.is_denied, version, answer
+        draft.degraded, draft.access, draft._rejection = False, None, None
         is_plain = draft.is_plain = answer.charges.template.is_plain
         if is_plain:
             draft.delay = 0.0
@@ -90,8 +121,6 @@ class Decision:
         return draft  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
-        if name == "degraded":
-            return False
         if name not in ("delay", "binding", "results"):
             raise AttributeError(f"A decision has no {name!r}.")
         if self.answer is not None:
@@ -113,6 +142,26 @@ class Decision:
         if self.answer is not None:
             return self.answer.charges.template.slugs
         return frozenset([result.rule.slug for result in self.results])
+
+    @property
+    def unread(self) -> FilledVerdicts | None:
+        """The engine's verdicts, if no result was read and an allowed request has no consequences; else `None`."""
+        return self.answer if self.is_plain else None
+
+    @property
+    def rejection(self) -> Rejection:
+        """What rejects the request. The results need not be computed for it."""
+        if self._rejection is None:
+            _set(
+                self, "_rejection", self._rejection_by_results() if self.answer is None else _rejection_by(self.answer)
+            )
+        return self._rejection  # type: ignore[return-value]
+
+    def _rejection_by_results(self) -> Rejection:
+        refusing = self.refused_by
+        by = [Rejecter(each.rule, each.tier, each.limit, each.digest, each.local) for each in refusing]
+        places = [place for place, result in enumerate(refusing) if result is self.binding and self.access is None]
+        return Rejection.of(by, by[places[0]] if places else None)
 
     @property
     def refused_by(self) -> tuple[Result, ...]:
@@ -149,6 +198,18 @@ class _Draft:
 
 
 _set: Final = object.__setattr__
+
+
+def _rejection_by(answer: FilledVerdicts) -> Rejection:
+    """Return what rejects the call of this answer."""
+    call, partitions = answer.charges.template, answer.charges.partitions
+    found = {
+        place: Rejecter(rule, tier, call.templates[place].charge.limit, partitions[place])
+        for place, wait in enumerate(answer.states.waits)
+        if wait and call.gates[place] and wait >= -1  # below, it is a delay
+        for rule, tier in [call.owners[place]]
+    }
+    return Rejection.of([*found.values()], None if answer.binding is None else found[answer.binding])
 
 
 def _results_of(answer: FilledVerdicts) -> list[Result]:

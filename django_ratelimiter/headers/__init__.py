@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from .fields import response_fields, retry_after, write_fields
-from .policies import Quota, name_of, policy_name, quota_of
+from .policies import Quota, name_of, quota_of
 from .responses import PROBLEM_JSON, TEMPLATE, RefusalText, add_reference, may_wait, refusal, status_of, words_of
-from .syntax import Policy, ratelimit_fields
 
 __all__ = [
     "PROBLEM_JSON",
     "TEMPLATE",
-    "Policy",
     "Quota",
     "RefusalText",
     "add_reference",
     "may_wait",
     "name_of",
-    "policy_name",
     "quota_of",
-    "ratelimit_fields",
     "refusal",
     "response_fields",
     "retry_after",

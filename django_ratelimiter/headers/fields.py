@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Iterable, Sequence
-from functools import partial
-from math import ceil
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from math import ceil, inf
+from operator import itemgetter
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -13,10 +14,12 @@ from django.http.response import HttpResponseBase, ResponseHeaders
 from django.utils.cache import patch_vary_headers
 
 from ..conf import settings
-from ..decision import Decision, tightness_of
-from ..engine.base import NEVER
-from .syntax import OURS, fitting, joined, shown_limit, state_of
-from .templates import RefusalFacts, allowed_fields, rejection_fields
+from ..decision import Decision, Result
+from ..engine.base import NEVER, Charge
+from ..engine.templates import CallTemplate
+from ..rules.records import RuleRecord, TierRecord
+from . import syntax
+from .syntax import ShownLimit, fitting, quoted, shown_limit
 
 #: The attribute of a response with the decision that its fields show. Only set on rejections: cacheable responses are
 #: pickled.
@@ -37,34 +40,33 @@ _NO_STORE: Final = ("Cache-Control", "no-store")
 _LOGGED: Final = (429, 503)
 
 
-def write_fields(
-    request: HttpRequest, response: HttpResponseBase, decision: Decision, facts: RefusalFacts | None = None
-) -> None:
+#: A field's name and value, as Django's headers store them under the lower-case name.
+Field = tuple[str, str]
+#: A limit, `None` = it is not shown; its remaining units; the wait, see `CounterStates`, without delays; microseconds
+#: until the full quota is back; and the engine's time.
+_Row = tuple[ShownLimit | None, int, int, int, int]
+
+
+def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Decision) -> None:
     """Set the fields of the request's decision on any response to it, once.
 
-    If HEADERS has "expose", scripts of other origins may read them. facts: of the rejection, if they are known:
-    then the response was just made from them.
+    If HEADERS has "expose", scripts of other origins may read them.
     """
-    if facts is None and getattr(response, SHOWS, None) is decision:
+    if getattr(response, SHOWS, None) is decision:
         return
     families = settings.HEADERS
     if decision.allowed and not families:
         return
-    headers = response.headers
+    fields, headers = _fields_of(decision, families), response.headers
     headers._have_ratelimit = True  # type: ignore[attr-defined]  # read by `_pickled`
-    answer, kept = decision.answer, headers._store
-    if answer is not None and decision.is_plain and not answer.is_made:
-        fields = allowed_fields(answer, families) if decision.allowed else rejection_fields(answer, families, facts)
-    else:
-        fields = {name.lower(): (name, value) for name, value in response_fields(decision).items()}
     # In one step: Django calls ten functions for each field to check that it is one line of ASCII. All of these are.
-    kept.update(fields)
+    headers._store.update(fields)
     if "expose" in families:
         _expose(request, response, [name for name, _ in fields.values()])
     if decision.allowed:
         return
     if response.status_code >= 400:
-        kept.setdefault("cache-control", _NO_STORE)
+        headers._store.setdefault("cache-control", _NO_STORE)
     if response.status_code in _LOGGED:
         response._has_been_logged = True  # type: ignore[attr-defined]  # Django checks it before it warns
 
@@ -83,65 +85,102 @@ def response_fields(decision: Decision) -> dict[str, str]:
 
     Only enforced limits are shown. A degraded decision shows no quota, because the remaining quota is not known.
     """
-    answer = decision.answer
-    if answer is not None and decision.is_plain and not answer.is_made:
-        fields_of = allowed_fields if decision.allowed else rejection_fields
-        return dict(fields_of(answer, settings.HEADERS).values())
-    fields: dict[str, str] = {}
+    return dict(_fields_of(decision, settings.HEADERS).values())
+
+
+def _fields_of(decision: Decision, families: Sequence[str]) -> dict[str, Field]:
+    """Return these fields by their lower-case names."""
+    fields: dict[str, Field] = {}
     if not decision.allowed and (seconds := retry_after(decision)) is not None:
-        fields["Retry-After"] = str(seconds)
+        fields["retry-after"] = "Retry-After", str(seconds)
     if not decision.degraded:
-        fields |= _quota_fields(decision, settings.HEADERS)
-    elif not decision.allowed:
-        binding = decision.binding
-        if binding and binding.reference and "x-ratelimit" in settings.HEADERS:
-            fields["X-RateLimit-Reference"] = binding.reference
+        answer = decision.unread
+        if answer is None:
+            _add_quotas(fields, _rows_of(decision.results), families, decision.allowed)
+            if "x-ratelimit" in families:
+                _add_soft(fields, decision.results)
+        else:
+            call = answer.charges.template
+            at_us, remaining, waits, resets, _ = answer.states
+            limits = call.kept.get(ShownLimit) or _limits_of(call)
+            rows = zip(limits, remaining, waits, resets, repeat(at_us))
+            _add_quotas(fields, rows, families, decision.allowed)
+    if not decision.allowed and "x-ratelimit" in families and (reference := decision.rejection.reference):
+        fields["x-ratelimit-reference"] = "X-RateLimit-Reference", reference
     return fields
 
 
-def _quota_fields(decision: Decision, families: Sequence[str]) -> dict[str, str]:
-    """Return the fields of both families that are sent. In one function, because every response waits for it."""
-    limits, states, exceeded = [], [], []
-    legacy: dict[str, str] = {}
-    for result in decision.results:
-        rule, tier, limit, verdict, mode, _ = result
+def _limits_of(call: CallTemplate) -> list[ShownLimit | None]:
+    """Return the limits of a call as they are shown, and keep them with it. `None` = the limit is not enforced."""
+    limits = call.kept[ShownLimit] = [
+        _shown(rule, tier, each.charge) if rule.mode == "enforce" else None
+        for (rule, tier), each in zip(call.owners, call.templates, strict=True)
+    ]
+    return limits
+
+
+def _shown(rule: RuleRecord, tier: TierRecord | None, charge: Charge) -> ShownLimit:
+    shown = shown_limit(rule, tier, charge.limit)
+    # A request without the value that the rule is split by is rejected at any cost.
+    return shown._replace(most=0) if charge.cost == NEVER else shown
+
+
+def _rows_of(results: Iterable[Result]) -> Iterator[_Row]:
+    """Yield the enforced limits that were counted, and the states of their counters."""
+    for rule, tier, _, verdict, mode, _ in results:
         if verdict is None or mode != "enforce":
             continue
-        shown = shown_limit(rule, tier, limit)
-        remaining, reset = verdict.remaining, verdict.reset_after
-        if verdict.charge.cost == NEVER:  # rejected at any cost, because the value that the rule is split by is missing
-            remaining = 0
-        seconds: int | None = None
+        wait = 0
         if not verdict.allowed:
-            wait = verdict.retry_after
-            seconds = None if wait is None else ceil(wait)
-        elif decision.allowed:  # else Retry-After might be earlier than the time of a limit that does not reject
-            seconds = shown.until_more(remaining, reset)
-        limits.append(shown.item)
-        states.append(state_of(shown.name, remaining, seconds, OURS))
-        if verdict.soft_exceeded:
-            exceeded.append(shown.name)
-        if result is decision.binding:
-            reset_us = verdict.at_us + round(reset * 1_000_000)  # a time by the engine's clock, in whole seconds
-            legacy["X-RateLimit-Limit"] = shown.quota
-            legacy["X-RateLimit-Remaining"] = str(remaining)
-            legacy["X-RateLimit-Reset"] = str(-(-reset_us // 1_000_000))
-    if not decision.allowed and decision.binding is not None and (reference := decision.binding.reference):
-        legacy["X-RateLimit-Reference"] = reference
-    if exceeded:
-        [names] = fitting(_tightness(decision, only_soft=True), exceeded)
-        legacy["X-RateLimit-Soft-Exceeded"] = ",".join(names)
-    fields = joined(limits, states, partial(_tightness, decision)) if "ratelimit" in families else {}
-    return fields | legacy if "x-ratelimit" in families else fields
+            wait = -1 if verdict.retry_after is None else max(1, round(verdict.retry_after * 1_000_000))
+        reset = round(verdict.reset_after * 1_000_000)
+        yield _shown(rule, tier, verdict.charge), verdict.remaining, wait, reset, verdict.at_us
 
 
-def _tightness(decision: Decision, *, only_soft: bool = False) -> list[float]:
-    """Return the tightness of each limit that is shown. only_soft: of those whose soft quota is exceeded."""
-    return [
-        tightness_of(result)
-        for result in decision.results
-        if result.verdict is not None and result.mode == "enforce" and (result.verdict.soft_exceeded or not only_soft)
+def _add_quotas(fields: dict[str, Field], rows: Iterable[_Row], families: Sequence[str], allowed: bool) -> None:
+    """Add the fields of both families that are sent. In one loop, because every response waits for it."""
+    limits, states, tightness, least = [], [], [], inf
+    for shown, remaining, wait, reset, at_us in filter(itemgetter(0), rows):
+        _, item, state, quota, capacity, most, until_more, _ = shown  # type: ignore[misc]
+        left = remaining if remaining <= most else most
+        seconds: int | None = None
+        if wait > 0:
+            tight, seconds = -1.0 - wait / 1_000_000, -(-wait // 1_000_000)
+        elif wait:
+            tight = -inf
+        else:
+            tight = left / capacity
+            if allowed:  # else Retry-After might be earlier than the time of a limit that does not reject
+                seconds = until_more(left, reset / 1_000_000) if until_more else -(-reset // 1_000_000) or None
+        limits.append(item)
+        states.append(f"{state}{left}" if seconds is None else f"{state}{left};t={seconds}")
+        tightness.append(tight)
+        if tight < least:
+            least, legacy = tight, (quota, left, at_us + reset)
+    if not limits:
+        return
+    if "ratelimit" in families:
+        policy, state = ",".join(limits), ",".join(states)
+        if len(policy) + len(state) > syntax.MAX_LENGTH:
+            policy, state = map(",".join, fitting(tightness, limits, states))
+        fields["ratelimit-policy"], fields["ratelimit"] = ("RateLimit-Policy", policy), ("RateLimit", state)
+    if "x-ratelimit" in families:
+        quota, left, reset_at = legacy
+        fields["x-ratelimit-limit"] = "X-RateLimit-Limit", quota
+        fields["x-ratelimit-remaining"] = "X-RateLimit-Remaining", str(left)
+        fields["x-ratelimit-reset"] = "X-RateLimit-Reset", str(-(-reset_at // 1_000_000))  # in whole seconds
+
+
+def _add_soft(fields: dict[str, Field], results: Iterable[Result]) -> None:
+    """Add the names of the limits whose soft quota is exceeded."""
+    exceeded = [
+        (verdict.remaining / verdict.charge.limit.capacity, shown_limit(rule, tier, limit).name)
+        for rule, tier, limit, verdict, mode, _ in results
+        if verdict is not None and verdict.soft_exceeded and mode == "enforce"
     ]
+    if exceeded:
+        [names] = fitting([share for share, _ in exceeded], [quoted(name) for _, name in exceeded])
+        fields["x-ratelimit-soft-exceeded"] = "X-RateLimit-Soft-Exceeded", ",".join(names)
 
 
 def retry_after(decision: Decision) -> int | None:

@@ -7,11 +7,10 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from itertools import count
-from math import ceil, gcd
+from math import ceil
 from operator import attrgetter
 from typing import NamedTuple
 
-from ..decision import Result
 from ..engine.limits import Limit
 from ..rules.records import RuleRecord, TierRecord
 
@@ -50,8 +49,8 @@ def quota_of(limit: Limit) -> Quota:
     return Quota(limit.capacity, ceil(seconds) if seconds > 1 else float(seconds), unit)
 
 
-def until_more(limit: Limit) -> UntilMore:
-    """Return a function that computes the `t` of this limit on an allowed response.
+def until_more(limit: Limit) -> UntilMore | None:
+    """Return a function that computes the `t` of this limit on an allowed response; `None` = the time until its reset.
 
     For a bucket it is the time in which the remaining units r come back. So r / t is the bucket's own rate: a client
     that spreads r over t, or uses r and waits t, can continue at that rate. The time until the bucket is full would be
@@ -60,7 +59,7 @@ def until_more(limit: Limit) -> UntilMore:
     if limit.holds_leases:
         return _unknown
     if not limit.is_bucket:
-        return _until_all
+        return None
     window_us, per_us = limit.window_us, limit.quota * 1_000_000
 
     def as_it_flows(remaining: int, reset: float) -> int:
@@ -69,27 +68,8 @@ def until_more(limit: Limit) -> UntilMore:
     return partial(_at_interval, limit) if limit.refill == "interval" else as_it_flows
 
 
-def flow_of(limit: Limit) -> tuple[int, int] | None:
-    """Return the parameters of `t` on an allowed response, so that the fast path needs no function call.
-
-    (a, b): t is remaining * a / b seconds, unless nothing remains; (0, 0): t is the time until the reset;
-    `None`: call `until_more`.
-    """
-    if limit.holds_leases or limit.refill == "interval":
-        return None
-    if not limit.is_bucket:
-        return 0, 0
-    by, per = limit.window_us, limit.quota * 1_000_000
-    common = gcd(by, per)  # small numbers are divided faster
-    return by // common, per // common
-
-
 def _unknown(remaining: int, reset: float) -> None:
     return None
-
-
-def _until_all(remaining: int, reset: float) -> int | None:
-    return ceil(reset) or None
 
 
 def _until_next(limit: Limit, reset: float) -> int:
@@ -107,11 +87,6 @@ def _at_interval(limit: Limit, remaining: int, reset: float) -> int:
 
 def _rounded_up(seconds: float) -> int:
     return max(1, ceil(round(seconds, 6)))  # times are whole microseconds; floats add an error
-
-
-def policy_name(result: Result) -> str:
-    """Return the name of this result's limit in responses."""
-    return name_of(result.rule, result.tier, result.limit)
 
 
 def name_of(rule: RuleRecord, tier: TierRecord | None, limit: Limit) -> str:

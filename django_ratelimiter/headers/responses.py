@@ -24,8 +24,7 @@ from ..conf import django_setting, settings
 from ..decision import Decision
 from ..exceptions import raised_at
 from .fields import SHOWS, retry_after, write_fields
-from .policies import policy_name
-from .templates import RefusalFacts, refusal_facts
+from .syntax import shown_limit
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -47,6 +46,20 @@ _BODIES: Final = {
 
 #: A wait in seconds, minutes, hours or days: the unit and the number.
 Wait = tuple[str, int]
+
+
+class RefusalFacts(NamedTuple):
+    """The facts of a rejection.
+
+    message: of the binding rule. seconds: to wait; `None` = for ever. policies: the names of the limits that reject it.
+    reference: `None` = nothing was counted.
+    """
+
+    status: int
+    message: str
+    seconds: int | None
+    policies: tuple[str, ...]
+    reference: str | None
 
 
 class RefusalText(NamedTuple):
@@ -84,13 +97,11 @@ def refusal(request: HttpRequest, decision: Decision) -> HttpResponseBase:
     """
     own = settings.RESPONSE
     response: HttpResponseBase | None = None
-    facts: RefusalFacts | None = None
     if own is not None and not own.endswith(".html"):
         response = _own_response(own, request, decision)
     if response is None:
-        facts = _facts_of(decision)
-        response = _usual_response(request, facts)
-    write_fields(request, response, decision, facts)
+        response = _usual_response(request, _facts_of(decision))
+    write_fields(request, response, decision)
     if response.status_code < 400:  # else Django's cache would store the response of the project's callable
         patch_cache_control(response, private=True, no_store=True)
     setattr(response, SHOWS, decision)
@@ -102,10 +113,10 @@ def add_reference(response: HttpResponseBase, decision: Decision) -> None:
 
     A body with other fields is the project's own, and does not change.
     """
-    data, binding = getattr(response, "data", None), decision.binding
-    if response.status_code != 429 or getattr(response, "is_rendered", True) or binding is None or decision.access:
+    data = getattr(response, "data", None)
+    if response.status_code != 429 or getattr(response, "is_rendered", True):
         return
-    if isinstance(data, dict) and data.keys() == {"detail"} and (reference := binding.reference):
+    if isinstance(data, dict) and data.keys() == {"detail"} and (reference := decision.rejection.reference):
         response.data = {**data, "reference": reference}  # type: ignore[attr-defined]
 
 
@@ -161,12 +172,9 @@ def _page(request: HttpRequest, context: dict[str, object]) -> str | None:
 
 
 def _facts_of(decision: Decision) -> RefusalFacts:
-    answer = decision.answer
-    if answer is not None and decision.is_plain and not answer.is_made:  # and no access entry has denied it
-        return refusal_facts(answer)
-    message = decision.binding.rule.message if decision.binding and not decision.access else ""
-    policies = tuple(dict.fromkeys(policy_name(result) for result in decision.refused_by))
-    reference = decision.binding.reference if decision.binding and not decision.access else None
+    by, binding, reference = decision.rejection
+    policies = tuple(dict.fromkeys([shown_limit(each.rule, each.tier, each.limit).name for each in by]))
+    message = binding.rule.message if binding else ""
     return RefusalFacts(status_of(decision), message, retry_after(decision), policies, reference)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Final, NamedTuple
 
@@ -10,8 +10,6 @@ from ..engine.limits import Limit
 from ..rules.records import RuleRecord, TierRecord
 from .policies import UntilMore, name_of, quota_of, until_more
 
-#: The draft of the RateLimit fields that is sent.
-DRAFT: Final = 11
 #: Maximum number of limits in the cache; then all are computed again.
 MAX_REMEMBERED: Final = 1_000
 #: Maximum characters of RateLimit and RateLimit-Policy together: the usual buffers of proxies hold 4 kB of all fields.
@@ -20,47 +18,22 @@ MAX_LENGTH: Final = 1_000
 LARGEST_INTEGER: Final = 10**15 - 1
 
 
-class _ParameterNames(NamedTuple):
-    """The parameter names of a draft, for a limit and its state."""
-
-    quota: str
-    unit: str
-    window: str
-    remaining: str
-    seconds: str
-
-
-_PARAMETER_NAMES: Final = {11: _ParameterNames("q", "qu", "w", "r", "t")}
-OURS: Final = _PARAMETER_NAMES[DRAFT]
-
-
-class Policy(NamedTuple):
-    """One limit in the RateLimit fields.
-
-    window: seconds; `None` = it has no fixed length, or there is none.
-    seconds: until there is more quota; `None` = never, for this cost, or not known.
-    unit: what the quota counts; `None` = requests.
-    """
-
-    name: str
-    quota: int
-    window: float | Decimal | None
-    remaining: int
-    seconds: int | None
-    unit: str | None = None
-
-
 class ShownLimit(NamedTuple):
-    """The parts of a limit that do not depend on its state: name in quotes, item of RateLimit-Policy, quota.
+    """The parts of a limit that do not depend on its state.
 
-    until_more: returns the seconds on an allowed response. of: its rule, tier and limit. The references keep their `id`
-    unique, which is the key of the cache.
+    name: without quotes. item: of RateLimit-Policy. state: the start of its item in RateLimit, before the remaining
+    units. quota: as clients see it. capacity: of its counter. most: the highest number of remaining units to show.
+    until_more: returns the seconds on an allowed response; `None` = those until the reset. of: its rule, tier and
+    limit. The references keep their `id` unique, which is the key of the cache.
     """
 
     name: str
     item: str
+    state: str
     quota: str
-    until_more: UntilMore
+    capacity: int
+    most: int
+    until_more: UntilMore | None
     of: tuple[object, ...]
 
 
@@ -72,53 +45,30 @@ def shown_limit(rule: RuleRecord, tier: TierRecord | None, limit: Limit) -> Show
     shown = _remembered.get((id(rule), id(tier), id(limit)))
     if shown is not None:
         return shown
-    name = quoted(name_of(rule, tier, limit))
     if len(_remembered) >= MAX_REMEMBERED:
         _remembered.clear()
+    name = name_of(rule, tier, limit)
     units, window, unit = quota_of(limit)
-    shown = ShownLimit(
-        name, item_of(name, units, window, unit, OURS), str(units), until_more(limit), (rule, tier, limit)
+    capacity = limit.quota if limit.burst is None else limit.burst
+    shown = _remembered[id(rule), id(tier), id(limit)] = ShownLimit(
+        name,
+        _item_of(quoted(name), units, window, unit),
+        f"{quoted(name)};r=",
+        str(units),
+        capacity,
+        LARGEST_INTEGER,
+        until_more(limit),
+        (rule, tier, limit),
     )
-    _remembered[id(rule), id(tier), id(limit)] = shown
     return shown
 
 
-def ratelimit_fields(policies: Sequence[Policy], draft: int = DRAFT) -> dict[str, str]:
-    """Return `RateLimit` and `RateLimit-Policy` in this draft of draft-ietf-httpapi-ratelimit-headers.
-
-    Only this function and those that it calls depend on the syntax, which is not final. w is omitted if the window is
-    not a whole number of seconds, or there is none; t if there will never be enough quota, or the time is not known.
-    """
-    names = _PARAMETER_NAMES[draft]
-    return joined(
-        [item_of(quoted(one.name), one.quota, one.window, one.unit, names) for one in policies],
-        [state_of(quoted(one.name), one.remaining, one.seconds, names) for one in policies],
-    )
-
-
-def item_of(name: str, quota: int, window: float | Decimal | None, unit: str | None, names: _ParameterNames) -> str:
-    item = f"{name};{names.quota}={min(quota, LARGEST_INTEGER)}"
+def _item_of(name: str, quota: int, window: float | Decimal | None, unit: str | None) -> str:
+    """Return an item of RateLimit-Policy. w is omitted if the window is not a whole number of seconds."""
+    item = f"{name};q={min(quota, LARGEST_INTEGER)}"
     if unit is not None:
-        item += f";{names.unit}={quoted(unit)}"
-    return f"{item};{names.window}={int(window)}" if window is not None and window == int(window) else item
-
-
-def state_of(name: str, remaining: int, seconds: int | None, names: _ParameterNames) -> str:
-    if remaining > LARGEST_INTEGER:
-        remaining = LARGEST_INTEGER
-    state = f"{name};{names.remaining}={remaining}"
-    return state if seconds is None else f"{state};{names.seconds}={seconds}"
-
-
-def joined(
-    limits: Sequence[str], states: Sequence[str], tightness: Callable[[], Sequence[float]] | None = None
-) -> dict[str, str]:
-    """Return the fields of these limits. tightness: for `fitting`, if they are too long; `None` = no maximum length."""
-    policy, state = ",".join(limits), ",".join(states)
-    if tightness is not None and len(policy) + len(state) > MAX_LENGTH:
-        limits, states = fitting(tightness(), limits, states)
-        policy, state = ",".join(limits), ",".join(states)
-    return {"RateLimit-Policy": policy, "RateLimit": state} if limits else {}
+        item += f";qu={quoted(unit)}"
+    return f"{item};w={int(window)}" if window is not None and window == int(window) else item
 
 
 def fitting(tightness: Sequence[float], *columns: Sequence[str]) -> list[list[str]]:

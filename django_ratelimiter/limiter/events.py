@@ -7,7 +7,7 @@ The path is not logged either, because a rule can be split by a part of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import partial
 from threading import Lock
 from time import monotonic
@@ -17,11 +17,10 @@ from django.http import HttpRequest
 
 from ..backend import server_in_words
 from ..conf import settings
-from ..decision import Decision, Result
-from ..engine.base import Verdict, Version
+from ..decision import Decision, Rejecter, Result
+from ..engine.base import Verdict
 from ..engine.fallback import FallbackEngine
 from ..engine.locks import freed_by_fork
-from ..engine.templates import FilledVerdicts
 from ..exceptions import EngineUnavailable
 from ..identity import Identity, digest, partition
 from ..rules.records import RuleRecord
@@ -29,13 +28,12 @@ from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit
 from ..usage.live import denials
 from ..usage.live import names as caller_names
 from ..values.access import AccessRecord
-from ..values.references import DIGITS
 from . import untrusted
 from .io import IO
-from .refusal_log import RefusalLog
 
 logger = logging.getLogger("django_ratelimiter")
-_refusal_log: Final = RefusalLog(logger)
+
+MESSAGE: Final = "A request was rejected by %s.%s"
 
 #: For how many partitions a process remembers the signals that it sent; the oldest are dropped.
 MAX_NOTIFIED: Final = 10_000
@@ -82,13 +80,10 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
     answer = latest.answer
     if not latest.allowed:
         if logger.isEnabledFor(logging.WARNING):
-            if decision.answer is None:
-                _log_refusal(decision)
-            else:
-                _log_unread(decision.answer, decision.version)
+            _log_rejection(decision)
         meta = request.META
         if "HTTP_X_FORWARDED_FOR" in meta or "HTTP_FORWARDED" in meta or settings.TRUSTED_PROXIES.own:
-            untrusted.examine(request, (rule for rule, _ in _refusing(latest)))
+            untrusted.examine(request, [rule for rule, _ in _counted(latest)])
         match = request.resolver_match
         about = (None if answer is None else answer.charges.partitions, match.view_name if match else "")
         if names_until.get(about, 0.0) < monotonic():  # tested here, because most rejections repeat a known caller
@@ -111,7 +106,9 @@ async def _send_reached(io: IO, request: HttpRequest, latest: Decision) -> None:
 async def _send_soft(io: IO, request: HttpRequest, latest: Decision, decision: Decision) -> None:
     for result in soft_exceeded(latest):
         if result.verdict and _soft_exceeded.is_first_in_window(result.verdict):
-            logger.info("The soft quota of %s is exceeded.", result.rule, extra=_extra(decision, result))
+            logger.info(
+                "The soft quota of %s is exceeded.", result.rule, extra=_extra(decision, result, result.reference)
+            )
             await io.send(soft_limit_exceeded, Result, request=request, result=result)
 
 
@@ -126,7 +123,7 @@ def note_denied(request: HttpRequest, identity: Identity, record: AccessRecord) 
 async def _tell_names(io: IO, request: HttpRequest, latest: Decision, about: tuple[Any, str]) -> None:
     """Send the names of the callers and views of a rejection to the engine, unless that was done lately."""
     partitions, view = about
-    news = caller_names.news_of(_refusing(latest), view)
+    news = caller_names.news_of(_counted(latest), view)
     if partitions is not None:
         now = monotonic()
         if len(names_until) >= MAX_NOTIFIED:
@@ -170,26 +167,19 @@ def _is_reached_first(result: Result, percent: int) -> bool:
     return _reached.is_first_in_window(result.verdict, str(percent))
 
 
-def _log_refusal(decision: Decision) -> None:
-    names = dict.fromkeys(result.rule.slug for result in decision.refused_by)
-    _refusal_log.write(", ".join(names), _extra(decision, decision.binding), _why(decision))
+def _log_rejection(decision: Decision) -> None:
+    """Log a rejection. Not by `Logger.warning`, whose search for the line that logs would take as long as the rest."""
+    by, binding, reference = decision.rejection
+    names = by[0].rule.slug if len(by) == 1 else ", ".join(dict.fromkeys([each.rule.slug for each in by]))
+    told = names, "" if decision.answer else _why(decision, by)
+    extra = _extra(decision, binding, reference)
+    record = logger.makeRecord(logger.name, logging.WARNING, __file__, 0, MESSAGE, told, None, "_log_rejection", extra)
+    logger.handle(record)
 
 
-def _refusing(latest: Decision) -> Iterator[tuple[RuleRecord, str]]:
-    """Yield the rules that reject a request by Redis's counts, each with the caller's digest."""
-    if latest.answer is not None:
-        yield from _refusing_by(latest.answer)
-        return
-    for result in latest.refused_by:
-        if result.verdict is not None and not result.local:
-            yield result.rule, result.digest or ""
-
-
-def _refusing_by(answer: FilledVerdicts) -> Iterator[tuple[RuleRecord, str]]:
-    template, partitions = answer.charges.template, answer.charges.partitions
-    for place, wait in enumerate(answer.states.waits):
-        if template.gates[place] and (wait > 0 or wait == -1):
-            yield template.owners[place][0], partitions[place]
+def _counted(latest: Decision) -> list[tuple[RuleRecord, str]]:
+    """Return the rules that reject a request by Redis's counts, each with the caller's digest."""
+    return [(each.rule, each.digest) for each in latest.rejection.by if each.digest is not None and not each.local]
 
 
 def _partition_of(request: HttpRequest, names: tuple[str, ...]) -> tuple[str, str] | None:
@@ -198,40 +188,22 @@ def _partition_of(request: HttpRequest, names: tuple[str, ...]) -> tuple[str, st
     return None if value is None else (digest(value), value)
 
 
-def _log_unread(answer: FilledVerdicts, version: Version) -> None:
-    """Log a rejection without computing its results."""
-    waits, binding = answer.states.waits, answer.binding
-    assert binding is not None
-    rule, tier = answer.charges.template.owners[binding]
-    names = slug = rule.slug
-    if waits.count(0) != len(waits) - 1:  # perhaps several rules reject
-        names = ", ".join(dict.fromkeys([refusing.slug for refusing, _ in _refusing_by(answer)]))
-    partition = answer.charges.partitions[binding]
-    attributes = {
-        "rule": slug,
-        "tier": tier and tier.slug,
-        "partition": partition,
-        "version": version.number,
-        "reference": f"{slug}#{partition[:DIGITS]}",
-    }
-    _refusal_log.write(names, attributes)
-
-
-def _why(decision: Decision) -> str:
+def _why(decision: Decision, by: Sequence[Rejecter]) -> str:
     """Return a sentence about a rejection that was decided without the engine; empty for all others."""
     if decision.unavailable:
         return " Decided without Redis: its failure policy is “closed”."
-    if any(result.local for result in decision.refused_by):
+    if any(each.local for each in by):
         return " Decided without Redis: this process counts by itself, with smaller quotas."
     return ""
 
 
-def _extra(decision: Decision, result: Result | None) -> dict[str, Any]:
+def _extra(decision: Decision, about: Result | Rejecter | None, reference: str | None) -> dict[str, Any]:
     """Return the attributes of a record. `None` = not known, because nothing was counted."""
+    tier = about and about.tier
     return {
-        "rule": result and result.rule.slug,
-        "tier": result and result.tier and result.tier.slug,
-        "partition": result and result.digest,
+        "rule": about and about.rule.slug,
+        "tier": tier and tier.slug,
+        "partition": about and about.digest,
         "version": decision.version.number,
-        "reference": result and result.reference,
+        "reference": reference,
     }

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from django_ratelimiter.decision import Decision, Result, decide
 from django_ratelimiter.engine.base import Charge, Verdict, Version
-from django_ratelimiter.headers import Policy, ratelimit_fields, refusal, response_fields, write_fields
+from django_ratelimiter.headers import refusal, response_fields, write_fields
 from django_ratelimiter.rules.ruleset import rule_from
 
 from ..rules.build import limit_data, rule_data
@@ -234,24 +234,27 @@ MEMBER = re.compile(
 
 @given(
     st.lists(
-        st.builds(
-            Policy,
-            name=st.text(max_size=20),
-            quota=st.integers(1, 2**53),
-            window=st.sampled_from([None, 0.5, 1, 60, 90.25, 86400]),
-            remaining=st.integers(0, 2**53),
-            seconds=st.none() | st.integers(0, 10**9),
-            unit=st.sampled_from([None, "concurrent-requests"]),
+        st.tuples(
+            st.text(min_size=1, max_size=20),
+            st.integers(1, 2**40),
+            st.sampled_from(["0.500000", "1.000000", "60.000000", "90.250000", "86400.000000"]),
+            st.integers(0, 2**53),
+            st.none() | st.floats(0.001, 10**9),
         ),
         min_size=1,
         max_size=4,
     )
 )
-def test_any_policy_makes_well_formed_fields(policies: list[Policy]) -> None:
-    for value, needed in zip(ratelimit_fields(policies).values(), ("q", "r"), strict=True):
-        members = list(MEMBER.finditer(value))
-        assert "".join(member[0] for member in members) == value
-        assert len(members) == len(policies)
+def test_any_limits_make_well_formed_fields(limits: list[tuple[str, int, str, int, float | None]]) -> None:
+    found = [
+        results((wait is not None, remaining, wait, 1.0), slug=slug, limits=[limit(window, quota)])
+        for slug, quota, window, remaining, wait in limits
+    ]
+    fields = response_fields(decision(*found))
+    for name, needed in (("RateLimit-Policy", "q"), ("RateLimit", "r")):
+        members = list(MEMBER.finditer(fields[name]))
+        assert "".join(member[0] for member in members) == fields[name]
+        assert len(members) == len(limits)
         for member in members:
             parameters = dict(pair.split("=") for pair in member[2][1:].split(";"))
             assert needed in parameters
@@ -259,9 +262,9 @@ def test_any_policy_makes_well_formed_fields(policies: list[Policy]) -> None:
 
 
 def test_a_name_is_escaped() -> None:
-    [policy, state] = ratelimit_fields([Policy('a"b\\ü\n', 1, 1, 1, 1)]).values()
-    assert policy == r'"a\"b\\??";q=1;w=1'
-    assert state == r'"a\"b\\??";r=1;t=1'
+    fields = response_fields(decision(results(ALLOWED, slug='a"b\\ü\n')))
+    assert fields["RateLimit-Policy"] == r'"a\"b\\??";q=100;w=60'
+    assert fields["RateLimit"] == r'"a\"b\\??";r=99;t=13'
 
 
 def softly(slug: str = "api", **fields: Any) -> list[Result]:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine.base import Version
 from django_ratelimiter.engine.templates import FilledCharges, FilledVerdicts
-from django_ratelimiter.headers import fields, refusal, response_fields, syntax, templates, words_of, write_fields
-from django_ratelimiter.headers.syntax import LARGEST_INTEGER, shown_limit
+from django_ratelimiter.headers import fields, refusal, response_fields, syntax, words_of, write_fields
+from django_ratelimiter.headers.syntax import LARGEST_INTEGER
 from django_ratelimiter.limiter.templates import RuleTemplates
 from django_ratelimiter.rules.ruleset import rule_from
 from django_ratelimiter.rules.tiers import Entitlement
@@ -81,8 +81,7 @@ CALLS = st.lists(
 def test_they_tell_the_same_whether_somebody_has_looked_or_not(
     given_call: list[tuple[int, str, Any]], longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (syntax, templates):
-        monkeypatch.setattr(module, "MAX_LENGTH", longest)
+    monkeypatch.setattr(syntax, "MAX_LENGTH", longest)
     numbers = [state for _, _, state in given_call]
     call = call_of([(number, mode) for number, mode, _ in given_call])
     looked_at, untouched = decided(call, numbers), decided(call, numbers)
@@ -104,7 +103,7 @@ def test_they_tell_the_same_whether_somebody_has_looked_or_not(
     assert (untouched.binding, untouched.delay, untouched.answer) == (looked_at.binding, 0.0, None)
 
 
-@pytest.mark.parametrize("number", [0, 2, 3])  # limits with a fast path, and one without
+@pytest.mark.parametrize("number", [0, 2, 3])  # of three algorithms
 @pytest.mark.parametrize("is_rejected", [False, True])
 def test_many_limits_make_no_long_fields(number: int, is_rejected: bool) -> None:
     """Some proxies answer 502 to fields that do not fit into their buffers."""
@@ -162,23 +161,9 @@ def test_only_the_families_that_are_wished_for(decision: Decision, family: str) 
 
 
 def test_nothing_is_made_if_no_family_is_wished_for(decision: Decision, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(fields, "allowed_fields")
+    monkeypatch.delattr(fields, "response_fields")
     response = HttpResponse()
     with override_settings(RATELIMITER={"HEADERS": []}):
         write_fields(RequestFactory().get("/"), response, decision)
     assert set(response.headers) == {"Content-Type"}
     assert decision.answer is not None
-
-
-def test_one_is_made_for_each_call_and_kept_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-
-    def shown(rule: Any, *limit: Any) -> Any:
-        made.append(rule.slug)
-        return shown_limit(rule, *limit)
-
-    monkeypatch.setattr(templates, "shown_limit", shown)
-    calls = [call_of([(0, "enforce")]) for _ in range(3)]
-    for number in (0, 0, 1, 1, 2, 2, 0):
-        response_fields(decided(calls[number], PLAIN[:1]))
-    assert len(made) == 3
