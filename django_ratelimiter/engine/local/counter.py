@@ -26,7 +26,7 @@ What happens to them:
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from math import ceil, inf
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -56,7 +56,7 @@ class CounterState(NamedTuple):
 
 
 #: The values of a verdict, as its class takes them.
-_parts_of: Final = attrgetter(*[field.name for field in fields(Verdict)])
+_parts_of: Final = attrgetter(*[each.name for each in fields(Verdict)])
 
 
 class LocalVerdict(Verdict):
@@ -84,61 +84,47 @@ class LocalVerdict(Verdict):
         return counter is not None and self.syncs == counter.syncs and not counter.is_syncing
 
 
+@dataclass(slots=True, eq=False)
 class LocalCounter:
-    """The usage of one counter, as far as this process knows. charge: a charge of it, with its key."""
+    """The usage of one counter, as far as this process knows. See the tables above."""
 
-    __slots__ = (
-        "_beside",
-        "_ends_early",
-        "_ends_late",
-        "_passes_at",
-        "_rejected_cost",
-        "_rejected_quota",
-        "_rejected_until",
-        "_synced_at",
-        "_synced_us",
-        "charge",
-        "due_at",
-        "is_syncing",
-        "key",
-        "known_quota",
-        "partition",
-        "pending",
-        "reset_at",
-        "spent_at",
-        "syncs",
-        "unsent",
-        "used",
-        "widest",
-    )
+    #: When it is made, a charge of this counter with its key.
+    charge: Charge
+    key: str = ""
+    partition: str = ""
+    #: The quota of `charge`.
+    widest: int = 0
+    used: int = 0
+    unsent: int = 0
+    pending: int = 0
+    is_syncing: bool = False
+    #: How often it was synced.
+    syncs: int = 0
+    #: When it must sync again.
+    due_at: float = -inf
+    #: `used` is exact for quotas up to this one: the engine does not say how far a counter exceeds a quota.
+    known_quota: int = 0
+    #: When the whole quota is back, if nothing is charged.
+    reset_at: float = 0.0
+    #: When a unit was charged here, latest.
+    spent_at: float = -inf
+    #: Charges of the engine since the latest reply, each with the engine's time.
+    _beside: list[tuple[int, int]] = field(default_factory=list)
+    #: The time of the latest reply, by both clocks.
+    _synced_at: float = 0.0
+    _synced_us: int = 0
+    #: Between which moments the window ends; -inf = it is not known.
+    _ends_early: float = -inf
+    _ends_late: float = -inf
+    #: Until then, nothing expires; -inf = it is not known.
+    _passes_at: float = -inf
+    #: The engine's latest rejection, and until when it lasts.
+    _rejected_until: float = -inf
+    _rejected_cost: int = 0
+    _rejected_quota: int = 0
 
-    def __init__(self, charge: Charge) -> None:
-        self.key, self.partition = charge.key, partition_of(charge)
-        #: See the table above; perhaps without a key. widest: its quota.
-        self.charge, self.widest = charge, charge.limit.quota
-        #: See the table above.
-        self.used = self.unsent = self.pending = 0
-        self.is_syncing = False
-        #: How often it was synced.
-        self.syncs = 0
-        #: When it must sync again.
-        self.due_at = -inf
-        #: `used` is exact for quotas up to this one: the engine does not say how far a counter exceeds a quota.
-        self.known_quota = 0
-        #: Charges of the engine since the latest reply, each with the engine's time.
-        self._beside: list[tuple[int, int]] = []
-        #: When a unit was charged here, latest.
-        self.spent_at = -inf
-        #: The time of the latest reply, by both clocks.
-        self._synced_at, self._synced_us = 0.0, 0
-        #: When the whole quota is back, if nothing is charged.
-        self.reset_at = 0.0
-        #: Between which moments the window ends; -inf = it is not known.
-        self._ends_early = self._ends_late = -inf
-        #: Until then, nothing expires; -inf = it is not known.
-        self._passes_at = -inf
-        #: The engine's latest rejection, and until when it lasts.
-        self._rejected_until, self._rejected_cost, self._rejected_quota = -inf, 0, 0
+    def __post_init__(self) -> None:
+        self.key, self.partition, self.widest = self.charge.key, partition_of(self.charge), self.charge.limit.quota
 
     def covers(self, quota: int, now: float) -> bool:
         """Return whether a charge with this quota can be decided here. During a sync, the old data will do."""
@@ -277,6 +263,15 @@ class LocalCounter:
             0 if is_allowed else self.wait(charge, now),
             int(reset * 1_000_000) if reset > 0 else 0,
         )
+
+    def deduct(self, verdict: Verdict, now: float) -> None:
+        """Subtract the units that the engine does not have yet from its verdict, which has charged nothing."""
+        charge = verdict.charge
+        verdict.remaining = max(verdict.remaining - self.unsynced(now), 0)
+        if verdict.allowed and charge.cost > verdict.remaining:
+            wait = self.wait(charge, now)
+            verdict.allowed, verdict.soft_exceeded = False, False
+            verdict.retry_after = None if wait < 0 else wait / 1_000_000
 
     def wait(self, charge: Charge, now: float) -> int:
         """Return the microseconds until a rejected cost may be allowed; -1 = never.

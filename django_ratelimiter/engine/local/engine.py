@@ -6,7 +6,7 @@ engine is written once, in coroutines; for threads they never suspend.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,12 +15,11 @@ from ..adapters import ImmediateAdapter, as_async
 from ..base import Charge, Verdict, Version, as_charged
 from ..coroutines import run_sync
 from ..templates import FilledCharges
+from ..usage.rejections import CounterRejections
 from .call import LocalCall
 from .counter import LocalVerdict, is_local
-from .deciding import decide
-from .peeking import LocalRejections, peek
 from .store import LocalCounters
-from .sync import SyncCall, SyncRequest
+from .sync import SyncCall, decide
 
 
 class _LocalFirst:
@@ -69,34 +68,30 @@ class _LocalFirst:
             return verdicts
         with counters.lock:
             wider = call.wider()
-            request = wider.build_request(always=False) if wider else None
-        if wider and request:
-            await self._sync(wider, request)
-        with counters.lock:
-            call.place()
-            request = call.build_request()
-        return await self._sync(call, request)
+        if wider is not None:
+            await self._make(wider)
+        return await self._make(call)
 
-    async def _sync(self, call: SyncCall, request: SyncRequest | None) -> Sequence[Verdict]:
-        replies: Sequence[Verdict] = ()
-        if request is not None:
+    async def _make(self, call: SyncCall) -> Sequence[Verdict]:
+        counters, replies = self.counters, list[Verdict]()
+        with counters.lock:
+            call.prepare()
+        if call.is_made:
             try:
-                replies = await request.send(self._awaitable)
+                replies = await call.send(self._awaitable)
             except BaseException:
-                with self.counters.lock:
+                with counters.lock:
                     call.fail()
-                self.counters.usage.acknowledge(request.counts, done=False)
                 raise
-            self.counters.usage.acknowledge(request.counts, done=True)
-        with self.counters.lock:
-            return call.settle(replies, self.counters.now())
+        with counters.lock:
+            return call.settle(replies, counters.now())
 
     async def _peek(self, charges: Iterable[Charge], now_us: int | None) -> list[Verdict]:
         charges = list(charges)
         if now_us is not None or all(charge.sync_interval is None for charge in charges):
             return await self._awaitable.peek(charges, now_us)  # type: ignore[no-any-return]
         asked = [charge for charge in charges if not is_local(charge)]
-        return peek(self.counters, charges, await self._awaitable.peek(asked) if asked else [])
+        return self.counters.peek(charges, await self._awaitable.peek(asked) if asked else ())
 
     async def _refund(self, verdicts: Iterable[Verdict]) -> None:
         if others := self.counters.refund(verdicts):
@@ -108,18 +103,15 @@ class _LocalFirst:
         await self._awaitable.reset(charges)
 
     async def _flush(self) -> None:
-        counters = self.counters
-        while True:
+        call, counters = None, self.counters
+        while call is None or call.is_made:
+            call = SyncCall(counters, LocalCall(()), None, (), counters.now())
             with counters.lock:
-                call = SyncCall(counters, LocalCall(()), None, (), counters.now())
                 call.add_piggybacked(due=False)
-                request = call.build_request(always=False)
-            if request is None:
-                return
-            await self._sync(call, request)
+            await self._make(call)
 
 
-class LocalFirstEngine(LocalRejections, _LocalFirst):
+class LocalFirstEngine(_LocalFirst):
     """An engine for threads.
 
     engine: decides exactly. counters: of this process; `None` = new ones with the next two arguments.
@@ -156,6 +148,18 @@ class LocalFirstEngine(LocalRejections, _LocalFirst):
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return approximately the verdicts that `check` would give now. Charges and counts nothing."""
         return run_sync(self._peek(charges, now_us))
+
+    @property
+    def peek_at_caller(self) -> Callable[[Iterable[Charge]], CounterRejections]:
+        """The method `peek_at_caller`: verdicts and recent rejections. AttributeError if the engine lacks it."""
+        read: Callable[[list[Charge]], CounterRejections] = self.engine.peek_at_caller
+
+        def peek_at_caller(charges: Iterable[Charge]) -> CounterRejections:
+            charges = list(charges)
+            found = read([charge for charge in charges if not is_local(charge)])
+            return found._replace(verdicts=self.counters.peek(charges, found.verdicts))
+
+        return peek_at_caller
 
     def trial(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts of `check`, with the remaining units after it. Charges and counts nothing."""

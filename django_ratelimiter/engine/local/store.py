@@ -1,7 +1,6 @@
 """What a process knows by itself: local counters, callers seen lately, remembered rejections, and usage to send.
 
-One `LocalCounters` serves all threads and event loops of a process. `deciding` decides by it; `sync` keeps it up to
-date with the engine's replies.
+One `LocalCounters` serves all threads and event loops of a process. `sync` decides by it, and keeps it up to date.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from .call import LocalCall, Source, states_of
 from .counter import LocalCounter, LocalVerdict, is_local, partition_of
 from .denials import DenialCache
 from .usage import LocalUsage
-from .version_state import VersionState
 
 #: Seconds between two searches for counters that are not used; fewer if there are too many counters.
 TIDY_SECONDS, CROWDED_SECONDS = 10.0, 1.0
@@ -33,6 +31,32 @@ LOCAL_INTERVAL, LOCAL_PARTS = 0.1, 50
 
 #: The local counters of this process.
 _ALL: Final[WeakSet[LocalCounters]] = WeakSet()
+
+
+class VersionState:
+    """When to ask the engine for the version of the rules, to notice new rules.
+
+    interval: seconds after which it is asked in any case. Times are monotonic seconds.
+    """
+
+    def __init__(self, interval: float) -> None:
+        self._interval, self._due_at = interval, -inf
+        #: The latest version that the engine has confirmed.
+        self._version: int | Version | None = None
+
+    def is_current(self, version: int | Version | None, now: float) -> bool:
+        """Return whether the engine has recently confirmed this version; `None` = no version is needed."""
+        return version is None or (now < self._due_at and (version is self._version or version == self._version))
+
+    def claim(self, version: int | Version, now: float) -> None:
+        """Record that a call for the version is in progress, so that no other call is made for it."""
+        if version == self._version:
+            self._due_at = max(self._due_at, now + self._interval)
+
+    def confirm(self, version: int | Version | None, now: float) -> None:
+        """Record that the engine was called with this version at `now`, and it was current."""
+        if version is not None:
+            self._version, self._due_at = version, max(now + self._interval, self._due_at)
 
 
 class LocalCounters:
@@ -195,12 +219,25 @@ class LocalCounters:
             self.by_name[name].expect_refund()
         return False
 
-    def peek_locally(self, charges: Sequence[Charge], now: float) -> list[Verdict]:
-        """Return the verdicts on purely local charges, which are not charged. Call it under the lock."""
-        for charge in charges:
-            if counter := self.local.get(charge.key + charge.limit.tag):
-                self._sync_local(counter, now)
-        return self.memory.peek(charges)
+    def peek(self, charges: Sequence[Charge], replies: Iterable[Verdict]) -> list[Verdict]:
+        """Return the verdicts that these charges would get now.
+
+        replies: the engine's verdicts on those that are not purely local. They do not include unsent units.
+        """
+        verdicts, theirs = [], iter(replies)
+        with self.lock:
+            now = self.now()
+            for charge in charges:
+                name = charge.key + charge.limit.tag
+                if is_local(charge):
+                    if name in self.local:
+                        self._sync_local(self.local[name], now)
+                    verdicts += self.memory.peek([charge])
+                    continue
+                verdicts.append(verdict := next(theirs))
+                if charge.sync_interval is not None and (counter := self.by_name.get(name)) is not None:
+                    counter.deduct(verdict, now)
+        return verdicts
 
     def forget(self, charges: Iterable[Charge]) -> None:
         """Drop what is known about these counters."""

@@ -1,79 +1,114 @@
-"""One call that cannot be decided here: what is charged here, what the engine is asked, and what its reply changes.
+"""How a call is decided. Each charge has one of three outcomes:
 
-Each charge has one of three outcomes:
-
-    decided here    a local counter covers it, or it is purely local
+    decided here    a local counter covers it, or it is purely local, or a rejection is remembered
     asked           the engine decides it: it is exact, or this process knows too little of its counter. If another call
                     is syncing that counter, the cost is reserved in it
     synced          the engine decides it, gets the units that were charged here, and its reply renews the counter
 
+`decide` decides a call all of whose charges are decided here, without the engine. Everything else is a `SyncCall`.
 Everything here is called under the lock of `LocalCounters`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import ceil
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ..base import Charge, Verdict, Version
+from ..templates import CounterStates
 from ..usage import UsageCarry
-from .call import LocalCall, answer, is_denied, states_of
+from .call import CallShape, LocalCall, LocalVerdicts, Source, answer, is_denied, states_of
 from .counter import CounterState, LocalCounter, LocalVerdict, is_local
-from .denials import rejects
+from .denials import CachedDenial, rejects
 from .store import LocalCounters
 
 #: Unused counters are synced with the calls of others, this many at once.
 MAX_PIGGYBACKED: Final = 50
 
-
-class SyncRequest(NamedTuple):
-    """The arguments for the engine's `check`."""
-
-    charges: Iterable[Charge]
-    version: int | Version | None
-    refund_if_denied: list[Verdict]
-    refused: bool
-    counts: UsageCarry | None
-
-    def send(self, engine: Any) -> Any:
-        """Call `check` and return its result. Optional arguments are passed only if they are set."""
-        options: dict[str, Any] = {"refused": True} if self.refused else {}
-        if self.counts:
-            options["counts"] = self.counts
-        return engine.check(self.charges, version=self.version, refund_if_denied=self.refund_if_denied, **options)
+_new = tuple.__new__  # what a named tuple calls in the end
 
 
+def decide(
+    counters: LocalCounters, call: LocalCall, version: int | Version | None, receipts: Sequence[Verdict], now: float
+) -> Sequence[Verdict] | None:
+    """Return the verdicts if each charge can be decided here. `None` = the engine must be asked; nothing is charged."""
+    terms, sources = call.terms, list[Source]()
+    if not terms or not counters.version_state.is_current(version, now):
+        return None
+    if call.shape is not None and call.shape.usual and (verdicts := _allow(counters, call, call.shape, now)):
+        return verdicts
+    denied = False
+    for name, charge in zip(call.names, terms, strict=True):
+        source = counters.source(name, charge, version, now)
+        if source is None:
+            return None
+        sources.append(source)
+        if charge[3] and source.rejects(charge):
+            denied = True
+    if receipts if denied else CachedDenial in map(type, sources):
+        return None
+    states = [source.take(charge, now, denied=denied) for source, charge in zip(sources, terms, strict=True)]  # type: ignore[union-attr]
+    if label := call.usage_field(range(len(states)), states, denied=denied):
+        counters.usage.add(states[0].at_us, label)
+    return answer(call, states, sources)
+
+
+def _allow(counters: LocalCounters, call: LocalCall, shape: CallShape, now: float) -> LocalVerdicts | None:
+    """Allow the usual call: its local counters have room, and none is due. `None` = it must be decided in full."""
+    by_name, taken = counters.local if shape.is_local else counters.by_name, []
+    for counter, (quota, cost) in zip(map(by_name.get, call.names), shape.usual, strict=True):
+        if counter is None or now >= counter.due_at or now >= counter.reset_at:
+            return None
+        if quota > counter.known_quota or quota > counter.widest or cost > quota - counter.used:
+            return None
+        taken.append(counter)
+    remaining, resets = [], []
+    for counter, (quota, cost) in zip(taken, shape.usual, strict=True):
+        used = counter.used = counter.used + cost
+        counter.unsent += cost
+        counter.spent_at = now
+        remaining.append(quota - used)
+        resets.append(int((counter.reset_at - now) * 1_000_000))
+    at_us, zeros = taken[0].time_at(now), [0] * len(taken)
+    if shape.field:
+        counters.usage.add(at_us, shape.field)
+    return LocalVerdicts(call.charges, _new(CounterStates, (at_us, remaining, zeros, resets, zeros)), taken)  # type: ignore[arg-type]
+
+
+@dataclass(slots=True, eq=False)
 class SyncCall:
-    """The charges of one call. now: when it began. is_exact: no charge or receipt concerns local counters."""
+    """One call that cannot be decided here."""
 
-    def __init__(
-        self,
-        counters: LocalCounters,
-        call: LocalCall,
-        version: int | Version | None,
-        receipts: Sequence[Verdict],
-        now: float,
-        *,
-        is_exact: bool = False,
-    ) -> None:
-        self.is_exact = is_exact
-        self._counters, self._call, self._version, self._began = counters, call, version, now
-        self._receipts = [receipt for receipt in receipts if receipt.spent]
-        #: The places of the charges that the engine decides.
-        self._asked: list[int] = []
-        #: The local counters among them, in which their costs are reserved, by place.
-        self._reserved: dict[int, LocalCounter] = {}
-        #: The units that are carried for those that this call syncs, by place.
-        self._synced: dict[int, int] = {}
-        #: The names of further counters that this call syncs, with the units that are carried for them.
-        self._piggybacked: dict[str, tuple[LocalCounter, int]] = {}
-        #: The local counters that decide the other charges, by place; and the places of those that are allowed.
-        self._here: dict[int, LocalCounter] = {}
-        self._allowed: set[int] = set()
-        #: True if this process rejects the call; then the engine charges nothing.
-        self._refused = False
-        self._is_made = False
+    _counters: LocalCounters
+    _call: LocalCall
+    _version: int | Version | None
+    _receipts: Sequence[Verdict]
+    #: When it began.
+    _began: float
+    #: True if no charge or receipt concerns local counters.
+    is_exact: bool = False
+    #: True if the engine is called.
+    is_made: bool = False
+    #: The places of the charges that the engine decides.
+    _asked: list[int] = field(default_factory=list)
+    #: The local counters among them, in which their costs are reserved, by place.
+    _reserved: dict[int, LocalCounter] = field(default_factory=dict)
+    #: The units that are carried for those that this call syncs, by place.
+    _synced: dict[int, int] = field(default_factory=dict)
+    #: The names of further counters that this call syncs, with the units that are carried for them.
+    _piggybacked: dict[str, tuple[LocalCounter, int]] = field(default_factory=dict)
+    #: The local counters that decide the other charges, by place; and the places of those that are allowed.
+    _here: dict[int, LocalCounter] = field(default_factory=dict)
+    _allowed: set[int] = field(default_factory=set)
+    #: True if this process rejects the call; then the engine charges nothing.
+    _refused: bool = False
+    #: The receipts that this process can refund, and those that only the engine can.
+    _ours: list[Verdict] = field(default_factory=list)
+    _theirs: list[Verdict] = field(default_factory=list)
+    #: Usage that the call carries.
+    _counts: UsageCarry | None = None
 
     def ask_as_given(self, engine: Any) -> Any:
         """Have the engine decide everything, as if there were no local counters. Afterwards call `remember`."""
@@ -85,8 +120,55 @@ class SyncCall:
         if is_denied(replies):
             self._remember(dict(enumerate(states_of(replies))), now)
 
-    def place(self) -> None:
-        """Decide which charges are decided here, and charge these, so that nobody else uses their units meanwhile."""
+    def wider(self) -> SyncCall | None:
+        """Return a call for units of the same counters that were charged under a wider limit; `None` = there are none.
+
+        The engine accepts units only up to the quota of the limit that they come with, so they are sent with their own.
+        """
+        wider = SyncCall(self._counters, LocalCall(()), None, (), self._began)
+        for name, charge in zip(self._call.names, self._call.terms, strict=True):
+            counter = self._counters.by_name.get(name)
+            if counter is not None and counter.widest > charge.limit.quota and self._began >= counter.due_at:
+                wider._piggyback(name, counter)
+        return wider if wider._piggybacked else None
+
+    def add_piggybacked(self, *, due: bool) -> None:
+        """Add unsent units of counters that are due; `due=False`: of any counter. They are dropped after the sync.
+
+        Counters that the call charges anyway are left out.
+        """
+        charged = set(self._call.names)
+        for name, counter in self._counters.by_name.items():
+            if len(self._piggybacked) >= MAX_PIGGYBACKED:
+                break
+            if name not in charged and (self._began >= counter.due_at or not due):
+                self._piggyback(name, counter)
+
+    def _piggyback(self, name: str, counter: LocalCounter) -> None:
+        if not counter.is_syncing and (carried := counter.unsynced(self._began)):
+            counter.is_syncing = True
+            self._piggybacked[name] = counter, carried
+
+    def prepare(self) -> None:
+        """Charge what is decided here, so that nobody else uses these units meanwhile, and find out what to ask.
+
+        A call without charges only sends units and usage, or asks for the version.
+        """
+        counters, version = self._counters, self._version
+        self._place()
+        is_known = version is None or (self._call.names and counters.version_state.is_current(version, self._began))
+        self._counts = counters.usage.lease()
+        for receipt in self._receipts:
+            if receipt.spent:
+                (self._ours if is_here(receipt) else self._theirs).append(receipt)
+        refunds, counts = self._refused and self._theirs, self._counts and not self._call.names
+        self.is_made = bool(self._asked or self._piggybacked or refunds or not is_known or counts)
+        if not self.is_made:
+            counters.usage.acknowledge(self._counts, done=False)
+        elif version is not None:
+            counters.version_state.claim(version, self._began)
+
+    def _place(self) -> None:
         terms, here = self._call.terms, self._here
         comes_again = self._counters.comes_again(self._call, self._began)
         for place, (name, charge) in enumerate(zip(self._call.names, terms, strict=True)):
@@ -131,55 +213,16 @@ class SyncCall:
             self.add_piggybacked(due=True)
         return not counters.is_full
 
-    def add_piggybacked(self, *, due: bool) -> None:
-        """Add unsent units of counters that are due; `due=False`: of any counter. They are dropped after the sync.
-
-        Counters that the call charges anyway are left out.
-        """
-        charged = set(self._call.names)
-        for name, counter in self._counters.by_name.items():
-            if len(self._piggybacked) >= MAX_PIGGYBACKED:
-                break
-            if name not in charged and (self._began >= counter.due_at or not due):
-                self._piggyback(name, counter)
-
-    def wider(self) -> SyncCall | None:
-        """Return a call for units of the same counters that were charged under a wider limit; `None` = there are none.
-
-        The engine accepts units only up to the quota of the limit that they come with, so they are sent with their own.
-        """
-        wider = SyncCall(self._counters, LocalCall(()), None, (), self._began)
-        for name, charge in zip(self._call.names, self._call.terms, strict=True):
-            counter = self._counters.by_name.get(name)
-            if counter is not None and counter.widest > charge.limit.quota and self._began >= counter.due_at:
-                wider._piggyback(name, counter)
-        return wider if wider._piggybacked else None
-
-    def _piggyback(self, name: str, counter: LocalCounter) -> None:
-        if not counter.is_syncing and (carried := counter.unsynced(self._began)):
-            counter.is_syncing = True
-            self._piggybacked[name] = counter, carried
-
-    def build_request(self, *, always: bool = True) -> SyncRequest | None:
-        """Return the arguments of the call; `None` = no call. always: also call for the version alone, if it is due.
-
-        A call without charges is made only for the version.
-        """
-        counters, version, asked = self._counters, self._version, self._asked
-        theirs = [receipt for receipt in self._receipts if not is_here(receipt)]
-        is_known = version is None or (self._call.names and counters.version_state.is_current(version, self._began))
-        counts = counters.usage.lease()
-        if not (asked or self._piggybacked or (self._refused and theirs) or (not is_known if always else counts)):
-            counters.usage.acknowledge(counts, done=False)
-            return None
-        if version is not None:
-            counters.version_state.claim(version, self._began)
-        self._is_made = True
+    def send(self, engine: Any) -> Any:
+        """Call the engine's `check`, and return its result. Optional arguments are passed only if they are set."""
+        options: dict[str, Any] = {"refused": True} if self._refused else {}
+        if self._counts:
+            options["counts"] = self._counts
         carried = {place: units for place, units in self._synced.items() if units}
-        charges = self._call.part(asked, self._uncounted(), carried)
+        charges: Iterable[Charge] = self._call.part(self._asked, self._uncounted(), carried)
         if self._piggybacked:
             charges = [*charges, *[counter.carry(units) for counter, units in self._piggybacked.values()]]
-        return SyncRequest(charges, version, theirs, self._refused, counts)
+        return engine.check(charges, version=self._version, refund_if_denied=self._theirs, **options)
 
     def _uncounted(self) -> list[int]:
         """Return the places of charges that the engine must not count: this process counts calls under their label."""
@@ -196,6 +239,7 @@ class SyncCall:
         for counter, _ in self._piggybacked.values():
             counter.is_syncing = False
         self._refund()
+        self._counters.usage.acknowledge(self._counts, done=False)
 
     def _refund(self) -> None:
         """Refund what this call has charged here."""
@@ -204,11 +248,12 @@ class SyncCall:
                 self._here[place].refund(self._call.terms[place].cost)
 
     def settle(self, replies: Sequence[Verdict], now: float) -> Sequence[Verdict]:
-        """Store the engine's replies to the request. Return the verdicts on all charges."""
+        """Store the engine's replies, if there are any. Return the verdicts on all charges."""
         counters, terms = self._counters, self._call.terms
         denied = self._refused or is_denied(replies)
-        if self._is_made and self._version is not None:
+        if self.is_made:
             counters.version_state.confirm(self._version, self._began)
+            counters.usage.acknowledge(self._counts, done=True)
         for name, (counter, carried) in self._piggybacked.items():
             if counter.acknowledge(carried) and counters.by_name.get(name) is counter:
                 counters.drop(name)
@@ -218,31 +263,16 @@ class SyncCall:
         }
         if denied:
             self._refund()
-            for receipt in filter(is_here, self._receipts):
+            for receipt in self._ours:
                 counters.refund_here(receipt)
             self._remember(results, now)
         for place, counter in self._here.items():
             results[place] = counter.result(terms[place], now, is_allowed=place in self._allowed)
-        return self._answer([results[place] for place in range(len(terms))], denied=denied)
-
-    def _answer(self, states: list[CounterState], *, denied: bool) -> Sequence[Verdict]:
-        """Return the verdicts on all charges, and count the call if this process has decided some of them."""
-        if self._here:
-            counted = sorted([*self._here, *self._uncounted()])
-            if field := self._call.usage_field(counted, states, denied=denied):
-                self._counters.usage.add(states[counted[0]].at_us, field)
-        return answer(self._call, states, [self._here.get(place) for place in range(len(states))])
-
-    def _remember(self, results: Mapping[int, CounterState], now: float) -> None:
-        """Remember the engine's results for exact charges of a rejected call, if the rejection holds for a while."""
-        names, terms = self._call.names, self._call.terms
-        exact = [
-            (names[place], terms[place], state)
-            for place, state in results.items()
-            if terms[place].sync_interval is None
-        ]
-        if self._refused or any(rejects(charge, state) for _, charge, state in exact):
-            self._counters.denials.store(exact, self._version, now)
+        states = [results[place] for place in range(len(terms))]
+        counted = sorted([*self._here, *self._uncounted()])
+        if counted and (label := self._call.usage_field(counted, states, denied=denied)):
+            counters.usage.add(states[counted[0]].at_us, label)
+        return answer(self._call, states, [self._here.get(place) for place in range(len(terms))])
 
     def _learn(self, place: int, state: CounterState, now: float, *, denied: bool) -> CounterState:
         """Store the engine's result for one charge in its counter, if it has one. Return the result for the caller."""
@@ -257,6 +287,14 @@ class SyncCall:
         if state.wait <= 0:
             return state
         return state._replace(wait=max(state.wait, ceil((counter.due_at - now) * 1_000_000)))  # no call before that
+
+    def _remember(self, results: Mapping[int, CounterState], now: float) -> None:
+        """Remember the engine's results for exact charges of a rejected call, if the rejection holds for a while."""
+        names, terms = self._call.names, self._call.terms
+        exact = [(names[place], terms[place], state) for place, state in results.items()]
+        exact = [each for each in exact if each[1].sync_interval is None]
+        if self._refused or any(rejects(charge, state) for _, charge, state in exact):
+            self._counters.denials.store(exact, self._version, now)
 
 
 def is_here(receipt: Verdict) -> bool:

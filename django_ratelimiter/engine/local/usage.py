@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import inf
 from typing import Final
 
-from ..base import Verdict
 from ..partition_stats import MINUTE_US
-from ..usage import UsageBuffer, UsageCarry, field_of, name_of, without_name
+from ..usage import UsageBuffer, UsageCarry, without_name
 
 #: Seconds after which local usage is sent with a call even if the call has nothing to sync.
 COUNTS_INTERVAL: Final = 1.0
@@ -42,12 +41,6 @@ class LocalUsage:
         if len(self.counts) >= MAX_APART and key not in self.counts:
             key = key[0], without_name(field)
         self.counts[key] = self.counts.get(key, 0) + 1
-
-    def count(self, verdicts: Sequence[Verdict]) -> None:
-        """Count the call of these verdicts."""
-        field = field_of(verdicts)
-        if field:
-            self.add(verdicts[0].at_us, name_of(field, verdicts))
 
     def lease(self) -> UsageCarry | None:
         """Return counts to send with a call. Afterwards call `acknowledge`."""
