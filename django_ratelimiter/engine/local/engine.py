@@ -22,19 +22,35 @@ from .store import LocalCounters
 from .sync import SyncCall, decide
 
 
-class _LocalFirst:
-    """The common part of both engines. Other attributes are those of the wrapped engine.
+class AsyncLocalFirstEngine:
+    """The engine for event loops. Other attributes are those of the wrapped engine.
 
-    awaitable: the wrapped engine with methods that must be awaited.
+    engine: decides exactly; its methods are awaited. counters: of this process.
     """
 
-    def __init__(self, engine: Any, counters: LocalCounters, awaitable: Any) -> None:
-        self.engine, self.counters, self._awaitable = engine, counters, awaitable
+    def __init__(self, engine: Any, counters: LocalCounters) -> None:
+        self.engine, self.counters = engine, counters
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
-    def _decide(
+    async def check(
+        self,
+        charges: Iterable[Charge],
+        *,
+        version: int | Version | None = None,
+        refund_if_denied: Iterable[Verdict] = (),
+        now_us: int | None = None,
+    ) -> Sequence[Verdict]:
+        """As the engine's; decided here if the charges' `sync_interval` allows it, or a rejection is remembered."""
+        asked = charges if type(charges) is FilledCharges else list(charges)
+        receipts = list(refund_if_denied) if refund_if_denied else ()
+        found = self.decide(asked, version, receipts) if now_us is None else None
+        if found is None:
+            return await self.engine.check(asked, version=version, refund_if_denied=receipts, now_us=now_us)  # type: ignore[no-any-return]
+        return await self.ask(found) if isinstance(found, SyncCall) else found
+
+    def decide(
         self, charges: Sequence[Charge], version: int | Version | None, receipts: Sequence[Verdict]
     ) -> Sequence[Verdict] | SyncCall | None:
         """Return the verdicts, or the call to make for them; `None` = ask the engine, and keep nothing of its reply."""
@@ -55,14 +71,14 @@ class _LocalFirst:
         with counters.lock:
             found = decide(counters, call, version, receipts, now)
         if found is None:
-            return SyncCall(counters, call, version, receipts, now, is_exact=is_exact and not is_due)
+            return SyncCall(counters, call, version, receipts, now, is_exact and not is_due)
         return found
 
-    async def _ask(self, call: SyncCall) -> Sequence[Verdict]:
+    async def ask(self, call: SyncCall) -> Sequence[Verdict]:
         """Call the engine for what cannot be decided here, usually once. If it raises, nothing is charged here."""
         counters = self.counters
         if call.is_exact:
-            verdicts: Sequence[Verdict] = await call.ask_as_given(self._awaitable)
+            verdicts: Sequence[Verdict] = await call.ask_as_given(self.engine)
             with counters.lock:
                 call.remember(verdicts, counters.now())
             return verdicts
@@ -78,7 +94,7 @@ class _LocalFirst:
             call.prepare()
         if call.is_made:
             try:
-                replies = await call.send(self._awaitable)
+                replies = await call.send(self.engine)
             except BaseException:
                 with counters.lock:
                     call.fail()
@@ -86,23 +102,27 @@ class _LocalFirst:
         with counters.lock:
             return call.settle(replies, counters.now())
 
-    async def _peek(self, charges: Iterable[Charge], now_us: int | None) -> list[Verdict]:
+    async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
+        """Return approximately the verdicts that `check` would give now. Charges and counts nothing."""
         charges = list(charges)
         if now_us is not None or all(charge.sync_interval is None for charge in charges):
-            return await self._awaitable.peek(charges, now_us)  # type: ignore[no-any-return]
+            return await self.engine.peek(charges, now_us)  # type: ignore[no-any-return]
         asked = [charge for charge in charges if not is_local(charge)]
-        return self.counters.peek(charges, await self._awaitable.peek(asked) if asked else ())
+        return self.counters.peek(charges, await self.engine.peek(asked) if asked else ())
 
-    async def _refund(self, verdicts: Iterable[Verdict]) -> None:
+    async def refund(self, verdicts: Iterable[Verdict]) -> None:
+        """Refund these verdicts, once each."""
         if others := self.counters.refund(verdicts):
-            await self._awaitable.refund(others)
+            await self.engine.refund(others)
 
-    async def _reset(self, charges: Iterable[Charge]) -> None:
+    async def reset(self, charges: Iterable[Charge]) -> None:
+        """Delete these counters. Other processes notice it with their next call."""
         charges = list(charges)
         self.counters.forget(charges)
-        await self._awaitable.reset(charges)
+        await self.engine.reset(charges)
 
-    async def _flush(self) -> None:
+    async def flush(self) -> None:
+        """Send all unsent units and usage to the engine, at the end of a process."""
         call, counters = None, self.counters
         while call is None or call.is_made:
             call = SyncCall(counters, LocalCall(()), None, (), counters.now())
@@ -111,8 +131,8 @@ class _LocalFirst:
             await self._make(call)
 
 
-class LocalFirstEngine(_LocalFirst):
-    """An engine for threads.
+class LocalFirstEngine:
+    """The engine for threads. Other attributes are those of the wrapped engine.
 
     engine: decides exactly. counters: of this process; `None` = new ones with the next two arguments.
     denial_memory: maximum seconds for which a rejection is remembered. ask_interval: seconds after which the engine is
@@ -127,7 +147,11 @@ class LocalFirstEngine(_LocalFirst):
         denial_memory: float = 0.0,
         ask_interval: float = 1.0,
     ) -> None:
-        super().__init__(engine, counters or LocalCounters(denial_memory, ask_interval), ImmediateAdapter(engine))
+        self.engine, self.counters = engine, counters or LocalCounters(denial_memory, ask_interval)
+        self._twin = AsyncLocalFirstEngine(ImmediateAdapter(engine), self.counters)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
 
     def check(
         self,
@@ -140,14 +164,14 @@ class LocalFirstEngine(_LocalFirst):
         """As the engine's; decided here if the charges' `sync_interval` allows it, or a rejection is remembered."""
         asked = charges if type(charges) is FilledCharges else list(charges)
         receipts = list(refund_if_denied) if refund_if_denied else ()
-        found = self._decide(asked, version, receipts) if now_us is None else None
-        if found is None:
+        found = self._twin.decide(asked, version, receipts) if now_us is None else None
+        if found is None:  # without a coroutine, as nearly every call comes here
             return self.engine.check(asked, version=version, refund_if_denied=receipts, now_us=now_us)  # type: ignore[no-any-return]
-        return run_sync(self._ask(found)) if isinstance(found, SyncCall) else found
+        return run_sync(self._twin.ask(found)) if isinstance(found, SyncCall) else found
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return approximately the verdicts that `check` would give now. Charges and counts nothing."""
-        return run_sync(self._peek(charges, now_us))
+        return run_sync(self._twin.peek(charges, now_us))
 
     @property
     def peek_at_caller(self) -> Callable[[Iterable[Charge]], CounterRejections]:
@@ -170,52 +194,17 @@ class LocalFirstEngine(_LocalFirst):
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Refund these verdicts, once each."""
-        run_sync(self._refund(verdicts))
+        run_sync(self._twin.refund(verdicts))
 
     def reset(self, charges: Iterable[Charge]) -> None:
         """Delete these counters. Other processes notice it with their next call."""
-        run_sync(self._reset(charges))
+        run_sync(self._twin.reset(charges))
 
     def flush(self) -> None:
         """Send all unsent units and usage to the engine, at the end of a process. Raises nothing if that fails."""
         with suppress(EngineUnavailable):
-            run_sync(self._flush())
+            run_sync(self._twin.flush())
 
     def to_async(self) -> AsyncLocalFirstEngine:
         """Return the engine for event loops."""
         return AsyncLocalFirstEngine(as_async(self.engine), self.counters)
-
-
-class AsyncLocalFirstEngine(_LocalFirst):
-    """`LocalFirstEngine` for event loops. engine: its methods are awaited."""
-
-    def __init__(self, engine: Any, counters: LocalCounters) -> None:
-        super().__init__(engine, counters, engine)
-
-    async def check(
-        self,
-        charges: Iterable[Charge],
-        *,
-        version: int | Version | None = None,
-        refund_if_denied: Iterable[Verdict] = (),
-        now_us: int | None = None,
-    ) -> Sequence[Verdict]:
-        """As the engine's; decided here if the charges' `sync_interval` allows it, or a rejection is remembered."""
-        asked = charges if type(charges) is FilledCharges else list(charges)
-        receipts = list(refund_if_denied) if refund_if_denied else ()
-        found = self._decide(asked, version, receipts) if now_us is None else None
-        if found is None:
-            return await self.engine.check(asked, version=version, refund_if_denied=receipts, now_us=now_us)  # type: ignore[no-any-return]
-        return await self._ask(found) if isinstance(found, SyncCall) else found
-
-    async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
-        """Return approximately the verdicts that `check` would give now. Charges and counts nothing."""
-        return await self._peek(charges, now_us)
-
-    async def refund(self, verdicts: Iterable[Verdict]) -> None:
-        """Refund these verdicts, once each."""
-        await self._refund(verdicts)
-
-    async def reset(self, charges: Iterable[Charge]) -> None:
-        """Delete these counters. Other processes notice it with their next call."""
-        await self._reset(charges)
