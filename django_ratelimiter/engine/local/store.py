@@ -103,32 +103,31 @@ class LocalCounters:
     def is_first(self, charges: FilledCharges, now: float) -> bool:
         """Return whether nothing is known of a call whose charges are all synced: then the engine decides it.
 
-        Notes its callers as seen. No lock is needed: if two threads do this at once, both ask the engine.
+        Notes its callers as seen. It takes the lock.
         """
-        template, partitions = charges.template, charges.partitions
-        if not self.partitions.keys().isdisjoint(partitions):
-            return False
-        places = template.own or (0,)
-        for place in places:
-            if now < self.seen.get(partitions[place], 0.0):
+        template, partitions, seen = charges.template, charges.partitions, self.seen
+        with self.lock:
+            if not self.partitions.keys().isdisjoint(partitions):
                 return False
-        self._note([partitions[place] for place in places], now + template.sync_interval)
+            places = template.own or (0,)
+            for place in places:
+                if now < seen.get(partitions[place], 0.0):
+                    return False
+            if len(seen) >= self.max_counters:
+                seen.clear()
+            for place in places:
+                seen[partitions[place]] = now + template.sync_interval
         return True
 
     def comes_again(self, call: LocalCall, now: float) -> bool:
         """Return whether the callers of a call were seen lately, and note them as seen."""
         callers = call.callers
         comes_again = any(now < self.seen.get(partition, 0.0) for partition in callers)
-        if callers:
-            self._note(callers, now + max([charge.sync_interval or 0.0 for charge in call.terms]))
-        return comes_again
-
-    def _note(self, partitions: Sequence[str], until: float) -> None:
-        """Note that the engine was asked about a caller. Who comes before that time, comes again."""
         if len(self.seen) >= self.max_counters:
             self.seen.clear()
-        for partition in partitions:
-            self.seen[partition] = until
+        until = now + max([charge.sync_interval or 0.0 for charge in call.terms], default=0.0)
+        self.seen.update(dict.fromkeys(callers, until))
+        return comes_again
 
     def add(self, name: str, counter: LocalCounter) -> None:
         """Add a counter."""

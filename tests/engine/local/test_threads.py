@@ -59,6 +59,20 @@ def test_threads_admit_the_quota_lose_no_count_and_ask_seldom() -> None:
     assert (allowed, allowed + rejected >= THREADS * EACH) == (QUOTA, True)
 
 
+def test_threads_exceed_a_quota_only_by_first_requests_that_are_under_way() -> None:
+    """One of each caller: the second request makes the counter, in which all later ones reserve their costs."""
+    ours, together = LocalFirstEngine(Slow()), threading.Barrier(THREADS)
+    asked = NEAR._replace(limit=Limit(5, 86_400), sync_interval=60.0)
+
+    def hit(caller: int) -> int:
+        together.wait(60)
+        return sum(ours.check([asked._replace(key=f"{caller}")])[0].allowed for _ in range(5))
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        found = [sum(threads.map(hit, [caller] * THREADS)) for caller in range(50)]
+    assert {5} <= set(found) <= {5, 6}
+
+
 def test_threads_and_an_event_loop_share_one_budget() -> None:
     engine = MemoryEngine()
     ours = LocalFirstEngine(engine)
