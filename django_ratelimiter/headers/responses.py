@@ -266,7 +266,7 @@ def _stylesheet() -> str | None:
     if not django_setting("STATIC_URL"):
         return None
     try:
-        return static("django_ratelimiter/refused.css")
+        return static("django_ratelimiter/rejected.css")
     except (ValueError, ImproperlyConfigured):  # such as a manifest that collectstatic has not written yet
         return None
 

@@ -33,7 +33,7 @@ def spent_from(engine: Engine, charge: Charge, random: Random) -> int:
 
 
 def used_up(engine: Engine, charge: Charge, random: Random) -> int:
-    """Spend until the charge would be refused; the time of that."""
+    """Spend until the charge would be rejected; the time of that."""
     now = spent_from(engine, charge, random)
     left = engine.peek([charge], now)[0].remaining
     short = random.randint(0, min(left, charge.cost - 1))

@@ -1,6 +1,6 @@
 """Processes, their clocks 30 s apart, that hit a calendar day's key while the server's clock passes midnight.
 
-Run: python -m tests.engine.midnight URL. Prints, as JSON, what was admitted and refused: [[before, after midnight]].
+Run: python -m tests.engine.midnight URL. Prints, as JSON, what was admitted and rejected: [[before, after midnight]].
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LIMIT = Limit(QUOTA, calendar="day", algorithm="fixed_window", timezone="Europe/
 
 
 def hit(url: str, midnight: int, ahead: float) -> list[tuple[bool, bool]]:
-    """What one process does until it is refused after midnight: for each hit, whether it was after, and admitted."""
+    """What one process does until it is rejected after midnight: for each hit, whether it was after, and admitted."""
     set_clock(ahead)
     with redis.Redis.from_url(url) as client:
         engine, answers, at = RedisEngine(client, "midnight"), [], 0

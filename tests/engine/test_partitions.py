@@ -82,7 +82,7 @@ def test_a_rule_of_several_limits_counts_a_call_once(engine: Any) -> None:
     assert engine.partitions.hours() == {(HOUR, "two|"), (HOUR, "one|")}
 
 
-def test_a_refused_call_is_noted_as_its_rules_decided(engine: Any) -> None:
+def test_a_rejected_call_is_noted_as_its_rules_decided(engine: Any) -> None:
     engine.check([charge("a")], now_us=NOW_US, refused=True)
     assert top_partitions(engine) == {"a": (1, 0)}
 

@@ -12,7 +12,7 @@ from django_ratelimiter.engine import Algorithm
 from tests.clusters import Cluster
 from tests.engine.hits import CASES, DAY, QUOTA, limit_of
 
-#: Calls of each of eight processes, of each of three: in all, more than the quota, and the last ones are refused.
+#: Calls of each of eight processes, of each of three: in all, more than the quota, and the last ones are rejected.
 OF_EIGHT, OF_THREE = 250, 600
 
 
@@ -49,8 +49,8 @@ def test_three_processes_whose_clocks_are_30_seconds_apart_admit_no_more(redis_u
 
 def test_all_pass_midnight_at_once_whatever_their_clocks_show(redis_url: str) -> None:
     """Each sends the calendar's day as its own clock has it; the server's clock decides."""
-    admitted, refused = outcome("midnight", redis_url)
+    admitted, rejected = outcome("midnight", redis_url)
     assert admitted[1] == QUOTA
-    assert refused[1] > 0
-    # A busy machine may not get as far as the quota before midnight; then nobody was refused.
-    assert admitted[0] == QUOTA if refused[0] else 0 < admitted[0] <= QUOTA
+    assert rejected[1] > 0
+    # A busy machine may not get as far as the quota before midnight; then nobody was rejected.
+    assert admitted[0] == QUOTA if rejected[0] else 0 < admitted[0] <= QUOTA

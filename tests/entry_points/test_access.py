@@ -42,7 +42,7 @@ def account_of(raw: str) -> str | None:
 
 
 class TestDenied:
-    def test_is_refused_by_rules_that_nobody_can_confirm(
+    def test_is_rejected_by_rules_that_nobody_can_confirm(
         self, client: Client, async_client: AsyncClient, monkeypatch: pytest.MonkeyPatch, make_rule: MakeRule
     ) -> None:
         def away(*_arguments: Any, **_options: Any) -> Any:
@@ -60,7 +60,7 @@ class TestDenied:
             assert async_to_sync(async_client.get)("/plain/").status_code == 403
             assert ask(client, "192.0.2.8").status_code == 200
 
-    def test_is_refused_without_a_rule_and_without_redis(self, client: Client) -> None:
+    def test_is_rejected_without_a_rule_and_without_redis(self, client: Client) -> None:
         with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit"}):
             enter()
             response = ask(client)

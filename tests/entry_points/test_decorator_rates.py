@@ -135,7 +135,7 @@ def test_users_have_counts_of_their_own_and_others_count_by_address() -> None:
 
 
 @pytest.mark.parametrize("key", ["nothing", "header", "cookie:x", ""])
-def test_what_is_no_key_is_refused(key: str) -> None:
+def test_what_is_no_key_is_rejected(key: str) -> None:
     with pytest.raises(ImproperlyConfigured):
         noting(key=key)(*asked(1))
 
@@ -178,7 +178,7 @@ def test_rates(rate: str, parsed: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("rate", ["5/hour garbage", "5/month", "5", "/m", "5/", "5/0s", "", "five/m", "-1/m", "0/x"])
-def test_what_is_no_rate_is_refused_at_once(rate: str) -> None:
+def test_what_is_no_rate_is_rejected_at_once(rate: str) -> None:
     with pytest.raises(ImproperlyConfigured):
         ratelimit(key="ip", rate=rate)
 

@@ -180,7 +180,7 @@ def test_a_decorated_view_is_asynchronous_if_it_was(name: str) -> None:
     assert iscoroutinefunction(VIEWS[name]) is name.startswith("native")
 
 
-def test_a_refusal_is_the_limiters_page(client: Client) -> None:
+def test_a_rejection_is_the_limiters_page(client: Client) -> None:
     for _ in range(3):
         answer = client.get("/function/", headers={"Accept": "application/problem+json"})
     assert answer.json()["violated-policies"] == ["code:tests.entry_points.test_decorators.function"]
@@ -242,7 +242,7 @@ def test_a_callable_that_has_to_wait_is_called_in_a_thread() -> None:
         async_to_sync(view)(factory.get("/"))
 
 
-def test_of_stacked_rates_a_refusal_spends_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_stacked_rates_a_rejection_spends_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inline, "_registered", {})
 
     @ratelimit(key="ip", rate="5/d")
@@ -314,7 +314,7 @@ def test_a_cost_that_the_response_tells(make_rule: MakeRule, either: Any, scope:
         view(factory.get("/"), 1)
 
 
-def test_a_cost_that_the_response_tells_refuses_nobody_that_is_not_blocked() -> None:
+def test_a_cost_that_the_response_tells_rejects_nobody_that_is_not_blocked() -> None:
     view = ratelimit(key="ip", rate="5/d", block=False, cost_after=lambda rows: 5)(lambda request: request.limited)
     assert [view(*asked(1)) for _ in range(2)] == [False, True]
     with pytest.raises(Ratelimited):

@@ -63,15 +63,15 @@ def test_a_scope_has_the_rate_of_its_name_and_a_view_without_one_has_no_limit(cl
 def test_the_client_is_told_as_by_any_rule(client: Client) -> None:
     admitted = client.get("/anon/")
     assert admitted["RateLimit-Policy"] == '"code:anon";q=1;w=86400'
-    refused = client.get("/anon/")
-    assert refused.status_code == 429
-    assert 86_390 < int(refused["Retry-After"]) <= 86_400
-    assert refused["RateLimit"].startswith('"code:anon";r=0;t=')
-    assert refused["Cache-Control"] == "no-store"
+    rejected = client.get("/anon/")
+    assert rejected.status_code == 429
+    assert 86_390 < int(rejected["Retry-After"]) <= 86_400
+    assert rejected["RateLimit"].startswith('"code:anon";r=0;t=')
+    assert rejected["Cache-Control"] == "no-store"
 
 
 @pytest.mark.usefixtures("clock")
-def test_of_several_throttles_a_refusal_spends_nothing_of_the_earlier() -> None:
+def test_of_several_throttles_a_rejection_spends_nothing_of_the_earlier() -> None:
     class Ample(AnonRateThrottle):
         scope, rate = "ample", "5/day"
 
@@ -82,7 +82,7 @@ def test_of_several_throttles_a_refusal_spends_nothing_of_the_earlier() -> None:
     assert statuses(view_of(Ample), 5) == [200] * 4 + [429]
 
 
-def test_a_refused_client_waits_for_the_last_throttle(clock: Clock) -> None:
+def test_a_rejected_client_waits_for_the_last_throttle(clock: Clock) -> None:
     class Short(AnonRateThrottle):
         scope, rate = "short", "1/min"
 

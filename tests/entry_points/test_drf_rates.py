@@ -39,7 +39,7 @@ def test_rates_of_a_class_go_before_those_of_the_settings() -> None:
     assert statuses(view_of(Table), 4) == [200, 200, 200, 429]  # one scope and one key: one count
 
 
-def test_a_rate_of_zero_refuses_everybody(client: Client) -> None:
+def test_a_rate_of_zero_rejects_everybody(client: Client) -> None:
     class Rated(AnonRateThrottle):
         rate = "0/day"
 
@@ -70,7 +70,7 @@ def test_rates_mean_what_they_mean_to_the_framework(rate: str | None, parsed: tu
 @pytest.mark.parametrize(
     "rate", ["10/month", "10/decade", "5/ms", "10", "ten/min", "10/min garbage", "10/", "/min", ""]
 )
-def test_what_would_be_misread_is_refused(rate: str) -> None:
+def test_what_would_be_misread_is_rejected(rate: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="is not a throttle rate"):
         AnonRateThrottle().parse_rate(rate)
 

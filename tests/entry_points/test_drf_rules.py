@@ -78,8 +78,8 @@ def test_rules_are_met_where_a_subclass_answers_by_itself(make_rule: MakeRule, t
 
 
 @pytest.mark.usefixtures("clock", "people")
-def test_what_a_subclass_refuses_by_itself_meets_no_rule(make_rule: MakeRule) -> None:
-    class Refuses(AnonRateThrottle):
+def test_what_a_subclass_rejects_by_itself_meets_no_rule(make_rule: MakeRule) -> None:
+    class Rejects(AnonRateThrottle):
         rate = "1/day"
 
         def allow_request(self, request: Request, view: APIView) -> bool:
@@ -90,12 +90,12 @@ def test_what_a_subclass_refuses_by_itself_meets_no_rule(make_rule: MakeRule) ->
 
     make_rule("per-user", quota=2, partition_by=["user"])
     request = factory.get("/", HTTP_X_NAME="ann")
-    assert view_of(Refuses)(request).status_code == 429
+    assert view_of(Rejects)(request).status_code == 429
     assert not hasattr(request, "ratelimit")
 
 
 @rates
-def test_a_refusal_gives_back_what_the_middleware_spent(client: Client, make_rule: MakeRule) -> None:
+def test_a_rejection_gives_back_what_the_middleware_spent(client: Client, make_rule: MakeRule) -> None:
     make_rule("per-ip", quota=5, partition_by=["ip"])
     assert gets(client, "/anon/", 4) == [200, 429, 429, 429]
     assert client.get("/anon/")["RateLimit"].startswith('"per-ip";r=4,')

@@ -263,7 +263,7 @@ def test_a_path_is_compared_as_gateways_do(ask: Any, make_rule: MakeRule) -> Non
         "/api/export/.//./../x",
     ],
 )
-def test_a_path_that_servers_read_in_different_ways_is_refused(ask: Any, uri: str) -> None:
+def test_a_path_that_servers_read_in_different_ways_is_rejected(ask: Any, uri: str) -> None:
     answer = ask(uri)
     assert (answer.status_code, answer.content) == (
         400,
@@ -272,7 +272,7 @@ def test_a_path_that_servers_read_in_different_ways_is_refused(ask: Any, uri: st
 
 
 @pytest.mark.parametrize("uri", ["/api/export;x=1", "/api;/export", "/api/export%3Bx", "/api\\export", "/api%5Cexport"])
-def test_a_path_in_which_some_servers_see_another_is_refused_unless_paths_are_folded(
+def test_a_path_in_which_some_servers_see_another_is_rejected_unless_paths_are_folded(
     ask: Any, make_rule: MakeRule, uri: str
 ) -> None:
     make_rule("exports", 1, path="/api/export", path_kind="exact")
@@ -470,7 +470,7 @@ def test_middleware_of_the_project_leaves_the_question_alone(ask: Any, make_rule
 
 
 @pytest.mark.parametrize("options", [{"rejected_status": 200}, {"rejected_status": 1}, {"user_header": "X User"}])
-def test_wrong_options_are_refused_at_once(options: Any) -> None:
+def test_wrong_options_are_rejected_at_once(options: Any) -> None:
     for make in (gateway.view, gateway.aview):
         with pytest.raises(ValueError, match="must be"):
             make(**options)

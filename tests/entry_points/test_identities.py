@@ -48,12 +48,12 @@ def test_clients_without_the_header_share_nothing_with_those_who_have_it(
     assert statuses(client, 1, REMOTE_ADDR="192.0.2.7") == told[:1]
 
 
-def test_who_is_refused_for_want_of_an_identity_is_promised_nothing(client: Client, make_rule: MakeRule) -> None:
+def test_who_is_rejected_for_want_of_an_identity_is_promised_nothing(client: Client, make_rule: MakeRule) -> None:
     make_rule("devices", quota=2, partition_by=["header:X-Device"], missing_partition="deny")
-    refused = client.get("/plain/")
-    assert refused["RateLimit"] == '"devices";r=0'
-    assert refused["X-RateLimit-Remaining"] == "0"
-    assert "Retry-After" not in refused
+    rejected = client.get("/plain/")
+    assert rejected["RateLimit"] == '"devices";r=0'
+    assert rejected["X-RateLimit-Remaining"] == "0"
+    assert "Retry-After" not in rejected
     assert client.get("/plain/", headers={"X-Device": "1"})["RateLimit"].startswith('"devices";r=1;t=')
 
 

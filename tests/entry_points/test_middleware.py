@@ -60,17 +60,17 @@ def statuses(client: Client, *paths: str, **options: Any) -> list[int]:
     return [client.get(path, **options).status_code for path in paths]
 
 
-def test_a_refusal_says_why_and_when_to_come_back(client: Client, make_rule: MakeRule) -> None:
+def test_a_rejection_says_why_and_when_to_come_back(client: Client, make_rule: MakeRule) -> None:
     make_rule("all", quota=1, algorithm="token_bucket")
     admitted = client.get("/plain/")
     assert (admitted.status_code, admitted["X-RateLimit-Remaining"]) == (200, "0")
-    refused = client.get("/plain/")
-    assert refused.status_code == 429
-    assert refused["RateLimit-Policy"] == '"all";q=1;w=86400'
-    assert refused["RateLimit"].startswith('"all";r=0;t=')
-    assert 86_390 < int(refused["Retry-After"]) <= 86_400
-    assert refused["Content-Type"] == "application/problem+json"
-    assert refused.json()["violated-policies"] == ["all"]
+    rejected = client.get("/plain/")
+    assert rejected.status_code == 429
+    assert rejected["RateLimit-Policy"] == '"all";q=1;w=86400'
+    assert rejected["RateLimit"].startswith('"all";r=0;t=')
+    assert 86_390 < int(rejected["Retry-After"]) <= 86_400
+    assert rejected["Content-Type"] == "application/problem+json"
+    assert rejected.json()["violated-policies"] == ["all"]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_user_rules_wait_for_the_frameworks_authentication(client: Client, make_
     assert statuses(client, "/throttled/", **bob) == [200]
 
 
-def test_bad_credentials_are_refused_before_authentication_by_the_address_rule(
+def test_bad_credentials_are_rejected_before_authentication_by_the_address_rule(
     client: Client, make_rule: MakeRule
 ) -> None:
     make_rule("per-ip", quota=2, partition_by=["ip"])
@@ -167,14 +167,14 @@ def test_bad_credentials_are_refused_before_authentication_by_the_address_rule(
     assert statuses(client, *["/throttled/"] * 4, **wrong) == [401, 401, 429, 429]
 
 
-def test_a_refusal_by_the_user_rule_gives_the_address_rule_its_unit_back(client: Client, make_rule: MakeRule) -> None:
+def test_a_rejection_by_the_user_rule_gives_the_address_rule_its_unit_back(client: Client, make_rule: MakeRule) -> None:
     make_rule("per-ip", quota=5, partition_by=["ip"])
     make_rule("per-user", quota=1, partition_by=["user"])
     User.objects.create(username="ann")
     ann = {"headers": {"X-Name": "ann"}}
     assert statuses(client, *["/throttled/"] * 9, **ann) == [200] + [429] * 8
-    refused = client.get("/throttled/", **ann)
-    assert refused["RateLimit"].startswith('"per-ip";r=4,')
+    rejected = client.get("/throttled/", **ann)
+    assert rejected["RateLimit"].startswith('"per-ip";r=4,')
     assert statuses(client, *["/plain/"] * 5) == [200] * 4 + [429]
 
 
@@ -217,11 +217,11 @@ def test_the_frameworks_429_and_503_bear_our_fields(
 ) -> None:
     make_rule("uploads", quota=1, scope="uploads", failure_policy="closed")
     client.get("/throttled/scoped/")
-    refused = client.get("/throttled/scoped/")
-    assert refused["RateLimit-Policy"] == '"uploads";q=1;w=86400'
-    assert int(refused["Retry-After"]) > 86_000
-    assert "detail" in refused.json()
-    assert refused["Cache-Control"] == "no-store"
+    rejected = client.get("/throttled/scoped/")
+    assert rejected["RateLimit-Policy"] == '"uploads";q=1;w=86400'
+    assert int(rejected["Retry-After"]) > 86_000
+    assert "detail" in rejected.json()
+    assert rejected["Cache-Control"] == "no-store"
     from ..limiter.test_limiter import Broken
 
     monkeypatch.setattr("django_ratelimiter.backend._engine", Broken())
@@ -268,7 +268,7 @@ def test_a_cached_page_bears_no_fields_of_another_client(client: Client, make_ru
 
 @pytest.mark.usefixtures("_cached")
 @override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "RESPONSE": "tests.entry_points.test_middleware.slow_down"})
-def test_a_refusal_is_cached_for_nobody_whatever_its_status(client: Client, make_rule: MakeRule) -> None:
+def test_a_rejection_is_cached_for_nobody_whatever_its_status(client: Client, make_rule: MakeRule) -> None:
     make_rule("all", quota=1, partition_by=["header:X-Device"])
     asked = [("/items/1/", "a"), ("/plain/", "a"), ("/plain/", "b")]
     told = [client.get(path, headers={"X-Device": device}) for path, device in asked]

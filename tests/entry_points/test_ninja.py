@@ -56,7 +56,7 @@ def made(*, own_handler: bool = False) -> Any:
     if own_handler:
 
         @api.exception_handler(Ratelimited)
-        def refused(request: HttpRequest, error: Ratelimited) -> HttpResponse:
+        def rejected(request: HttpRequest, error: Ratelimited) -> HttpResponse:
             return HttpResponse(f"own: {error.decision.allowed}", status=418)
 
     module: Any = ModuleType("ninja_urls")
@@ -71,14 +71,14 @@ def urls() -> Any:
 
 @pytest.mark.parametrize("debug", [False, True])
 @pytest.mark.parametrize("name", ["plain", "costly"])
-def test_a_refusal_is_429_with_all_fields(client: Client, urls: Any, name: str, debug: bool) -> None:
+def test_a_rejection_is_429_with_all_fields(client: Client, urls: Any, name: str, debug: bool) -> None:
     with override_settings(ROOT_URLCONF=urls, DEBUG=debug):
-        allowed, refused = (client.get(f"/api/{name}") for _ in range(2))
-    assert (allowed.status_code, refused.status_code) == (200, 429)
-    assert refused.json() == {"detail": "You have sent more requests than allowed. Please try again in 60 seconds."}
-    assert refused["Retry-After"] == "60"
-    assert refused["RateLimit"].endswith(";r=0;t=60")
-    assert refused["Cache-Control"] == "no-store"
+        allowed, rejected = (client.get(f"/api/{name}") for _ in range(2))
+    assert (allowed.status_code, rejected.status_code) == (200, 429)
+    assert rejected.json() == {"detail": "You have sent more requests than allowed. Please try again in 60 seconds."}
+    assert rejected["Retry-After"] == "60"
+    assert rejected["RateLimit"].endswith(";r=0;t=60")
+    assert rejected["Cache-Control"] == "no-store"
 
 
 @pytest.mark.parametrize("debug", [False, True])

@@ -252,14 +252,14 @@ def test_every_entry_point_decides_the_same(
     rules("")
     first = decisions("/plain/", clock, middleware=True, is_async=False)
     expected = list(map(told, first))
-    refused = [{str(result.rule) for result in decision.refused_by} for decision in first if not decision.allowed]
-    assert REQUESTS // 50 < len(refused) < REQUESTS * 9 // 10
-    assert set.union(*refused) == {"all", "ip", "user", "writes"}
+    rejected = [{str(result.rule) for result in decision.refused_by} for decision in first if not decision.allowed]
+    assert REQUESTS // 50 < len(rejected) < REQUESTS * 9 // 10
+    assert set.union(*rejected) == {"all", "ip", "user", "writes"}
     assert any(
         each.verdict and not each.verdict.allowed for one in first for each in one.results if each.mode == "shadow"
     )
 
-    # In two stages: those who are refused in the first do not meet the rules of the second.
+    # In two stages: those who are rejected in the first do not meet the rules of the second.
     monkeypatch.setattr(backend, "_engine", MemoryEngine(clock))
     staged = decisions("/throttled/", clock, middleware=True, is_async=False, length=STAGED)
     assert [decision.allowed for decision in staged] == [decision.allowed for decision in first[:STAGED]]
@@ -275,7 +275,7 @@ def test_every_entry_point_decides_the_same(
     assert calls >= len(ENTRY_POINTS) * REQUESTS, "each request is decided on Redis"
 
 
-def test_a_flood_of_bad_credentials_is_refused_by_address(client: Client, make_rule: MakeRule, clock: Clock) -> None:
+def test_a_flood_of_bad_credentials_is_rejected_by_address(client: Client, make_rule: MakeRule, clock: Clock) -> None:
     make_rule("per-ip", 20, None, "sliding_window_log", {"window_seconds": 10}, partition_by=["ip"])
     make_rule("per-user", 1_000, partition_by=["user"])
     User.objects.create(username="ann")

@@ -152,13 +152,13 @@ def test_the_tasks_own_retry_takes_a_new_place(make_rule: MakeRule, worker: Work
 def test_a_lease_lasts_for_the_task_and_not_while_it_waits(make_rule: MakeRule, worker: Worker) -> None:
     make_rule("out", scope="stripe", **QUEUE)
     make_rule("one", scope="stripe", **LEASES)
-    refused: list[bool] = []
-    worker.body = lambda task: refused.append(not slot_is_free(worker))
+    rejected: list[bool] = []
+    worker.body = lambda task: rejected.append(not slot_is_free(worker))
     assert worker.run() == "7 EUR"
     assert worker.run() is None
     assert slot_is_free(worker)
     assert worker.run_again() == "7 EUR"
-    assert refused == [True, True]
+    assert rejected == [True, True]
     assert slot_is_free(worker)
 
 
@@ -175,7 +175,7 @@ def worker_slot() -> Any:
     return limiter.slot("stripe")
 
 
-def test_who_is_refused_a_lease_comes_back_in_a_second(make_rule: MakeRule, worker: Worker) -> None:
+def test_who_is_rejected_a_lease_comes_back_in_a_second(make_rule: MakeRule, worker: Worker) -> None:
     make_rule("one", scope="stripe", **LEASES)
     holder = worker_slot()
     with holder:

@@ -57,7 +57,7 @@ def test_an_allowed_response_tells_what_is_left() -> None:
     }
 
 
-def test_a_refused_response_tells_when_to_come_back() -> None:
+def test_a_rejected_response_tells_when_to_come_back() -> None:
     fields = response_fields(decision(results(DENIED)))
     assert fields["RateLimit"] == '"api";r=0;t=8'
     assert fields["Retry-After"] == "8"
@@ -182,7 +182,7 @@ def test_what_never_passes_has_no_time() -> None:
         ([(False, 0, 8.000001, 9.0)], "9"),
     ],
 )
-def test_retry_after_waits_for_every_refusal(answers: list[Any], expected: str | None) -> None:
+def test_retry_after_waits_for_every_rejection(answers: list[Any], expected: str | None) -> None:
     several = [results(answer, slug=f"rule{index}") for index, answer in enumerate(answers)]
     assert response_fields(decision(*several)).get("Retry-After") == expected
 
@@ -194,7 +194,7 @@ def test_a_shadow_rule_is_not_shown() -> None:
     assert response_fields(decision(results(DENIED, mode="shadow"))) == {}
 
 
-def test_a_shadow_rule_does_not_delay_a_refused_client() -> None:
+def test_a_shadow_rule_does_not_delay_a_rejected_client() -> None:
     shadow = results((False, 0, 500.0, 500.0), slug="trial", mode="shadow")
     assert response_fields(decision(results(DENIED), shadow))["Retry-After"] == "8"
 
@@ -309,7 +309,7 @@ def test_fields_are_exposed_beside_what_is(there: dict[str, str], then: str) -> 
     assert response["Vary"] == "Origin"
 
 
-def test_all_fields_of_a_refusal_are_exposed() -> None:
+def test_all_fields_of_a_rejection_are_exposed() -> None:
     with override_settings(**EXPOSED):
         response = refusal(asked(Origin="https://example.org"), decision(results(DENIED)))
     assert response["Access-Control-Expose-Headers"] == "Retry-After, RateLimit-Policy, RateLimit"
@@ -324,17 +324,17 @@ def test_fields_are_exposed_to_other_origins_only_and_when_wished_only() -> None
         assert "Access-Control-Expose-Headers" not in response
 
 
-def test_a_refusal_bears_its_fields_already() -> None:
-    refused = decision(results(DENIED))
-    response = refusal(asked(), refused)
+def test_a_rejection_bears_its_fields_already() -> None:
+    rejected = decision(results(DENIED))
+    response = refusal(asked(), rejected)
     del response.headers["RateLimit"]
-    write_fields(asked(), response, refused)
+    write_fields(asked(), response, rejected)
     assert "RateLimit" not in response
     write_fields(asked(), response, decision(results(DENIED), results(DENIED, slug="later")))
     assert '"later"' in response["RateLimit"]
 
 
-def test_other_responses_get_the_fields_and_a_refusal_is_not_cached() -> None:
+def test_other_responses_get_the_fields_and_a_rejection_is_not_cached() -> None:
     for status, cached in ((429, "no-store"), (503, "no-store"), (200, None)):
         response = HttpResponse(status=status)
         write_fields(asked(), response, decision(results(DENIED)))

@@ -134,7 +134,7 @@ def test_a_client_that_spends_r_in_t_finds_as_much_again(counted: Limit, asked: 
     assert caller.ask(max(left, 1))
 
 
-def test_a_refusal_tells_the_time_of_what_refuses_only() -> None:
+def test_a_rejection_tells_the_time_of_what_rejects_only() -> None:
     """The draft: Retry-After should not be earlier than any t."""
     limits = [limit("1.000000", 10), limit("86400.000000", 1000)]
     fields = response_fields(decision(results(DENIED, ALLOWED, limits=limits)))

@@ -1,4 +1,4 @@
-"""The response to a refused request: its status, body and fields, from decisions made by hand."""
+"""The response to a rejected request: its status, body and fields, from decisions made by hand."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_any_accept_field_has_an_answer(accept: str) -> None:
     assert refusal(get(accept), decision(results(DENIED))).status_code == 429
 
 
-def test_problem_details_of_a_refusal() -> None:
+def test_problem_details_of_a_rejection() -> None:
     response = refusal(get(), decision(results(DENIED), results(ALLOWED, slug="login")))
     assert json.loads(response.content) == {
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -76,8 +76,8 @@ def test_problem_details_of_a_refusal() -> None:
 
 
 def test_violated_policies_bear_the_names_of_the_fields() -> None:
-    refused = decision(results(DENIED, DENIED, limits=[limit("1.000000"), limit("60.000000")]))
-    response = refusal(get(), refused)
+    rejected = decision(results(DENIED, DENIED, limits=[limit("1.000000"), limit("60.000000")]))
+    response = refusal(get(), rejected)
     names = json.loads(response.content)["violated-policies"]
     assert names == ["api", "api-60"]
     assert all(f'"{name}";' in response["RateLimit"] for name in names)
@@ -99,8 +99,8 @@ def test_problem_details_of_an_outage() -> None:
 @pytest.mark.parametrize("accept", ["application/json", "text/html", "text/plain"])
 def test_the_rules_own_message_is_shown(accept: str) -> None:
     quiet = results((False, 0, 1.0, 1.0), slug="quiet", message="Not this one.")
-    refused = decision(quiet, results(DENIED, message="Ask <sales> for more."))
-    content = refusal(get(accept), refused).content.decode()
+    rejected = decision(quiet, results(DENIED, message="Ask <sales> for more."))
+    content = refusal(get(accept), rejected).content.decode()
     assert ("Please try again in 8 seconds." in content) is (accept != "application/json")
     assert ("Ask &lt;sales&gt; for more." if accept == "text/html" else "Ask <sales> for more.") in content
     assert "Not this one." not in content
@@ -127,7 +127,7 @@ def test_a_wait_is_told_in_the_unit_of_people(wait: float | None, says: str) -> 
 
 def test_the_page_needs_no_inline_style_or_script() -> None:
     content = refusal(get("text/html"), decision(results(DENIED))).content.decode()
-    assert '<link rel="stylesheet" href="/static/django_ratelimiter/refused.css">' in content
+    assert '<link rel="stylesheet" href="/static/django_ratelimiter/rejected.css">' in content
     assert '<meta name="color-scheme" content="light dark">' in content
     assert '<html lang="en-us" dir="ltr">' in content
     assert "<style" not in content
@@ -278,6 +278,6 @@ def test_the_page_names_the_language_and_its_direction() -> None:
 
 
 def test_head_has_the_same_fields() -> None:
-    refused = decision(results(DENIED))
-    head = refusal(RequestFactory().head("/"), refused)
-    assert dict(head.headers) == dict(refusal(get(), refused).headers)
+    rejected = decision(results(DENIED))
+    head = refusal(RequestFactory().head("/"), rejected)
+    assert dict(head.headers) == dict(refusal(get(), rejected).headers)

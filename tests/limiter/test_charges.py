@@ -63,7 +63,7 @@ def test_what_may_depend_on_the_user_waits_for_authentication(
 
 
 @pytest.mark.parametrize("count", [True, False])
-def test_refusals_count_where_the_rule_says_so(make_rule: MakeRule, count: bool) -> None:
+def test_rejections_count_where_the_rule_says_so(make_rule: MakeRule, count: bool) -> None:
     make_rule("all", count_refusals=count)
     assert [charge.count_refusals for charge in charges()] == [count]
 

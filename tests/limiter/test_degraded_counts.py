@@ -104,7 +104,7 @@ def test_the_next_call_takes_the_counts_along(make_rule: MakeRule) -> None:
     assert [sum(figures) for figures in zip(*found, strict=True)] == [6, 2]
 
 
-def test_the_list_of_refusals_is_told_of_those_without_redis(make_rule: MakeRule) -> None:
+def test_the_list_of_rejections_is_told_of_those_without_redis(make_rule: MakeRule) -> None:
     make_rule("all", quota=100, failure_policy="closed")
     engine: Any = get_engine()
     ask(1)

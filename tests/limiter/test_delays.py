@@ -42,7 +42,7 @@ def test_requests_at_once_are_served_one_after_the_other(
 @pytest.mark.parametrize(
     ("max_delay_ms", "slept", "last_retry_after"), [(0, [], "2"), (2_000, [2], "2"), (9_000, [2, 4], "2")]
 )
-def test_a_synchronous_worker_holds_what_the_rule_grants_and_refuses_the_rest(
+def test_a_synchronous_worker_holds_what_the_rule_grants_and_rejects_the_rest(
     client: Client, make_rule: MakeRule, clock: Clock, max_delay_ms: int, slept: list[float], last_retry_after: str
 ) -> None:
     make_rule("queue", **QUEUE, limit={**LIMIT, "max_delay_ms": max_delay_ms})
@@ -88,7 +88,7 @@ def test_shadow_rules_hold_nobody(get: Any, make_rule: MakeRule, clock: Clock) -
     assert clock.slept == []
 
 
-def test_a_refused_request_is_not_held(get: Any, make_rule: MakeRule, clock: Clock) -> None:
+def test_a_rejected_request_is_not_held(get: Any, make_rule: MakeRule, clock: Clock) -> None:
     make_rule("queue", **QUEUE, limit={**LIMIT, "max_delay_ms": 60_000})
     make_rule("tight", quota=1)
     assert [get("/plain/").status_code for _ in range(3)] == [200, 429, 429]

@@ -60,7 +60,7 @@ def received() -> Iterator[Receive]:
         yield listen
 
 
-class TestRefusals:
+class TestRejections:
     def test_are_signalled(self, client: Client, ratelimit_rules: RulesInForce, received: Receive) -> None:
         ratelimit_rules(ONCE)
         sent = received(signals.limit_exceeded)
@@ -236,7 +236,7 @@ class TestQuotas:
         ratelimit_rules({"slug": "ten", "limits": [{"rate": "10/minute", "algorithm": "fixed_window"}]})
         sent = received(signals.quota_reached)
         told_after = []
-        for _ in range(12):  # the last two are refused
+        for _ in range(12):  # the last two are rejected
             client.get("/plain/")
             told_after.append([named["percent"] for named in sent])
         assert told_after[6:] == [[], [80], [80], [80, 100], [80, 100], [80, 100]]
@@ -305,7 +305,7 @@ class TestOutages:
             async_to_sync(limiter.acheck)(RequestFactory().get("/plain/"))
         assert len(sent) == 2
 
-    def test_a_refusal_of_which_nothing_is_known_is_logged(
+    def test_a_rejection_of_which_nothing_is_known_is_logged(
         self, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         with override_rules({**ONCE, "failure_policy": "closed"}):
@@ -315,7 +315,7 @@ class TestOutages:
         assert outage.levelno == logging.ERROR
         assert (refusal.rule, refusal.partition) == ("once", None)  # type: ignore[attr-defined]
 
-    def test_a_server_that_refuses_the_script_is_named_once_in_a_while(
+    def test_a_server_that_rejects_the_script_is_named_once_in_a_while(
         self, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """With what to do about it; it is no outage, and nothing else would ever tell."""

@@ -61,7 +61,7 @@ def test_all_or_nothing(check: Callable[..., Decision], make_rule: MakeRule, clo
     assert check(ask()).allowed
 
 
-def test_a_refusal_gives_back_what_earlier_entry_points_charged(make_rule: MakeRule, clock: Clock) -> None:
+def test_a_rejection_gives_back_what_earlier_entry_points_charged(make_rule: MakeRule, clock: Clock) -> None:
     make_rule("all", quota=2)
     for _ in range(3):
         request = ask()

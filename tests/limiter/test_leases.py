@@ -91,9 +91,9 @@ def test_a_lease_is_held_while_the_view_works(make_rule: MakeRule, engine: Watch
     make_rule("one-at-once", quota=1, **LEASES)
     request = RequestFactory().get("/")
     assert limiter.check(request).allowed
-    refused = RequestFactory().get("/")
-    assert limiter.check(refused).retry_after == WINDOW
-    refused.close()
+    rejected = RequestFactory().get("/")
+    assert limiter.check(rejected).retry_after == WINDOW
+    rejected.close()
     assert engine.released == []
     request.close()
     request.close()
@@ -249,7 +249,7 @@ def test_a_lease_ends_that_a_thread_takes_after_the_task_was_cancelled(
     assert engine.held() == fails
 
 
-def test_refused_requests_hold_no_lease(get: Any, make_rule: MakeRule, engine: Watched) -> None:
+def test_rejected_requests_hold_no_lease(get: Any, make_rule: MakeRule, engine: Watched) -> None:
     make_rule("one-at-once", quota=10, **LEASES)
     make_rule("tight", quota=1)
     assert [get("/plain/").status_code for _ in range(3)] == [200, 429, 429]
@@ -257,7 +257,7 @@ def test_refused_requests_hold_no_lease(get: Any, make_rule: MakeRule, engine: W
     assert engine.held() == 0
 
 
-def test_what_the_second_stage_refuses_holds_no_lease_of_the_first(
+def test_what_the_second_stage_rejects_holds_no_lease_of_the_first(
     get: Any, make_rule: MakeRule, engine: Watched
 ) -> None:
     make_rule("one-at-once", quota=10, **LEASES)

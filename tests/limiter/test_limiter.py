@@ -55,7 +55,7 @@ def test_a_rule_admits_its_quota_and_no_more(make_rule: MakeRule) -> None:
     assert outcomes(ask(), ask(), ask()) == [True, True, False]
 
 
-def test_a_refusal_by_one_of_three_changes_no_counter(make_rule: MakeRule, redis_client: redis.Redis) -> None:
+def test_a_rejection_by_one_of_three_changes_no_counter(make_rule: MakeRule, redis_client: redis.Redis) -> None:
     make_rule("wide", quota=100, algorithm="fixed_window")
     make_rule("middle", quota=100, algorithm="sliding_window_counter")
     make_rule("tight", quota=1)
@@ -101,13 +101,13 @@ def test_a_later_entry_point_meets_only_the_rules_of_its_scope_and_gives_back_wh
     make_rule("mail", quota=2, scope="mail")
     request = ask()
     assert limiter.check(request).allowed
-    refused = limiter.check(request, scope="mail", cost=3)
-    assert [str(result.rule) for result in refused.refused_by] == ["mail"]
-    assert [result.verdict.remaining for result in refused.results if result.verdict] == [5, 2]
+    rejected = limiter.check(request, scope="mail", cost=3)
+    assert [str(result.rule) for result in rejected.refused_by] == ["mail"]
+    assert [result.verdict.remaining for result in rejected.results if result.verdict] == [5, 2]
     assert limiter.check(ask()).results[0].verdict.remaining == 4  # type: ignore[union-attr]
 
 
-def test_a_shadow_rule_refuses_nobody(make_rule: MakeRule) -> None:
+def test_a_shadow_rule_rejects_nobody(make_rule: MakeRule) -> None:
     make_rule("watched", quota=1, mode="shadow")
     limiter.check(ask())
     decision = limiter.check(ask())
@@ -126,7 +126,7 @@ def test_partitions_have_counters_of_their_own(make_rule: MakeRule) -> None:
     ("missing", "expected"),
     [("skip", [True, True, True]), ("ip", [True, False, True]), ("deny", [False, False, False])],
 )
-def test_a_missing_partition_is_skipped_counted_by_address_or_refused(
+def test_a_missing_partition_is_skipped_counted_by_address_or_rejected(
     make_rule: MakeRule, missing: str, expected: list[bool]
 ) -> None:
     make_rule("per-user", quota=1, partition_by=["user"], missing_partition=missing)

@@ -102,7 +102,7 @@ def test_an_error_in_the_block_goes_through_and_the_work_is_charged(make_rule: M
 
 
 @pytest.mark.parametrize("wrong", [None, "7", 1.5, True, -1, [3]])
-def test_what_is_no_cost_is_refused_where_it_is_set(
+def test_what_is_no_cost_is_rejected_where_it_is_set(
     spend: Callable[..., Any], make_rule: MakeRule, clock: Clock, wrong: Any
 ) -> None:
     make_rule("rows", quota=10)

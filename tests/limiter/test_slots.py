@@ -133,7 +133,7 @@ def test_other_limits_are_waited_for_too(enter: Enter, make_rule: MakeRule, cloc
     assert len(clock.slept) == 2
 
 
-def test_what_never_passes_is_refused_at_once(enter: Enter, make_rule: MakeRule, clock: Clock) -> None:
+def test_what_never_passes_is_rejected_at_once(enter: Enter, make_rule: MakeRule, clock: Clock) -> None:
     make_rule("out", scope="stripe", **QUEUE)
     with pytest.raises(LimitExceeded, match=r"^Rejected by out; will never pass") as caught:
         enter(cost=4)
@@ -144,7 +144,7 @@ def test_what_never_passes_is_refused_at_once(enter: Enter, make_rule: MakeRule,
 def test_a_lease_lasts_for_the_block(enter: Enter, make_rule: MakeRule, clock: Clock) -> None:
     make_rule("out", scope="stripe", **LEASES)
 
-    def refused() -> None:
+    def rejected() -> None:
         with pytest.raises(LimitExceeded):
             enter_again()
 
@@ -152,7 +152,7 @@ def test_a_lease_lasts_for_the_block(enter: Enter, make_rule: MakeRule, clock: C
         with limiter.slot("stripe", max_wait=0):
             pass
 
-    enter(refused)
+    enter(rejected)
     enter_again()
     with pytest.raises(ZeroDivisionError):
         enter(lambda: 1 // 0)
@@ -266,7 +266,7 @@ def test_tiers_have_no_say(make_rule: MakeRule, clock: Clock) -> None:
         assert [(result.tier, result.limit.quota) for result in decision.results] == [(None, 5)]
 
 
-def test_shadow_rules_neither_hold_nor_refuse(enter: Enter, make_rule: MakeRule, clock: Clock) -> None:
+def test_shadow_rules_neither_hold_nor_reject(enter: Enter, make_rule: MakeRule, clock: Clock) -> None:
     make_rule("out", scope="stripe", mode="shadow", **QUEUE)
     make_rule("one", scope="stripe", mode="shadow", **LEASES)
     for _ in range(4):

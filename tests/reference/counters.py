@@ -52,8 +52,8 @@ class Counter:
         """Take back what was spent at that time, where it is still known."""
         raise NotImplementedError
 
-    def refuse(self, limit: Limit, cost: int, at: int) -> None:
-        """Count a refused cost, as far as it fits."""
+    def reject(self, limit: Limit, cost: int, at: int) -> None:
+        """Count a rejected cost, as far as it fits."""
         self.spend(limit, max(min(cost, capacity_of(limit) - self.level(limit, at)), 0), at)
 
 
@@ -93,7 +93,7 @@ class SlidingCounter(Windows):
         covered = period - (at // tick * tick - start)
         return self.units.get(start, 0) + Fraction(self.units.get(start - period, 0) * covered, period)
 
-    def refuse(self, limit: Limit, cost: int, at: int) -> None:
+    def reject(self, limit: Limit, cost: int, at: int) -> None:
         """Only the present window fills up at the capacity, whatever is left of the one before."""
         present = self.units.get(self.start(limit, at), 0)
         self.spend(limit, max(min(cost, capacity_of(limit) - present), 0), at)
@@ -134,7 +134,7 @@ class Newest(Counter):
     def level(self, limit: Limit, at: int) -> Units:
         return sum(units for key, units in self.units.items() if self.is_live(limit, key, at))
 
-    def refuse(self, limit: Limit, cost: int, at: int) -> None:
+    def reject(self, limit: Limit, cost: int, at: int) -> None:
         before = self.level(limit, at)
         most = max(before, min(before + cost, capacity_of(limit)))
         self.spend(limit, min(cost, most), at)

@@ -109,7 +109,7 @@ class Reference:
         for charge in charges:
             if charge.carried:
                 counter = self._counter(charge)
-                counter.refuse(charge.limit, charge.carried, max(now_us, counter.last))
+                counter.reject(charge.limit, charge.carried, max(now_us, counter.last))
         passing = [self._passes(charge, now_us) for charge in charges]
         delays = [self._delay(charge, now_us, passes) for charge, passes in zip(charges, passing, strict=True)]
         denied = refused or _is_denied(charges, passing)
@@ -189,7 +189,7 @@ class Reference:
         if passes:
             counter.spend(charge.limit, charge.cost, at)
             return charge.cost
-        counter.refuse(charge.limit, charge.cost, at)
+        counter.reject(charge.limit, charge.cost, at)
         return 0
 
     def _answer(self, charge: Charge, now: int, allowed: bool, delay: Wait, soft: bool, spent: int) -> Answer:

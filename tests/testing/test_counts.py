@@ -24,7 +24,7 @@ from django_ratelimiter.limiter import fallback
 from django_ratelimiter.testing import clear_counts, override_rules
 
 from ..clusters import ServerWith
-from ..engine.redis.test_acl import allowed, refused
+from ..engine.redis.test_acl import allowed, rejected
 
 ROOT = Path(__file__).parents[2]
 CHARGE = Charge("ann", Limit(1, 60, "sliding_window_log"), usage="hello|")
@@ -133,7 +133,7 @@ def test_clearing_needs_no_permission_to_search(settings: Any, monkeypatch: pyte
         for _ in range(2):
             assert [get_engine().check([CHARGE])[0].allowed for _ in range(2)] == [True, False]
             clear_counts()
-        assert refused(server) == {b"scan"}
+        assert rejected(server) == {b"scan"}
     settings.RATELIMITER = {}
 
 

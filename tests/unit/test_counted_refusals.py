@@ -22,7 +22,7 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_who_keeps_asking_stays_out_only_where_refusals_count(asked: Engine, name: str) -> None:
+def test_who_keeps_asking_stays_out_only_where_rejections_count(asked: Engine, name: str) -> None:
     counting, other = (
         Charge(fresh(), LIMITS[name], count_refusals=counts, max_delay=0 if name == "leaky_bucket" else None)
         for counts in (True, False)

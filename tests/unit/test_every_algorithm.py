@@ -36,21 +36,21 @@ def left(engine: Engine, *charges: Charge, now: int = HOUR) -> list[int]:
     return [verdict.remaining for verdict in engine.peek(charges, now)]
 
 
-@pytest.mark.parametrize("refusing", range(len(LIMITS)), ids=LIMITS)
-def test_a_call_of_all_algorithms_is_spent_whole_or_not_at_all(asked: Engine, refusing: int) -> None:
+@pytest.mark.parametrize("rejecting", range(len(LIMITS)), ids=LIMITS)
+def test_a_call_of_all_algorithms_is_spent_whole_or_not_at_all(asked: Engine, rejecting: int) -> None:
     charges = one_of_each()
     asked.check(charges, now_us=HOUR)
-    charges[refusing] = charges[refusing]._replace(cost=5)
-    refused = asked.check(charges, now_us=HOUR)
-    assert [verdict.allowed for verdict in refused] == [index != refusing for index in range(len(charges))]
-    assert [verdict.spent for verdict in refused] == [0] * len(charges)
+    charges[rejecting] = charges[rejecting]._replace(cost=5)
+    rejected = asked.check(charges, now_us=HOUR)
+    assert [verdict.allowed for verdict in rejected] == [index != rejecting for index in range(len(charges))]
+    assert [verdict.spent for verdict in rejected] == [0] * len(charges)
     assert left(asked, *charges) == [4] * len(charges)
-    charges[refusing] = charges[refusing]._replace(gating=False)
+    charges[rejecting] = charges[rejecting]._replace(gating=False)
     passed = asked.check(charges, now_us=HOUR)
-    assert [verdict.spent for verdict in passed] == [int(index != refusing) for index in range(len(charges))]
+    assert [verdict.spent for verdict in passed] == [int(index != rejecting) for index in range(len(charges))]
 
 
-def test_receipts_of_all_algorithms_go_back_with_a_refusal(asked: Engine) -> None:
+def test_receipts_of_all_algorithms_go_back_with_a_rejection(asked: Engine) -> None:
     charges = one_of_each()
     receipts = asked.check([charge._replace(cost=3) for charge in charges], now_us=HOUR)
     no = Charge(fresh(), Limit(1, 60), cost=2)
@@ -73,14 +73,14 @@ def _fields(limit: Limit) -> dict[str, object]:
 
 
 @every
-def test_refusals_count_where_they_are_asked_to_up_to_the_capacity(asked: Engine, limit: Limit) -> None:
+def test_rejections_count_where_they_are_asked_to_up_to_the_capacity(asked: Engine, limit: Limit) -> None:
     charge = Charge(fresh(), limit, cost=4, count_refusals=True)
     assert asked.check([charge], now_us=HOUR)[0].allowed
     for _ in range(20):
-        refused = asked.check([charge], now_us=HOUR)[0]
-        assert (refused.allowed, refused.remaining, refused.spent) == (False, 0, 0)
-    asked.refund([refused])
-    asked.release([refused])
+        rejected = asked.check([charge], now_us=HOUR)[0]
+        assert (rejected.allowed, rejected.remaining, rejected.spent) == (False, 0, 0)
+    asked.refund([rejected])
+    asked.release([rejected])
     assert left(asked, charge) == [0]
     later = HOUR + max(2 * period_of(limit), period_of(limit) * limit.capacity // limit.quota)
     assert left(asked, charge, now=later) == [5], "nobody runs into debt"
@@ -90,8 +90,8 @@ def test_refusals_count_where_they_are_asked_to_up_to_the_capacity(asked: Engine
 def test_a_cost_above_the_capacity_never_passes_and_nothing_always_does(asked: Engine, limit: Limit) -> None:
     key = fresh()
     for cost in (6, 2**53, 10**30):
-        refused = asked.check([Charge(key, limit, cost)], now_us=HOUR)[0]
-        assert (refused.allowed, refused.retry_after, refused.remaining, refused.delay) == (False, None, 5, 0)
+        rejected = asked.check([Charge(key, limit, cost)], now_us=HOUR)[0]
+        assert (rejected.allowed, rejected.retry_after, rejected.remaining, rejected.delay) == (False, None, 5, 0)
     asked.check([Charge(key, limit, 5)], now_us=HOUR)
     looked = asked.check([Charge(key, limit, 0, max_delay=0)], now_us=HOUR)[0]
     assert (looked.allowed, looked.remaining, looked.retry_after, looked.spent) == (True, 0, 0, 0)
@@ -131,8 +131,8 @@ def test_a_lease_ends_once_and_only_if_it_is_held(asked: Engine) -> None:
     charge = Charge(fresh(), LIMITS["concurrency"], 2)
     first = asked.check([charge], now_us=HOUR)
     second = asked.check([charge], now_us=HOUR)
-    refused = asked.check([charge], now_us=HOUR)
-    asked.release([*refused, *first, *first])
+    rejected = asked.check([charge], now_us=HOUR)
+    asked.release([*rejected, *first, *first])
     asked.release(first)
     asked.refund(first)
     assert left(asked, charge) == [3]

@@ -25,7 +25,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("algorithm", Algorithm)
 @pytest.mark.parametrize("name", OPTIONS)
-def test_an_option_that_the_algorithm_lacks_is_refused(name: str, algorithm: Algorithm) -> None:
+def test_an_option_that_the_algorithm_lacks_is_rejected(name: str, algorithm: Algorithm) -> None:
     given = {name: OPTIONS[name]}
     if name in ("timezone", "anchor_day"):
         given["calendar"] = "month"

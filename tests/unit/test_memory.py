@@ -25,8 +25,8 @@ def test_a_lowered_quota_is_not_forgotten_before_the_time_that_was_promised(algo
     engine, charge = MemoryEngine(), Charge("ann", Limit(1_000, 3_600, algorithm))
     engine.check([charge], now_us=0)
     lowered = charge._replace(limit=Limit(1, 3_600, algorithm))
-    refused = engine.check([lowered], now_us=0)[0]
-    assert (refused.allowed, refused.retry_after) == (False, 3_600)
+    rejected = engine.check([lowered], now_us=0)[0]
+    assert (rejected.allowed, rejected.retry_after) == (False, 3_600)
     for number in range(3_000):  # long after it would have been full by the higher quota
         engine.check([Charge(f"{number}", DAY)], now_us=60_000_000)
     assert engine.peek([lowered], now_us=60_000_000)[0].retry_after == 3_540

@@ -21,7 +21,7 @@ EXACTLY_TIMED = [algorithm for algorithm in Algorithm if algorithm != "concurren
 
 @pytest.mark.parametrize("algorithm", EXACTLY_TIMED)
 @given(random=randoms)
-def test_a_refused_cost_passes_at_retry_after_and_not_before(asked: Engine, algorithm: str, random: Random) -> None:
+def test_a_rejected_cost_passes_at_retry_after_and_not_before(asked: Engine, algorithm: str, random: Random) -> None:
     limit = limit_by(random, algorithm)
     charge = Charge(fresh(), limit, random.randint(1, capacity_of(limit)))
     now = used_up(asked, charge, random)
@@ -31,10 +31,10 @@ def test_a_refused_cost_passes_at_retry_after_and_not_before(asked: Engine, algo
 
 
 def assert_passes_when_promised(engine: Engine, charge: Charge, now: int, random: Random) -> None:
-    """The charge is refused now and before `retry_after`, which does not move, and admitted then."""
-    refused = engine.check([charge], now_us=now)[0]
-    assert not refused.allowed
-    wait = microseconds(refused.retry_after)
+    """The charge is rejected now and before `retry_after`, which does not move, and admitted then."""
+    rejected = engine.check([charge], now_us=now)[0]
+    assert not rejected.allowed
+    wait = microseconds(rejected.retry_after)
     for moment in (wait - 1, random.randint(0, wait - 1)):
         before = engine.peek([charge], now + moment)[0]
         assert not before.allowed
@@ -43,14 +43,14 @@ def assert_passes_when_promised(engine: Engine, charge: Charge, now: int, random
 
 
 @given(random=randoms)
-def test_a_refused_lease_is_told_when_the_first_one_ends(asked: Engine, random: Random) -> None:
+def test_a_rejected_lease_is_told_when_the_first_one_ends(asked: Engine, random: Random) -> None:
     limit = limit_by(random, Algorithm.CONCURRENCY)
     charge = Charge(fresh(), limit, random.randint(1, limit.quota))
     now = used_up(asked, charge, random)
-    refused = asked.check([charge], now_us=now)[0]
-    wait = microseconds(refused.retry_after)
-    assert asked.peek([charge], now + wait - 1)[0].remaining == refused.remaining
-    assert asked.peek([charge], now + wait)[0].remaining > refused.remaining
+    rejected = asked.check([charge], now_us=now)[0]
+    wait = microseconds(rejected.retry_after)
+    assert asked.peek([charge], now + wait - 1)[0].remaining == rejected.remaining
+    assert asked.peek([charge], now + wait)[0].remaining > rejected.remaining
     one = asked.check([charge._replace(key=fresh(), cost=limit.quota)], now_us=now)[0]
     again = asked.check([one.charge], now_us=now)[0]
     assert again.retry_after == one.reset_after == period_of(limit) / 1_000_000

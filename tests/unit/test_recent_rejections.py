@@ -37,7 +37,7 @@ def check(engine: Engine, *charges: Charge, at: int = HOUR, times: int = 1) -> N
         engine.check(charges, now_us=at)
 
 
-def test_a_refusal_is_remembered_with_the_rule_the_caller_and_the_time(engine: Engine) -> None:
+def test_a_rejection_is_remembered_with_the_rule_the_caller_and_the_time(engine: Engine) -> None:
     check(engine, charge(), times=3)
     check(engine, charge(), at=HOUR + 5_000_000)
     assert engine.recent_rejections() == [Rejection(HOUR + 5_000_000, HOUR, 3, "login|free", f"login:{DIGEST}:f86400")]
@@ -52,13 +52,13 @@ def test_who_is_allowed_is_not_remembered(engine: Engine) -> None:
     assert engine.recent_rejections() == []
 
 
-def test_only_the_charges_that_refuse_are_remembered_and_none_without_a_label(engine: Engine) -> None:
+def test_only_the_charges_that_reject_are_remembered_and_none_without_a_label(engine: Engine) -> None:
     check(engine, charge())
     check(engine, charge(), charge("x", "other"), charge("y", "unlabelled", cost=2, usage=None))
     assert [each.counter for each in engine.recent_rejections()] == [f"login:{DIGEST}:f86400"]
 
 
-def test_a_shadow_s_refusals_are_marked(engine: Engine) -> None:
+def test_a_shadow_s_rejections_are_marked(engine: Engine) -> None:
     check(engine, charge(gating=False), times=2)
     (refusal,) = engine.recent_rejections()
     assert (refusal.shadow, refusal.rule, refusal.times) == (True, "login", 1)
@@ -117,7 +117,7 @@ def test_after_an_hour_of_peace_the_count_begins_anew(engine: Engine) -> None:
     assert engine.recent_rejections()[0][:3] == (HOUR + 2 * HOUR_US - STEP_US, HOUR + 2 * HOUR_US - STEP_US, 1)
 
 
-def test_refusals_by_several_rules_are_told_of_each(engine: Engine) -> None:
+def test_rejections_by_several_rules_are_told_of_each(engine: Engine) -> None:
     """Whether alone or together, in whatever way the others have decided."""
     check(engine, charge("x", "one"), charge("y", "two"), times=2)
     check(engine, charge("x", "one"), at=HOUR + 1_000_000)
@@ -167,7 +167,7 @@ def test_held_counts_are_counted_and_tell_of_nobody(engine: Engine) -> None:
 NAMED = f"login|free\nd\n\tlogin:{DIGEST}:f86400"
 
 
-def test_what_a_process_has_refused_by_itself_is_told_with_its_counts(engine: Engine) -> None:
+def test_what_a_process_has_rejected_by_itself_is_told_with_its_counts(engine: Engine) -> None:
     minute = HOUR // 60_000_000
     check(engine, charge(), times=2)
     held = UsageCarry("one", ((minute, NAMED, 7), (minute, "login|free\na", 3)))

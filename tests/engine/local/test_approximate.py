@@ -62,7 +62,7 @@ def test_a_sliding_window_tells_the_end_of_the_interval(process: Process, clock:
     assert one.check([asked])[0].retry_after == INTERVAL - 0.25
 
 
-def test_a_refusal_by_the_engine_holds_for_the_interval_and_says_so(
+def test_a_rejection_by_the_engine_holds_for_the_interval_and_says_so(
     process: Process, engine: Counted, clock: Clock
 ) -> None:
     one, other, asked = process(), process(), charge(1, window=0.3, sync_interval=0.2)
@@ -88,14 +88,14 @@ def test_cost_0_looks_and_spends_nothing(process: Process, engine: Counted, cloc
 
 
 @pytest.mark.parametrize("cost", [-1, 1.0])
-def test_a_cost_that_is_none_is_refused_as_ever(process: Process, cost: Any) -> None:
+def test_a_cost_that_is_none_is_rejected_as_ever(process: Process, cost: Any) -> None:
     one, asked = process(), charge(2)
     one.check([asked])
     with pytest.raises(ValueError, match="cost"):
         one.check([asked._replace(cost=cost)])
 
 
-def test_the_same_counter_twice_is_refused_as_ever(process: Process) -> None:
+def test_the_same_counter_twice_is_rejected_as_ever(process: Process) -> None:
     one, asked = process(), charge(9)
     one.check([asked])
     with pytest.raises(ValueError, match="twice"):
@@ -103,7 +103,7 @@ def test_the_same_counter_twice_is_refused_as_ever(process: Process) -> None:
 
 
 class TestSeveralCharges:
-    def test_one_that_refuses_spends_nothing_of_the_others(self, process: Process, clock: Clock) -> None:
+    def test_one_that_rejects_spends_nothing_of_the_others(self, process: Process, clock: Clock) -> None:
         one, tight, wide = process(), charge(1, "tight"), charge(9, "wide")
         assert [each.allowed for each in one.check([tight, wide])] == [True, True]
         for _ in range(3):
@@ -119,7 +119,7 @@ class TestSeveralCharges:
         assert [each[1].remaining for each in found] == [8, 7, 6, 6, 6]
         assert [len(call) for call in engine.calls] == [2, 2, 1, 1, 1]
 
-    def test_an_exact_one_spends_nothing_where_this_process_refuses(self, process: Process, engine: Counted) -> None:
+    def test_an_exact_one_spends_nothing_where_this_process_rejects(self, process: Process, engine: Counted) -> None:
         one, exact, near = process(), charge(9, "exact", sync_interval=None), charge(1, "near")
         found = [one.check([exact, near]) for _ in range(3)]
         assert [[each.allowed for each in verdicts] for verdicts in found] == [
@@ -243,7 +243,7 @@ class TestRefunds:
         one.refund(spent)
         assert held(engine, asked) == 3
 
-    def test_a_refused_call_gives_back_what_an_earlier_one_spent_here(self, process: Process, engine: Counted) -> None:
+    def test_a_rejected_call_gives_back_what_an_earlier_one_spent_here(self, process: Process, engine: Counted) -> None:
         one, near, tight = process(), charge(9), charge(1, "tight", sync_interval=None)
         admitted(one, near, 2)
         one.check([tight])
@@ -251,7 +251,7 @@ class TestRefunds:
         assert not one.check([tight], refund_if_denied=earlier)[0].allowed
         assert (earlier[0].spent, one.check([near])[0].remaining) == (0, 6)
 
-    def test_a_refusal_here_gives_back_what_an_earlier_call_spent_there(
+    def test_a_rejection_here_gives_back_what_an_earlier_call_spent_there(
         self, process: Process, engine: Counted
     ) -> None:
         one, near, exact = process(), charge(2), charge(9, "exact", sync_interval=None)
@@ -276,7 +276,7 @@ class TestRefunds:
         assert one.check([asked])[0].allowed
 
 
-def test_refusals_that_count(process: Process, engine: Counted, clock: Clock) -> None:
+def test_rejections_that_count(process: Process, engine: Counted, clock: Clock) -> None:
     one, asked = process(), charge(5, count_refusals=True)
     admitted(one, asked, 4)
     assert not one.check([asked._replace(cost=3)])[0].allowed

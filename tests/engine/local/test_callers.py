@@ -105,7 +105,7 @@ def test_who_comes_again_after_the_interval_is_as_new(process: Process, engine: 
 
 
 def test_a_shared_counter_that_is_known_here_is_left_out(process: Process, engine: Counted) -> None:
-    """Calls for callers who are new do not touch it, and they are refused where it is used up."""
+    """Calls for callers who are new do not touch it, and they are rejected where it is used up."""
     one = process()
     found = [one.check(rules(name, 9)) for name in ("ann", "ann", "ann", "ben", "cleo")]
     assert [each[2].remaining for each in found] == [8, 7, 6, 5, 4]

@@ -19,7 +19,7 @@ def exact(quota: int = 1, key: str = "key", **fields: Any) -> Charge:
     return charge(quota, key, **{"sync_interval": None, **fields})
 
 
-def test_a_refusal_is_repeated_and_the_engine_asked_once_in_so_long(
+def test_a_rejection_is_repeated_and_the_engine_asked_once_in_so_long(
     process: Process, engine: Counted, clock: Clock
 ) -> None:
     one, asked = process(denial_memory=MEMORY), exact()
@@ -52,7 +52,7 @@ def test_of_any_algorithm(process: Process, engine: Counted, algorithm: str) -> 
     assert len(engine.calls) == 2
 
 
-def test_a_lease_that_was_refused_is_asked_for_each_time(process: Process, engine: Counted) -> None:
+def test_a_lease_that_was_rejected_is_asked_for_each_time(process: Process, engine: Counted) -> None:
     one, asked = process(denial_memory=MEMORY), exact(algorithm="concurrency")
     lease = one.check([asked])
     assert not one.check([asked])[0].allowed
@@ -66,7 +66,7 @@ def test_a_shadow_is_asked_for_each_time(process: Process, engine: Counted) -> N
     assert len(engine.calls) == 5
 
 
-def test_refusals_that_count_are_told_each_time(process: Process, engine: Counted) -> None:
+def test_rejections_that_count_are_told_each_time(process: Process, engine: Counted) -> None:
     one, asked = process(denial_memory=MEMORY), exact(count_refusals=True)
     admitted(one, asked, 5)
     assert len(engine.calls) == 5
@@ -79,7 +79,7 @@ def test_what_can_never_pass_is_asked_for_each_time(process: Process, engine: Co
 
 
 class TestCosts:
-    def test_a_greater_cost_is_refused_as_well(self, process: Process, engine: Counted) -> None:
+    def test_a_greater_cost_is_rejected_as_well(self, process: Process, engine: Counted) -> None:
         one, asked = process(denial_memory=MEMORY), exact(5)
         one.check([asked._replace(cost=4)])
         assert not one.check([asked._replace(cost=2)])[0].allowed
@@ -93,7 +93,7 @@ class TestCosts:
         assert not one.check([asked._replace(cost=2)])[0].allowed
         assert one.check([asked])[0].allowed
 
-    def test_looking_is_no_refusal(self, process: Process) -> None:
+    def test_looking_is_no_rejection(self, process: Process) -> None:
         one, asked = process(denial_memory=MEMORY), exact()
         admitted(one, asked, 2)
         assert one.check([asked._replace(cost=0)])[0].allowed
@@ -110,14 +110,14 @@ class TestSeveralCharges:
         one.check([tight, wide, other])
         assert len(engine.calls) == 3
 
-    def test_what_stood_beside_a_refusal_is_no_refusal(self, process: Process, engine: Counted) -> None:
+    def test_what_stood_beside_a_rejection_is_no_rejection(self, process: Process, engine: Counted) -> None:
         one, tight, wide = process(denial_memory=MEMORY), exact(), exact(9, "wide")
         one.check([tight, wide])
         one.check([tight, wide])
         assert admitted(one, wide, 3) == 3
         assert held(engine, wide) == 4
 
-    def test_a_shadow_beside_a_refusal_repeats_what_it_was_told(self, process: Process, engine: Counted) -> None:
+    def test_a_shadow_beside_a_rejection_repeats_what_it_was_told(self, process: Process, engine: Counted) -> None:
         one, tight = process(denial_memory=MEMORY), exact(usage="tight|")
         shadow = exact(1, "shadow", gating=False, usage="shadow|")
         for _ in range(4):
@@ -137,7 +137,7 @@ class TestSeveralCharges:
             assert [each.allowed for each in one.check([tight, near])] == [False, False]
         assert len(engine.calls) == 2
 
-    def test_what_this_process_refuses_need_not_be_asked_of_the_engine_each_time(
+    def test_what_this_process_rejects_need_not_be_asked_of_the_engine_each_time(
         self, process: Process, engine: Counted
     ) -> None:
         one, wide, near = process(denial_memory=MEMORY), exact(9, "wide"), charge(1, "near")
@@ -234,7 +234,7 @@ def test_where_rules_do_not_change_it_is_asked_once_in_so_long(process: Process,
     assert len(engine.calls) <= 2 + 4
 
 
-def test_without_it_every_refusal_is_asked_for(process: Process, engine: Counted) -> None:
+def test_without_it_every_rejection_is_asked_for(process: Process, engine: Counted) -> None:
     one = process()
     admitted(one, exact(), 5)
     assert len(engine.calls) == 5

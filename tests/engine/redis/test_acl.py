@@ -62,8 +62,8 @@ def use(engine: RedisEngine) -> None:
     asyncio.run(use_the_twin())
 
 
-def refused(server: ServerWith) -> set[bytes]:
-    """The commands that somebody was refused, but for one with which redis-py introduces itself."""
+def rejected(server: ServerWith) -> set[bytes]:
+    """The commands that somebody was rejected, but for one with which redis-py introduces itself."""
     return {dict(zip(entry[::2], entry[1::2], strict=True))[b"object"] for entry in server.ask("ACL", "LOG")} - {
         b"client|setinfo"
     }
@@ -81,7 +81,7 @@ def test_the_listed_commands_are_enough(own_server: ServerWith) -> None:
         use(RedisEngine(client, deadline=1))
         with pytest.raises(redis.exceptions.NoPermissionError):
             client.get("somebody else's")
-    assert refused(own_server) == {b"somebody else's"}
+    assert rejected(own_server) == {b"somebody else's"}
 
 
 def test_they_are_enough_to_be_found_again(own_server: ServerWith) -> None:
@@ -95,7 +95,7 @@ def test_they_are_enough_to_be_found_again(own_server: ServerWith) -> None:
         until(lambda: not answers(engine), "it is out of reach")
         own_server.ask("ACL", "SETUSER", "limiter", "on")
         until(lambda: answers(engine), "it is asked again")
-    assert refused(own_server) <= {b"AUTH", b"auth"}
+    assert rejected(own_server) <= {b"AUTH", b"auth"}
 
 
 def answers(engine: RedisEngine) -> bool:
@@ -114,7 +114,7 @@ def test_on_a_cluster_two_more_are_needed(running_cluster: Cluster) -> None:
     client = LazyRedisCluster(running_cluster.urls[0], username="limiter", password="secret")
     use(RedisEngine(client, deadline=1))
     client.close()
-    assert set().union(*map(refused, running_cluster.servers)) == set()
+    assert set().union(*map(rejected, running_cluster.servers)) == set()
     assert "`+cluster|slots +asking`" in PAGE
 
 

@@ -213,11 +213,11 @@ def test_release_and_reset(redis_url: str) -> None:
     async def use(engine: AsyncRedisEngine) -> list[bool]:
         charge = Charge("lease", Limit(1, 60, "concurrency"))
         held = await engine.check([charge])
-        refused = await engine.check([charge])
+        rejected = await engine.check([charge])
         await engine.release(held)
         again = await engine.check([charge])
         await engine.reset([charge])
         after = await engine.check([charge])
-        return [answer[0].allowed for answer in (held, refused, again, after)]
+        return [answer[0].allowed for answer in (held, rejected, again, after)]
 
     assert run(redis_url, use) == [True, False, True, True]

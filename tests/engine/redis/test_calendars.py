@@ -46,8 +46,8 @@ def test_a_call_that_is_asked_again_is_counted_and_charged_once(
         engine.publish(1)
         receipts = engine.check([Charge("receipt", Limit(5, 60, "token_bucket"))])
         charge = Charge("key", calendar("year"), 2, usage="rule|")
-        refused = engine.check([charge], version=1, refund_if_denied=receipts)[0]
-        assert (refused.allowed, receipts[0].spent) == ((True, 1), (True, 1), (False, 0))[number]
+        rejected = engine.check([charge], version=1, refund_if_denied=receipts)[0]
+        assert (rejected.allowed, receipts[0].spent) == ((True, 1), (True, 1), (False, 0))[number]
     in_two_minutes = real() // 1_000 + 120_000_000
     counts = [count for batch in engine.take_usage(now_us=in_two_minutes) for count in engine.read_usage(batch)]
     assert sum(count.allowed for count in counts) == 2

@@ -102,7 +102,7 @@ def test_a_lost_script_and_another_time_take_a_further_call(
     assert not engine.peek_at_caller([daily]).verdicts[0].allowed
 
 
-def test_refusals_that_come_too_late_are_read_without_a_deadline(
+def test_rejections_that_come_too_late_are_read_without_a_deadline(
     engine: RedisEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(engine, CHARGES[:1], 2)

@@ -96,11 +96,11 @@ def test_where_no_thread_could_be_had_one_is_begun_later(server: RedisServer, mo
         engine.check([DAY])
         wait_until(lambda: not threads())
 
-        def refuse(thread: threading.Thread) -> None:
+        def reject(thread: threading.Thread) -> None:
             raise RuntimeError("can't start new thread")
 
         with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", refuse)
+            patch.setattr(threading.Thread, "start", reject)
             server.stop()
             for _ in range(MAX_FAILURES + 1):
                 with pytest.raises(EngineUnavailable):

@@ -23,13 +23,13 @@ def test_a_lowered_quota_is_not_forgotten_before_the_time_that_was_promised(
     (name,) = redis_client.keys("*")
     assert 3_600 < redis_client.pttl(name) < 14_000, "3.6 s until the token is back, and ten of grace"
     lowered, state = charge._replace(limit=Limit(1, 3_600, algorithm)), redis_client.get(name)
-    refused = engine.check([lowered])[0]
-    assert not refused.allowed
-    assert redis_client.pttl(name) > 1_000 * refused.retry_after
+    rejected = engine.check([lowered])[0]
+    assert not rejected.allowed
+    assert redis_client.pttl(name) > 1_000 * rejected.retry_after
     assert redis_client.get(name) == state, "it only lives longer"
 
 
-def test_a_key_without_an_expiry_gets_one_when_it_refuses(engine: RedisEngine, redis_client: redis.Redis) -> None:
+def test_a_key_without_an_expiry_gets_one_when_it_rejects(engine: RedisEngine, redis_client: redis.Redis) -> None:
     charge = Charge("ann", Limit(1, 3_600, "fixed_window", anchor="first_request"))
     engine.check([charge])
     (name,) = redis_client.keys("*")

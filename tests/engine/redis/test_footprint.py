@@ -99,7 +99,7 @@ PER_CALL = 500
 
 
 def charges_by(random: Random, first: int, count: int) -> list[Charge]:
-    """Charges of random algorithms over keys of their own. Some are refused, and some of these are counted."""
+    """Charges of random algorithms over keys of their own. Some are rejected, and some of these are counted."""
     return [
         Charge(
             str(number),
@@ -114,7 +114,7 @@ def charges_by(random: Random, first: int, count: int) -> list[Charge]:
 
 
 def change(engine: RedisEngine, random: Random, verdicts: Sequence[Verdict]) -> None:
-    """Do with these keys all that an engine does: refund, release, refuse, and go on with other limits."""
+    """Do with these keys all that an engine does: refund, release, reject, and go on with other limits."""
     engine.refund(random.sample(verdicts, len(verdicts) // 4))
     engine.release(verdicts)
     changed = [verdict.charge for verdict in verdicts]

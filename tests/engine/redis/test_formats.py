@@ -99,16 +99,16 @@ def test_of_more_charges_than_a_byte_can_number_the_first_are_noted(
     assert weights == [{ALICE: (3, 0)}, {ALICE: (3, 0)}, {}]
 
 
-def test_a_refusal_spends_nothing_and_a_refund_gives_back(engine: RedisEngine) -> None:
+def test_a_rejection_spends_nothing_and_a_refund_gives_back(engine: RedisEngine) -> None:
     call = template(Limit(3, 3_600), Limit(9, 3_600))
     for _ in range(3):
         admitted = engine.check(fill(call), version=1)
     assert type(admitted) is FilledVerdicts
-    refused = engine.check(fill(call), version=1)
-    assert type(refused) is FilledVerdicts
-    assert (refused.is_denied, refused.is_made) == (True, False)
-    assert refused.retry_after == refused[0].retry_after
-    assert [(each.allowed, each.remaining, each.spent) for each in refused] == [(False, 0, 0), (True, 6, 0)]
+    rejected = engine.check(fill(call), version=1)
+    assert type(rejected) is FilledVerdicts
+    assert (rejected.is_denied, rejected.is_made) == (True, False)
+    assert rejected.retry_after == rejected[0].retry_after
+    assert [(each.allowed, each.remaining, each.spent) for each in rejected] == [(False, 0, 0), (True, 6, 0)]
     engine.refund(admitted)
     assert [each.remaining for each in engine.peek(fill(call))] == [1, 7]
 

@@ -1,4 +1,4 @@
-"""The frame around the algorithms, alike on both engines: versions, all or nothing, receipts, what is refused."""
+"""The frame around the algorithms, alike on both engines: versions, all or nothing, receipts, what is rejected."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_stale_call_gives_no_receipt_back(engine: Engine) -> None:
 # All or nothing
 
 
-def test_a_call_refused_by_one_of_three_spends_nothing(engine: Engine) -> None:
+def test_a_call_rejected_by_one_of_three_spends_nothing(engine: Engine) -> None:
     spend(engine, "b", 5)
     charges = [Charge("a", FIVE), Charge("b", BUCKET, cost=6), Charge("b", FIVE)]
     verdicts = engine.check(charges, now_us=HOUR)
@@ -133,27 +133,27 @@ def test_a_shadow_charge_stops_nobody_and_is_spent_only_if_it_passes(engine: Eng
         first, second = engine.check([gate, shadow], now_us=HOUR)
         assert [first.allowed, second.allowed, first.remaining, second.remaining] == expected
     engine.check([gate._replace(cost=5), shadow._replace(cost=1)], now_us=HOUR)
-    assert left(engine, gate, shadow) == [3, 2], "a refused call spends no shadow charge either"
+    assert left(engine, gate, shadow) == [3, 2], "a rejected call spends no shadow charge either"
 
 
-def test_refusals_count_where_they_are_asked_to_up_to_the_capacity(engine: Engine) -> None:
+def test_rejections_count_where_they_are_asked_to_up_to_the_capacity(engine: Engine) -> None:
     """Retrying keeps a client out, but never for longer than a spent capacity would."""
     charge = Charge("key", BUCKET, cost=4, count_refusals=True)
     assert engine.check([charge], now_us=HOUR)[0].allowed
     for _ in range(20):
-        refused = engine.check([charge], now_us=HOUR)[0]
-        assert (refused.allowed, refused.remaining, refused.retry_after, refused.spent) == (False, 0, 48.0, 0)
-        assert refused.reset_after == 60.0
+        rejected = engine.check([charge], now_us=HOUR)[0]
+        assert (rejected.allowed, rejected.remaining, rejected.retry_after, rejected.spent) == (False, 0, 48.0, 0)
+        assert rejected.reset_after == 60.0
 
 
-def test_counted_refusals_spend_nothing_of_other_charges(engine: Engine) -> None:
+def test_counted_rejections_spend_nothing_of_other_charges(engine: Engine) -> None:
     other = Charge("other", FIVE, count_refusals=True)
     engine.check([other, Charge("key", FIVE, cost=6, count_refusals=True)], now_us=HOUR)
     assert left(engine, other, Charge("key", FIVE)) == [5, 0]
 
 
 @pytest.mark.parametrize("limit", [FIVE, Limit(5, 60)])
-def test_a_counted_refusal_under_a_lowered_quota_forgets_nothing(engine: Engine, limit: Limit) -> None:
+def test_a_counted_rejection_under_a_lowered_quota_forgets_nothing(engine: Engine, limit: Limit) -> None:
     spend(engine, "key", 5, limit)
     engine.check([Charge("key", Limit(2, 60, limit.algorithm), count_refusals=True)], now_us=HOUR)
     assert left(engine, Charge("key", limit)) == [0]
@@ -161,8 +161,8 @@ def test_a_counted_refusal_under_a_lowered_quota_forgets_nothing(engine: Engine,
 
 def test_a_cost_above_the_capacity_never_passes(engine: Engine) -> None:
     for cost in (6, 2**53, 10**30):
-        refused = engine.check([Charge("key", BUCKET, cost)], now_us=HOUR)[0]
-        assert (refused.allowed, refused.retry_after, refused.remaining) == (False, None, 5)
+        rejected = engine.check([Charge("key", BUCKET, cost)], now_us=HOUR)[0]
+        assert (rejected.allowed, rejected.retry_after, rejected.remaining) == (False, None, 5)
 
 
 def test_a_cost_of_nothing_only_looks(engine: Engine) -> None:
@@ -177,7 +177,7 @@ def test_a_soft_quota_is_exceeded_by_what_is_admitted_beyond_it(engine: Engine, 
     assert [engine.check([soft], now_us=HOUR)[0].soft_exceeded for _ in range(6)] == [False] * 3 + [True] * 2 + [False]
 
 
-def test_a_refused_call_exceeds_no_soft_quota(engine: Engine) -> None:
+def test_a_rejected_call_exceeds_no_soft_quota(engine: Engine) -> None:
     soft = Charge("key", Limit(5, 60, soft_quota=1), cost=2)
     assert not engine.check([soft, Charge("other", FIVE, cost=6)], now_us=HOUR)[0].soft_exceeded
     assert engine.peek([soft], HOUR)[0].soft_exceeded
@@ -187,7 +187,7 @@ def test_a_refused_call_exceeds_no_soft_quota(engine: Engine) -> None:
 # Receipts
 
 
-def test_a_refused_call_gives_its_receipts_back(engine: Engine) -> None:
+def test_a_rejected_call_gives_its_receipts_back(engine: Engine) -> None:
     stage_one = engine.check([Charge("ip", FIVE, 2), Charge("global", BUCKET)], now_us=HOUR)
     engine.check([Charge("user", FIVE)], refund_if_denied=stage_one, now_us=HOUR)
     assert left(engine, Charge("ip", FIVE), Charge("global", BUCKET)) == [3, 4]
@@ -214,9 +214,9 @@ def test_a_receipt_that_stands_twice_in_one_call_is_good_for_one_refund(engine: 
 
 def test_what_spent_nothing_gives_nothing_back(engine: Engine) -> None:
     spend(engine, "key", 4)
-    refused = engine.check([Charge("key", FIVE, 2), Charge("other", FIVE)], now_us=HOUR)
+    rejected = engine.check([Charge("key", FIVE, 2), Charge("other", FIVE)], now_us=HOUR)
     counted = engine.check([Charge("key", FIVE, 2, count_refusals=True)], now_us=HOUR)
-    engine.refund([*refused, *counted, *engine.peek([Charge("key", FIVE, 0)], HOUR)])
+    engine.refund([*rejected, *counted, *engine.peek([Charge("key", FIVE, 0)], HOUR)])
     assert left(engine, Charge("key", FIVE), Charge("other", FIVE)) == [0, 5]
 
 
@@ -251,7 +251,7 @@ def test_a_refund_of_what_was_reset_is_let_go(engine: Engine) -> None:
     assert left(engine, Charge("key", FIVE)) == [5]
 
 
-# What is refused as a mistake of the caller
+# What is rejected as a mistake of the caller
 
 
 @pytest.mark.parametrize("cost", [-1, True, False, 1.0, 0.5, "1", None])

@@ -20,7 +20,7 @@ from tests.unit.test_carried import FIVE
 
 
 @given(data=st.data())
-def test_a_refused_call_leaves_every_counter_as_it_was(redis_url: str, data: st.DataObject) -> None:
+def test_a_rejected_call_leaves_every_counter_as_it_was(redis_url: str, data: st.DataObject) -> None:
     """Byte for byte, and for as long as before."""
     with redis.Redis.from_url(redis_url) as client:
         mark, random = fresh(), data.draw(st.randoms(use_true_random=False))
@@ -40,12 +40,12 @@ def test_a_refused_call_leaves_every_counter_as_it_was(redis_url: str, data: st.
         wanted[0] = wanted[0]._replace(cost=capacity_of(chosen[0]) + 1, gating=True)
         before = raw()
         told = engine.peek(wanted, now)
-        refused = engine.check(data.draw(st.permutations(wanted)), now_us=now)
-        engine.refund(refused)
-        engine.release(refused)
+        rejected = engine.check(data.draw(st.permutations(wanted)), now_us=now)
+        engine.refund(rejected)
+        engine.release(rejected)
         assert raw() == before
-        assert not any(verdict.spent or verdict.soft_exceeded for verdict in refused)
-        assert _by_key(refused) == _by_key(told)
+        assert not any(verdict.spent or verdict.soft_exceeded for verdict in rejected)
+        assert _by_key(rejected) == _by_key(told)
 
 
 def _by_key(verdicts: list[Verdict]) -> dict[str, Verdict]:

@@ -27,7 +27,7 @@ def engine(redis_client: redis.Redis) -> RedisEngine:
     return RedisEngine(redis_client, namespace="recent")
 
 
-def test_it_is_written_in_the_call_that_refuses(engine: RedisEngine, redis_client: redis.Redis) -> None:
+def test_it_is_written_in_the_call_that_rejects(engine: RedisEngine, redis_client: redis.Redis) -> None:
     engine.check([NONE], now_us=HOUR)
     redis_client.config_resetstat()
     engine.check([NONE], now_us=HOUR + 1)
@@ -88,7 +88,7 @@ def test_a_count_that_would_grow_too_large_stands_still(engine: RedisEngine, red
     assert engine.recent_rejections()[0][:3] == (HOUR + 4 * STEP_US, HOUR, MAX_TIMES)
 
 
-def test_what_an_earlier_version_has_left_is_no_refusal(engine: RedisEngine, redis_client: redis.Redis) -> None:
+def test_what_an_earlier_version_has_left_is_no_rejection(engine: RedisEngine, redis_client: redis.Redis) -> None:
     redis_client.hset(RECENT, f"rule:{ALICE}:f86400", f"{HOUR} {HOUR} {1:040} rule|free")
     engine.check([NONE], now_us=HOUR)
     assert [each.times for each in engine.recent_rejections()] == [1]

@@ -177,7 +177,7 @@ def test_an_error_leaves_nothing_written(engine: RedisEngine, strict: StrictServ
         strict.space.keys |= {odd: kept} if kept else {}
 
 
-# Servers that refuse TIME in scripts
+# Servers that reject TIME in scripts
 
 
 @pytest.fixture(scope="module", params=["5.1", "5.4"])
@@ -221,7 +221,7 @@ def test_late_counts_of_one_minute_have_names_of_their_own(by_client: RedisEngin
     assert len(counts) == 3
 
 
-def test_the_refusal_is_named(timeless: StrictServer) -> None:
+def test_the_rejection_is_named(timeless: StrictServer) -> None:
     timeless.space.do_flushdb()
     with redis.Redis.from_url(timeless.url) as client:
         for ask in (RedisEngine(client, "strict").check, RedisEngine(client, "strict").peek):
@@ -251,7 +251,7 @@ def test_a_dry_run_passes_and_leaves_nothing(engine: RedisEngine, strict: Strict
     assert strict.space.keys == {}
 
 
-def test_a_dry_run_names_what_is_refused(timeless: StrictServer) -> None:
+def test_a_dry_run_names_what_is_rejected(timeless: StrictServer) -> None:
     timeless.space.do_flushdb()
     with redis.Redis.from_url(timeless.url) as client:
         with pytest.raises(EngineUnavailable, match="does not allow TIME in scripts"):

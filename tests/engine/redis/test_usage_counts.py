@@ -46,7 +46,7 @@ def test_each_outcome_has_its_column(engine: Engine) -> None:
     ]
 
 
-def test_a_rule_is_counted_by_its_own_answer_whoever_refused(engine: Engine) -> None:
+def test_a_rule_is_counted_by_its_own_answer_whoever_rejected(engine: Engine) -> None:
     check(engine, Charge("a", SOFT, 4, usage="a|"), Charge("b", FIVE, 6, usage="b|"), Charge("c", FIVE))
     assert collected(engine) == [UsageCount(FIRST, "a|", allowed=1), UsageCount(FIRST, "b|", rejected=1)]
 
@@ -74,7 +74,7 @@ def test_a_call_without_labels_counts_nothing(engine: Engine) -> None:
     assert engine.take_usage(now_us=LATER) == []
 
 
-def test_peeks_refunds_and_refused_mistakes_count_nothing(engine: Engine) -> None:
+def test_peeks_refunds_and_rejected_mistakes_count_nothing(engine: Engine) -> None:
     charge = Charge("a", FIVE, usage="a|")
     receipts = engine.check([charge], now_us=HOUR)
     engine.peek([charge], HOUR)

@@ -107,20 +107,20 @@ def test_counters_are_reset_in_every_shard(engine: Any) -> None:
 
 
 @pytest.mark.parametrize("places", [(3, 40, 50), (40, 3, 50), (50, 3, 40)])
-def test_receipts_are_given_back_wherever_they_lie_if_the_call_is_refused(engine: Any, places: tuple[int, ...]) -> None:
-    brought, passing, refusing = (charge(place) for place in places)
+def test_receipts_are_refunded_wherever_they_are_if_the_call_is_rejected(engine: Any, places: tuple[int, ...]) -> None:
+    brought, passing, rejecting = (charge(place) for place in places)
     receipts = engine.check([brought])
-    none = refusing._replace(cost=6)
+    none = rejecting._replace(cost=6)
     engine.check([passing, none], refund_if_denied=receipts)
     assert [receipts[0].spent, *remaining(engine, brought, passing)] == [0, 5, 5]
     receipts = engine.check([brought])
-    engine.check([passing, refusing], refund_if_denied=receipts)
-    assert [receipts[0].spent, *remaining(engine, brought, passing, refusing)] == [1, 4, 4, 4]
+    engine.check([passing, rejecting], refund_if_denied=receipts)
+    assert [receipts[0].spent, *remaining(engine, brought, passing, rejecting)] == [1, 4, 4, 4]
     engine.check([passing, brought._replace(cost=6)], refund_if_denied=receipts)
     assert [receipts[0].spent, *remaining(engine, brought, passing)] == [0, 5, 4]
 
 
-def test_a_call_that_was_refused_elsewhere_spends_in_no_shard(engine: Any, sync_engine: RedisEngine) -> None:
+def test_a_call_that_was_rejected_elsewhere_spends_in_no_shard(engine: Any, sync_engine: RedisEngine) -> None:
     charges = [charge(3), charge(40)]
     receipts = engine.check([charge(50)])
     assert [verdict.spent for verdict in engine.check(charges, refused=True, refund_if_denied=receipts)] == [0, 0]

@@ -90,6 +90,6 @@ def eager(options: Any) -> Any:
 @pytest.mark.parametrize(
     ("location", "nodes"), [("redis://a/1", []), ("unix:///tmp/a.sock", []), ("redis://a", ["b"]), ("redis://a", [1])]
 )
-def test_what_cannot_be_a_cluster_is_refused(location: str, nodes: list[Any]) -> None:
+def test_what_cannot_be_a_cluster_is_rejected(location: str, nodes: list[Any]) -> None:
     with alias(location, STARTUP_NODES=nodes), pytest.raises(ImproperlyConfigured, match="STARTUP_NODES of a cluster"):
         get_engine()

@@ -81,7 +81,7 @@ def test_what_was_carried_is_undone_too_for_it_will_come_again(engine: RedisEngi
         assert states(redis_client, [charge]) == [5]
 
 
-def test_a_refused_call_is_undone_in_its_counts(engine: RedisEngine) -> None:
+def test_a_rejected_call_is_undone_in_its_counts(engine: RedisEngine) -> None:
     charges = [Charge("a", FIVE, usage="a|"), Charge("b", FIVE, 6, usage="b|")]
     undo(engine, engine.check(charges, now_us=HOUR))
     assert collected(engine) == []

@@ -142,17 +142,17 @@ def set_clock(engine: Any, clock: Callable[[], float]) -> None:
     getattr(engine, "_engine", engine).server_of(0).version_drop.clock = clock
 
 
-@pytest.mark.parametrize("refused", [["-info"], ["-script|exists"], ["-info", "-script|exists"]])
-def test_a_user_who_may_not_ask_notices_a_restart_by_the_script(refused: list[str], make: Make) -> None:
+@pytest.mark.parametrize("rejected", [["-info"], ["-script|exists"], ["-info", "-script|exists"]])
+def test_a_user_who_may_not_ask_notices_a_restart_by_the_script(rejected: list[str], make: Make) -> None:
     with ServerWith(appendonly="yes", appendfsync="always") as server:
-        allowed(server, *refused)
+        allowed(server, *rejected)
         user = {"username": "limiter", "password": "secret"}
         engine = make(server, **user)
         engine.publish(1)
         assert not is_told_of_none(make(server, **user))
         server.kill()
         server.start()
-        allowed(server, *refused)
+        allowed(server, *rejected)
         assert server.ask("GET", VERSION) == b"0:1"
         late = make(server, **user)
         assert is_told_of_none(late)

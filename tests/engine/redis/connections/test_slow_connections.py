@@ -112,7 +112,7 @@ def test_an_event_loop_that_stands_still_keeps_no_other_from_probing(server: Red
     still.close()
 
 
-def test_who_is_refused_a_connection_does_not_wait() -> None:
+def test_who_is_rejected_a_connection_does_not_wait() -> None:
     """All that wait for the same one are told at once."""
     with redis.Redis.from_url(f"redis://127.0.0.1:{free_port()}/0") as client:
         engine, began = RedisEngine(client, deadline=30.0), time.monotonic()
