@@ -88,10 +88,7 @@ ASKS_NEITHER_SERVER_NOR_DATABASE = (
     *("tests/checks", "tests/entry_points", "tests/headers", "tests/identity", "tests/testing"),
     # These only use Redis through the engine, which the engine's tests cover, and read a row or two (30 s).
     *("tests/limiter", "tests/values", "tests/admin/test_explain.py"),
-    *(
-        f"tests/inspection/test_{name}.py"
-        for name in ("agreement", "bytes", "curl", "explain", "explain_command", "gateway")
-    ),
+    *(f"tests/inspection/test_{name}.py" for name in ("agreement", "curl", "explain", "explain_command", "gateway")),
     *(f"tests/admin/rules/test_{name}.py" for name in ("counters", "presets", "targets", "views", "windows")),
     # Permissions to open a page do not depend on the database. The test that no URL fails runs there.
     NO_METHOD,

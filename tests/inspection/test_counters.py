@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from io import StringIO
 from typing import Any
 
 import pytest
 import redis
 from django.contrib.auth.models import AnonymousUser, User
 from django.contrib.sessions.backends.db import SessionStore
-from django.test import RequestFactory
+from django.core.management import call_command
+from django.test import Client, RequestFactory, override_settings
 
 from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine, reset_engine
@@ -18,9 +21,11 @@ from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.inspection.acts import counters_now
 from django_ratelimiter.inspection.caller import Caller, UnknownCaller, caller_of
 from django_ratelimiter.inspection.caller_report import lines_of, report_of
-from django_ratelimiter.inspection.counters import Counter
-from django_ratelimiter.models import AccessEntry, Rule, Tier
+from django_ratelimiter.inspection.counters import MAX_SHOWN, Counter, Counters, denials_of
+from django_ratelimiter.inspection.grounds import grounds_of
+from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.cache import latest_rules
 from django_ratelimiter.usage.live import denials
 from django_ratelimiter.values.access import AccessRecord
 from example_project.redis_server import free_port
@@ -296,3 +301,146 @@ def test_a_level_that_two_limits_share_is_not_guessed(
     found = counters_now(caller)
     assert (found.blocked_before_login, [each.rule.slug for each in found.unknown_before_login]) == ([], ["shared"])
     assert next(lines_of(report_of(caller))).endswith("not known where a view checks a token itself: shared")
+
+
+ADDRESS = "192.0.2.7"
+KEY = "a key that is long enough to be one"
+
+
+def deny(kind: str, value: str, entry: int = 1, view: str = "plain", times: int = 1) -> None:
+    """Note that an entry denied a caller so often."""
+    for _ in range(times):
+        partition = f"{kind}:{value}"
+        denials.note(AccessRecord("deny", kind, value, pk=entry), partition, digest(partition), view)
+
+
+def seen(caller: Caller) -> list[tuple[str, str, int]]:
+    return [(each.kind, each.view, each.times) for each in denials_of(caller, Counters(()))]
+
+
+@pytest.fixture(params=["ratelimit", None])
+def _each_engine(request: pytest.FixtureRequest) -> Any:
+    with override_settings(RATELIMITER={"CACHE_ALIAS": request.param}):
+        yield
+
+
+@pytest.mark.usefixtures("_each_engine")
+def test_are_found_by_each_value_that_is_known(user: User) -> None:
+    deny("ip", ADDRESS, times=3)
+    deny("user", str(user.pk), view="export", times=2)
+    deny("api_key", hash_api_key(KEY))
+    deny("ip", "192.0.2.8", times=9)
+    deny("user", "424242", times=9)
+    assert seen(caller_of("ip", ADDRESS)) == [("ip", "plain", 3)]
+    assert seen(caller_of("user", "ann")) == [("user", "export", 2)]
+    assert seen(caller_of("api_key", KEY)) == [("api_key", "plain", 1)]
+    assert seen(caller_of("digest", digest(f"ip:{ADDRESS}"))) == [("ip", "plain", 3)]
+    both = caller_of("partition", f"user:{user.pk}|ip:{ADDRESS}")
+    assert sorted(seen(both)) == [("ip", "plain", 3), ("user", "export", 2)]
+
+
+def test_nobody_in_particular_has_none(user: User) -> None:
+    deny("ip", ADDRESS)
+    assert seen(caller_of("digest", digest(""))) == []
+    assert seen(caller_of("partition", "header:X-Org=acme")) == []
+    assert seen(caller_of("user", "ann")) == []
+
+
+def test_a_network_of_addresses_counts_as_rules_count_it() -> None:
+    deny("ip", "2001:db8::/64")
+    assert seen(caller_of("ip", "2001:db8::7")) == [("ip", "plain", 1)]
+
+
+def test_of_many_the_latest_are_shown() -> None:
+    for number in range(MAX_SHOWN + 3):
+        deny("ip", ADDRESS, view=f"view-{number}")
+    assert len(seen(caller_of("ip", ADDRESS))) == MAX_SHOWN
+
+
+def test_takes_one_call_to_redis(redis_client: redis.Redis) -> None:
+    with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit"}):
+        deny("ip", ADDRESS)
+        denials.send()
+        before = redis_client.info("stats")["total_commands_processed"]
+        assert seen(caller_of("ip", ADDRESS)) == [("ip", "plain", 1)]
+        assert redis_client.info("stats")["total_commands_processed"] == before + 2  # and the question itself
+
+
+def test_without_redis_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit"}):
+
+        def fails(*_: Any) -> None:
+            raise EngineUnavailable("gone")
+
+        monkeypatch.setattr(get_engine().denials, "read", fails)  # type: ignore[attr-defined]
+        assert seen(caller_of("ip", ADDRESS)) == []
+
+
+def test_the_command_tells_of_them() -> None:
+    entry = AccessEntry.objects.create(kind="ip", value="192.0.2.0/24", action="deny", reason="abuse")
+    deny("ip", ADDRESS, entry=entry.pk, view="export", times=2)
+    out = StringIO()
+    call_command("ratelimit", "caller", "--ip", ADDRESS, "--json", stdout=out)
+    [found] = json.loads(out.getvalue())["denials"]
+    assert (found["entry"], found["kind"], found["view"], found["times"]) == (entry.pk, "ip", "export", 2)
+    assert found["since"] <= found["at"]
+    out = StringIO()
+    call_command("ratelimit", "caller", "--ip", ADDRESS, stdout=out)
+    [line] = [each for each in out.getvalue().splitlines() if each.startswith("Denied by an access entry")]
+    assert "export" in line
+    assert ": 2 since " in line
+
+
+RESOLVED = override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "TIER_RESOLVER": f"{__name__}.tier_of"})
+
+
+def tier_of(request: Any) -> str | None:
+    """The tier that the user's e-mail names."""
+    return request.user.email or None
+
+
+@pytest.fixture
+def rule(add_rule: Callable[..., Rule], pro: Tier) -> Rule:
+    """5 for each tier, 50 for pro; the user is assigned to pro, which does not count."""
+    rule = add_rule("export", ["user"], quota=5)
+    with cache.editing():
+        RuleLimit.objects.create(rule=rule, tier=pro, quota=50, window_seconds=60)
+    return rule
+
+
+@RESOLVED
+@pytest.mark.parametrize(
+    ("email", "has_default", "tier", "source", "capacity"),
+    [
+        ("pro", True, "pro", "resolver", 50),
+        ("", True, "free", "default", 5),
+        ("gone", True, "free", "default", 5),
+        ("", False, None, "nothing", 5),
+    ],
+)
+def test_the_page_shows_the_tier_that_a_request_gets(
+    rule: Rule,
+    user: User,
+    request: pytest.FixtureRequest,
+    admin_client: Client,
+    email: str,
+    has_default: bool,
+    tier: str | None,
+    source: str,
+    capacity: int,
+) -> None:
+    User.objects.filter(pk=user.pk).update(email=email)
+    user.refresh_from_db()
+    with cache.editing():
+        if has_default:
+            request.getfixturevalue("free")
+        TierAssignment.objects.create(user=user, tier=Tier.objects.get(slug="pro"))
+    caller = caller_of("user", str(user.pk))
+    found = grounds_of(caller, latest_rules())
+    assert (found.entitlement.tier and found.entitlement.tier.slug, found.source) == (tier, source)
+    decided = ask(user)
+    assert decided.results[0].verdict.remaining == capacity - 1
+    assert (counter(caller, "export").used, counter(caller, "export").capacity) == (1, capacity)
+    page = admin_client.get("/admin/django_ratelimiter/rule/caller/", {"kind": "user", "value": user.pk}, follow=True)
+    assert page.status_code == 200
+    call_command("ratelimit", "caller", "--user", str(user.pk))
