@@ -35,17 +35,18 @@ from .views import Step, ViewCode, checks_credentials, code_of
 
 @dataclass(slots=True)
 class EntryPoint:
-    """One call of the limiter. peeked: the counters before it, `None` = not known. assignment: the one that gives the
-    caller's tier. bypass: why it tested no rule.
-    """
+    """One call of the limiter."""
 
     name: str
     request: LimitRequest
+    #: Why it tested no rule.
     bypass: Bypass = ""
     access: AccessRecord | None = None
     entitlement: Entitlement = NO_ENTITLEMENT
+    #: The primary key of the assignment that gives the caller's tier.
     assignment: int | None = None
     charges: list[RuleCharge] = field(default_factory=list)
+    #: The counters before the call; `None` = not known.
     peeked: list[Verdict | None] = field(default_factory=list)
 
 
@@ -84,29 +85,30 @@ class _EntryPointIO(TrialIO):
 
 @dataclass(slots=True)
 class Trial:
-    """All entry points in order, and the result for the request.
-
-    rules: the current ones. entries: the active access entries. problem: why the engine did not answer. name: of
-    the current entry point. delay: seconds, of all entry points. unreached: scopes that the view would name if it
-    were called. error: the exception that ended it: from an entry point that rejected the request, or from the view's
-    framework before any entry point. response: the framework's response to it. unexplained: names of the view's own
-    code that limits it.
-    """
+    """All entry points in order, and the result for the request."""
 
     question: Question
     http: BuiltRequest
     caller: KnownCaller
+    #: The current ones.
     rules: RuleSet
     entries: AccessList
+    #: Why the engine did not answer.
     problem: str = ""
+    #: Of the current entry point.
     name: str = "middleware"
+    #: Seconds, of all entry points.
     delay: float = 0.0
     entry_points: list[EntryPoint] = field(default_factory=list)
     bypass: Bypass = ""
+    #: Scopes that the view would name if it were called.
     unreached: list[str] = field(default_factory=list)
     is_rejected: bool = False
+    #: What ended it: raised by an entry point that rejected the request, or by the view's framework before any.
     error: Exception | None = None
+    #: The framework's response to the error.
     response: HttpResponseBase | None = None
+    #: Names of the view's own code that limits it.
     unexplained: tuple[str, ...] = ()
 
     @property
@@ -147,9 +149,8 @@ class Trial:
         elif access := access_entry_for(self.entries, point.request.identity):
             point.access, point.bypass = access, "denied" if access.action == "deny" else "allowed"
         elif self.rules.tiers:
-            point.entitlement = entitlement_of(
-                self.rules, point.request, lambda number: setattr(point, "assignment", number)
-            )
+            note = partial(setattr, point, "assignment")
+            point.entitlement = entitlement_of(self.rules, point.request, note)
 
 
 def run_trial(question: Question, http: BuiltRequest, caller: KnownCaller, entries: AccessList) -> Trial:
