@@ -88,23 +88,23 @@ class UnknownCaller(ValueError):
 
 @dataclass(frozen=True)
 class Caller:
-    """A caller, by its known values.
-
-    kind, value: from the input; kind "digest" = only the digest of the counters is known.
-    known: values by the names that rules are split by. address: the whole IP address. api_key: the hash of the key.
-    user: the row of the user; `None` = there is none, or another kind of caller. is_secret: it is identified by a key
-    that must not be in a URL or be stored. rule: the slug in the reference from the input.
-    """
+    """A caller, by its known values."""
 
     MEMBERS: ClassVar = ("kind", "value", "digest")
 
-    kind: str
+    kind: Annotated[str, "As it was looked up; digest = only the digest of its counters is known."]
     value: Annotated[str, "A known API key by its hash."]
+    #: Values by the names that rules are split by.
     known: Mapping[str, str] = field(default_factory=dict)
+    #: The whole IP address.
     address: str | None = None
+    #: The hash of the key.
     api_key: str | None = None
+    #: The row of the user; `None` = there is none, or another kind of caller.
     user: Any = None
+    #: It is identified by a key that must not be in a URL or be stored.
     is_secret: bool = False
+    #: The slug in the reference from the input.
     rule: str = ""
 
     @property

@@ -35,12 +35,7 @@ from .references import everybody
 
 @dataclass(frozen=True)
 class Counter:
-    """One counter of a caller, in its current state.
-
-    verdict: of a request with the rule's cost now; `None` = not known. digest: of the caller, in its name. stands_in:
-    it counts requests from the address that lack the value that the rule is split by. is_assumed: the caller's tier is
-    not known, so this may not be its limit.
-    """
+    """One counter of a caller, in its current state."""
 
     MEMBERS: ClassVar = (
         *("name", "rule", "mode", "limit", "capacity", "used", "left", "full_in", "blocked", "blocked_until"),
@@ -51,9 +46,13 @@ class Counter:
     tier: str
     record: LimitRecord
     charge: Charge
+    #: Of the caller, in its name.
     digest: str
+    #: Of a request with the rule's cost now; `None` = not known.
     verdict: Verdict | None = None
+    #: It counts requests from the address that lack the value that the rule is split by.
     stands_in: bool = False
+    #: The caller's tier is not known, so this may not be its limit.
     is_assumed: bool = False
 
     @property
@@ -109,9 +108,7 @@ class Counter:
         return self.is_limited and self.rule.mode == "enforce"
 
     @property
-    def blocked(
-        self,
-    ) -> Annotated[bool | None, "null = not known, because the limits of a digest are not."]:
+    def blocked(self) -> Annotated[bool | None, "null = not known, as the limits of a digest."]:
         return None if self.is_assumed else self.is_blocked
 
     @property
@@ -134,18 +131,19 @@ class Unread(NamedTuple):
 
 @dataclass(frozen=True)
 class Counters:
-    """All of a caller's counters. unread: the rules with missing values. unlimited: those without a limit for
-    the caller's tier. problem: why the engine did not answer; then the counters have no verdicts.
-    before_login: the counters of rules while the user is not known, as before a DRF view has checked a
-    token; only of rules that have other limits then.
-    peeked: what the engine has returned in the same calls, with the rejections of all callers; `None` = not read.
-    """
+    """All of a caller's counters."""
 
     counters: Sequence[Counter]
+    #: The rules with missing values.
     unread: Sequence[Unread] = ()
+    #: The rules without a limit for the caller's tier.
     unlimited: Sequence[RuleRecord] = ()
+    #: Why the engine did not answer; then the counters have no verdicts.
     problem: str = ""
+    #: The counters of rules while the user is not known, as before a DRF view has checked a token; only of rules that
+    #: have other limits then.
     before_login: Sequence[Counter] = ()
+    #: What the engine has returned in the same calls, with the rejections of all callers; `None` = not read.
     peeked: CounterRejections | None = None
 
     @property

@@ -34,19 +34,19 @@ MAX_NAMES: Final = 4
 
 @dataclass(frozen=True)
 class Grounds:
-    """The caller's entitlement, and its reason.
-
-    source: assignment, group, default, resolver or nothing. assignment: the one that applies. assignments: all that
-    match the caller and have not ended. entries: the same for access entries. access: the one that applies now.
-    sees_assignments, sees_entries: `False` = they are left out, because this reader may not see them.
-    """
+    """The caller's entitlement, and its reason."""
 
     entitlement: Entitlement
+    #: assignment, group, default, resolver or nothing.
     source: str
+    #: The one that applies.
     assignment: TierAssignment | None
+    #: All that match the caller and have not ended.
     assignments: Sequence[TierAssignment]
     entries: Sequence[AccessEntry]
+    #: The entry that applies now.
     access: AccessEntry | None
+    #: False = they are left out, because this reader may not see them.
     sees_assignments: bool = True
     sees_entries: bool = True
 

@@ -30,29 +30,28 @@ _NINJAS: Final = "ninja.operation"
 
 @dataclass(slots=True)
 class Step:
-    """Something that the view's code does before its response.
+    """Something that the view's code does before its response."""
 
-    name: of the entry point. scope: that it names, if any. is_entry_point: its exceptions reject the request by
-    its limits.
-    """
-
+    #: Of the entry point.
     name: str
     ask: Callable[[], object]
+    #: That it names, if any.
     scope: str = ""
+    #: Its exceptions reject the request by its limits.
     is_entry_point: bool = True
 
 
 @dataclass(slots=True)
 class ViewCode:
-    """What a view does, in order.
+    """What a view does, in order."""
 
-    first: before a DRF view knows the user. then: afterwards. respond: makes the framework's
-    response to an exception of a step; `None` = Django does. unexplained: names of the view's own code that limits it.
-    """
-
+    #: Before a DRF view knows the user.
     first: list[Step] = field(default_factory=list)
+    #: Afterwards.
     then: list[Step] = field(default_factory=list)
+    #: Makes the framework's response to an exception of a step; `None` = Django does.
     respond: Callable[[Exception], HttpResponseBase] | None = None
+    #: Names of the view's own code that limits it.
     unexplained: list[str] = field(default_factory=list)
 
 
