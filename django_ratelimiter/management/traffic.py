@@ -15,8 +15,8 @@ from ..forecast.logs.comparison import Options, ReplayReport, compare
 from ..forecast.logs.console import WrongOption, add_reading, read_identities
 from ..forecast.logs.reading import LogFiles
 from ..forecast.logs.report.text import lines_of
+from ..forecast.samples import words
 from ..forecast.samples.doubts import doubts, is_of_others, tiers_in_words
-from ..forecast.samples.estimates import Range
 from ..forecast.samples.forecast import Forecast
 from ..forecast.samples.periods import WEEK, read_period
 from ..rules.files.planning import FilePlan
@@ -98,8 +98,8 @@ class SamplesForecast:
             if not found.sampled:
                 yield f"  {_unknown(slug)}"
                 continue
-            text = _("%(rule)s: newly rejected about %(callers)s of the callers and %(requests)s of the requests.")
-            shares = _range(found.share_of_callers), _range(found.share_of_requests)
+            text = _("%(rule)s: newly rejected %(callers)s of the callers and %(requests)s of the requests.")
+            shares = words.share(found.share_of_callers), words.share(found.share_of_requests)
             yield f"  {text % {'rule': slug, 'callers': shares[0], 'requests': shares[1]}}"
             for doubt in doubts(found):
                 yield f"    {doubt}"
@@ -194,11 +194,6 @@ def _untold(slug: str, found: Forecast) -> str | None:
         text = _("%(rule)s: nothing is recorded for tiers that are not limited now: %(tiers)s.")
         return text % {"rule": slug, "tiers": tiers_in_words(found.unrecorded)}
     return None
-
-
-def _range(share: Range) -> str:
-    low, high = _percent(share.low), _percent(share.high)
-    return _("%(about)s (%(low)s to %(high)s)") % {"about": _percent(share.about), "low": low, "high": high}
 
 
 def _percent(share: float) -> str:

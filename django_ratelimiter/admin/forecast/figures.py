@@ -11,6 +11,7 @@ from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
 
 from ...engine.limits import Limit
+from ...forecast.samples import words
 from ...forecast.samples.advice import advise
 from ...forecast.samples.console import attack_in_words, proposal_in_words
 from ...forecast.samples.doubts import doubts
@@ -53,7 +54,7 @@ def advice_context(after: RuleRecord, choices: ChoicesForm, rows: Sequence[Limit
     attack = others[0] if others else None
     found = advise(after, first.period, choices.share_of_callers, attack and attack.period)
     return {
-        "percent": _decimal(100 * choices.share_of_callers),
+        "percent": words.decimal(100 * choices.share_of_callers),
         "attack": attack.name if attack and any(each.attack_share for each in found.proposals) else "",
         "is_certain": all(each.is_certain for each in found.proposals),
         "days": number_format(round(found.days, 1)),
@@ -66,7 +67,7 @@ def advice_context(after: RuleRecord, choices: ChoicesForm, rows: Sequence[Limit
                 "value": value_of(each, rows),
                 "busiest": [units(value) for value in each.busiest],
                 "callers": units(each.callers),
-                "share": _percent(each.share),
+                "share": words.share(each.share),
                 "attack": "" if each.attack_share is None else attack_in_words(each),
             }
             for each in found.proposals
@@ -109,7 +110,7 @@ def _above_text() -> str:
 
 def _above(drawn: line.Line) -> str:
     share = 100 * drawn.above / drawn.sampled if drawn.sampled else 0
-    return _above_text() % {"count": units(drawn.above), "all": units(drawn.sampled), "percent": _decimal(share)}
+    return _above_text() % {"count": units(drawn.above), "all": units(drawn.sampled), "percent": words.decimal(share)}
 
 
 def _period(request: HttpRequest, name: str, forecast: Forecast, tiers: Mapping[str, str]) -> dict[str, Any]:
@@ -121,8 +122,11 @@ def _period(request: HttpRequest, name: str, forecast: Forecast, tiers: Mapping[
             "requests": units(forecast.requests),
             "has_requests": bool(forecast.requests),
         }
-    hours = [(_span(each), units(each.requests), _range(each.before), _range(each.after)) for each in forecast.by_hour]
-    words = [
+    hours = [
+        (_span(each), units(each.requests), words.number(each.before), words.number(each.after))
+        for each in forecast.by_hour
+    ]
+    labels = [
         _("%(time)s: now %(before)s, then %(after)s") % {"time": each[0], "before": each[2], "after": each[3]}
         for each in hours
     ]
@@ -133,12 +137,12 @@ def _period(request: HttpRequest, name: str, forecast: Forecast, tiers: Mapping[
         "sampled": units(forecast.sampled),
         "callers": units(forecast.callers),
         "is_shared": forecast.is_shared,
-        "newly": _percent(forecast.share_of_callers),
-        "newly_requests": _percent(forecast.share_of_requests),
+        "newly": words.share(forecast.share_of_callers),
+        "newly_requests": words.share(forecast.share_of_requests),
         "tiers": [_tier(each, tiers) for each in forecast.by_tier],
         "recorded": _recorded(forecast),
         "hours": hours,
-        "chart": hours_chart.draw(forecast.by_hour, words),
+        "chart": hours_chart.draw(forecast.by_hour, labels),
         "doubts": doubts(forecast),
         "top": _top(request, forecast, tiers),
     }
@@ -148,19 +152,19 @@ def _recorded(forecast: Forecast) -> dict[str, str]:
     """Return what the current rule has rejected by this forecast, and what was counted."""
     sums = [sum(tier.before.requests[level] for tier in forecast.by_tier) for level in range(3)]
     counted = sum(figures.rejected + figures.shadow_rejected for figures in forecast.recorded.values())
-    return {"counted": units(counted), "forecast": _range(Range(*sums))}
+    return {"counted": units(counted), "forecast": words.number(Range(*sums))}
 
 
 def _tier(each: TierForecast, tiers: Mapping[str, str]) -> dict[str, str]:
     return {
         "name": tiers.get(each.tier, each.tier) or _("no tier"),
         "requests": units(each.requests),
-        "before_callers": _range(each.before.callers),
-        "before_requests": _range(each.before.requests),
-        "after_callers": _range(each.after.callers),
-        "after_requests": _range(each.after.requests),
-        "newly": _range(each.newly),
-        "no_longer": _range(each.no_longer),
+        "before_callers": words.number(each.before.callers),
+        "before_requests": words.number(each.before.requests),
+        "after_callers": words.number(each.after.callers),
+        "after_requests": words.number(each.after.requests),
+        "newly": words.number(each.newly),
+        "no_longer": words.number(each.no_longer),
     }
 
 
@@ -186,25 +190,3 @@ def _top(request: HttpRequest, forecast: Forecast, tiers: Mapping[str, str]) -> 
 
 def _span(hour: Any) -> str:
     return chart.span(Period(hour.start, hour.end))
-
-
-def _range(found: Range) -> str:
-    """Return a range of counts: "3", or "about 120 (30 to 400)"."""
-    low, about, high = (round(each) for each in found)
-    if low == about == high:
-        return units(about)
-    text = _("about %(about)s (%(low)s to %(high)s)")
-    return text % {"about": units(about), "low": units(low), "high": units(high)}
-
-
-def _percent(found: Range) -> str:
-    """Return a range of shares in per cent."""
-    low, about, high = (_decimal(100 * each) for each in found)
-    if low == about == high:
-        return _("%s %%") % about
-    return _("about %(about)s %% (%(low)s to %(high)s %%)") % {"about": about, "low": low, "high": high}
-
-
-def _decimal(value: float) -> str:
-    places = 0 if value == round(value) else 3 if value < 0.1 else 2 if value < 1 else 1
-    return number_format(round(value, places), decimal_pos=places)

@@ -20,6 +20,7 @@ from ...rules.routes import views
 from ...rules.ruleset import rule_from
 from ...rules.stored.compiler import rule_data
 from ...values.terminal import on_terminal
+from . import words
 from .advice import Advice, Proposal, advise
 from .cells import MICROSECONDS
 from .multipliers import multiplier_doubts
@@ -154,16 +155,15 @@ def proposal_in_words(proposal: Proposal) -> str:
 
 def share_in_words(proposal: Proposal) -> str:
     """Return the callers that it would have rejected."""
-    low, about, high = (number_format(f"{100 * each:.3g}") for each in proposal.share)
-    words = {"above": units(proposal.above), "about": about, "low": low, "high": high}
-    return _("would have rejected %(above)s of the sampled callers: %(about)s %% (%(low)s to %(high)s %%)") % words
+    found = {"above": units(proposal.above), "share": words.share(proposal.share)}
+    return _("would have rejected %(above)s of the sampled callers: %(share)s") % found
 
 
 def attack_in_words(proposal: Proposal) -> str:
     """Return the part of the attack that it would have rejected."""
     assert proposal.attack_share is not None
-    words = {
-        "share": number_format(f"{100 * proposal.attack_share.about:.3g}"),
+    found = {
+        "share": words.decimal(100 * proposal.attack_share.about),
         "requests": units(round(proposal.attack_requests or 0)),
     }
-    return _("in the attack: %(share)s %% of the callers, about %(requests)s requests") % words
+    return _("in the attack: %(share)s %% of the callers, about %(requests)s requests") % found
