@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Final, NamedTuple
@@ -114,7 +114,8 @@ class Decision:
         draft: Any = _Draft()
         draft.allowed, draft.version, draft.answer = not answer.is_denied, version, answer
         draft.degraded, draft.access, draft._rejection = False, None, None
-        is_plain = draft.is_plain = answer.charges.template.is_plain
+        call: Any = answer.charges.template  # a `RuleCallTemplate`, here and below
+        is_plain = draft.is_plain = call.is_plain
         if is_plain:
             draft.delay = 0.0
         draft.__class__ = cls
@@ -124,7 +125,8 @@ class Decision:
         if name not in ("delay", "binding", "results"):
             raise AttributeError(f"A decision has no {name!r}.")
         if self.answer is not None:
-            whole = decide(_results_of(self.answer), self.version)
+            call: Any = self.answer.charges.template
+            whole = decide(results_of(call.owners, self.answer), self.version)
             for part in ("delay", "binding", "results", "answer", "is_plain"):
                 _set(self, part, getattr(whole, part))
         return object.__getattribute__(self, name)
@@ -140,7 +142,8 @@ class Decision:
     def slugs(self) -> frozenset[str]:
         """The slugs of the rules that were decided."""
         if self.answer is not None:
-            return self.answer.charges.template.slugs
+            call: Any = self.answer.charges.template
+            return call.slugs  # type: ignore[no-any-return]
         return frozenset([result.rule.slug for result in self.results])
 
     @property
@@ -202,7 +205,8 @@ _set: Final = object.__setattr__
 
 def _rejection_by(answer: FilledVerdicts) -> Rejection:
     """Return what rejects the call of this answer."""
-    call, partitions = answer.charges.template, answer.charges.partitions
+    call: Any = answer.charges.template
+    partitions = answer.charges.partitions
     found = {
         place: Rejecter(rule, tier, call.templates[place].charge.limit, partitions[place])
         for place, wait in enumerate(answer.states.waits)
@@ -212,12 +216,11 @@ def _rejection_by(answer: FilledVerdicts) -> Rejection:
     return Rejection.of([*found.values()], None if answer.binding is None else found[answer.binding])
 
 
-def _results_of(answer: FilledVerdicts) -> list[Result]:
-    """Return the results of the charges of some rules."""
-    owners: Sequence[tuple[RuleRecord, TierRecord | None]] = answer.charges.template.owners
+def results_of(owners: Iterable[tuple[RuleRecord, TierRecord | None]], verdicts: Iterable[Verdict]) -> list[Result]:
+    """Return the results of charges of these rules and tiers."""
     return [
         Result(rule, tier, verdict.charge.limit, verdict, rule.mode)
-        for (rule, tier), verdict in zip(owners, answer, strict=True)
+        for (rule, tier), verdict in zip(owners, verdicts, strict=True)
     ]
 
 

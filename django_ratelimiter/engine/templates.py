@@ -56,7 +56,7 @@ class CallTemplate:
     source. unsplit: the labels of charges whose counters all callers share. takes_leases: an allowed call may hold
     leases. is_counted: usage is counted under a label. counters: the same object in templates that differ only in
     their costs. kept: data that other modules cache for it, by module. It is freed with the template, so that deleted
-    rules use no memory. owners, slugs, is_plain: see `limiter.templates`; no engine reads them.
+    rules use no memory.
     """
 
     __slots__ = (
@@ -65,11 +65,8 @@ class CallTemplate:
         "is_counted",
         "is_exact",
         "is_fixed",
-        "is_plain",
         "kept",
         "own",
-        "owners",
-        "slugs",
         "sync_interval",
         "takes_leases",
         "templates",
@@ -84,9 +81,6 @@ class CallTemplate:
     ) -> None:
         self.templates = tuple(templates)
         self.counters: object = object() if like is None else like.counters
-        self.owners: Sequence[Any] = ()
-        self.slugs: frozenset[str] = frozenset()
-        self.is_plain = False
         self.kept: dict[object, Any] = {}
         split = [place for place, each in enumerate(self.templates) if each.is_split]
         places = {sources[place] if sources else place: place for place in reversed(split)}

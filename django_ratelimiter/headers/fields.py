@@ -16,7 +16,6 @@ from django.utils.cache import patch_vary_headers
 from ..conf import settings
 from ..decision import Decision, Result
 from ..engine.base import NEVER, Charge
-from ..engine.templates import CallTemplate
 from ..rules.records import RuleRecord, TierRecord
 from . import syntax
 from .syntax import ShownLimit, fitting, quoted, shown_limit
@@ -110,7 +109,7 @@ def _fields_of(decision: Decision, families: Sequence[str]) -> dict[str, Field]:
     return fields
 
 
-def _limits_of(call: CallTemplate) -> list[ShownLimit | None]:
+def _limits_of(call: Any) -> list[ShownLimit | None]:
     """Return the limits of a call as they are shown, and keep them with it. `None` = the limit is not enforced."""
     limits = call.kept[ShownLimit] = [
         _shown(rule, tier, each.charge) if rule.mode == "enforce" else None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from ..decision import Decision, Result, decide
+from ..decision import Decision, Result, decide, results_of
 from ..engine.base import NEVER, Charge, Verdict, Version
 from ..engine.limits import Limit
 from ..engine.templates import CallTemplate, ChargeTemplate, FilledCharges, FilledVerdicts
@@ -100,27 +100,27 @@ class RuleTemplate:
 
 def owned(charges: FilledCharges) -> list[RuleCharge]:
     """Return the charges, each with its rule and tier."""
-    return [
-        RuleCharge(rule, tier, charge) for (rule, tier), charge in zip(charges.template.owners, charges, strict=True)
-    ]
+    call: Any = charges.template
+    return [RuleCharge(rule, tier, charge) for (rule, tier), charge in zip(call.owners, charges, strict=True)]
 
 
 def decision_of(charges: FilledCharges, verdicts: Sequence[Verdict], version: Version) -> Decision:
     """Return the decision on these charges."""
     if isinstance(verdicts, FilledVerdicts):
         return Decision.of(verdicts, version)
-    return decide([*map(RuleCharge.result, owned(charges), verdicts)], version)
+    call: Any = charges.template
+    return decide(results_of(call.owners, verdicts), version)
 
 
 class RuleCallTemplate(CallTemplate):
     """The charges of one kind of request.
 
-    owners: the rule and tier of each charge. pick: selects the partition of each charge from the one of all callers and
-    those of the sources. is_plain: an allowed request has no consequences: no lease, no delay, no soft quota, and no
-    refund.
+    owners: the rule and tier of each charge. slugs: of these rules. pick: selects the partition of each charge from the
+    one of all callers and those of the sources. is_plain: an allowed request has no consequences: no lease, no delay,
+    no soft quota, and no refund.
     """
 
-    __slots__ = ("pick",)
+    __slots__ = ("is_plain", "owners", "pick", "slugs")
 
     def __init__(
         self, charges: Sequence[tuple[RuleTemplate, int, ChargeTemplate]], like: CallTemplate | None = None
