@@ -150,29 +150,22 @@ class LocalVerdicts(FilledVerdicts):
     __slots__ = ("_sources", "_syncs", "is_local")
 
     def __init__(self, charges: FilledCharges, states: CounterStates, sources: Sequence[Source]) -> None:
-        self.charges, self.states = charges, states
+        self.charges, self.states, self._sources = charges, states, sources
         self.binding = states.binding(charges.template.gates) if any(states[2]) else None
         self.is_denied = self.binding is not None
         self._verdicts, self.is_made = None, False
         self.is_local = None not in sources
-        self._sources, self._syncs = sources, syncs_of(sources)
+        self._syncs = [0 if source is None else source.syncs for source in sources]
 
     def _make(self) -> list[Verdict]:
-        self._verdicts = local_verdicts(self.charges, self.states, self._sources, self._syncs, denied=self.is_denied)
+        verdicts = verdicts_from(self.charges, self.states, denied=self.is_denied)
+        self._verdicts = own_verdicts(verdicts, self._sources, self._syncs)
         self.is_made = True
         return self._verdicts
 
 
-def syncs_of(sources: Iterable[Source]) -> list[int]:
-    """Return how often each counter was synced."""
-    return [0 if source is None else source.syncs for source in sources]
-
-
-def local_verdicts(
-    charges: Sequence[Charge], states: CounterStates, sources: Sequence[Source], syncs: Sequence[int], *, denied: bool
-) -> list[Verdict]:
-    """Return the verdicts, in the order of the charges."""
-    verdicts = verdicts_from(charges, states, denied=denied)
+def own_verdicts(verdicts: list[Verdict], sources: Sequence[Source], syncs: Sequence[int]) -> list[Verdict]:
+    """Return these verdicts; those that were decided here know their counter, and how often it was synced by then."""
     for place, source in enumerate(sources):
         if source is not None:
             counter = source if type(source) is LocalCounter else None
@@ -181,26 +174,22 @@ def local_verdicts(
 
 
 def answer(call: LocalCall, states: Sequence[CounterState], sources: Sequence[Source]) -> Sequence[Verdict]:
-    """Return the verdicts on a call from the result for each charge."""
+    """Return the verdicts on a call from the result for each charge. sources: what has decided each."""
     if not states:
         return []
-    first_us = states[0][0]
+    first_us, charges = states[0][0], call.charges
     remaining, waits, resets, leads = [], [], [], []
     for at_us, left, wait, reset, lead in states:
         remaining.append(left)
         waits.append(wait)
         resets.append(reset)
         leads.append(at_us - first_us + lead)
-    return verdicts_of(call, _new(CounterStates, (first_us, remaining, waits, resets, leads)), sources)
-
-
-def verdicts_of(call: LocalCall, states: CounterStates, sources: Sequence[Source]) -> Sequence[Verdict]:
-    """Return the verdicts on a call. sources: what has decided each charge."""
-    charges = call.charges
+    merged: CounterStates = _new(CounterStates, (first_us, remaining, waits, resets, leads))
     if type(charges) is FilledCharges:
-        return LocalVerdicts(charges, states, sources) if any(sources) else FilledVerdicts.of(charges, states)
-    denied = any(states.waits) and states.binding([charge.gating for charge in charges]) is not None
-    return local_verdicts(charges, states, sources, syncs_of(sources), denied=denied)
+        return LocalVerdicts(charges, merged, sources) if any(sources) else FilledVerdicts.of(charges, merged)
+    denied = any(waits) and merged.binding([charge.gating for charge in charges]) is not None
+    verdicts = verdicts_from(charges, merged, denied=denied)
+    return own_verdicts(verdicts, sources, [0 if source is None else source.syncs for source in sources])
 
 
 def is_denied(verdicts: Sequence[Verdict]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -10,12 +9,12 @@ from typing import Any
 import pytest
 import redis
 
-from django_ratelimiter.engine import Charge, Limit, MemoryEngine, Verdict
+from django_ratelimiter.engine import Charge, Limit, Verdict
 from django_ratelimiter.engine.local.call import LocalVerdicts
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges, FilledVerdicts
 
-from .world import START_US, Clock, Counted, counts, over
+from .world import Clock, Counted, counts, over
 
 PARTS = {"user": "user:", "ip": "ip:", "all": "all:"}
 
@@ -128,19 +127,3 @@ def test_a_first_request_makes_none_either(redis_client: redis.Redis, monkeypatc
     verdicts = over(engine, Clock()).check(FilledCharges(SIMPLE, partitions))
     assert type(verdicts) is FilledVerdicts
     assert list(verdicts.states.remaining) == [2, 4, 37]
-
-
-def test_on_an_event_loop_too() -> None:
-    clock = Clock()
-    one = over(Replying(clock), clock)
-
-    async def hit() -> list[int]:
-        twin = one.to_async()
-        return [(await twin.check(FilledCharges(SIMPLE, ("a", "a", ""))))[0].remaining for _ in range(3)]
-
-    assert asyncio.run(hit()) == [4, 3, 2]
-
-
-def test_memory_answers_them_as_well() -> None:
-    one = over(MemoryEngine(lambda: START_US), Clock())
-    assert [one.check(FilledCharges(SIMPLE, ("a", "a", "")))[0].allowed for _ in range(6)] == [True] * 5 + [False]
