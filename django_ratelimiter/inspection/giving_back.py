@@ -7,8 +7,9 @@ were charged only refund units of the time in the receipt: `charge_times` of the
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, ClassVar, Final
 
 from ..backend import get_engine
 from ..engine.base import Charge, Verdict
@@ -22,8 +23,11 @@ MAX_TIMES: Final = 100
 MAX_LEASES: Final = 25
 
 
-class Lease(NamedTuple):
+@dataclass(frozen=True)
+class Lease:
     """A lease."""
+
+    MEMBERS: ClassVar = ("began_us", "began_at", "ends_at")
 
     began_us: Annotated[int, "Microseconds since 1970. Send it to end this lease."]
     ends_at: Annotated[datetime, "At the latest."]
