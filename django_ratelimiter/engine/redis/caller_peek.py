@@ -57,7 +57,7 @@ def peek_at_caller(
         for shard, reply in zip(peeked, replies, strict=False):
             with suppress(*NOT_A_REPLY):
                 if not isinstance(reply, Exception) and reply[0] >= 0:  # else it has another time
-                    decoded = decode(reply, asked[shard], spending=False)
+                    decoded = decode(reply, asked[shard], ScriptMode.PEEK)
                     verdicts |= zip(places[shard], decoded, strict=True)
         hashes = replies[len(peeked) :]
         if not hashes or not all(isinstance(each, list) for each in hashes):

@@ -79,7 +79,7 @@ class RedisCore(CallEncoder, ABC):
         except NOT_A_REPLY as error:
             raise self._no_reply(reply) from error
 
-    async def _check_again(self, packed: FilledCall, version: int | Version | None, began: float) -> list[Verdict]:
+    async def _check_again(self, packed: FilledCall, version: int | Version | None, began: float) -> Sequence[Verdict]:
         """Repeat a filled call. began: monotonic seconds, when it was sent."""
         deadline_at = self._deadline and began + self._deadline
         return await self._call(ScriptMode.CHECK, packed[2], (), version, None, deadline_at=deadline_at)
@@ -101,18 +101,21 @@ class RedisCore(CallEncoder, ABC):
             call = ShardCall(0, mode, asked, receipts, version, now_us, counts)
             return await self._coordinator.check(call, self._deadline_from_now())
         verdicts = await self._call(mode, asked, receipts, version, now_us, counts)
-        mark_refunded_if_denied(receipts, verdicts, refused=refused)
+        if refused or (isinstance(verdicts, FilledVerdicts) and verdicts.is_denied):
+            mark_refunded(receipts)
+        elif not isinstance(verdicts, FilledVerdicts):
+            mark_refunded_if_denied(receipts, verdicts)
         return verdicts
 
     async def _peek(self, charges: Sequence[Charge], now_us: int | None) -> list[Verdict]:
         if self._coordinator:
             return await self._coordinator.peek(charges, now_us, self._deadline_from_now())
-        return await self._call(ScriptMode.PEEK, charges, (), None, now_us)
+        return [*await self._call(ScriptMode.PEEK, charges, (), None, now_us)]
 
     async def _trial(self, charges: Sequence[Charge], now_us: int | None) -> list[Verdict]:
         if self._coordinator:  # no shard knows whether another one rejects the call
             return as_charged(await self._peek(charges, now_us))
-        return await self._call(ScriptMode.TRIAL, charges, (), None, now_us)
+        return [*await self._call(ScriptMode.TRIAL, charges, (), None, now_us)]
 
     async def _refund(self, verdicts: Iterable[Verdict]) -> None:
         receipts = receipts_of(verdicts)
@@ -146,7 +149,7 @@ class RedisCore(CallEncoder, ABC):
         counts: usage.UsageCarry | None = None,
         shard: int = 0,
         deadline_at: float | None = None,
-    ) -> list[Verdict]:
+    ) -> Sequence[Verdict]:
         """Send one call of check.lua, again if Redis has another time, and return the verdicts. All in one shard."""
         if now_us is None:
             now_us = self.time_to_send()
@@ -158,9 +161,7 @@ class RedisCore(CallEncoder, ABC):
             reply: list[int] = await self._send(shard, call, deadline_at)
             try:
                 if reply[0] >= 0:
-                    verdicts = decode(
-                        reply, charges, spending=mode is not ScriptMode.PEEK, refused=mode is ScriptMode.REFUSED
-                    )
+                    verdicts = decode(reply, charges, mode)
                     if notes:
                         self._partition_tracker.acknowledge(notes, reply[0])
                     return verdicts
@@ -175,7 +176,7 @@ class RedisCore(CallEncoder, ABC):
         self.server_of(shard).renew()
         return EngineUnavailable(f"A reply that no Redis sends: {reply!r:.100}")
 
-    async def _make(self, call: ShardCall, deadline_at: float | None) -> list[Verdict]:
+    async def _make(self, call: ShardCall, deadline_at: float | None) -> Sequence[Verdict]:
         """Send the call of one shard, and return its verdicts; a packed call has none."""
         deadline_at = call.deadline_at(deadline_at)
         if call.packed is None:

@@ -13,7 +13,7 @@ from .. import usage
 from ..base import Charge, Verdict, Version, WrongServer, as_version
 from ..limits import check_time
 from ..partition_stats import MINUTE_US
-from ..templates import FilledCharges, states_of, verdicts_from
+from ..templates import FilledCharges, FilledVerdicts, states_of, verdicts_from
 from .formats import CallFormats
 from .packing import (
     COST_ONE,
@@ -264,11 +264,14 @@ class CallEncoder:
         return reply[1:]
 
 
-def decode(reply: Sequence[int], charges: Sequence[Charge], *, spending: bool, refused: bool = False) -> list[Verdict]:
-    """Return the verdicts of a reply of check.lua, in the order of the charges. refused: to a call in that mode."""
+def decode(reply: Sequence[int], charges: Sequence[Charge], mode: ScriptMode) -> Sequence[Verdict]:
+    """Return the verdicts of a reply of check.lua, in the order of the charges. mode: of the call."""
+    if mode is ScriptMode.CHECK and type(charges) is FilledCharges:
+        return FilledVerdicts(charges, reply)
     states = states_of(reply, len(charges))
-    denied = refused or (any(states[2]) and states.binding([charge.gating for charge in charges]) is not None)
-    return verdicts_from(charges, states, denied=denied, spending=spending)
+    gates = [charge.gating for charge in charges]
+    denied = mode is ScriptMode.REFUSED or (any(states[2]) and states.binding(gates) is not None)
+    return verdicts_from(charges, states, denied=denied, spending=mode is not ScriptMode.PEEK)
 
 
 def now() -> int:

@@ -44,7 +44,7 @@ class ShardCall(NamedTuple):
 
 
 #: Makes a call to one shard; a packed one returns no verdicts. The deadline is in monotonic seconds.
-MakeCall = Callable[[ShardCall, float | None], Awaitable[list[Verdict]]]
+MakeCall = Callable[[ShardCall, float | None], Awaitable[Sequence[Verdict]]]
 
 #: Runs work to its end, even if the waiting task is cancelled.
 Finish = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
@@ -79,7 +79,7 @@ class ShardCoordinator:
         counts, parts = call.counts, self._parts(call.charges, call.receipts)
         asked = self._order(parts)
         carrier = asked[0] if counts is None or counts.shard is None else counts.shard
-        found: list[tuple[int, list[Verdict]]] = []
+        found: list[tuple[int, Sequence[Verdict]]] = []
         allowing: list[int] = []  # the shards that allowed their part, before any other shard rejected the call
         mode = call.mode
         for shard in asked:
@@ -169,7 +169,7 @@ class ShardCoordinator:
     async def _roll_back_allowed(
         self,
         parts: dict[int, ShardPart],
-        found: dict[int, list[Verdict]],
+        found: dict[int, Sequence[Verdict]],
         allowing: Sequence[int],
         deadline_at: float | None,
     ) -> None:
@@ -180,7 +180,7 @@ class ShardCoordinator:
         for shard, part in sorted(parts.items()):
             if shard in found and shard not in allowing:
                 continue
-            verdicts = found.get(shard, [])
+            verdicts = found.get(shard, ())
             receipts = [*(verdict for verdict in verdicts if verdict.spent), *part.receipts]
             counts = _as_rejected(verdicts)
             if receipts or counts:
@@ -189,7 +189,7 @@ class ShardCoordinator:
                     await self._make_call(call, deadline_at)
                     mark_refunded(receipts)
 
-    async def _send_with_counts(self, call: ShardCall, deadline_at: float | None) -> list[Verdict]:
+    async def _send_with_counts(self, call: ShardCall, deadline_at: float | None) -> Sequence[Verdict]:
         """Make a call that may carry counts, and record their shard in them, unless they cannot have arrived there."""
         counts = call.counts
         if counts is None:
@@ -229,12 +229,16 @@ def names_by_shard(encoder: CallEncoder, charges: Iterable[Charge]) -> dict[int,
     return names
 
 
-def _in_order(parts: dict[int, ShardPart], found: Iterable[tuple[int, list[Verdict]]], length: int) -> list[Verdict]:
+def _in_order(
+    parts: dict[int, ShardPart], found: Iterable[tuple[int, Sequence[Verdict]]], length: int
+) -> list[Verdict]:
     """Return the verdicts in the order of the call's charges."""
     placed = dict(_placed(parts, found))
     return [placed[place] for place in range(length)]
 
 
-def _placed(parts: dict[int, ShardPart], found: Iterable[tuple[int, list[Verdict]]]) -> Iterator[tuple[int, Verdict]]:
+def _placed(
+    parts: dict[int, ShardPart], found: Iterable[tuple[int, Sequence[Verdict]]]
+) -> Iterator[tuple[int, Verdict]]:
     for shard, verdicts in found:
         yield from zip(parts[shard].places, verdicts, strict=True)
