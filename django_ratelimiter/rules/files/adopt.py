@@ -107,7 +107,8 @@ class Adopted:
         if self.seen:
             yield from ("", _("What limits each view, as far as it can be seen from outside of its code:"))
         for what, views in sorted(self.seen.items(), reverse=True):
-            yield from wrap(f"- {what or _('nothing can be seen')}: {', '.join(views)}", 110, subsequent_indent="  ")
+            line = f"- {what or _('nothing can be seen')}: {', '.join(views)}"
+            yield from wrap(line, 110, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def adopt() -> Adopted:
@@ -125,7 +126,12 @@ def adopt() -> Adopted:
         if view not in found.seen[seen]:
             found.seen[seen].append(view)
     for (throttle, scope), views in uses.items():
-        _adopt_throttle(throttle, scope, views, matches, found)
+        sharing = [_name_of(each) for each, other in uses if other == scope and scope and each is not throttle]
+        if sharing:
+            text = _("Throttle %(name)s: it shares its counters with %(others)s, of the same scope, %(scope)s.")
+            found.leave(text % {"name": _name_of(throttle), "others": ", ".join(sharing), "scope": scope})
+        else:
+            _adopt_throttle(throttle, scope, views, matches, found)
     for name in django_setting("MIDDLEWARE") or ():
         if re.search("limit|throttl|axes", name, re.IGNORECASE) and not name.startswith("django_ratelimiter."):
             found.leave(_("Middleware %(name)s: its limits are in its own settings or code.") % {"name": name})

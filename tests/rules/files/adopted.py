@@ -73,7 +73,16 @@ class LoadThrottle(BaseThrottle):
 
 class StrictThrottle(UserRateThrottle):
     rate = "2/month"
-    scope = "burst"
+    scope = "strict"
+
+
+class OneThrottle(UserRateThrottle):
+    rate = "2/day"
+    scope = "shared"
+
+
+class OtherThrottle(OneThrottle):
+    rate = "4/day"
 
 
 class ListView(APIView):
@@ -102,6 +111,10 @@ class CodeView(ListView):
 
 class StrictView(ListView):
     throttle_classes = (StrictThrottle,)
+
+
+class SharedView(ListView):
+    throttle_classes = (OneThrottle, OtherThrottle)
 
 
 class ChoosingView(ListView):
@@ -136,6 +149,7 @@ urlpatterns = [
     path("api/uploads/", UploadView.as_view(), name="uploads"),
     path("code/throttles/", CodeView.as_view(), name="code-throttles"),
     path("strict/", StrictView.as_view(), name="strict"),
+    path("shared/", SharedView.as_view(), name="shared"),
     path("choosing/", ChoosingView.as_view(), name="choosing"),
     path("api/plain/", PlainView.as_view(), name="plain"),
     path("started/", StartedView.as_view(), name="started"),

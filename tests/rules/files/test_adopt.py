@@ -56,7 +56,8 @@ def test_throttles_with_code_of_their_own_are_left_as_they_are() -> None:
     assert "StartedThrottle: it has code of its own. Views: started." in left
     assert "StrictThrottle: its rate 2/month. Views: strict." in left
     assert "View choosing: its own code may choose its throttles, in get_throttles." in left
-    assert {"posts", "strict", "tenant"}.isdisjoint(found.rules)
+    assert {"posts", "strict", "tenant", "shared"}.isdisjoint(found.rules)
+    assert "OtherThrottle: it shares its counters with tests.rules.files.adopted.OneThrottle, of the same scope" in left
     assert all("choosing" not in str(rule) for rule in found.rules.values())
 
 
