@@ -213,12 +213,11 @@ class LocalCounter:
             self.used += units
             self._beside.append((at_us, units))
 
-    def acknowledge(self, carried: int) -> bool:
-        """Record that a call has carried units, which told nothing. Returns whether these were all."""
+    def acknowledge(self, carried: int) -> None:
+        """Record that a call has carried these units."""
         self.unsent = max(self.unsent - carried, 0)
         self.syncs += 1
         self.is_syncing = False
-        return not self.unsent
 
     def renew(self, charge: Charge, state: CounterState, carried: int, began: float, now: float) -> None:
         """Store the engine's reply on this charge, to a call that began at `began` and carried these units."""

@@ -255,7 +255,8 @@ class SyncCall:
             counters.version_state.confirm(self._version, self._began)
             counters.usage.acknowledge(self._counts, done=True)
         for name, (counter, carried) in self._piggybacked.items():
-            if counter.acknowledge(carried) and counters.by_name.get(name) is counter:
+            counter.acknowledge(carried)
+            if not (counter.unsent or counter.pending) and counters.by_name.get(name) is counter:
                 counters.drop(name)
         results = {  # the last replies are about piggybacked counters
             place: self._learn(place, state, now, denied=denied)
