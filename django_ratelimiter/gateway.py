@@ -19,15 +19,18 @@ from django.http.response import HttpResponseBase
 from django.utils.cache import patch_cache_control
 from django.utils.translation import gettext as _
 
-from . import limiter
 from .conf import settings
 from .databases import in_own_transactions
 from .decision import NOTHING_TO_DECIDE, Decision
+from .engine.coroutines import run_sync
 from .headers import may_wait, refusal, status_of, write_fields
 from .identity import meta_name
 from .identity.proxies import is_trusted_peer
 from .identity.users import UserByKey
-from .limiter import io, leases
+from .limiter import leases
+from .limiter.charges import limit_request
+from .limiter.io import LOOP, THREAD, LoopIO, ThreadIO
+from .limiter.path import decide
 from .middleware import ASKED_BY_GATEWAYS, Exemption
 
 __all__ = ["STATUS_FIELD", "aview", "view"]
@@ -95,23 +98,7 @@ def view(
     options = _checked(GatewayOptions(scope, rejected_status, user_header, fold_paths))
 
     def decide_for_gateway(request: HttpRequest, path: str | None = None) -> HttpResponseBase:
-        try:
-            forwarded = _forwarded_request(request, path, options)
-        except GatewayError as error:
-            return error_response(error, options)
-        if bypass_of(forwarded):
-            return passing(forwarded)
-        try:
-            for spelling in spellings(forwarded.path_info, options):
-                forwarded.path_info = spelling
-                decision = limiter.check(forwarded, scope=options.scope)
-                if decision.delay:
-                    io.sleep(decision.delay)
-                if not decision.allowed:
-                    return rejection(forwarded, decision, options)
-            return passing(forwarded, decision)
-        finally:  # the end of the other server's response is not known here
-            leases.release_leases(forwarded)
+        return run_sync(_respond(THREAD, request, path, options))
 
     return _marked(decide_for_gateway, options)
 
@@ -127,26 +114,34 @@ def aview(
     options = _checked(GatewayOptions(scope, rejected_status, user_header, fold_paths))
 
     async def decide_for_gateway(request: HttpRequest, path: str | None = None) -> HttpResponseBase:
-        try:
-            forwarded = _forwarded_request(request, path, options)
-        except GatewayError as error:
-            return error_response(error, options)
-        if bypass_of(forwarded):
-            return passing(forwarded)
-        try:
-            for spelling in spellings(forwarded.path_info, options):
-                forwarded.path_info = spelling
-                decision = await limiter.acheck(forwarded, scope=options.scope)
-                if decision.delay:
-                    await io.asleep(decision.delay)
-                if not decision.allowed:
-                    make = sync_to_async(rejection) if may_wait(forwarded) else None
-                    return await make(forwarded, decision, options) if make else rejection(forwarded, decision, options)
-            return passing(forwarded, decision)
-        finally:
-            await leases.arelease_leases(forwarded)
+        return await _respond(LOOP, request, path, options)
 
     return _marked(decide_for_gateway, options)
+
+
+async def _respond(
+    io: ThreadIO | LoopIO, request: HttpRequest, path: str | None, options: GatewayOptions
+) -> HttpResponseBase:
+    """Return the response to a gateway, for the request that it describes."""
+    try:
+        forwarded = _forwarded_request(request, path, options)
+    except GatewayError as error:
+        return error_response(error, options)
+    if bypass_of(forwarded):
+        return passing(forwarded)
+    max_delay = None if io is LOOP else "rule"
+    try:
+        for spelling in spellings(forwarded.path_info, options):
+            forwarded.path_info = spelling
+            decision = await decide(io, limit_request(forwarded, options.scope, None, max_delay))
+            if decision.delay:
+                await io.sleep(decision.delay)
+            if not decision.allowed:
+                make = sync_to_async(rejection) if io is LOOP and may_wait(forwarded) else None
+                return await make(forwarded, decision, options) if make else rejection(forwarded, decision, options)
+        return passing(forwarded, decision)
+    finally:  # the end of the other server's response is not known here
+        await leases.release_all(io, forwarded)
 
 
 def _checked(options: GatewayOptions) -> GatewayOptions:

@@ -88,7 +88,7 @@ class RateLimitMiddleware:
                     await refunds.arefund_unearned(request, response)
                 write_fields(request, response, decision)
         except (Exception, CancelledError):  # cancelled: the caller has disconnected
-            await leases.arelease_leases(request)
+            await leases.release_all(io.LOOP, request)
             raise
         finally:
             refunds.current_request.set(outer)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.http import HttpRequest
 
 from ..engine.coroutines import run_sync
-from .io import IO, LOOP, THREAD
+from .io import IO, THREAD
 
 #: Releases some leases.
 Release = Callable[[IO], Coroutine[Any, Any, None]]
@@ -38,12 +38,12 @@ def on_request_closed(request: HttpRequest, release: Release) -> None:
 
 def release_leases(request: HttpRequest) -> None:
     """Release the leases of the request."""
-    run_sync(_release(THREAD, request))
+    run_sync(release_all(THREAD, request))
 
 
-async def arelease_leases(request: HttpRequest) -> None:
-    """Release the leases of the request on an event loop, even if our task is cancelled."""
-    await LOOP.finish(_release(LOOP, request))
+async def release_all(io: IO, request: HttpRequest) -> None:
+    """Release the leases of the request, even if our task is cancelled."""
+    await io.finish(_release(io, request))
 
 
 async def _release(io: IO, request: HttpRequest) -> None:
