@@ -112,7 +112,7 @@ class Decision:
     def of(cls, answer: FilledVerdicts, version: Version) -> Decision:
         """Return the decision for an answer. Its results are computed when they are read."""
         draft: Any = _Draft()
-        draft.allowed, draft.version, draft.answer = not answer.is_denied, version, answer
+        draft.allowed, draft.version, draft.answer = not answer.is_rejected, version, answer
         draft.degraded, draft.access, draft._rejection = False, None, None
         call: Any = answer.charges.template  # a `RuleCallTemplate`, here and below
         is_plain = draft.is_plain = call.is_plain

@@ -94,9 +94,9 @@ def receipts_of(verdicts: Iterable[Verdict]) -> list[Verdict]:
     return list({id(verdict): verdict for verdict in verdicts if verdict.spent}.values())
 
 
-def mark_refunded_if_denied(receipts: Iterable[Verdict], verdicts: Iterable[Verdict], *, refused: bool = False) -> None:
-    """Mark the receipts as refunded if a verdict rejects the call, or `refused` is set."""
-    if receipts and (refused or any(not verdict.allowed and verdict.charge.gating for verdict in verdicts)):
+def mark_refunded_if_denied(receipts: Iterable[Verdict], verdicts: Iterable[Verdict], *, reject: bool = False) -> None:
+    """Mark the receipts as refunded if a verdict rejects the call, or `reject` is set."""
+    if receipts and (reject or any(not verdict.allowed and verdict.charge.gating for verdict in verdicts)):
         mark_refunded(receipts)
 
 

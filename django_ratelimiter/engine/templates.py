@@ -170,11 +170,11 @@ def states_of(reply: Sequence[int], charges: int) -> CounterStates:
 class FilledVerdicts(Sequence[Verdict]):
     """The engine's verdicts on filled charges. is_made: a verdict was read.
 
-    is_denied: nothing was charged. binding: the place of the charge that rejects, see `CounterStates`; `None` = none.
+    is_rejected: nothing was charged. binding: the place of the charge that rejects, see `CounterStates`; `None` = none.
     reply: see `states_of`. Raises ValueError for any other reply.
     """
 
-    __slots__ = ("_verdicts", "binding", "charges", "is_denied", "is_made", "states")
+    __slots__ = ("_verdicts", "binding", "charges", "is_made", "is_rejected", "states")
 
     #: True if this process has decided itself.
     is_local = False
@@ -190,13 +190,13 @@ class FilledVerdicts(Sequence[Verdict]):
         if len(reply) == 1 + 2 * number:  # the common case: all are allowed at once
             zeros = (0,) * number
             self.states = _new(CounterStates, (reply[0], reply[1::2], zeros, reply[2::2], zeros))
-            self.binding, self.is_denied = None, False
+            self.binding, self.is_rejected = None, False
         else:
             if len(reply) != 1 + 4 * number:
                 raise ValueError(_NO_STATES)
             self.states = states = _new(CounterStates, _long_parts(reply))
             self.binding = binding = states.binding(charges.template.gates) if any(states[2]) else None
-            self.is_denied = binding is not None
+            self.is_rejected = binding is not None
         self._verdicts: list[Verdict] | None = None
         self.is_made = False
 
@@ -206,7 +206,7 @@ class FilledVerdicts(Sequence[Verdict]):
         verdicts = object.__new__(cls)
         verdicts.charges, verdicts.states = charges, states
         verdicts.binding = states.binding(charges.template.gates) if any(states.waits) else None
-        verdicts.is_denied = verdicts.binding is not None
+        verdicts.is_rejected = verdicts.binding is not None
         verdicts._verdicts, verdicts.is_made = None, False
         return verdicts
 
@@ -236,13 +236,13 @@ class FilledVerdicts(Sequence[Verdict]):
         return (self._verdicts or self._make())[place]
 
     def _make(self) -> list[Verdict]:
-        self._verdicts = verdicts_from(self.charges, self.states, denied=self.is_denied)
+        self._verdicts = verdicts_from(self.charges, self.states, rejected=self.is_rejected)
         self.is_made = True
         return self._verdicts
 
 
 def verdicts_from(
-    charges: Sequence[Charge], states: CounterStates, *, denied: bool, spending: bool = True
+    charges: Sequence[Charge], states: CounterStates, *, rejected: bool, spending: bool = True
 ) -> list[Verdict]:
     """Return the verdicts, in the order of the charges. spending: the call was not a peek."""
     at, verdicts = states.at_us, []
@@ -251,7 +251,7 @@ def verdicts_from(
         allowed = wait == 0
         if wait < -1:
             allowed, wait, delay = True, 0, (-1 - wait) / 1_000_000
-        charged = allowed and not denied
+        charged = allowed and not rejected
         soft = charged and (remaining if spending else remaining - cost) < limit.terms.soft_floor
         if limit.holds and charge.max_delay is not None and reset - lead > limit.terms_at(0, charge.max_delay).extra:
             remaining = 0

@@ -30,7 +30,7 @@ def test_held_counts_are_added_once_however_often_they_are_sent(engine: Engine) 
     charge = Charge("key", FIVE, usage="a|")
     for _ in range(3):
         engine.check([charge], now_us=HOUR, counts=HELD)
-    engine.check([charge], now_us=HOUR, counts=replace(HELD, id="another"), refused=True)
+    engine.check([charge], now_us=HOUR, counts=replace(HELD, id="another"), reject=True)
     assert collected(engine) == [
         UsageCount(FIRST - 3, "a|", allowed=4, degraded=4),
         UsageCount(FIRST, "a|", allowed=3 + 1 + 2 * 4, rejected=2, degraded=2),

@@ -83,7 +83,7 @@ def test_a_rule_of_several_limits_counts_a_call_once(engine: Any) -> None:
 
 
 def test_a_rejected_call_is_noted_as_its_rules_decided(engine: Any) -> None:
-    engine.check([charge("a")], now_us=NOW_US, refused=True)
+    engine.check([charge("a")], now_us=NOW_US, reject=True)
     assert top_partitions(engine) == {"a": (1, 0)}
 
 

@@ -43,19 +43,19 @@ class Trio:
         self._mark = f"{next(_numbers)}/"
 
     def check(
-        self, charges: Sequence[Charge], refund_if_denied: Sequence[Receipt] = (), *, refused: bool = False
+        self, charges: Sequence[Charge], refund_if_denied: Sequence[Receipt] = (), *, reject: bool = False
     ) -> list[Receipt]:
         """Check on all three; the equal answers to each charge."""
         charges = self.own(charges)
         memory, redis, reference = zip(*refund_if_denied, strict=True) if refund_if_denied else ((), (), ())
         # What is refunded changes the counters that the reference's answers are still to be held against.
-        answers = self.reference.check(charges, self.now, refused=refused)
+        answers = self.reference.check(charges, self.now, reject=reject)
         receipts = self._compared(
-            self.memory.check(charges, now_us=self.now, refund_if_denied=memory, refused=refused),
-            self.redis and self.redis.check(charges, now_us=self.now, refund_if_denied=redis, refused=refused),
+            self.memory.check(charges, now_us=self.now, refund_if_denied=memory, reject=reject),
+            self.redis and self.redis.check(charges, now_us=self.now, refund_if_denied=redis, reject=reject),
             answers,
         )
-        if refused or any(answer.charge.gating and not answer.allowed for answer in answers):
+        if reject or any(answer.charge.gating and not answer.allowed for answer in answers):
             self.reference.refund(reference)
         self._compare_spent(refund_if_denied)
         return receipts

@@ -57,7 +57,7 @@ class Walk:
         charges = self._charges()
         if self.random.randrange(8):
             given = self._some_receipts() if self.random.randrange(4) == 0 else []
-            receipts = self.trio.check(charges, given, refused=self.random.randrange(12) == 0)
+            receipts = self.trio.check(charges, given, reject=self.random.randrange(12) == 0)
             self._receipts = (self._receipts + receipts)[-12:]
         else:
             receipts = self.trio.peek(charges)

@@ -103,32 +103,32 @@ class Reference:
         now_us: int,
         refund_if_denied: Iterable[Answer] = (),
         *,
-        refused: bool = False,
+        reject: bool = False,
     ) -> list[Answer]:
-        """All gating charges pass and are spent, or no charge that passes is. refused: that is known already."""
+        """All gating charges pass and are spent, or no charge that passes is. reject: that is known already."""
         for charge in charges:
             if charge.carried:
                 counter = self._counter(charge)
                 counter.reject(charge.limit, charge.carried, max(now_us, counter.last))
         passing = [self._passes(charge, now_us) for charge in charges]
         delays = [self._delay(charge, now_us, passes) for charge, passes in zip(charges, passing, strict=True)]
-        denied = refused or _is_denied(charges, passing)
+        rejected = reject or _is_rejected(charges, passing)
         answers = []
         for charge, passes, delay in zip(charges, passing, delays, strict=True):
-            spent = self._spend(charge, now_us, passes=passes, denied=denied)
-            soft = passes and not denied and self._is_soft(charge, now_us, more=0)
+            spent = self._spend(charge, now_us, passes=passes, rejected=rejected)
+            soft = passes and not rejected and self._is_soft(charge, now_us, more=0)
             answers.append(self._answer(charge, now_us, passes, delay, soft, spent))
-        if denied:
+        if rejected:
             self.refund(refund_if_denied)
         return answers
 
     def peek(self, charges: Sequence[Charge], now_us: int) -> list[Answer]:
         """The answers of `check`, but for what remains: that is told as it stands."""
         passing = [self._passes(charge, now_us) for charge in charges]
-        denied = _is_denied(charges, passing)
+        rejected = _is_rejected(charges, passing)
         answers = []
         for charge, passes in zip(charges, passing, strict=True):
-            soft = passes and not denied and self._is_soft(charge, now_us, more=charge.cost)
+            soft = passes and not rejected and self._is_soft(charge, now_us, more=charge.cost)
             answers.append(self._answer(charge, now_us, passes, self._delay(charge, now_us, passes), soft, 0))
         return answers
 
@@ -181,9 +181,9 @@ class Reference:
         at = max(now, before.last)
         return First(lambda wait: before.level(limit, at + wait) == 0)
 
-    def _spend(self, charge: Charge, now: int, *, passes: bool, denied: bool) -> int:
+    def _spend(self, charge: Charge, now: int, *, passes: bool, rejected: bool) -> int:
         """Spend if it must; the units that a refund would give back."""
-        if charge.cost == 0 or (denied if passes else not charge.count_refusals):
+        if charge.cost == 0 or (rejected if passes else not charge.count_refusals):
             return 0
         counter, at = self._counter(charge), max(now, self._counter(charge).last)
         if passes:
@@ -211,7 +211,7 @@ class Reference:
         return soft is not None and self._level(charge, now) + more > soft
 
 
-def _is_denied(charges: Sequence[Charge], passing: Sequence[bool]) -> bool:
+def _is_rejected(charges: Sequence[Charge], passing: Sequence[bool]) -> bool:
     return any(charge.gating and not passes for charge, passes in zip(charges, passing, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""What is decided with a word from elsewhere: units that were admitted already, calls that are refused already."""
+"""What is decided with a word from elsewhere: units that were admitted already, calls that are rejected already."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_what_is_carried_is_spent_before_the_cost_is_decided(engine: Engine, lim
     assert (verdict.allowed, verdict.remaining, verdict.spent) == (True, 1, 1)
     verdict = engine.check([Charge("key", limit, cost=1, carried=1)], now_us=HOUR)[0]
     assert (verdict.allowed, verdict.remaining, verdict.spent) == (False, 0, 0)
-    assert left(engine, Charge("key", limit)) == [0], "the call was refused, and what it carried is spent"
+    assert left(engine, Charge("key", limit)) == [0], "the call was rejected, and what it carried is spent"
 
 
 def test_what_is_carried_is_spent_whoever_rejects(engine: Engine) -> None:
@@ -70,9 +70,9 @@ def test_bad_units(engine: Engine, carried: object) -> None:
 
 
 def test_a_call_that_is_rejected_already_spends_nothing(engine: Engine) -> None:
-    """Its charges tell their own answers, and nothing of a soft quota, as in any refused call."""
+    """Its charges tell their own answers, and nothing of a soft quota, as in any rejected call."""
     charges = [Charge("key", Limit(5, 60, "fixed_window", soft_quota=1), 2), Charge("other", FIVE, cost=6)]
-    verdicts = engine.check(charges, now_us=HOUR, refused=True)
+    verdicts = engine.check(charges, now_us=HOUR, reject=True)
     assert [verdict.allowed for verdict in verdicts] == [True, False]
     assert [verdict.spent for verdict in verdicts] == [0, 0]
     assert [verdict.soft_exceeded for verdict in verdicts] == [False, False]
@@ -81,19 +81,19 @@ def test_a_call_that_is_rejected_already_spends_nothing(engine: Engine) -> None:
 
 def test_a_call_that_is_rejected_already_counts_refusals_and_spends_what_it_carries(engine: Engine) -> None:
     charges = [Charge("key", FIVE, 6, count_refusals=True), Charge("other", FIVE, carried=2, count_refusals=True)]
-    engine.check(charges, now_us=HOUR, refused=True)
+    engine.check(charges, now_us=HOUR, reject=True)
     assert left(engine, *charges) == [0, 3]
 
 
 def test_a_call_that_is_rejected_already_gives_its_receipts_back(engine: Engine) -> None:
     receipts = engine.check([Charge("earlier", FIVE, 2)], now_us=HOUR)
-    engine.check([Charge("key", FIVE)], now_us=HOUR, refund_if_denied=receipts, refused=True)
+    engine.check([Charge("key", FIVE)], now_us=HOUR, refund_if_denied=receipts, reject=True)
     assert left(engine, Charge("earlier", FIVE)) == [5]
     assert receipts[0].spent == 0
 
 
 def test_a_call_that_is_rejected_already_is_counted_by_its_rules_own_answers(engine: Engine) -> None:
-    engine.check([Charge("a", FIVE, usage="a|"), Charge("b", FIVE, 6, usage="b|")], now_us=HOUR, refused=True)
+    engine.check([Charge("a", FIVE, usage="a|"), Charge("b", FIVE, 6, usage="b|")], now_us=HOUR, reject=True)
     (batch,) = engine.take_usage(now_us=HOUR + 60_000_000)
     counts = {count.label: (count.allowed, count.rejected) for count in engine.read_usage(batch)}
     assert counts == {"a|": (1, 0), "b|": (0, 1)}

@@ -1,4 +1,4 @@
-"""Recent rejections: what both engines remember of whom they have refused, written with the decision."""
+"""Recent rejections: what both engines remember of whom they have rejected, written with the decision."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_rejection_is_remembered_with_the_rule_the_caller_and_the_time(engine:
 def test_who_is_allowed_is_not_remembered(engine: Engine) -> None:
     check(engine, charge(), charge("x", "other"))
     engine.peek([charge()], HOUR)
-    engine.check([charge("z")], now_us=HOUR, refused=True)
+    engine.check([charge("z")], now_us=HOUR, reject=True)
     assert engine.recent_rejections() == []
 
 

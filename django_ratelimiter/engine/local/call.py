@@ -8,12 +8,12 @@ from ..base import Charge, Verdict, check_units
 from ..templates import CallTemplate, CounterStates, FilledCharges, FilledVerdicts, verdicts_from
 from ..usage import COUNTER, labels_of, lines_of
 from .counter import CounterState, LocalCounter, LocalVerdict, partition_of
-from .denials import CachedDenial
+from .rejections import CachedRejection
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
 #: What decides a charge; `None` = the engine.
-Source = LocalCounter | CachedDenial | None
+Source = LocalCounter | CachedRejection | None
 
 
 class CallShape:
@@ -116,10 +116,10 @@ class LocalCall:
             split = [place for place in synced if self.partitions[place]]
         return [self.partitions[place] for place in split or synced[:1]]
 
-    def usage_field(self, places: Sequence[int], states: Sequence[CounterState], *, denied: bool) -> str:
+    def usage_field(self, places: Sequence[int], states: Sequence[CounterState], *, rejected: bool) -> str:
         """Return the field that counts these charges of a call, see `usage`; empty if none is counted.
 
-        states: the results for all charges. denied: the call is rejected.
+        states: the results for all charges. rejected: the call is rejected.
         """
         if self.shape is not None and len(places) == len(self.terms):
             labels = self.shape.labels
@@ -135,7 +135,9 @@ class LocalCall:
                 names += COUNTER + self.names[place]
             else:
                 limit = self.terms[place].limit
-                letters += "s" if limit.soft_quota is not None and not denied and left < limit.terms.soft_floor else "a"
+                letters += (
+                    "s" if limit.soft_quota is not None and not rejected and left < limit.terms.soft_floor else "a"
+                )
         return f"{labels}\n{letters}{names}"
 
 
@@ -152,13 +154,13 @@ class LocalVerdicts(FilledVerdicts):
     def __init__(self, charges: FilledCharges, states: CounterStates, sources: Sequence[Source]) -> None:
         self.charges, self.states, self._sources = charges, states, sources
         self.binding = states.binding(charges.template.gates) if any(states[2]) else None
-        self.is_denied = self.binding is not None
+        self.is_rejected = self.binding is not None
         self._verdicts, self.is_made = None, False
         self.is_local = None not in sources
         self._syncs = [0 if source is None else source.syncs for source in sources]
 
     def _make(self) -> list[Verdict]:
-        verdicts = verdicts_from(self.charges, self.states, denied=self.is_denied)
+        verdicts = verdicts_from(self.charges, self.states, rejected=self.is_rejected)
         self._verdicts = own_verdicts(verdicts, self._sources, self._syncs)
         self.is_made = True
         return self._verdicts
@@ -187,15 +189,15 @@ def answer(call: LocalCall, states: Sequence[CounterState], sources: Sequence[So
     merged: CounterStates = _new(CounterStates, (first_us, remaining, waits, resets, leads))
     if type(charges) is FilledCharges:
         return LocalVerdicts(charges, merged, sources) if any(sources) else FilledVerdicts.of(charges, merged)
-    denied = any(waits) and merged.binding([charge.gating for charge in charges]) is not None
-    verdicts = verdicts_from(charges, merged, denied=denied)
+    rejected = any(waits) and merged.binding([charge.gating for charge in charges]) is not None
+    verdicts = verdicts_from(charges, merged, rejected=rejected)
     return own_verdicts(verdicts, sources, [0 if source is None else source.syncs for source in sources])
 
 
-def is_denied(verdicts: Sequence[Verdict]) -> bool:
+def is_rejected(verdicts: Sequence[Verdict]) -> bool:
     """Return whether an engine's verdicts reject the call."""
     if isinstance(verdicts, FilledVerdicts):
-        return verdicts.is_denied
+        return verdicts.is_rejected
     return any(each.charge.gating and not each.allowed for each in verdicts)
 
 

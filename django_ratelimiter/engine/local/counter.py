@@ -138,10 +138,10 @@ class LocalCounter:
         """Return whether the engine has all units, and no charge can be decided by this counter any more."""
         return now >= self.due_at and not (self.is_syncing or self.pending or self.unsynced(now))
 
-    def take(self, charge: Charge, now: float, *, denied: bool) -> CounterState:
-        """Decide a charge here, and return the result. denied: its call is, so that nothing that fits is charged."""
+    def take(self, charge: Charge, now: float, *, rejected: bool) -> CounterState:
+        """Decide a charge here, and return the result. rejected: its call is, so that nothing that fits is charged."""
         is_allowed = not self.rejects(charge)
-        if is_allowed and not denied:
+        if is_allowed and not rejected:
             self.spend(charge, now)
         return self.result(charge, now, is_allowed=is_allowed)
 

@@ -65,7 +65,7 @@ class AsyncLocalFirstEngine:
             is_exact = all(charge.sync_interval is None for charge in charges)
         if receipts and any(type(receipt) is LocalVerdict for receipt in receipts):
             is_exact = False
-        if is_exact and not (is_due or counters.denials.seconds):
+        if is_exact and not (is_due or counters.rejections.seconds):
             return None
         call, now = LocalCall(charges), counters.now()
         with counters.lock:

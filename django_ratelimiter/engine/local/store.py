@@ -19,7 +19,7 @@ from ..templates import FilledCharges
 from ..usage import UsageBuffer
 from .call import LocalCall, Source, states_of
 from .counter import LocalCounter, LocalVerdict, is_local, partition_of
-from .denials import DenialCache
+from .rejections import RejectionCache
 from .usage import LocalUsage
 
 #: Seconds between two searches for counters that are not used; fewer if there are too many counters.
@@ -95,7 +95,7 @@ class LocalCounters:
         self.partitions: dict[str, int] = {}
         #: The partitions of callers that the engine was asked about, and until when they "come again".
         self.seen: dict[str, float] = {}
-        self.denials = DenialCache(self._denial_memory, self.max_counters)
+        self.rejections = RejectionCache(self._denial_memory, self.max_counters)
         self.usage = LocalUsage(self._usage_buffer, self.now)
         self.version_state = VersionState(self._ask_interval)
         self._swept_at = -inf
@@ -144,7 +144,7 @@ class LocalCounters:
     def source(self, name: str, charge: Charge, version: int | Version | None, now: float) -> Source:
         """Return what decides this charge here; `None` = the engine must decide it. Call it under the lock."""
         if charge[8] is None or charge[9]:  # what carries units was decided elsewhere
-            return self.denials.find(name, charge, version, now)
+            return self.rejections.find(name, charge, version, now)
         return self.counter(name, charge, now)
 
     def counter(self, name: str, charge: Charge, now: float) -> LocalCounter | None:
@@ -247,7 +247,7 @@ class LocalCounters:
                 self.drop(name)
                 self.local.pop(name, None)
                 self.seen.pop(partition_of(charge), None)
-                self.denials.forget(name)
+                self.rejections.forget(name)
         self.memory.reset(charges)
 
 

@@ -19,9 +19,9 @@ from typing import Any, Final
 from ..base import Charge, Verdict, Version
 from ..templates import CounterStates
 from ..usage import UsageCarry
-from .call import CallShape, LocalCall, LocalVerdicts, Source, answer, is_denied, states_of
+from .call import CallShape, LocalCall, LocalVerdicts, Source, answer, is_rejected, states_of
 from .counter import CounterState, LocalCounter, LocalVerdict, is_local
-from .denials import CachedDenial, rejects
+from .rejections import CachedRejection, rejects
 from .store import LocalCounters
 
 #: Unused counters are synced with the calls of others, this many at once.
@@ -39,18 +39,18 @@ def decide(
         return None
     if call.shape is not None and call.shape.usual and (verdicts := _allow(counters, call, call.shape, now)):
         return verdicts
-    denied = False
+    rejected = False
     for name, charge in zip(call.names, terms, strict=True):
         source = counters.source(name, charge, version, now)
         if source is None:
             return None
         sources.append(source)
         if charge[3] and source.rejects(charge):
-            denied = True
-    if receipts if denied else CachedDenial in map(type, sources):
+            rejected = True
+    if receipts if rejected else CachedRejection in map(type, sources):
         return None
-    states = [source.take(charge, now, denied=denied) for source, charge in zip(sources, terms, strict=True)]  # type: ignore[union-attr]
-    if label := call.usage_field(range(len(states)), states, denied=denied):
+    states = [source.take(charge, now, rejected=rejected) for source, charge in zip(sources, terms, strict=True)]  # type: ignore[union-attr]
+    if label := call.usage_field(range(len(states)), states, rejected=rejected):
         counters.usage.add(states[0].at_us, label)
     return answer(call, states, sources)
 
@@ -103,7 +103,7 @@ class SyncCall:
     _here: dict[int, LocalCounter] = field(default_factory=dict)
     _allowed: set[int] = field(default_factory=set)
     #: True if this process rejects the call; then the engine charges nothing.
-    _refused: bool = False
+    _rejected: bool = False
     #: The receipts that this process can refund, and those that only the engine can.
     _ours: list[Verdict] = field(default_factory=list)
     _theirs: list[Verdict] = field(default_factory=list)
@@ -117,7 +117,7 @@ class SyncCall:
     def remember(self, replies: Sequence[Verdict], now: float) -> None:
         """Remember this reply if it is a rejection."""
         self._counters.version_state.confirm(self._version, self._began)
-        if is_denied(replies):
+        if is_rejected(replies):
             self._remember(dict(enumerate(states_of(replies))), now)
 
     def wider(self) -> SyncCall | None:
@@ -161,7 +161,7 @@ class SyncCall:
         for receipt in self._receipts:
             if receipt.spent:
                 (self._ours if is_here(receipt) else self._theirs).append(receipt)
-        refunds, counts = self._refused and self._theirs, self._counts and not self._call.names
+        refunds, counts = self._rejected and self._theirs, self._counts and not self._call.names
         self.is_made = bool(self._asked or self._piggybacked or refunds or not is_known or counts)
         if not self.is_made:
             counters.usage.acknowledge(self._counts, done=False)
@@ -182,8 +182,8 @@ class SyncCall:
             else:
                 here[place] = counter
         self._allowed = {place for place, counter in here.items() if not counter.rejects(terms[place])}
-        self._refused = any(terms[place].gating for place in here if place not in self._allowed)
-        if not self._refused:
+        self._rejected = any(terms[place].gating for place in here if place not in self._allowed)
+        if not self._rejected:
             for place in self._allowed:
                 here[place].spend(terms[place], self._began)
 
@@ -215,7 +215,7 @@ class SyncCall:
 
     def send(self, engine: Any) -> Any:
         """Call the engine's `check`, and return its result. Optional arguments are passed only if they are set."""
-        options: dict[str, Any] = {"refused": True} if self._refused else {}
+        options: dict[str, Any] = {"reject": True} if self._rejected else {}
         if self._counts:
             options["counts"] = self._counts
         carried = {place: units for place, units in self._synced.items() if units}
@@ -243,14 +243,14 @@ class SyncCall:
 
     def _refund(self) -> None:
         """Refund what this call has charged here."""
-        if not self._refused:
+        if not self._rejected:
             for place in self._allowed:
                 self._here[place].refund(self._call.terms[place].cost)
 
     def settle(self, replies: Sequence[Verdict], now: float) -> Sequence[Verdict]:
         """Store the engine's replies, if there are any. Return the verdicts on all charges."""
         counters, terms = self._counters, self._call.terms
-        denied = self._refused or is_denied(replies)
+        rejected = self._rejected or is_rejected(replies)
         if self.is_made:
             counters.version_state.confirm(self._version, self._began)
             counters.usage.acknowledge(self._counts, done=True)
@@ -259,10 +259,10 @@ class SyncCall:
             if not (counter.unsent or counter.pending) and counters.by_name.get(name) is counter:
                 counters.drop(name)
         results = {  # the last replies are about piggybacked counters
-            place: self._learn(place, state, now, denied=denied)
+            place: self._learn(place, state, now, rejected=rejected)
             for place, state in zip(self._asked, states_of(replies), strict=False)
         }
-        if denied:
+        if rejected:
             self._refund()
             for receipt in self._ours:
                 counters.refund_here(receipt)
@@ -271,18 +271,18 @@ class SyncCall:
             results[place] = counter.result(terms[place], now, is_allowed=place in self._allowed)
         states = [results[place] for place in range(len(terms))]
         counted = sorted([*self._here, *self._uncounted()])
-        if counted and (label := self._call.usage_field(counted, states, denied=denied)):
+        if counted and (label := self._call.usage_field(counted, states, rejected=rejected)):
             counters.usage.add(states[counted[0]].at_us, label)
         return answer(self._call, states, [self._here.get(place) for place in range(len(terms))])
 
-    def _learn(self, place: int, state: CounterState, now: float, *, denied: bool) -> CounterState:
+    def _learn(self, place: int, state: CounterState, now: float, *, rejected: bool) -> CounterState:
         """Store the engine's result for one charge in its counter, if it has one. Return the result for the caller."""
         charge, counter = self._call.terms[place], self._reserved.get(place)
         if counter is None:
             return state
         counter.release(charge.cost)
         if place not in self._synced:
-            counter.add_charged(0 if denied or state.is_rejected else charge.cost, state.at_us)
+            counter.add_charged(0 if rejected or state.is_rejected else charge.cost, state.at_us)
             return state
         counter.renew(charge, state, self._synced[place], self._began, now)
         if state.wait <= 0:
@@ -294,8 +294,8 @@ class SyncCall:
         names, terms = self._call.names, self._call.terms
         exact = [(names[place], terms[place], state) for place, state in results.items()]
         exact = [each for each in exact if each[1].sync_interval is None]
-        if self._refused or any(rejects(charge, state) for _, charge, state in exact):
-            self._counters.denials.store(exact, self._version, now)
+        if self._rejected or any(rejects(charge, state) for _, charge, state in exact):
+            self._counters.rejections.store(exact, self._version, now)
 
 
 def is_here(receipt: Verdict) -> bool:

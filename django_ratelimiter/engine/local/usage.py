@@ -12,7 +12,7 @@ from ..usage import UsageBuffer, UsageCarry, without_name
 #: Seconds after which local usage is sent with a call even if the call has nothing to sync.
 COUNTS_INTERVAL: Final = 1.0
 
-#: Above this number of counts, denials of further callers are counted together.
+#: Above this number of counts, rejections of further callers are counted together.
 MAX_APART: Final = 50
 
 

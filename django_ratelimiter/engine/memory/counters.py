@@ -77,28 +77,28 @@ class MemoryCounters:
         return named
 
     def decide(
-        self, named: Sequence[Named], now: int, *, spending: bool, refused: bool = False
+        self, named: Sequence[Named], now: int, *, spending: bool, reject: bool = False
     ) -> tuple[CounterStates, bool]:
-        """Decide, all or nothing. Return the result for each charge, and whether the call is denied.
+        """Decide, all or nothing. Return the result for each charge, and whether the call is rejected.
 
-        spending: store the charges. refused: the call is denied already.
+        spending: store the charges. reject: the call is rejected already.
         """
-        if spending and not refused:
+        if spending and not reject:
             charged = self._allow(named, now)
             if charged is not None:
                 return charged, False
-        return self.decide_by_steps(named, now, spending=spending, refused=refused)
+        return self.decide_by_steps(named, now, spending=spending, reject=reject)
 
     def decide_by_steps(
-        self, named: Sequence[Named], now: int, *, spending: bool, refused: bool = False
+        self, named: Sequence[Named], now: int, *, spending: bool, reject: bool = False
     ) -> tuple[CounterStates, bool]:
         """Do the same as `decide`, step by step: for calls in which a charge needs more than `Allow`."""
         found = self._look(named, now, spending)
-        denied = refused or not all(each[10] or not each[1].gating for each in found)
-        settled = [self._settle(each, now, denied, spending) for each in found]
+        rejected = reject or not all(each[10] or not each[1].gating for each in found)
+        settled = [self._settle(each, now, rejected, spending) for each in found]
         if len(self._by_name) > self._sweep_at:
             self._sweep(now)
-        return _states(now, settled), denied
+        return _states(now, settled), rejected
 
     def trial(self, named: Sequence[Named], now: int) -> tuple[CounterStates, bool]:
         """Return the result of `decide` with spending, without changing the counters."""
@@ -178,11 +178,11 @@ class MemoryCounters:
             passes = passes and (delay <= terms.extra or not charge.cost)
         return name, charge, steps, terms, state, remaining, x, y, at, delay, passes
 
-    def _settle(self, one: _Found, now: int, denied: bool, spending: bool) -> tuple[int, int, int, int]:
+    def _settle(self, one: _Found, now: int, rejected: bool, spending: bool) -> tuple[int, int, int, int]:
         """Apply one charge. Return remaining quota, wait, time until the full quota is back, and the clock's lead."""
         name, charge, steps, terms, state, remaining, x, y, at, delay, passes = one
         cost, lead = charge.cost, at - now
-        if passes and spending and cost and not denied:
+        if passes and spending and cost and not rejected:
             spent = steps.spend(x, cost, terms)
             reset = steps.reset(spent, y, at, terms, state, cost)
             self._by_name[name] = steps.store(spent, y, at, terms, state, cost, spent - x), at + reset

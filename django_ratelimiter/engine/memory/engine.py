@@ -80,12 +80,12 @@ class MemoryEngine:
         version: int | Version | None = None,
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
-        refused: bool = False,
+        reject: bool = False,
         counts: usage.UsageCarry | None = None,
     ) -> Sequence[Verdict]:
         """Decide and charge, all or nothing. Raises StaleRules if `version` is older than the current one.
 
-        refused: the call is rejected already: its charges are handled as if one more charge had rejected it.
+        reject: the call is rejected already: its charges are handled as if one more charge had rejected it.
         counts: usage that this process has kept; it is added once, even if the same id is sent several times.
         """
         if not isinstance(charges, FilledCharges):
@@ -95,9 +95,9 @@ class MemoryEngine:
             if version is not None:
                 self._compare(as_version(version))
             now = self._now(now_us)
-            states, denied = self._counters.decide(self._counters.named(charges), now, spending=True, refused=refused)
-            verdicts = _verdicts(charges, states, denied, refused)
-            if denied:
+            states, rejected = self._counters.decide(self._counters.named(charges), now, spending=True, reject=reject)
+            verdicts = _verdicts(charges, states, rejected, reject)
+            if rejected:
                 self._counters.refund(refund_if_denied)
             if is_counted and (field := usage.field_of(verdicts)):
                 self._rejections.record(verdicts, self._count(now // MINUTE_US, field, 1), now)
@@ -110,15 +110,15 @@ class MemoryEngine:
         """Return the verdicts that `check` would give now. Nothing is charged or counted."""
         charges = list(charges)
         with self._lock:
-            states, denied = self._counters.decide(self._counters.named(charges), self._now(now_us), spending=False)
-            return verdicts_from(charges, states, denied=denied, spending=False)
+            states, rejected = self._counters.decide(self._counters.named(charges), self._now(now_us), spending=False)
+            return verdicts_from(charges, states, rejected=rejected, spending=False)
 
     def trial(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts of `check`, with what would be left after it. Nothing is charged or counted."""
         charges = list(charges)
         with self._lock:
-            states, denied = self._counters.trial(self._counters.named(charges), self._now(now_us))
-            return verdicts_from(charges, states, denied=denied)
+            states, rejected = self._counters.trial(self._counters.named(charges), self._now(now_us))
+            return verdicts_from(charges, states, rejected=rejected)
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Refund these verdicts, once each. Units that no longer count are ignored."""
@@ -217,7 +217,7 @@ def _is_counted(charges: Sequence[Charge]) -> bool:
     return bool(usage.labels_of(usage.lines_of(charges)))
 
 
-def _verdicts(charges: Sequence[Charge], states: CounterStates, denied: bool, refused: bool) -> Sequence[Verdict]:
-    if isinstance(charges, FilledCharges) and not refused:
+def _verdicts(charges: Sequence[Charge], states: CounterStates, rejected: bool, reject: bool) -> Sequence[Verdict]:
+    if isinstance(charges, FilledCharges) and not reject:
         return FilledVerdicts.of(charges, states)
-    return verdicts_from(charges, states, denied=denied)
+    return verdicts_from(charges, states, rejected=rejected)

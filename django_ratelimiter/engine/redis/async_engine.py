@@ -68,13 +68,13 @@ class AsyncRedisEngine(RedisCore):
         version: int | Version | None = None,
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
-        refused: bool = False,
+        reject: bool = False,
         counts: usage.UsageCarry | None = None,
     ) -> Sequence[Verdict]:
         """Decide and charge, all or nothing; see RedisEngine."""
-        special = now_us is not None or refund_if_denied or refused or counts
+        special = now_us is not None or refund_if_denied or reject or counts
         if special or (packed := self.encode_filled(charges, version)) is None:
-            return await self._decide(charges, refund_if_denied, version, now_us, refused, counts)
+            return await self._decide(charges, refund_if_denied, version, now_us, reject, counts)
         began, reply = monotonic(), await self._transport.call(packed[0])
         if (verdicts := self._read(packed, reply)) is not None:
             return verdicts

@@ -90,18 +90,18 @@ class RedisCore(CallEncoder, ABC):
         refund_if_denied: Iterable[Verdict],
         version: int | Version | None,
         now_us: int | None,
-        refused: bool,
+        reject: bool,
         counts: usage.UsageCarry | None,
     ) -> Sequence[Verdict]:
         """Check charges of any kind."""
         asked = charges if type(charges) is FilledCharges else list(charges)
         receipts = receipts_of(refund_if_denied)
-        mode = ScriptMode.REFUSED if refused else ScriptMode.CHECK
+        mode = ScriptMode.REJECTED if reject else ScriptMode.CHECK
         if self._coordinator:
             call = ShardCall(0, mode, asked, receipts, version, now_us, counts)
             return await self._coordinator.check(call, self._deadline_from_now())
         verdicts = await self._call(mode, asked, receipts, version, now_us, counts)
-        if refused or (isinstance(verdicts, FilledVerdicts) and verdicts.is_denied):
+        if reject or (isinstance(verdicts, FilledVerdicts) and verdicts.is_rejected):
             mark_refunded(receipts)
         elif not isinstance(verdicts, FilledVerdicts):
             mark_refunded_if_denied(receipts, verdicts)

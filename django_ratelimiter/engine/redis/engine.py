@@ -111,17 +111,17 @@ class RedisEngine(RedisCore):
         version: int | Version | None = None,
         refund_if_denied: Iterable[Verdict] = (),
         now_us: int | None = None,
-        refused: bool = False,
+        reject: bool = False,
         counts: usage.UsageCarry | None = None,
     ) -> Sequence[Verdict]:
         """Decide and charge, all or nothing. Raises StaleRules if `version` is older than the current one.
 
-        refused: the call is rejected already: its charges are handled as if one more charge had rejected it.
+        reject: the call is rejected already: its charges are handled as if one more charge had rejected it.
         counts: usage that this process has kept; it is added once, even if the same id is sent several times.
         """
-        special = now_us is not None or refund_if_denied or refused or counts
+        special = now_us is not None or refund_if_denied or reject or counts
         if special or (packed := self.encode_filled(charges, version)) is None:
-            return run_sync(self._decide(charges, refund_if_denied, version, now_us, refused, counts))
+            return run_sync(self._decide(charges, refund_if_denied, version, now_us, reject, counts))
         began, reply = monotonic(), self._transport.call(packed[0])
         if (verdicts := self._read(packed, reply)) is not None:
             return verdicts

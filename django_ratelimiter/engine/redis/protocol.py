@@ -47,7 +47,7 @@ class ScriptMode(IntEnum):
     PEEK = 1
     REFUND = 2
     PUBLISH = 3
-    REFUSED = 4
+    REJECTED = 4
     UNDO = 5
     TRIAL = 6
 
@@ -59,7 +59,7 @@ CLOCKS: Final = ("server", "client")
 MAX_CACHED_HEADS: Final = 5_000
 
 #: The modes in which a decision is counted.
-COUNTING: Final = (ScriptMode.CHECK, ScriptMode.REFUSED)
+COUNTING: Final = (ScriptMode.CHECK, ScriptMode.REJECTED)
 
 
 #: A call as it is sent; whether it has notes of new partitions, so that `acknowledge_new` must follow; and its charges.
@@ -270,8 +270,8 @@ def decode(reply: Sequence[int], charges: Sequence[Charge], mode: ScriptMode) ->
         return FilledVerdicts(charges, reply)
     states = states_of(reply, len(charges))
     gates = [charge.gating for charge in charges]
-    denied = mode is ScriptMode.REFUSED or (any(states[2]) and states.binding(gates) is not None)
-    return verdicts_from(charges, states, denied=denied, spending=mode is not ScriptMode.PEEK)
+    rejected = mode is ScriptMode.REJECTED or (any(states[2]) and states.binding(gates) is not None)
+    return verdicts_from(charges, states, rejected=rejected, spending=mode is not ScriptMode.PEEK)
 
 
 def now() -> int:

@@ -83,8 +83,8 @@ def field_of(verdicts: Sequence[Verdict], *, degraded: bool = False) -> str:
 
 def name_of(field: str, verdicts: Iterable[Verdict]) -> str:
     """Return this field with the names of the counters that reject; the field itself if none does."""
-    refusing = [verdict.charge for verdict in verdicts if not verdict.allowed] if field else ()
-    return COUNTER.join((field, *[charge.key + charge.limit.tag for charge in refusing]))
+    rejecting = [verdict.charge for verdict in verdicts if not verdict.allowed] if field else ()
+    return COUNTER.join((field, *[charge.key + charge.limit.tag for charge in rejecting]))
 
 
 def without_name(field: str) -> str:

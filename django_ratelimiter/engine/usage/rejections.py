@@ -107,7 +107,7 @@ class RejectionCounts(NamedTuple):
     sampled: Mapping[str, int]
 
 
-def refused_labels(field: str) -> list[str]:
+def rejected_labels(field: str) -> list[str]:
     """Return the label of each charge that has rejected the calls of a field; shadow labels keep their prefix."""
     *labels, outcomes = field.split("\n")
     return [label for label, outcome in zip(labels, outcomes, strict=False) if outcome in "dD"]
@@ -120,11 +120,11 @@ def rejections_of(remembered: Iterable[RejectionCounts]) -> list[Rejection]:
     for entries, marks in remembered:
         for name, entry in entries.items():
             field, *counters = name.split(COUNTER)
-            for label, counter in zip(refused_labels(field), counters, strict=False):
+            for label, counter in zip(rejected_labels(field), counters, strict=False):
                 if label:
                     by_counter.setdefault(counter, []).append((entry, label))
         for field, step in marks.items():
-            for label in refused_labels(field):
+            for label in rejected_labels(field):
                 sampled[label] = max(sampled.get(label, 0), step)
     return [_merged(counter, found, sampled) for counter, found in by_counter.items()]
 
@@ -193,7 +193,7 @@ class RecentRejections:
         field, step = without_name(name), min(now_us // STEP_US, (minute + 1) * _STEPS_OF_A_MINUTE - 1)
         if name != field:
             self._add(name, calls, step)
-        if refused_labels(field) and (name == field or counted >= RECORDED_EXACTLY):
+        if rejected_labels(field) and (name == field or counted >= RECORDED_EXACTLY):
             self._mark_sampled(field, step)
 
     def _mark_sampled(self, field: str, step: int) -> None:

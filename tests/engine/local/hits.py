@@ -1,8 +1,8 @@
 """Processes that hit one key: `python -m tests.engine.local.hits URL MODE RUNS` prints what each run admitted.
 
-MODE: "approximate" or "denials". For each run a JSON object: for each process `admitted` (when each was, in seconds of
-a clock that all share), `calls` (when each began) and `longest`, which a call took; and `served`, the scripts that the
-server has run.
+MODE: "approximate" or "rejections". For each run a JSON object: for each process `admitted` (when each was, in seconds
+of a clock that all share), `calls` (when each began) and `longest`, which a call took; and `served`, the scripts that
+the server has run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROCESSES, QUOTA, INTERVAL, SECONDS, PAUSE = 4, 150, 0.05, 0.25, 0.001
 DAY = 86_400
 MODES = {
     "approximate": Charge("key", Limit(QUOTA, DAY), usage="rule|", sync_interval=INTERVAL),
-    "denials": Charge("key", Limit(QUOTA, DAY, "sliding_window_log"), usage="rule|"),
+    "rejections": Charge("key", Limit(QUOTA, DAY, "sliding_window_log"), usage="rule|"),
 }
 together = multiprocessing.get_context("fork").Barrier(PROCESSES)
 
@@ -51,7 +51,7 @@ def run(url: str, mode: str, number: int) -> dict[str, Any]:
         engine = Watched(client, "hits")
         engine.peek([MODES[mode]])  # connects
         engine.calls, engine.longest = [], 0.0
-        ours = LocalFirstEngine(engine, LocalCounters(INTERVAL if mode == "denials" else 0.0))
+        ours = LocalFirstEngine(engine, LocalCounters(INTERVAL if mode == "rejections" else 0.0))
         charge, chance = MODES[mode]._replace(key=f"{mode}-{number}"), random.Random()
         admitted = []
         together.wait(60)

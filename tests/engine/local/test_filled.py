@@ -114,7 +114,7 @@ def test_who_passes_is_counted_without_making_a_charge(monkeypatch: pytest.Monke
     monkeypatch.setattr(FilledCharges, "_fill", no_charge)
     verdicts = one.check(FilledCharges(SIMPLE, ("a", "a", "")))
     assert isinstance(verdicts, LocalVerdicts)
-    assert (verdicts.is_denied, list(verdicts.states.remaining)) == (False, [1, 3, 36])
+    assert (verdicts.is_rejected, list(verdicts.states.remaining)) == (False, [1, 3, 36])
     assert len(engine.calls) == 2
 
 

@@ -32,7 +32,7 @@ def test_they_admit_the_quota_and_what_each_but_one_admits_in_two_intervals(redi
 @pytest.mark.once
 @pytest.mark.parametrize("runs", [RUNS, pytest.param(MANY, marks=pytest.mark.long)])
 def test_a_flood_of_rejections_asks_once_in_the_time_that_they_are_remembered(redis_url: str, runs: int) -> None:
-    found = outcome("local.hits", redis_url, "denials", runs)
+    found = outcome("local.hits", redis_url, "rejections", runs)
     asked, admitted = 0, [sum(len(process["admitted"]) for process in run["processes"]) for run in found["runs"]]
     assert max(admitted) == QUOTA  # on a busy machine, not each run has the time to be rejected
     for run in found["runs"]:

@@ -106,7 +106,7 @@ def test_a_rejection_spends_nothing_and_a_refund_gives_back(engine: RedisEngine)
     assert type(admitted) is FilledVerdicts
     rejected = engine.check(fill(call), version=1)
     assert type(rejected) is FilledVerdicts
-    assert (rejected.is_denied, rejected.is_made) == (True, False)
+    assert (rejected.is_rejected, rejected.is_made) == (True, False)
     assert rejected.retry_after == rejected[0].retry_after
     assert [(each.allowed, each.remaining, each.spent) for each in rejected] == [(False, 0, 0), (True, 6, 0)]
     engine.refund(admitted)

@@ -94,12 +94,12 @@ class ShardCoordinator:
                 raise
             found.append((shard, verdicts))
             if any(not verdict.allowed and verdict.charge.gating for verdict in verdicts):
-                mode = ScriptMode.REFUSED
-            if mode is ScriptMode.REFUSED:
+                mode = ScriptMode.REJECTED
+            if mode is ScriptMode.REJECTED:
                 mark_refunded(part.receipts)
             else:
                 allowing.append(shard)
-        if mode is ScriptMode.REFUSED:
+        if mode is ScriptMode.REJECTED:
             await self._finish(self._roll_back_allowed(parts, dict(found), allowing, deadline_at))
         if counts:
             await self._settle_counts(counts, carrier, asked, deadline_at)

@@ -123,7 +123,10 @@ def test_receipts_are_refunded_wherever_they_are_if_the_call_is_rejected(engine:
 def test_a_call_that_was_rejected_elsewhere_spends_in_no_shard(engine: Any, sync_engine: RedisEngine) -> None:
     charges = [charge(3), charge(40)]
     receipts = engine.check([charge(50)])
-    assert [verdict.spent for verdict in engine.check(charges, refused=True, refund_if_denied=receipts)] == [0, 0]
+    assert [verdict.spent for verdict in engine.check(charges, reject=True, refund_if_denied=receipts)] == [
+        0,
+        0,
+    ]
     assert remaining(engine, *charges, charge(50)) == [5, 5, 5]
     assert counted(sync_engine) == {"rule3|": (1, 0), "rule40|": (1, 0), "rule50|": (1, 0)}
 
@@ -176,7 +179,7 @@ def test_what_is_refunded_released_or_reset_lies_anywhere(engine: Any) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_it_decides_as_the_engine_in_memory_does(sync_engine: RedisEngine, seed: int) -> None:
-    """`reset_after` aside, which a refused call tells as if an earlier shard had spent."""
+    """`reset_after` aside, which a rejected call tells as if an earlier shard had spent."""
     chance = random.Random(seed)
     algorithms = ("fixed_window", "sliding_window_counter", "token_bucket", "gcra", "sliding_window_log")
     charges = [
@@ -191,7 +194,7 @@ def test_it_decides_as_the_engine_in_memory_does(sync_engine: RedisEngine, seed:
             for each in chance.sample(charges, chance.randint(1, 4))
         ]
         found = [
-            engine.check(asked, now_us=now, refund_if_denied=given, refused=len(asked) == 3 and now % 3 == 0)
+            engine.check(asked, now_us=now, refund_if_denied=given, reject=len(asked) == 3 and now % 3 == 0)
             for engine, given in zip((memory, sync_engine), receipts, strict=True)
         ]
         told = [
@@ -278,13 +281,13 @@ def test_held_counts_whose_shard_is_out_of_reach_hold_up_no_other(
     try:
         assert engine.check([charge(5)], counts=held)[0].remaining == 4
         assert held.shard == 40
-        refused = UsageCarry("another", ((HOUR // 60_000_000, "held|\nA", 2),))
+        rejected = UsageCarry("another", ((HOUR // 60_000_000, "held|\nA", 2),))
         with pytest.raises(EngineUnavailable):
-            engine.check([charge(40)], counts=refused)
-        assert refused.shard is None, "it was refused, and may go anywhere"
+            engine.check([charge(40)], counts=rejected)
+        assert rejected.shard is None, "it was rejected, and may go anywhere"
     finally:
         owner.ask("CONFIG", "SET", "maxmemory", "0")
-    for counts in (held, refused):
+    for counts in (held, rejected):
         engine.check([charge(5)], counts=counts)
         assert counts.shard is None
     assert counted(sync_engine) == {"rule5|": (3, 0), "held|": (5, 0)}

@@ -18,7 +18,7 @@ _SOON: Final = 1_000
 SWEEP_SECONDS: Final = 1.0
 
 
-class CachedDenial:
+class CachedRejection:
     """The result for one charge of a rejected call, to be repeated until it may have changed.
 
     is_rejected: this charge rejected the call; else another one did.
@@ -57,7 +57,7 @@ class CachedDenial:
         """Return whether it rejects a charge that it covers."""
         return self.is_rejected
 
-    def take(self, _charge: Charge, now: float, *, denied: bool) -> CounterState:
+    def take(self, _charge: Charge, now: float, *, rejected: bool) -> CounterState:
         """Return the result as of now."""
         at_us, remaining, wait, reset, lead = self._state
         elapsed = int((now - self._at) * 1_000_000)
@@ -70,7 +70,7 @@ def rejects(charge: Charge, state: CounterState) -> bool:
     return state.wait > 0 and charge.gating and not charge.limit.holds_leases
 
 
-class DenialCache:
+class RejectionCache:
     """The results of rejected calls, by the names of the counters.
 
     seconds: maximum time for which a rejection is repeated; 0 = never. most: maximum number of counters.
@@ -79,13 +79,13 @@ class DenialCache:
     def __init__(self, seconds: float, most: int) -> None:
         self.seconds = seconds
         self._most = most
-        self._by_name: dict[str, CachedDenial] = {}
+        self._by_name: dict[str, CachedRejection] = {}
         self._sweep_at = float("-inf")
 
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def find(self, name: str, charge: Charge, version: int | Version | None, now: float) -> CachedDenial | None:
+    def find(self, name: str, charge: Charge, version: int | Version | None, now: float) -> CachedRejection | None:
         """Return the remembered result that applies to this charge; `None` = none."""
         known = self._by_name.get(name)
         return known if known is not None and known.covers(charge, version, now) else None
@@ -108,7 +108,7 @@ class DenialCache:
             if before is None and len(self._by_name) >= self._most:
                 continue
             if before is None or not before.covers_more_than(charge, version, now):
-                self._by_name[name] = CachedDenial(charge, state, version, now, self.seconds)
+                self._by_name[name] = CachedRejection(charge, state, version, now, self.seconds)
 
     def forget(self, name: str) -> None:
         """Drop what is stored for this counter."""
