@@ -34,11 +34,11 @@ class Result(NamedTuple):
     local: bool = False
 
     @property
-    def refuses(self) -> bool:
+    def rejects(self) -> bool:
         """True if this result rejects the request."""
         if self.mode != "enforce":
             return False
-        return self.rule.during_outage.refuses if self.verdict is None else not self.verdict.allowed
+        return self.rule.during_outage.rejects if self.verdict is None else not self.verdict.allowed
 
     @property
     def digest(self) -> str | None:
@@ -136,7 +136,7 @@ class Decision:
         """True if a failure policy `closed` rejected the request."""
         if self.answer is not None:
             return False
-        return any(result.verdict is None and result.refuses for result in self.results)
+        return any(result.verdict is None and result.rejects for result in self.results)
 
     @property
     def slugs(self) -> frozenset[str]:
@@ -161,15 +161,15 @@ class Decision:
         return self._rejection  # type: ignore[return-value]
 
     def _rejection_by_results(self) -> Rejection:
-        refusing = self.refused_by
-        by = [Rejecter(each.rule, each.tier, each.limit, each.digest, each.local) for each in refusing]
-        places = [place for place, result in enumerate(refusing) if result is self.binding and self.access is None]
+        rejecting = self.rejected_by
+        by = [Rejecter(each.rule, each.tier, each.limit, each.digest, each.local) for each in rejecting]
+        places = [place for place, result in enumerate(rejecting) if result is self.binding and self.access is None]
         return Rejection.of(by, by[places[0]] if places else None)
 
     @property
-    def refused_by(self) -> tuple[Result, ...]:
+    def rejected_by(self) -> tuple[Result, ...]:
         """The results that reject the request."""
-        return tuple(result for result in self.results if result.refuses)
+        return tuple(result for result in self.results if result.rejects)
 
     @property
     def retry_after(self) -> float | None:
@@ -180,7 +180,7 @@ class Decision:
             return self.answer.retry_after
         if self.unavailable:
             return UNAVAILABLE_RETRY_SECONDS
-        waits = [result.verdict.retry_after for result in self.refused_by if result.verdict]
+        waits = [result.verdict.retry_after for result in self.rejected_by if result.verdict]
         known = [wait for wait in waits if wait is not None]
         return max(known, default=0.0) if len(known) == len(waits) else None
 
@@ -275,5 +275,5 @@ def tightness_of(result: Result) -> float:
     """
     verdict = result.verdict
     if verdict is None:
-        return -inf if result.refuses else _UNKNOWN
+        return -inf if result.rejects else _UNKNOWN
     return -inf if verdict.retry_after is None else -1.0 - verdict.retry_after

@@ -44,7 +44,7 @@ class LimitExceeded(RateLimiterError):
     def __init__(self, decision: Any) -> None:
         self.decision = decision
         self.retry_after: float | None = decision.retry_after
-        rules = ", ".join(dict.fromkeys(str(result.rule) for result in decision.refused_by))
+        rules = ", ".join(dict.fromkeys(str(result.rule) for result in decision.rejected_by))
         when = "will never pass" if self.retry_after is None else f"would pass in {self.retry_after:.3f} s"
         super().__init__(f"Rejected by {rules}; {when}.")
 

@@ -23,7 +23,7 @@ from .conf import settings
 from .databases import in_own_transactions
 from .decision import NOTHING_TO_DECIDE, Decision
 from .engine.coroutines import run_sync
-from .headers import may_wait, refusal, status_of, write_fields
+from .headers import may_wait, rejection_response, status_of, write_fields
 from .identity import meta_name
 from .identity.proxies import is_trusted_peer
 from .identity.users import UserByKey
@@ -298,7 +298,7 @@ def passing(forwarded: HttpRequest, decision: Decision = NOTHING_TO_DECIDE) -> H
 
 def rejection(forwarded: HttpRequest, decision: Decision, options: GatewayOptions) -> HttpResponseBase:
     """Return the response for a rejected request."""
-    response = refusal(forwarded, decision)
+    response = rejection_response(forwarded, decision)
     if response.status_code < 300:  # a project's own response; the gateway would let the request pass
         response.status_code = status_of(decision)
     return _uncached(_with_one_status(response, options))

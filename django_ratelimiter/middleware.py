@@ -21,7 +21,7 @@ from django.utils.translation import get_language
 from . import limiter
 from .conf import asset_paths, django_setting, settings
 from .decision import NOTHING_TO_DECIDE, Decision
-from .headers import add_reference, may_wait, refusal, write_fields
+from .headers import add_reference, may_wait, rejection_response, write_fields
 from .limiter import io, leases, refunds
 from .rules.routes import answers_options, is_translated, start_of
 
@@ -102,7 +102,7 @@ class RateLimitMiddleware:
         decision = limiter.check(request, before_authentication=later)
         if decision.delay:
             io.sleep(decision.delay)
-        return None if decision.allowed else refusal(request, decision)
+        return None if decision.allowed else rejection_response(request, decision)
 
     # Marked, so that a plain function in which a tool wraps it, such as old versions of sentry-sdk, is awaited as well.
     @markcoroutinefunction
@@ -117,7 +117,11 @@ class RateLimitMiddleware:
         if decision.allowed:
             return None
         # A template of the project may read the user.
-        return await sync_to_async(refusal)(request, decision) if may_wait(request) else refusal(request, decision)
+        return (
+            await sync_to_async(rejection_response)(request, decision)
+            if may_wait(request)
+            else rejection_response(request, decision)
+        )
 
     def process_template_response(self, request: HttpRequest, response: Any) -> Any:
         """Add the reference to DRF's message for a rejection, before it is rendered."""
@@ -139,7 +143,7 @@ class RateLimitMiddleware:
         decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
         if decision.allowed or getattr(exception, "decision", None) is not decision:
             return None
-        return refusal(request, decision)
+        return rejection_response(request, decision)
 
 
 def exemption(request: HttpRequest) -> Exemption:

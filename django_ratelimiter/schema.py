@@ -65,7 +65,7 @@ class LimitedResponses:
     def get_operation(self, *args: Any, **kwargs: Any) -> Any:
         operation = super().get_operation(*args, **kwargs)  # type: ignore[misc]
         if operation and self.is_limited():
-            operation["responses"].setdefault("429", self.refusal())
+            operation["responses"].setdefault("429", self.rejection())
         return operation
 
     def is_limited(self) -> bool:
@@ -77,7 +77,7 @@ class LimitedResponses:
             for decorated in (self.view, handler, self.view.check_throttles, self.view.dispatch, *_wrapped_by(handler))
         )
 
-    def refusal(self) -> dict[str, Any]:
+    def rejection(self) -> dict[str, Any]:
         """Return the response object of a rejection."""
         headers: dict[str, Any] = {"Retry-After": _RETRY_AFTER}
         for family, fields in _FIELDS.items():

@@ -20,7 +20,7 @@ from example_project.watched_process import ServerError, WatchedProcess
 from .postgres import unprivileged
 
 START_SECONDS = 60.0
-#: The server refuses to run as root, so root runs it as the user that Debian's package brings.
+#: The server rejects to run as root, so root runs it as the user that Debian's package brings.
 ACCOUNT = "mysql"
 
 

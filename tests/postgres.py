@@ -17,7 +17,7 @@ from example_project.redis_server import HOST, free_port
 from example_project.watched_process import ServerError, WatchedProcess
 
 START_SECONDS = 30.0
-#: The server refuses to run as root, so root runs it as the user that Debian's package brings.
+#: The server rejects to run as root, so root runs it as the user that Debian's package brings.
 ACCOUNT = "postgres"
 
 

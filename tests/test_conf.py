@@ -88,7 +88,7 @@ RIGHT = [
     ("EXEMPT_PATHS", ["/health/"], ("/health/",)),
     ("EXEMPT_PATHS", (), ()),
     ("HEADERS", ["ratelimit", "expose"], ("ratelimit", "expose")),
-    ("RESPONSE", "mysite.refusals.reject", "mysite.refusals.reject"),
+    ("RESPONSE", "mysite.rejections.reject", "mysite.rejections.reject"),
     ("RESPONSE", "mysite/slow-down.html", "mysite/slow-down.html"),
     ("HEADERS", (), ()),
     ("API_KEY_HEADER", "X-Client-Key", "X-Client-Key"),

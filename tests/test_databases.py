@@ -104,7 +104,7 @@ def test_rules_are_renewed_where_only_the_server_knows_how_transactions_read(rul
 @pytest.mark.usefixtures("repeatable_read")
 def test_an_edit_in_an_older_transaction_loses_nothing(rule: Rule) -> None:
     if connection.vendor == "postgresql":
-        pytest.skip("refuses such an edit")
+        pytest.skip("rejects such an edit")
     with transaction.atomic():
         assert Rule.objects.count() == 1
         elsewhere(lambda: Rule.objects.create(slug="other", name="Other"))
@@ -135,7 +135,7 @@ def test_texts_that_differ_in_case_are_different(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.django_db
-@pytest.mark.skipif("connection.features.supports_partial_indexes", reason="the database refuses the second")
+@pytest.mark.skipif("connection.features.supports_partial_indexes", reason="the database rejects the second")
 def test_of_two_default_tiers_the_one_of_higher_rank_counts(caplog: pytest.LogCaptureFixture) -> None:
     for slug, rank in (("one", 1), ("three", 3), ("two", 2)):
         Tier.objects.create(slug=slug, name=slug, rank=rank, default_for="anonymous")

@@ -219,7 +219,7 @@ def test_a_rejection_is_laid_to_the_rules_that_the_answer_names(refusing_port: i
         answer = connection.send(stream, paula)
         connection.close()
         assert (answer.status, answer.process, answer.error) == (429, 7, "")
-        assert answer.refused_by == expected
+        assert answer.rejected_by == expected
 
 
 def test_a_rejection_by_a_rule_that_the_request_does_not_meet_is_an_error(refusing_port: int) -> None:
@@ -227,7 +227,7 @@ def test_a_rejection_by_a_rule_that_the_request_does_not_meet_is_an_error(refusi
     connection = Connection(refusing_port)
     answer = connection.send(stream, stream.callers[0])
     connection.close()
-    assert not answer.refused_by
+    assert not answer.rejected_by
     assert "names no rule" in answer.error
 
 

@@ -22,7 +22,7 @@ from django.test import Client, RequestFactory, override_settings
 from django_ratelimiter import checks, conf, signals, tasks
 from django_ratelimiter.decision import decide
 from django_ratelimiter.engine import Algorithm, Version
-from django_ratelimiter.headers import refusal, response_fields
+from django_ratelimiter.headers import rejection_response, response_fields
 from django_ratelimiter.identity import client_ip
 from django_ratelimiter.values.partitions import IDENTITIES, NAMED
 
@@ -103,7 +103,7 @@ def test_every_model_and_field_stands_in_its_table() -> None:
 def test_every_response_field_stands_in_the_table() -> None:
     request = RequestFactory().get("/", headers={"Origin": "https://example.org"})
     rejected = decide([*results(DENIED), *results(ALLOWED, slug="other")], Version(1))
-    sent = {*refusal(request, rejected).headers, *response_fields(decide(softly(), Version(1)))}
+    sent = {*rejection_response(request, rejected).headers, *response_fields(decide(softly(), Version(1)))}
     told = rows(section(PAGES["docs/reference/fields.md"], "## Fields"))
     assert {cells[0].strip("`") for cells in told} == sent
 

@@ -21,7 +21,7 @@ from django.utils import translation
 from django.utils.translation.template import templatize
 
 import django_ratelimiter
-from django_ratelimiter.headers import refusal
+from django_ratelimiter.headers import rejection_response
 from django_ratelimiter.testing import RulesInForce, assert_limited
 
 from .headers.test_fields import DENIED, NEVER, decision, results
@@ -251,10 +251,11 @@ def test_what_never_passes_and_what_cannot_be_checked() -> None:
     closed = decision(results(None, failure_policy="closed"), degraded=True)
     with translation.override("de"):
         assert (
-            "Ein erneuter Versuch hilft nicht." in refusal(get("text/plain"), decision(results(NEVER))).content.decode()
+            "Ein erneuter Versuch hilft nicht."
+            in rejection_response(get("text/plain"), decision(results(NEVER))).content.decode()
         )
-        assert "Vorübergehend nicht verfügbar" in refusal(get("text/plain"), closed).content.decode()
-        title = refusal(get("text/plain"), decision(results(DENIED))).content.decode().splitlines()[0]
+        assert "Vorübergehend nicht verfügbar" in rejection_response(get("text/plain"), closed).content.decode()
+        title = rejection_response(get("text/plain"), decision(results(DENIED))).content.decode().splitlines()[0]
     assert title == "Zu viele Anfragen"
 
 

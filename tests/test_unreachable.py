@@ -69,8 +69,8 @@ def test_each_rejection_without_redis_tells_why(client: Client, caplog: pytest.L
     with unreachable():
         assert [client.get("/plain/").status_code for _ in range(2)] == [200, 429]
         assert client.get("/native/").status_code == 503
-    refusals = [line for line in told(caplog, logging.WARNING) if line.startswith("A request was rejected")]
-    assert refusals == [
+    rejections = [line for line in told(caplog, logging.WARNING) if line.startswith("A request was rejected")]
+    assert rejections == [
         "A request was rejected by once. Decided without Redis: this process counts by itself, with smaller quotas.",
         "A request was rejected by paid. Decided without Redis: its failure policy is “closed”.",
     ]

@@ -265,7 +265,7 @@ def _apply_decision(request: Any, call: LimiterCall, decision: Decision, block: 
 
 
 def _passes(result: Result) -> bool:
-    return not result.rule.during_outage.refuses if result.verdict is None else result.verdict.allowed
+    return not result.rule.during_outage.rejects if result.verdict is None else result.verdict.allowed
 
 
 def _reject(request: Any, decision: Decision) -> None:

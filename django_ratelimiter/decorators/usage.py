@@ -92,7 +92,7 @@ def _arguments(
 
 def _usage(decision: Decision, call: LimiterCall) -> dict[str, Any] | None:
     result = call.result(decision)
-    if result is not None and result.verdict is None and result.rule.during_outage.refuses:
+    if result is not None and result.verdict is None and result.rule.during_outage.rejects:
         return {"count": 0, "limit": 0, "should_limit": True, "time_left": -1}  # the same as django-ratelimit returns
     if result is None or result.verdict is None:
         return None

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from .fields import response_fields, retry_after, write_fields
 from .policies import Quota, name_of, quota_of
-from .responses import PROBLEM_JSON, TEMPLATE, RefusalText, add_reference, may_wait, refusal, status_of, words_of
+from .responses import (
+    PROBLEM_JSON,
+    TEMPLATE,
+    RejectionText,
+    add_reference,
+    may_wait,
+    rejection_response,
+    status_of,
+    words_of,
+)
 
 __all__ = [
     "PROBLEM_JSON",
     "TEMPLATE",
     "Quota",
-    "RefusalText",
+    "RejectionText",
     "add_reference",
     "may_wait",
     "name_of",
     "quota_of",
-    "refusal",
+    "rejection_response",
     "response_fields",
     "retry_after",
     "status_of",

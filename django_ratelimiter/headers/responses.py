@@ -48,7 +48,7 @@ _BODIES: Final = {
 Wait = tuple[str, int]
 
 
-class RefusalFacts(NamedTuple):
+class RejectionFacts(NamedTuple):
     """The facts of a rejection.
 
     message: of the binding rule. seconds: to wait; `None` = for ever. policies: the names of the limits that reject it.
@@ -62,7 +62,7 @@ class RefusalFacts(NamedTuple):
     reference: str | None
 
 
-class RefusalText(NamedTuple):
+class RejectionText(NamedTuple):
     """The text of a rejection, for people.
 
     reason: the rejecting rule's own message, if it has one. when: to retry. detail: both in one text, or only the
@@ -75,19 +75,19 @@ class RefusalText(NamedTuple):
     detail: str
 
 
-class RefusalBodies(NamedTuple):
+class RejectionBodies(NamedTuple):
     """A rejection as text, as a problem document (RFC 9457), and as plain text.
 
     label: of the reference. The reference itself is not included: these are cached, and it depends on the caller.
     """
 
-    words: RefusalText
+    words: RejectionText
     problem: bytes
     text: bytes
     label: str
 
 
-def refusal(request: HttpRequest, decision: Decision) -> HttpResponseBase:
+def rejection_response(request: HttpRequest, decision: Decision) -> HttpResponseBase:
     """Return the response to a rejected request: 429, or 503 if a failure policy `closed` rejected it, or 403 if it is
     denied.
 
@@ -141,7 +141,7 @@ def _own_response(path: str, request: HttpRequest, decision: Decision) -> HttpRe
     return None
 
 
-def _usual_response(request: HttpRequest, facts: RefusalFacts) -> HttpResponse:
+def _usual_response(request: HttpRequest, facts: RejectionFacts) -> HttpResponse:
     bodies = _bodies_of(facts)
     body = _preferred_body(request)
     page = _page(request, _context(request, facts, bodies.words)) if body == "html" else None
@@ -171,11 +171,11 @@ def _page(request: HttpRequest, context: dict[str, object]) -> str | None:
     return None
 
 
-def _facts_of(decision: Decision) -> RefusalFacts:
+def _facts_of(decision: Decision) -> RejectionFacts:
     by, binding, reference = decision.rejection
     policies = tuple(dict.fromkeys([shown_limit(each.rule, each.tier, each.limit).name for each in by]))
     message = binding.rule.message if binding else ""
-    return RefusalFacts(status_of(decision), message, retry_after(decision), policies, reference)
+    return RejectionFacts(status_of(decision), message, retry_after(decision), policies, reference)
 
 
 def status_of(decision: Decision) -> int:
@@ -183,12 +183,12 @@ def status_of(decision: Decision) -> int:
     return 403 if decision.access else 503 if decision.unavailable else 429
 
 
-def words_of(decision: Decision) -> RefusalText:
+def words_of(decision: Decision) -> RejectionText:
     """Return the texts of a rejection, in the active language."""
     return _bodies_of(_facts_of(decision)).words
 
 
-def _bodies_of(facts: RefusalFacts) -> RefusalBodies:
+def _bodies_of(facts: RejectionFacts) -> RejectionBodies:
     seconds = facts.seconds
     wait = None if seconds is None else _wait_of(seconds)
     return _bodies(facts.status, facts.message, facts.policies, wait, get_language())
@@ -197,9 +197,9 @@ def _bodies_of(facts: RefusalFacts) -> RefusalBodies:
 @lru_cache(maxsize=1_000)
 def _bodies(
     status: int, message: str, policies: tuple[str, ...], wait: Wait | None, _language: str | None
-) -> RefusalBodies:
+) -> RejectionBodies:
     """Return the texts of a rejection. Cached by everything that they depend on."""
-    words = _refusal_text(status, message, wait)
+    words = _rejection_text(status, message, wait)
     problem: dict[str, object] = {"title": words.title, "status": status, "detail": words.detail}
     if status == 403:
         problem = {"type": "about:blank", **problem}
@@ -207,10 +207,10 @@ def _bodies(
         kind = "temporary-reduced-capacity" if status == 503 else "quota-exceeded"
         problem = {"type": _PROBLEM_TYPES + kind, **problem, "violated-policies": list(policies)}
     text = f"{words.title}\n{words.reason}\n{words.when}\n"
-    return RefusalBodies(words, json.dumps(problem).encode(), text.encode(), _("Reference"))
+    return RejectionBodies(words, json.dumps(problem).encode(), text.encode(), _("Reference"))
 
 
-def _refusal_text(status: int, message: str, wait: Wait | None) -> RefusalText:
+def _rejection_text(status: int, message: str, wait: Wait | None) -> RejectionText:
     if status == 403:
         title, message = _("Forbidden"), ""
         reason, when = _("You do not have access to this service."), _("Trying again will not help.")
@@ -226,10 +226,10 @@ def _refusal_text(status: int, message: str, wait: Wait | None) -> RefusalText:
         else:
             reason = message or _("You have sent more requests than allowed.")
             when = _("Please try again in %(wait)s.") % {"wait": _shown_wait(wait)}
-    return RefusalText(title, reason, when, message or f"{reason} {when}")
+    return RejectionText(title, reason, when, message or f"{reason} {when}")
 
 
-def _context(request: HttpRequest, facts: RefusalFacts, words: RefusalText) -> dict[str, object]:
+def _context(request: HttpRequest, facts: RejectionFacts, words: RejectionText) -> dict[str, object]:
     """Return the page's context. `again`: the address to retry, `None` if a retry does not help."""
     seconds = facts.seconds
     helps = request.method == "GET" and seconds is not None

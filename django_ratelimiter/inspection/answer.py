@@ -15,7 +15,7 @@ from django.utils import translation
 from ..backend import get_engine
 from ..conf import settings
 from ..engine.base import NEVER, Verdict
-from ..headers import refusal, write_fields
+from ..headers import rejection_response, write_fields
 from ..identity import Identity
 from ..limiter.charges import limit_request, value_of, why_uncharged
 from ..limiter.refunds import unearned_results
@@ -275,7 +275,7 @@ def _response(question: Question, http: BuiltRequest, trial: Trial) -> ClientRes
         status, response = response.status_code, None
     is_known = response is not None or not trial.is_rejected
     if response is None and trial.is_rejected and _is_answered_by_us(trial):
-        response, is_ours, is_known = refusal(http, decision), True, True
+        response, is_ours, is_known = rejection_response(http, decision), True, True
     if response is None:
         if isinstance(trial.error, PermissionDenied):
             status, is_known = 403, True

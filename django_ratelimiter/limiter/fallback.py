@@ -38,7 +38,7 @@ async def decide_by_policy(io: IO, request: LimitRequest, charges_for: ChargesFo
         return decide(results, rules.version, degraded=True)
     await events.send_degraded(io, _local, error)
     local = [index for index, each in enumerate(charges) if each.rule.during_outage.counts]
-    if not any(result.refuses for result in results):
+    if not any(result.rejects for result in results):
         verdicts = _local.check([charges[index].charge for index in local], settings.LOCAL_SHARE)
         for index, verdict in zip(local, verdicts, strict=True):
             results[index] = charges[index].result(verdict)._replace(local=True)
@@ -59,7 +59,7 @@ def _count(results: Sequence[Result], charges: Sequence[Charge]) -> None:
 
 def _admits(result: Result) -> bool:
     """Return whether a rule would allow the request if it were the only one and enforced."""
-    return not result.rule.during_outage.refuses if result.verdict is None else result.verdict.allowed
+    return not result.rule.during_outage.rejects if result.verdict is None else result.verdict.allowed
 
 
 def spend(charges: Sequence[Charge]) -> Sequence[Verdict]:

@@ -25,7 +25,7 @@ def retry_in(decision: Decision) -> float | None:
     """Return the seconds after which to ask again after a rejection; `None` = it will never be allowed."""
     if decision.unavailable or decision.retry_after is None:
         return decision.retry_after
-    return max(_pause(result) for result in decision.refused_by)
+    return max(_pause(result) for result in decision.rejected_by)
 
 
 def _pause(result: Result) -> float:
@@ -104,7 +104,7 @@ def _next_try(decision: Decision, deadline: float | None) -> float:
         raise LimitExceeded(decision)
     if left is None:
         return seconds
-    if any(_earliest(result) > left for result in decision.refused_by):
+    if any(_earliest(result) > left for result in decision.rejected_by):
         raise LimitExceeded(decision)
     return min(seconds, left)
 

@@ -83,4 +83,4 @@ def _rejecting(answer: Any) -> list[str]:
     if not isinstance(answer, Decision):
         request = getattr(answer, "wsgi_request", None) or getattr(answer, "asgi_request", None)
         decision = getattr(request, "ratelimit", None)
-    return list(dict.fromkeys(result.rule.slug for result in decision.refused_by)) if decision else []
+    return list(dict.fromkeys(result.rule.slug for result in decision.rejected_by)) if decision else []

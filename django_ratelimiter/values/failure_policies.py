@@ -10,16 +10,16 @@ class FailurePolicy(NamedTuple):
     """One policy. Both fields are required, so that a new policy cannot be open by mistake.
 
     counts: each process counts requests itself, with a share of the quota.
-    refuses: a request that was not counted is rejected.
+    rejects: a request that was not counted is rejected.
     """
 
     counts: bool
-    refuses: bool
+    rejects: bool
 
 
 #: The policies by name, the default first. Code uses these fields instead of comparing names.
 FAILURE_POLICIES: Final[Mapping[str, FailurePolicy]] = {
-    "local": FailurePolicy(counts=True, refuses=False),
-    "open": FailurePolicy(counts=False, refuses=False),
-    "closed": FailurePolicy(counts=False, refuses=True),
+    "local": FailurePolicy(counts=True, rejects=False),
+    "open": FailurePolicy(counts=False, rejects=False),
+    "closed": FailurePolicy(counts=False, rejects=True),
 }

@@ -63,7 +63,7 @@ def _row(rule: Rule, tiers: Sequence[str], met: Sequence[Answer]) -> Row:
         by_key[answer.caller.partition(rule)].append(answer)
     ranges = {key: _expected(rule, limits, answers) for key, answers in by_key.items()}
     admitted = sum(one.admitted for one in met)
-    rejected = sum(rule.slug in one.refused_by for one in met)
+    rejected = sum(rule.slug in one.rejected_by for one in met)
     return Row(
         rule,
         tiers[0] if len(tiers) == 1 else None,
@@ -87,7 +87,7 @@ def _expected(rule: Rule, limits: Sequence[Limit], answers: Iterable[Answer]) ->
 
 
 def _seen(rule: Rule, answer: Answer) -> Seen:
-    return Seen(answer.sent, answer.answered, answer.admitted, rule.slug in answer.refused_by)
+    return Seen(answer.sent, answer.answered, answer.admitted, rule.slug in answer.rejected_by)
 
 
 def usage_rows(answers: Sequence[Answer]) -> list[UsageRow]:
@@ -98,7 +98,7 @@ def usage_rows(answers: Sequence[Answer]) -> list[UsageRow]:
             limits = rule.limits_for(tier)
             met = [one for one in answers if one.caller.tier == tier and rule in one.stream.rules_for(one.caller)]
             if met and all(limit.quota for limit in limits):
-                rejected = sum(rule.slug in one.refused_by for one in met)
+                rejected = sum(rule.slug in one.rejected_by for one in met)
                 would = _would_reject(rule, limits, met) if rule.mode == "shadow" else 0
                 rows.append(UsageRow(rule, tier, len(met) - rejected - would, rejected, would))
     return rows

@@ -23,7 +23,7 @@ class Answer:
     """The answer to one request.
 
     sent, answered: Unix seconds. status: of HTTP; 0 = no answer came, and `error` says why.
-    refused_by: slugs of the rules that the body of a 429 names. process: the server process that answered.
+    rejected_by: slugs of the rules that the body of a 429 names. process: the server process that answered.
     """
 
     stream: Stream
@@ -31,7 +31,7 @@ class Answer:
     sent: float
     answered: float
     status: int
-    refused_by: frozenset[str] = frozenset()
+    rejected_by: frozenset[str] = frozenset()
     process: int = 0
     error: str = ""
 
@@ -59,15 +59,15 @@ class Connection:
             return Answer(stream, caller, sent, time.time(), 0, error=repr(error))
         answered = time.time()
         process = int(response.headers.get(PROCESS_HEADER, 0))
-        refused_by, error_text = frozenset[str](), ""
+        rejected_by, error_text = frozenset[str](), ""
         if response.status == 429:
             policies = _named_in_body(body) or _exhausted(response.headers.get("RateLimit", ""), stream, caller)
-            refused_by = _rules_of(policies, stream.rules_for(caller))
-            if not refused_by:
+            rejected_by = _rules_of(policies, stream.rules_for(caller))
+            if not rejected_by:
                 error_text = "a 429 that names no rule which this request meets"
         elif response.status != 200:
             error_text = f"status {response.status}"
-        return Answer(stream, caller, sent, answered, response.status, refused_by, process, error_text)
+        return Answer(stream, caller, sent, answered, response.status, rejected_by, process, error_text)
 
     def close(self) -> None:
         """Close the connection."""

@@ -101,7 +101,7 @@ def test_what_may_block_is_done_elsewhere(
     monkeypatch.setattr(backend, "_engine", Own(clock))
     for owner, name in ((Own, "check"), (Own, "release"), (SessionStore, "load"), (storage, "load")):
         monkeypatch.setattr(owner, name, off_the_loop(getattr(owner, name)))
-    monkeypatch.setattr(middleware, "refusal", off_the_loop(headers.refusal))
+    monkeypatch.setattr(middleware, "rejection_response", off_the_loop(headers.rejection_response))
     page = {"Accept": "text/html"}
     answers = [async_to_sync(async_client.get)("/native/", headers=page) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]

@@ -1,4 +1,4 @@
-"""django-ninja answers a refusal by itself, also while DEBUG is on, and without a handler for our exception."""
+"""django-ninja answers a rejection by itself, also while DEBUG is on, and without a handler for our exception."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_ninja_knows_its_user_when_the_decorator_asks(client: Client, urls: Any,
     with override_settings(ROOT_URLCONF=urls):
         tokens = ("ann", "ann", "bob", "none", "none", "none")
         answers = [client.get("/api/export", headers={"Authorization": f"Bearer {token}"}) for token in tokens]
-    # what "exports" refuses, "per-ip" gets back
+    # what "exports" rejects, "per-ip" gets back
     assert [answer.status_code for answer in answers] == [200, 429, 200, 401, 401, 429]
 
 

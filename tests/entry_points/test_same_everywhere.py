@@ -252,7 +252,7 @@ def test_every_entry_point_decides_the_same(
     rules("")
     first = decisions("/plain/", clock, middleware=True, is_async=False)
     expected = list(map(told, first))
-    rejected = [{str(result.rule) for result in decision.refused_by} for decision in first if not decision.allowed]
+    rejected = [{str(result.rule) for result in decision.rejected_by} for decision in first if not decision.allowed]
     assert REQUESTS // 50 < len(rejected) < REQUESTS * 9 // 10
     assert set.union(*rejected) == {"all", "ip", "user", "writes"}
     assert any(

@@ -19,7 +19,7 @@ from django_ratelimiter.throttling import RuleThrottle
 
 
 class NameAuthentication(BaseAuthentication):
-    """Takes the user's name from a header; refuses unknown names."""
+    """Takes the user's name from a header; rejects unknown names."""
 
     def authenticate(self, request: Request) -> tuple[object, None] | None:
         from django.contrib.auth.models import User

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from django_ratelimiter.decision import Decision, Result, decide
 from django_ratelimiter.engine.base import Charge, Verdict, Version
-from django_ratelimiter.headers import refusal, response_fields, write_fields
+from django_ratelimiter.headers import rejection_response, response_fields, write_fields
 from django_ratelimiter.rules.ruleset import rule_from
 
 from ..rules.build import limit_data, rule_data
@@ -311,7 +311,7 @@ def test_fields_are_exposed_beside_what_is(there: dict[str, str], then: str) -> 
 
 def test_all_fields_of_a_rejection_are_exposed() -> None:
     with override_settings(**EXPOSED):
-        response = refusal(asked(Origin="https://example.org"), decision(results(DENIED)))
+        response = rejection_response(asked(Origin="https://example.org"), decision(results(DENIED)))
     assert response["Access-Control-Expose-Headers"] == "Retry-After, RateLimit-Policy, RateLimit"
 
 
@@ -326,7 +326,7 @@ def test_fields_are_exposed_to_other_origins_only_and_when_wished_only() -> None
 
 def test_a_rejection_bears_its_fields_already() -> None:
     rejected = decision(results(DENIED))
-    response = refusal(asked(), rejected)
+    response = rejection_response(asked(), rejected)
     del response.headers["RateLimit"]
     write_fields(asked(), response, rejected)
     assert "RateLimit" not in response

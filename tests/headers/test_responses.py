@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ratelimiter.decision import Decision
-from django_ratelimiter.headers import PROBLEM_JSON, refusal
+from django_ratelimiter.headers import PROBLEM_JSON, rejection_response
 
 from .test_fields import ALLOWED, DENIED, NEVER, decision, limit, results
 
@@ -49,18 +49,18 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,imag
     ],
 )
 def test_the_body_is_what_the_client_prefers(accept: str | None, content_type: str) -> None:
-    response = refusal(get(accept), decision(results(DENIED)))
+    response = rejection_response(get(accept), decision(results(DENIED)))
     assert response.status_code == 429
     assert response["Content-Type"] == content_type
 
 
 @given(st.text(alphabet=st.sampled_from("texhmlapcionjs/*;,=q*0.5'\"% \xff\\"), max_size=60))
 def test_any_accept_field_has_an_answer(accept: str) -> None:
-    assert refusal(get(accept), decision(results(DENIED))).status_code == 429
+    assert rejection_response(get(accept), decision(results(DENIED))).status_code == 429
 
 
 def test_problem_details_of_a_rejection() -> None:
-    response = refusal(get(), decision(results(DENIED), results(ALLOWED, slug="login")))
+    response = rejection_response(get(), decision(results(DENIED), results(ALLOWED, slug="login")))
     assert json.loads(response.content) == {
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
         "title": "Too many requests",
@@ -77,7 +77,7 @@ def test_problem_details_of_a_rejection() -> None:
 
 def test_violated_policies_bear_the_names_of_the_fields() -> None:
     rejected = decision(results(DENIED, DENIED, limits=[limit("1.000000"), limit("60.000000")]))
-    response = refusal(get(), rejected)
+    response = rejection_response(get(), rejected)
     names = json.loads(response.content)["violated-policies"]
     assert names == ["api", "api-60"]
     assert all(f'"{name}";' in response["RateLimit"] for name in names)
@@ -85,7 +85,7 @@ def test_violated_policies_bear_the_names_of_the_fields() -> None:
 
 def test_problem_details_of_an_outage() -> None:
     closed = decision(results(None, failure_policy="closed", message="Slow down."), degraded=True)
-    response = refusal(get(), closed)
+    response = rejection_response(get(), closed)
     assert response.status_code == 503
     assert response["Retry-After"] == "1"
     assert "RateLimit" not in response
@@ -100,7 +100,7 @@ def test_problem_details_of_an_outage() -> None:
 def test_the_rules_own_message_is_shown(accept: str) -> None:
     quiet = results((False, 0, 1.0, 1.0), slug="quiet", message="Not this one.")
     rejected = decision(quiet, results(DENIED, message="Ask <sales> for more."))
-    content = refusal(get(accept), rejected).content.decode()
+    content = rejection_response(get(accept), rejected).content.decode()
     assert ("Please try again in 8 seconds." in content) is (accept != "application/json")
     assert ("Ask &lt;sales&gt; for more." if accept == "text/html" else "Ask <sales> for more.") in content
     assert "Not this one." not in content
@@ -120,13 +120,13 @@ def test_the_rules_own_message_is_shown(accept: str) -> None:
     ],
 )
 def test_a_wait_is_told_in_the_unit_of_people(wait: float | None, says: str) -> None:
-    content = refusal(get("text/plain"), decision(results((False, 0, wait, 1.0)))).content.decode()
+    content = rejection_response(get("text/plain"), decision(results((False, 0, wait, 1.0)))).content.decode()
     assert content.startswith("Too many requests\n")
     assert says in content
 
 
 def test_the_page_needs_no_inline_style_or_script() -> None:
-    content = refusal(get("text/html"), decision(results(DENIED))).content.decode()
+    content = rejection_response(get("text/html"), decision(results(DENIED))).content.decode()
     assert '<link rel="stylesheet" href="/static/django_ratelimiter/rejected.css">' in content
     assert '<meta name="color-scheme" content="light dark">' in content
     assert '<html lang="en-us" dir="ltr">' in content
@@ -153,7 +153,7 @@ MANIFEST = {"staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.Manif
 )
 def test_the_page_stands_without_its_stylesheet(without: dict[str, Any]) -> None:
     with override_settings(**without):
-        content = refusal(get("text/html"), decision(results(DENIED))).content.decode()
+        content = rejection_response(get("text/html"), decision(results(DENIED))).content.decode()
     assert "<h1>Too many requests</h1>" in content
     assert "stylesheet" not in content
 
@@ -162,7 +162,7 @@ def test_the_page_can_be_replaced() -> None:
     loaders = [("django.template.loaders.locmem.Loader", {"django_ratelimiter/rejected.html": PAGE})]
     engine = {"BACKEND": "django.template.backends.django.DjangoTemplates", "OPTIONS": {"loaders": loaders}}
     with override_settings(TEMPLATES=[engine]):
-        response = refusal(get("text/html"), decision(results(DENIED)))
+        response = rejection_response(get("text/html"), decision(results(DENIED)))
     assert response.content == b"429 Too many requests 8"
     assert response["Retry-After"] == "8"
 
@@ -179,20 +179,20 @@ OWN_PAGE = [
 
 def test_a_template_of_another_name() -> None:
     with override_settings(RATELIMITER={"RESPONSE": "own/page.html"}, TEMPLATES=OWN_PAGE):
-        page = refusal(get("text/html"), decision(results(DENIED)))
+        page = rejection_response(get("text/html"), decision(results(DENIED)))
         assert page.content == b"Own: You have sent more requests than allowed. Please try again in 8 seconds."
         assert page.status_code == 429
-        assert refusal(get(), decision(results(DENIED)))["Content-Type"] == JSON
+        assert rejection_response(get(), decision(results(DENIED)))["Content-Type"] == JSON
 
 
 def teapot(request: HttpRequest, decision: Decision) -> HttpResponse:
-    names = ", ".join(str(result.rule) for result in decision.refused_by)
+    names = ", ".join(str(result.rule) for result in decision.rejected_by)
     return HttpResponse(f"{request.path} {names}", status=418)
 
 
 def test_a_callable_makes_the_response() -> None:
     with override_settings(RATELIMITER={"RESPONSE": "tests.headers.test_responses.teapot"}):
-        response = refusal(get("text/html"), decision(results(DENIED)))
+        response = rejection_response(get("text/html"), decision(results(DENIED)))
     assert (response.status_code, response.content) == (418, b"/ api")
     assert response["RateLimit"]
     assert response["Retry-After"] == "8"
@@ -218,7 +218,7 @@ async def natively(request: HttpRequest, decision: Decision) -> HttpResponse:
 @pytest.mark.parametrize("name", ["fails", "forgets", "renders_later", "is_not_there"])
 def test_a_callable_that_fails_leaves_the_usual_response(name: str, caplog: pytest.LogCaptureFixture) -> None:
     with override_settings(RATELIMITER={"RESPONSE": f"tests.headers.test_responses.{name}"}):
-        response = refusal(get("text/html"), decision(results(DENIED)))
+        response = rejection_response(get("text/html"), decision(results(DENIED)))
     assert (response.status_code, response["Retry-After"]) == (429, "8")
     assert b"<h1>Too many requests</h1>" in response.content
     [record] = caplog.records
@@ -227,7 +227,7 @@ def test_a_callable_that_fails_leaves_the_usual_response(name: str, caplog: pyte
 
 def test_a_callable_may_be_a_coroutine_function() -> None:
     with override_settings(RATELIMITER={"RESPONSE": "tests.headers.test_responses.natively"}):
-        response = refusal(get(), decision(results(DENIED)))
+        response = rejection_response(get(), decision(results(DENIED)))
     assert (response.content, response["Retry-After"]) == (b"natively", "8")
 
 
@@ -239,7 +239,7 @@ def test_a_template_that_fails_leaves_our_page(page: dict[str, str], caplog: pyt
     ]
     engine = {"BACKEND": "django.template.backends.django.DjangoTemplates", "OPTIONS": {"loaders": loaders}}
     with override_settings(RATELIMITER={"RESPONSE": "own/page.html"}, TEMPLATES=[engine]):
-        response = refusal(get("text/html"), decision(results(DENIED)))
+        response = rejection_response(get("text/html"), decision(results(DENIED)))
     assert response.status_code == 429
     assert b"<h1>Too many requests</h1>" in response.content
     assert [(record.levelname, record.exc_info) for record in caplog.records] == [("ERROR", None)]
@@ -247,7 +247,7 @@ def test_a_template_that_fails_leaves_our_page(page: dict[str, str], caplog: pyt
 
 def test_without_any_template_a_page_becomes_text(caplog: pytest.LogCaptureFixture) -> None:
     with override_settings(TEMPLATES=[]):
-        response = refusal(get("text/html"), decision(results(DENIED)))
+        response = rejection_response(get("text/html"), decision(results(DENIED)))
     assert (response.status_code, response["Content-Type"], response["Retry-After"]) == (429, TEXT, "8")
     assert b"in 8 seconds" in response.content
     assert "cannot be rendered" in caplog.text
@@ -264,7 +264,7 @@ def test_without_any_template_a_page_becomes_text(caplog: pytest.LogCaptureFixtu
 )
 def test_the_page_offers_to_try_again_where_that_may_help(request_: HttpRequest, answer: Any, link: str | None) -> None:
     request_.META["HTTP_ACCEPT"] = "text/html"
-    content = refusal(request_, decision(results(answer))).content.decode()
+    content = rejection_response(request_, decision(results(answer))).content.decode()
     assert (f'<a href="{link}">Try again</a>' in content) if link else ("<a " not in content)
 
 
@@ -273,11 +273,11 @@ PAGE = "{{ status }} {{ title }} {{ retry_after }}"
 
 def test_the_page_names_the_language_and_its_direction() -> None:
     with translation.override("ar"):
-        content = refusal(get("text/html"), decision(results(DENIED))).content.decode()
+        content = rejection_response(get("text/html"), decision(results(DENIED))).content.decode()
     assert '<html lang="ar" dir="rtl">' in content
 
 
 def test_head_has_the_same_fields() -> None:
     rejected = decision(results(DENIED))
-    head = refusal(RequestFactory().head("/"), rejected)
-    assert dict(head.headers) == dict(refusal(get(), rejected).headers)
+    head = rejection_response(RequestFactory().head("/"), rejected)
+    assert dict(head.headers) == dict(rejection_response(get(), rejected).headers)

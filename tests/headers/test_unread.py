@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine.base import Version
 from django_ratelimiter.engine.templates import FilledCharges, FilledVerdicts
-from django_ratelimiter.headers import fields, refusal, response_fields, syntax, words_of, write_fields
+from django_ratelimiter.headers import fields, rejection_response, response_fields, syntax, words_of, write_fields
 from django_ratelimiter.headers.syntax import LARGEST_INTEGER
 from django_ratelimiter.limiter.templates import RuleTemplates
 from django_ratelimiter.rules.ruleset import rule_from
@@ -97,7 +97,7 @@ def test_they_tell_the_same_whether_somebody_has_looked_or_not(
     request = RequestFactory().get("/", headers={"Accept": "application/json"})
     if not untouched.allowed:
         assert words_of(untouched) == words_of(looked_at)
-        told, again = refusal(request, untouched), refusal(request, looked_at)
+        told, again = rejection_response(request, untouched), rejection_response(request, looked_at)
         assert (told.status_code, told.headers, told.content) == (again.status_code, again.headers, again.content)  # type: ignore[attr-defined]
     assert untouched == looked_at
     assert (untouched.binding, untouched.delay, untouched.answer) == (looked_at.binding, 0.0, None)

@@ -113,6 +113,6 @@ def test_the_list_of_rejections_is_told_of_those_without_redis(make_rule: MakeRu
     breaker.close()
     assert engine.recent_rejections() == []
     ask(2)
-    (refusal,) = engine.recent_rejections()
-    assert (refusal.rule, refusal.times, refusal.is_estimate) == ("all", 2, False)
-    assert abs(refusal.at_us / 1_000_000 - time.time()) < 60
+    (rejection,) = engine.recent_rejections()
+    assert (rejection.rule, rejection.times, rejection.is_estimate) == ("all", 2, False)
+    assert abs(rejection.at_us / 1_000_000 - time.time()) < 60

@@ -66,9 +66,9 @@ class TestRejections:
         sent = received(signals.limit_exceeded)
         assert client.get("/plain/").status_code == 200
         assert sent == []
-        refusal = client.get("/plain/")
-        assert [named["decision"] for named in sent] == [refusal.wsgi_request.ratelimit]
-        assert sent[0]["request"] is refusal.wsgi_request
+        rejection = client.get("/plain/")
+        assert [named["decision"] for named in sent] == [rejection.wsgi_request.ratelimit]
+        assert sent[0]["request"] is rejection.wsgi_request
         assert not sent[0]["decision"].allowed
 
     @pytest.mark.parametrize("view", ["/throttled/", "/throttled/scoped/", "/scoped/", "/no/such/"])
@@ -137,7 +137,7 @@ class TestRejections:
         ]
         assert told == [("A request was rejected by few, less.", "few", None, digest("ip:127.0.0.1"))] * 3
         for answer in answers[2:]:
-            assert [result.rule.slug for result in answer.refused_by] == ["few", "less"]
+            assert [result.rule.slug for result in answer.rejected_by] == ["few", "less"]
             assert answer.binding.rule.slug == "few"
 
     def test_are_logged_without_naming_the_caller(
@@ -311,9 +311,9 @@ class TestOutages:
         with override_rules({**ONCE, "failure_policy": "closed"}):
             monkeypatch.setattr(backend, "_engine", Unreachable())
             assert_limited(client, "/plain/", after=0)
-        outage, refusal = caplog.records
+        outage, rejection = caplog.records
         assert outage.levelno == logging.ERROR
-        assert (refusal.rule, refusal.partition) == ("once", None)  # type: ignore[attr-defined]
+        assert (rejection.rule, rejection.partition) == ("once", None)  # type: ignore[attr-defined]
 
     def test_a_server_that_rejects_the_script_is_named_once_in_a_while(
         self, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

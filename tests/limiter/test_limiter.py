@@ -1,4 +1,4 @@
-"""One decision for one request: all rules in one call, and none spent where one refuses."""
+"""One decision for one request: all rules in one call, and none spent where one rejects."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_rejection_by_one_of_three_changes_no_counter(make_rule: MakeRule, red
     assert outcomes(ask()) == [True]
     before = counters(redis_client)
     decision = limiter.check(ask())
-    assert [result.rule.slug for result in decision.refused_by] == ["tight"]
+    assert [result.rule.slug for result in decision.rejected_by] == ["tight"]
     assert decision.binding is not None
     assert decision.binding.rule.slug == "tight"
     assert counters(redis_client) == before
@@ -102,7 +102,7 @@ def test_a_later_entry_point_meets_only_the_rules_of_its_scope_and_gives_back_wh
     request = ask()
     assert limiter.check(request).allowed
     rejected = limiter.check(request, scope="mail", cost=3)
-    assert [str(result.rule) for result in rejected.refused_by] == ["mail"]
+    assert [str(result.rule) for result in rejected.rejected_by] == ["mail"]
     assert [result.verdict.remaining for result in rejected.results if result.verdict] == [5, 2]
     assert limiter.check(ask()).results[0].verdict.remaining == 4  # type: ignore[union-attr]
 

@@ -97,7 +97,7 @@ def test_nobody_waits_longer_than_allowed_nor_in_vain(
         with pytest.raises(LimitExceeded, match=r"^Rejected by out; would pass in") as caught:
             enter(max_wait=max_wait)
         assert caught.value.retry_after == pytest.approx(2 - max_wait if max_wait else 2)
-        assert [str(result.rule) for result in caught.value.decision.refused_by] == ["out"]
+        assert [str(result.rule) for result in caught.value.decision.rejected_by] == ["out"]
         assert clock.slept == []
     else:
         enter(max_wait=max_wait)

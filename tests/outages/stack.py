@@ -23,7 +23,7 @@ from tests.engine.enduring import may_have_been_run
 
 DEADLINE = 0.05
 BEYOND = 0.01
-#: Wide enough never to reject: a refusal would be Redis's or the memory's decision, and here is about neither.
+#: Wide enough never to reject: a rejection would be Redis's or the memory's decision, and here is about neither.
 WIDE = 1_000_000
 WORKERS = 3
 PATHS = {"/items/1/": "local", "/items/2/": "open", "/items/3/": "closed", "/items/4/": "local"}

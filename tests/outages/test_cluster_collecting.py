@@ -172,7 +172,7 @@ def text(version: Any) -> str:
 
 
 def is_stale(cluster: Cluster, server: ServerWith, version: Any) -> bool:
-    """Whether this node refuses to decide by these rules."""
+    """Whether this node rejects to decide by these rules."""
     try:
         engine().check([charge_at(cluster, server)], version=version)
     except StaleRules:

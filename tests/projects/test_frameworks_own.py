@@ -20,7 +20,7 @@ import rest_framework
 
 ROOT = Path(__file__).parent.parent.parent
 
-#: They expect that a request which one throttle refuses is nevertheless counted by the other throttle of its view.
+#: They expect that a request which one throttle rejects is nevertheless counted by the other throttle of its view.
 #: Here it spends nothing of the other.
 DRF_DIFFERS = {"test_request_throttling_multiple_throttles", "test_throttle_rate_change_negative"}
 

@@ -122,7 +122,7 @@ class FirstRequestWindow(Counter):
 
 
 class Newest(Counter):
-    """Units by the time or slot that they were spent in; of refusals that count, the newest units are kept."""
+    """Units by the time or slot that they were spent in; of rejections that count, the newest units are kept."""
 
     def __init__(self) -> None:
         self.units: dict[int, Units] = {}

@@ -1,4 +1,4 @@
-"""With count_refusals a caller who keeps asking stays out; without it a refusal changes nothing."""
+"""With count_refusals a caller who keeps asking stays out; without it a rejection changes nothing."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ def test_a_rejection_is_remembered_with_the_rule_the_caller_and_the_time(engine:
     check(engine, charge(), times=3)
     check(engine, charge(), at=HOUR + 5_000_000)
     assert engine.recent_rejections() == [Rejection(HOUR + 5_000_000, HOUR, 3, "login|free", f"login:{DIGEST}:f86400")]
-    (refusal,) = engine.recent_rejections()
-    assert (refusal.rule, refusal.tier, refusal.partition, refusal.shadow) == ("login", "free", DIGEST, False)
+    (rejection,) = engine.recent_rejections()
+    assert (rejection.rule, rejection.tier, rejection.partition, rejection.shadow) == ("login", "free", DIGEST, False)
 
 
 def test_who_is_allowed_is_not_remembered(engine: Engine) -> None:
@@ -60,8 +60,8 @@ def test_only_the_charges_that_reject_are_remembered_and_none_without_a_label(en
 
 def test_a_shadow_s_rejections_are_marked(engine: Engine) -> None:
     check(engine, charge(gating=False), times=2)
-    (refusal,) = engine.recent_rejections()
-    assert (refusal.shadow, refusal.rule, refusal.times) == (True, "login", 1)
+    (rejection,) = engine.recent_rejections()
+    assert (rejection.shadow, rejection.rule, rejection.times) == (True, "login", 1)
 
 
 def test_the_latest_come_first_so_many_and_of_one_rule(engine: Engine) -> None:
@@ -84,8 +84,8 @@ def test_times_are_kept_to_a_quarter_of_a_second_and_of_who_keeps_coming_to_one(
 
 def test_a_flood_is_recorded_at_first_and_then_in_twenties(engine: Engine) -> None:
     check(engine, charge(), times=RECORDED_EXACTLY)
-    (refusal,) = engine.recent_rejections()
-    assert (refusal.times, refusal.is_estimate) == (RECORDED_EXACTLY - 1, False)
+    (rejection,) = engine.recent_rejections()
+    assert (rejection.times, rejection.is_estimate) == (RECORDED_EXACTLY - 1, False)
     check(engine, charge())
     assert engine.recent_rejections()[0].times == RECORDED_EXACTLY
     check(engine, charge(), at=HOUR + 1_000_000, times=RECORDED_ONE_IN - 1)
@@ -131,8 +131,8 @@ def test_rejections_by_several_rules_are_told_of_each(engine: Engine) -> None:
 def test_one_that_becomes_another_tier_s_or_is_enforced_is_told_as_it_was_last(engine: Engine) -> None:
     check(engine, charge(gating=False), times=3)
     check(engine, charge(usage="login|pro"), at=HOUR + 1_000_000)
-    (refusal,) = engine.recent_rejections()
-    assert (refusal.tier, refusal.shadow, refusal.times) == ("pro", False, 3)
+    (rejection,) = engine.recent_rejections()
+    assert (rejection.tier, rejection.shadow, rejection.times) == ("pro", False, 3)
 
 
 def test_the_list_is_bounded_and_nobody_pushes_the_callers_of_other_rules_out(engine: Engine) -> None:
@@ -173,8 +173,8 @@ def test_what_a_process_has_rejected_by_itself_is_told_with_its_counts(engine: E
     held = UsageCarry("one", ((minute, NAMED, 7), (minute, "login|free\na", 3)))
     for _ in range(2):
         engine.check([], now_us=HOUR + 5_000_000, counts=held)
-    (refusal,) = engine.recent_rejections()
-    assert refusal == Rejection(HOUR + 5_000_000, HOUR, 8, "login|free", f"login:{DIGEST}:f86400")
+    (rejection,) = engine.recent_rejections()
+    assert rejection == Rejection(HOUR + 5_000_000, HOUR, 8, "login|free", f"login:{DIGEST}:f86400")
     [batch] = engine.take_usage(now_us=HOUR + 60_000_000)
     assert [(count.rejected, count.allowed) for count in engine.read_usage(batch)] == [(8, 4)]
 
@@ -182,12 +182,12 @@ def test_what_a_process_has_rejected_by_itself_is_told_with_its_counts(engine: E
 def test_what_comes_late_is_told_of_its_own_minute(engine: Engine) -> None:
     minute = HOUR // 60_000_000
     engine.check([], now_us=HOUR, counts=UsageCarry("one", ((minute - 5, NAMED.replace("\nd", "\nD"), 7),)))
-    (refusal,) = engine.recent_rejections()
-    assert refusal[:3] == (HOUR - 240_000_000 - STEP_US, HOUR - 240_000_000 - STEP_US, 7)
+    (rejection,) = engine.recent_rejections()
+    assert rejection[:3] == (HOUR - 240_000_000 - STEP_US, HOUR - 240_000_000 - STEP_US, 7)
     check(engine, charge(), times=2)
     engine.check([], now_us=HOUR, counts=UsageCarry("two", ((minute - 3, NAMED, 1),)))
-    (refusal,) = engine.recent_rejections()
-    assert refusal[:3] == (HOUR, HOUR - 240_000_000 - STEP_US, 9), "the latest is not moved back"
+    (rejection,) = engine.recent_rejections()
+    assert rejection[:3] == (HOUR, HOUR - 240_000_000 - STEP_US, 9), "the latest is not moved back"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is told of usage: a rule that refuses much, and collecting that is behind; each once, until it is over."""
+"""What is told of usage: a rule that rejects much, and collecting that is behind; each once, until it is over."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_marks_that_measure_nothing_are_rejected(wrong: str) -> None:
 def test_all_requests_are_a_share_that_may_be_a_mark(sent: Sent) -> None:
     decided("strict", rejected=100)
     send_alerts(NOTHING, Thresholds(percent=100))
-    assert sent == []  # no rule refuses more
+    assert sent == []  # no rule rejects more
 
 
 def test_while_redis_is_away_watching_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,18 +28,18 @@ def uncounted(policy: str) -> Result:
 
 
 def test_a_policy_states_all_that_it_does() -> None:
-    with pytest.raises(TypeError, match="refuses"):
+    with pytest.raises(TypeError, match="rejects"):
         FailurePolicy(counts=False)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("refuses", [True, False])
-def test_a_new_policy_does_what_it_states(monkeypatch: pytest.MonkeyPatch, refuses: bool) -> None:
-    monkeypatch.setitem(FAILURE_POLICIES, "wait", FailurePolicy(counts=False, refuses=refuses))  # type: ignore[arg-type]
+@pytest.mark.parametrize("rejects", [True, False])
+def test_a_new_policy_does_what_it_states(monkeypatch: pytest.MonkeyPatch, rejects: bool) -> None:
+    monkeypatch.setitem(FAILURE_POLICIES, "wait", FailurePolicy(counts=False, rejects=rejects))  # type: ignore[arg-type]
     result = uncounted("wait")
     decision = decide([result], NO_VERSION, degraded=True)
-    assert result.refuses is decision.unavailable is refuses
-    assert decision.allowed is fallback._admits(result) is decorators._passes(result) is not refuses
-    assert prometheus._labels(result)[2] == ("rejected" if refuses else "allowed")
+    assert result.rejects is decision.unavailable is rejects
+    assert decision.allowed is fallback._admits(result) is decorators._passes(result) is not rejects
+    assert prometheus._labels(result)[2] == ("rejected" if rejects else "allowed")
 
 
 def test_a_policy_that_nobody_has_described_is_in_no_rule() -> None:

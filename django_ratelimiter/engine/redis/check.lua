@@ -2,7 +2,7 @@
 -- all of them or from none.
 --
 -- It touches no key but those in KEYS, all under one tag. All counters are read before the first write: where a server
--- refuses the time or the key of one, nothing is spent. A key of usage that holds another type, or a command that the
+-- rejects the time or the key of one, nothing is spent. A key of usage that holds another type, or a command that the
 -- user may not run, is met later: then what was written stays, and the quota of that call is spent.
 --
 -- KEYS[1]  the version key, "{namespace:SHARD}:version"

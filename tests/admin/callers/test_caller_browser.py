@@ -15,7 +15,7 @@ from django.test import RequestFactory, override_settings
 from django.urls import reverse
 
 from django_ratelimiter import limiter
-from django_ratelimiter.headers import refusal
+from django_ratelimiter.headers import rejection_response
 from django_ratelimiter.inspection.references import everybody
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from tests.browser import ENTER, TAB, Browser, missing
@@ -168,7 +168,7 @@ def test_from_a_pasted_response_to_the_reason(page: Browser, ann: User, live_ser
     limiter.check(_again(request))
     decision = limiter.check(_again(request))
     assert decision.binding is not None
-    body = refusal(request, decision).content.decode()
+    body = rejection_response(request, decision).content.decode()
     assert f"Reference: {decision.binding.reference}" in body
     for text, title, told in (
         (body, f"User {ann.pk}, ann", "One rule rejects requests of this caller now: Exports."),

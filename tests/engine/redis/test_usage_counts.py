@@ -52,7 +52,7 @@ def test_a_rule_is_counted_by_its_own_answer_whoever_rejected(engine: Engine) ->
 
 
 def test_several_limits_of_a_rule_count_a_request_once(engine: Engine) -> None:
-    """A refusal by one of them is the rule's; beyond the soft quota of one is beyond the rule's."""
+    """A rejection by one of them is the rule's; beyond the soft quota of one is beyond the rule's."""
     second, day = Charge("a", Limit(2, 1, "fixed_window"), usage="a|"), Charge("a", SOFT, 2, usage="a|")
     check(engine, second, day)
     check(engine, day, second)
@@ -61,10 +61,10 @@ def test_several_limits_of_a_rule_count_a_request_once(engine: Engine) -> None:
 
 
 def test_the_worst_of_a_label_s_answers_counts_in_any_order(engine: Engine) -> None:
-    refuses, soft = Charge("no", FIVE, 6, usage="a|", gating=False), Charge("soft", SOFT, 4, usage="a|", gating=False)
-    check(engine, refuses, soft)
+    rejects, soft = Charge("no", FIVE, 6, usage="a|", gating=False), Charge("soft", SOFT, 4, usage="a|", gating=False)
+    check(engine, rejects, soft)
     engine.reset([soft])
-    check(engine, soft, refuses)
+    check(engine, soft, rejects)
     assert collected(engine) == [UsageCount(FIRST, "a|", shadow_rejected=2)]
 
 

@@ -53,9 +53,9 @@ def test_an_export_is_applied_once_it_is_edited(exported: Path) -> None:
 
 def test_an_old_export_is_rejected_and_names_what_it_would_undo(exported: Path) -> None:
     edit(80)
-    with pytest.raises(CommandError) as refusal:
+    with pytest.raises(CommandError) as rejection:
         apply(exported)
-    assert "  ! Rule “pages”: Limit of every other tier: 8 per hour" in str(refusal.value)
+    assert "  ! Rule “pages”: Limit of every other tier: 8 per hour" in str(rejection.value)
     assert quota() == 80
     apply(exported, "--overwrite")
     assert quota() == 8
@@ -104,9 +104,9 @@ def test_a_file_that_was_given_the_same_values_by_hand_locks_the_rule_again(writ
 def test_what_was_renamed_is_not_silently_undone(written: Path) -> None:
     Rule.objects.update(slug="pages-v2", priority=7)
     edit(80)
-    with pytest.raises(CommandError) as refusal:
+    with pytest.raises(CommandError) as rejection:
         apply(written)
-    assert "8 per hour" in str(refusal.value)
+    assert "8 per hour" in str(rejection.value)
     assert (quota(), Rule.objects.get().slug) == (80, "pages-v2")
 
 
@@ -114,9 +114,9 @@ def test_an_export_whose_version_is_not_stored_any_more_is_rejected_with_all_tha
     edit(80)
     edit(81)
     RuleSetVersion.objects.filter(pk=RuleSetVersion.objects.earliest("epoch", "number").pk).delete()
-    with pytest.raises(CommandError) as refusal:
+    with pytest.raises(CommandError) as rejection:
         apply(exported)
-    assert "8 per hour" in str(refusal.value)
+    assert "8 per hour" in str(rejection.value)
     assert quota() == 81
     assert any("is not stored any more" in note for note in plan_file(load(exported)).notes)
     apply(exported, "--overwrite")

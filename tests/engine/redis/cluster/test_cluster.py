@@ -149,7 +149,7 @@ def test_a_later_shard_out_of_reach_leaves_nothing_spent_or_counted(
     charges = [charge(5), charge(40)]  # on two nodes
     engine.check(charges)
     owner = cluster.owner("{rl:40}")
-    owner.ask("CONFIG", "SET", "maxmemory", "1")  # which refuses scripts that might write
+    owner.ask("CONFIG", "SET", "maxmemory", "1")  # which rejects scripts that might write
     try:
         with pytest.raises(EngineUnavailable):
             engine.check(charges)
