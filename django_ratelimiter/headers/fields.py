@@ -6,7 +6,6 @@ import copyreg
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from math import ceil, inf
-from operator import itemgetter
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -139,16 +138,16 @@ def _rows_of(results: Iterable[Result]) -> Iterator[_Row]:
 def _add_quotas(fields: dict[str, Field], rows: Iterable[_Row], families: Sequence[str], allowed: bool) -> None:
     """Add the fields of both families that are sent. In one loop, because every response waits for it."""
     limits, states, tightness, least = [], [], [], inf
-    for shown, remaining, wait, reset, at_us in filter(itemgetter(0), rows):
-        _, item, state, quota, capacity, most, until_more, _ = shown  # type: ignore[misc]
+    seconds: int | None
+    for shown, remaining, wait, reset, at_us in rows:
+        if shown is None:
+            continue
+        _, item, state, quota, capacity, most, until_more, _ = shown
         left = remaining if remaining <= most else most
-        seconds: int | None = None
-        if wait > 0:
-            tight, seconds = -1.0 - wait / 1_000_000, -(-wait // 1_000_000)
-        elif wait:
-            tight = -inf
+        if wait:
+            tight, seconds = (-1.0 - wait / 1_000_000, -(-wait // 1_000_000)) if wait > 0 else (-inf, None)
         else:
-            tight = left / capacity
+            tight, seconds = left / capacity, None
             if allowed:  # else Retry-After might be earlier than the time of a limit that does not reject
                 seconds = until_more(left, reset / 1_000_000) if until_more else -(-reset // 1_000_000) or None
         limits.append(item)

@@ -112,7 +112,7 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
                     await _check_version(io, rules)
                     return None
                 verdicts = await io.check(charges, rules.compared_as, receipts, now_us)
-                if is_from_engine(verdicts) and io.is_live:
+                if io.is_live and is_from_engine(verdicts):
                     cache.mark_confirmed(rules)
                 latest = decision_of(charges, verdicts, rules.version)
                 break
