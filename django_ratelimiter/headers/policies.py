@@ -1,4 +1,4 @@
-"""The name of a limit in responses, and the quota, the window and the time that clients see."""
+"""The name of a limit in responses, and the quota, the window and the time that callers see."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UntilMore = Callable[[int, float], int | None]
 
 
 class Quota(NamedTuple):
-    """A limit as clients see it.
+    """A limit as callers see it.
 
     units: never less than can remain. window: seconds in which that many units come back; `None` = no fixed length, or
     no window. unit: `None` = requests.
@@ -32,7 +32,7 @@ class Quota(NamedTuple):
 
 
 def quota_of(limit: Limit) -> Quota:
-    """Return the quota that clients see: for a bucket its capacity, and the time in which that comes back.
+    """Return the quota that callers see: for a bucket its capacity, and the time in which that comes back.
 
     Such a time is rounded up to whole seconds, unless it is below one second. Requests in progress have no window:
     the window of their limit only ends leases that were never released.
@@ -52,7 +52,7 @@ def quota_of(limit: Limit) -> Quota:
 def until_more(limit: Limit) -> UntilMore | None:
     """Return a function that computes the `t` of this limit on an allowed response; `None` = the time until its reset.
 
-    For a bucket it is the time in which the remaining units r come back. So r / t is the bucket's own rate: a client
+    For a bucket it is the time in which the remaining units r come back. So r / t is the bucket's own rate: a caller
     that spreads r over t, or uses r and waits t, can continue at that rate. The time until the bucket is full would be
     1 second if 3,599 of 3,600 per hour remain, and suggest 3,599 requests in a second.
     """

@@ -34,7 +34,7 @@ TEMPLATE: Final = "django_ratelimiter/rejected.html"
 _PROBLEM_TYPES: Final = "https://iana.org/assignments/http-problem-types#"
 #: Longer Accept fields are not parsed for a rejection: 1 KB takes Django 5 ms.
 _MAX_ACCEPT: Final = 500
-#: In order of preference, if the client has none.
+#: In order of preference, if the caller has none.
 _BODIES: Final = {
     PROBLEM_JSON: "json",
     "application/json": "json",

@@ -22,7 +22,7 @@ class ShownLimit(NamedTuple):
     """The parts of a limit that do not depend on its state.
 
     name: without quotes. item: of RateLimit-Policy. state: the start of its item in RateLimit, before the remaining
-    units. quota: as clients see it. capacity: of its counter. most: the highest number of remaining units to show.
+    units. quota: as callers see it. capacity: of its counter. most: the highest number of remaining units to show.
     until_more: returns the seconds on an allowed response; `None` = those until the reset. of: its rule, tier and
     limit. The references keep their `id` unique, which is the key of the cache.
     """

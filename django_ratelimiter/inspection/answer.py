@@ -31,7 +31,7 @@ from .counters import moment_of
 from .entry_points import EntryPoint, Trial, run_trial
 from .explanation import (
     Bypass,
-    ClientResponse,
+    CallerResponse,
     CounterState,
     Explanation,
     LoggedRejection,
@@ -94,7 +94,7 @@ def explain(question: Question, reader: Any = None, logged: ParsedRejection | No
 
 def _answered(
     question: Question, entries: AccessList, *, has_token: bool = False
-) -> tuple[BuiltRequest, Trial, ClientResponse]:
+) -> tuple[BuiltRequest, Trial, CallerResponse]:
     """Return the request, its decisions, and its response. has_token: its user comes with a token."""
     http = build_request(question)
     with translation.override(language_of(http)):
@@ -105,8 +105,8 @@ def _answered(
 
 
 def _with_token(
-    question: Question, http: BuiltRequest, entries: AccessList, response: ClientResponse
-) -> ClientResponse | None:
+    question: Question, http: BuiltRequest, entries: AccessList, response: CallerResponse
+) -> CallerResponse | None:
     """Return the response to a user with a token, which the middleware cannot check, if it differs."""
     if not question.user or "HTTP_AUTHORIZATION" in http.META or not checks_credentials(http):
         return None
@@ -265,11 +265,11 @@ def _explain_tier(trial: Trial) -> TierExplanation:
     )
 
 
-def _response(question: Question, http: BuiltRequest, trial: Trial) -> ClientResponse:
+def _response(question: Question, http: BuiltRequest, trial: Trial) -> CallerResponse:
     """Return the response of the entry points, made by the code that makes responses."""
     decision, status = trial.decision, question.status
     if http.gateway is not None and trial.response is not None:  # from the gateway's view, and complete
-        return _as_client_gets(trial, trial.response, trial.response.status_code, is_ours=True)
+        return _as_caller_gets(trial, trial.response, trial.response.status_code, is_ours=True)
     is_ours, response = False, trial.response
     if response is not None and not trial.is_rejected:
         status, response = response.status_code, None
@@ -289,14 +289,14 @@ def _response(question: Question, http: BuiltRequest, trial: Trial) -> ClientRes
                 result.verdict.mark_refunded()
         write_fields(http, response, decision)
     known = response.status_code if trial.is_rejected and is_known else None
-    return _as_client_gets(trial, response, known, is_ours=is_ours, is_known=is_known)
+    return _as_caller_gets(trial, response, known, is_ours=is_ours, is_known=is_known)
 
 
-def _as_client_gets(
+def _as_caller_gets(
     trial: Trial, response: HttpResponseBase, status: int | None, *, is_ours: bool, is_known: bool = True
-) -> ClientResponse:
+) -> CallerResponse:
     binding = trial.decision.binding
-    return ClientResponse(
+    return CallerResponse(
         allowed=not trial.is_rejected,
         status=status,
         fields=dict(response.items()),

@@ -1,4 +1,4 @@
-"""A caller: the known values of a client, from which the names of all its counters are computed."""
+"""A caller: its known values, from which the names of all its counters are computed."""
 
 from __future__ import annotations
 

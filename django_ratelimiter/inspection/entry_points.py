@@ -172,7 +172,7 @@ def _ask_gateway(trial: Trial, options: gateway.GatewayOptions) -> None:
         trial.response = gateway.error_response(http.gateway_error, options)
         return
     if options.user_header:
-        http.META.pop(field := meta_name(options.user_header), None)  # the gateway removes the client's own field
+        http.META.pop(field := meta_name(options.user_header), None)  # the gateway removes the caller's own field
         if trial.question.user:
             http.META[field] = pk = str(trial.caller.user.pk)
             http.user = UserByKey(pk)  # type: ignore[assignment]

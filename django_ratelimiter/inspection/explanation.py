@@ -139,7 +139,7 @@ class TierExplanation:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientResponse:
+class CallerResponse:
     """What the caller would get now.
 
     If the request is allowed, status and body come from the view, and only our fields are known; all are for a gateway.
@@ -182,9 +182,9 @@ class Explanation:
     hidden: Annotated[tuple[str, ...], "What you may not view."]
     rules: tuple[RuleExplanation, ...]
     left_out: Annotated[tuple[RejectedRule, ...], "Rules that are not in force at all."]
-    response: Annotated[ClientResponse | None, "null = you may not see it."]
+    response: Annotated[CallerResponse | None, "null = you may not see it."]
     with_token: Annotated[
-        ClientResponse | None, "What a user with a token gets that the view checks itself; null = the same."
+        CallerResponse | None, "What a user with a token gets that the view checks itself; null = the same."
     ]
     logged: Annotated[LoggedRejection | None, "The rejection that the reference names."]
 

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy
 
 from ..rules.formatting import moment_in_words, until_in_words
 from ..rules.records import Facts, RuleRecord
-from .explanation import ClientResponse, CounterState, Explanation, Reason, RuleExplanation, TierExplanation
+from .explanation import CallerResponse, CounterState, Explanation, Reason, RuleExplanation, TierExplanation
 
 #: Why no rule is tested.
 BYPASSES: Final[dict[str, Any]] = {
@@ -210,7 +210,7 @@ def headline_of(explanation: Explanation) -> str:
     return text % {"answer": answer, "other": answer_in_words(explanation.with_token)}
 
 
-def answer_in_words(response: ClientResponse) -> str:
+def answer_in_words(response: CallerResponse) -> str:
     """Return the response to a request, in one line."""
     if not response.allowed:
         by = (

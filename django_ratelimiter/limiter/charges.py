@@ -120,7 +120,7 @@ def limit_request(
         reach = "scope"
     match = http.resolver_match
     route, view_name = (match.route or "", match.view_name or "") if match else ("", "")
-    # Without the prefix, as in urls.py: some servers let clients choose it. Under ASGI, a mounted site's root is empty.
+    # Without the prefix, as in urls.py: some servers let callers choose it. Under ASGI, a mounted site's root is empty.
     facts = _new(Facts, (http.method or "", http.path_info or "/", route, view_name, scope))
     return _new(
         LimitRequest,

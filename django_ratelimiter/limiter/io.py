@@ -1,4 +1,4 @@
-"""What the request path waits for, in a thread or on an event loop; and what it does for requests of no client.
+"""What the request path waits for, in a thread or on an event loop; and what it does for requests of no caller.
 
 The path is written once, as coroutines that await an `IO`. `ThreadIO` never suspends, so `run_sync` gets the result of
 a coroutine at once.
@@ -34,7 +34,7 @@ asleep = asyncio.sleep
 class IO(Protocol):
     """Everything that the path may wait for."""
 
-    #: False: these are no requests of clients, so the path logs, signals and observes nothing, and stores no lease.
+    #: False: these are no requests of callers, so the path logs, signals and observes nothing, and stores no lease.
     is_live: bool
     #: The rules and the access entries to decide by; `None` = those in force.
     given: tuple[RuleSet, AccessList] | None
