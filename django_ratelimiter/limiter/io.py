@@ -196,7 +196,7 @@ class LoopIO:
 class TrialIO:
     """Charges nothing. The path logs, signals and observes nothing of a trial, and stores no lease.
 
-    waiting: how it waits. The rules are those that the process knows; only a call without charges compares the version.
+    waiting: how it waits. The rules are those that the process knows; no version is compared.
     """
 
     is_live = False
@@ -213,7 +213,7 @@ class TrialIO:
         receipts: Sequence[Verdict] = (),
         now_us: int | None = None,
     ) -> Sequence[Verdict]:
-        return await (self._waiting.peek(charges, now_us) if charges else self._waiting.check((), version))
+        return await self._waiting.peek(charges, now_us)
 
     async def peek(self, charges: Sequence[Charge], now_us: int | None) -> Sequence[Verdict]:
         return await self._waiting.peek(charges, now_us)
