@@ -110,7 +110,7 @@ ASKS_NEITHER_SERVER_NOR_DATABASE = (
     *(f"tests/forecast/test_{name}.py" for name in ("logs", "multipliers", "odd_lines")),
     *("tests/admin/forecast/test_panel.py", "tests/rules/files/test_traffic.py", "tests/rules/files/test_drift.py"),
     # URLs, responses and permissions of the API; other API tests read and write its rows there.
-    *(f"tests/api/test_{name}.py" for name in ("me_edges", "permissions", "schema", "without_framework")),
+    *(f"tests/api/test_{name}.py" for name in ("permissions", "schema", "without_framework")),
     # Pages with data that tests/usage, tests/inspection and tests/rules read and write there. Their URLs: test_urls.py.
     "tests/admin/usage/test_search.py",
     *(f"tests/admin/callers/test_{name}.py" for name in ("links", "page", "permissions", "secrets", "unknown")),
