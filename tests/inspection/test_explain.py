@@ -158,8 +158,8 @@ def test_a_throttle_is_asked_after_authentication(make_rule: MakeRule, people: N
     question = asked("/api/", user="ann", headers=name)
     explained = explain(question)
     assert explained.entry_points == ("middleware", "throttle")
-    doors = {each.rule.slug: each.entry_point for each in explained.rules}
-    assert doors == {"early": "middleware", "user": "throttle", "scoped": "throttle"}
+    entry_points = {each.rule.slug: each.entry_point for each in explained.rules}
+    assert entry_points == {"early": "middleware", "user": "throttle", "scoped": "throttle"}
     response = client.get("/api/", headers=dict(name), REMOTE_ADDR="203.0.113.7")
     assert response.status_code == 200
     assert explained.response.fields["RateLimit-Policy"] == response["RateLimit-Policy"]
