@@ -147,7 +147,7 @@ LATEST_SPARED_BRIEFLY = (
     *(WALKS, "tests/usage/test_coverage.py", "tests/rules/files/test_killed.py"),
     *(f"tests/admin/rules/test_{name}.py" for name in ("counters", "offered_is_enforced")),
     "tests/entry_points/test_gateway.py::test_nobody_else_is_believed",
-    "tests/entry_points/test_gateway.py::test_a_path_that_servers_read_in_different_ways_is_refused",
+    "tests/entry_points/test_gateway.py::test_a_path_that_servers_read_in_different_ways_is_rejected",
     "tests/entry_points/test_gateway.py::test_the_client_is_the_one_that_the_gateway_names",
     # What the server's script counts for many callers; the test that a fork shares no connection runs there.
     "tests/system/test_concurrency.py::test_32_clients_on_one_key_admit_exactly_the_quota",
