@@ -119,8 +119,8 @@ def reject_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, str], None]:
     now = [0.0]
     for module in (names, events):
         monkeypatch.setattr(module, "monotonic", lambda: now[0])
-    monkeypatch.setattr(events, "_log_unread", lambda _answer, _version: None)
-    monkeypatch.setattr(events, "_refusing", lambda _latest: [(build_record(BY_IP), "me")])
+    monkeypatch.setattr(events, "_log_rejection", lambda _decision: None)
+    monkeypatch.setattr(events, "_counted", lambda _latest: [(build_record(BY_IP), "me")])
     charges = SimpleNamespace(partitions=("me", "me"))
     rejected: Any = SimpleNamespace(
         allowed=False, answer=SimpleNamespace(charges=charges), is_plain=True, version=Version(1)
