@@ -147,7 +147,7 @@ class Journey:
             self.see(f"{base}rule/?rule=hello&{query[1:]}", "Hello")
         self.see(f"{base}?period=custom")
         self.see(base, "Hello")
-        found = self.operator.post(f"{base}client/?rule=hello", {"kind": "ip", "ip": "127.0.0.1"})
+        found = self.operator.post(f"{base}caller/?rule=hello", {"kind": "ip", "ip": "127.0.0.1"})
         assert found.status_code in (200, 302)
         for table in TABLES:
             rule = "&rule=hello" if table in ("callers", "top") else ""
