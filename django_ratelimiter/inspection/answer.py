@@ -331,7 +331,8 @@ def _identities(trial: Trial) -> dict[str, str | None]:
 def _unknown(question: Question, http: BuiltRequest, trial: Trial) -> tuple[str, ...]:
     """Return the names of values that rules need here and that only a real request has."""
     names: dict[str, None] = {}
-    for rule in _concerned(trial):
+    lacking = [rule for rule in trial.coded if _missing(rule, _nearest(rule, trial))]
+    for rule in [*_concerned(trial), *lacking]:
         names |= dict.fromkeys(rule.partition_by)
         if rule.missing_partition == "ip" and _missing(rule, _nearest(rule, trial)):
             names["ip"] = None

@@ -119,9 +119,10 @@ class Trial:
 
     @property
     def coded(self) -> list[RuleRecord]:
-        """The rules in code of these entry points."""
-        found = {id(each.rule): each.rule for point in self.entry_points for each in point.charges}
-        return [rule for rule in found.values() if not any(rule is other for other in self.rules.rules)]
+        """The rules in code of these entry points, also those that lack the value that they count by."""
+        asked = [point.request for point in self.entry_points if not point.bypass]
+        found = {id(each.rule): each.rule for request in asked for each in request.inline if not each.rule.is_off}
+        return [rule for rule in found.values() if not any(rule.slug == other.slug for other in self.rules.rules)]
 
     def ask(self, request: LimitRequest) -> Decision:
         """Decide for an entry point, as the limiter does. The delay is recorded, but not waited for."""

@@ -201,6 +201,13 @@ def test_nobody_is_told_allowed_while_a_rule_is_not_known(make_rule: MakeRule) -
     assert ([each.rule.slug for each in known.undecided], headline_of(known)) == ([], "Allowed.")
 
 
+def test_a_rate_in_code_that_lacks_its_value_is_not_known_either(db: None) -> None:
+    bare = explain(Question(path="/coded/"))
+    slug = bare.rules[0].rule.slug
+    assert (bare.unknown, bare.rules[0].applies) == (("ip",), False)
+    assert headline_of(bare).startswith(f"Not known without ip, which these rules count by: {slug}.")
+
+
 def test_what_only_a_real_request_has_is_named_and_can_be_typed(make_rule: MakeRule) -> None:
     make_rule("tenant", partition_by=["tenant"], missing_partition="deny")
     make_rule("name", partition_by=["field:name"])
