@@ -196,7 +196,8 @@ class LoopIO:
 class TrialIO:
     """Charges nothing. The path logs, signals and observes nothing of a trial, and stores no lease.
 
-    waiting: how it waits. The rules are those that the process knows; no version is compared.
+    `limiter.peek` uses it, and `inspection/entry_points.py` to explain a request. waiting: how it waits. The rules are
+    those that the process knows; no version is compared here.
     """
 
     is_live = False
@@ -238,7 +239,7 @@ class TrialIO:
 
 
 class ClockIO(ThreadIO):
-    """Decides by the given rules, with an engine of its own, at the time that its owner sets: for replays and tests."""
+    """Decides by the given rules, with an engine of its own, at the time that its owner sets: `forecast/logs/` replays so."""
 
     is_live = False
 

@@ -91,7 +91,9 @@ class RowReader:
     def _read_rule(self, slug: str, data: dict[str, Any]) -> None:
         path, faults = ("rules", slug), len(self.faults)
         rule = self._filled(Rule, rule_fields(), path, data, slug=slug)
-        self._is_clean(rule, path)
+        if self._is_clean(rule, path):
+            self._check_views(rule, path)
+            self._check_identities(rule, path)
         limits = [*self._limits(rule, (*path, "limits"), _entries(data, "limits", list))]
         if path in self._wrong or len(self.faults) > faults:
             return
@@ -102,8 +104,6 @@ class RowReader:
             self._fault((*path, str(error).partition(": ")[0]), str(error))
             return
         self.rules.append(row)
-        self._check_views(rule, path)
-        self._check_identities(rule, path)
         if not limits:
             no_limits = _("This rule has no limits, so it applies to nobody yet.")
             self.warnings.append(Fault(self._document.keys[path], no_limits))

@@ -135,6 +135,13 @@ def test_all_faults_are_found_at_once() -> None:
     assert [line.split(" ")[0] for line in faults(text)] == ["r.yaml:2:13:", "r.yaml:4:13:", "r.yaml:7:9:"]
 
 
+def test_a_wrong_tier_hides_no_other_fault_of_its_rule() -> None:
+    text = "rules:\n  a:\n    mode: on\n    view_name: nowhere\n    partition_by: [adress]\n    limits:\n"
+    text += "      - {tier: fre, quota: many, window_seconds: 60}\n"
+    found = [line.split(" ")[0] for line in faults(text)]
+    assert found == [f"r.yaml:{place}:" for place in ("3:11", "4:16", "5:20", "7:16", "7:28")]
+
+
 def test_a_file_that_is_not_utf_8(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_bytes(b"rules:\n  caf\xe9: {}\n")
