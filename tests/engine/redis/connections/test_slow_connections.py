@@ -49,8 +49,9 @@ def until(admits: Callable[[], bool]) -> int:
 def test_in_threads(proxy: SlowProxy, server: RedisServer) -> None:
     with redis.Redis.from_url(proxy.url) as client:
         engine = RedisEngine(client, deadline=DEADLINE)
-        assert until(lambda: admits(engine)) > 1, "the first came too early"
-        assert spent(server) == 1, "and nothing was sent for it"
+        attempts = until(lambda: admits(engine))
+        assert attempts > 1, "the first came too early"
+        assert 1 <= spent(server) < attempts, "nothing was sent for the first, though replies may have come too late"
         # Again where the machine was too busy for a round trip; a handshake for each decision would never do.
         until(lambda: sum(admits(engine) for _ in range(5)) >= 4)
 
@@ -65,7 +66,7 @@ def test_on_an_event_loop(proxy: SlowProxy, server: RedisServer) -> None:
                     attempts += 1
                     await asyncio.sleep(0.005)
             assert attempts > 1
-            assert spent(server) == 1
+            assert 1 <= spent(server) < attempts  # as above
             async with asyncio.timeout(SECONDS):
                 while sum([await aadmits(engine) for _ in range(5)]) < 4:
                     pass  # again, as above
