@@ -15,7 +15,14 @@ ROOT = Path(__file__).parent.parent
 
 
 #: Lines of Python, which may only fall; without migrations.
-TOTALS = {"django_ratelimiter": 49_700, "tests": 63_500, "benchmarks": 3_000}
+TOTALS = {
+    "django_ratelimiter": 46_300,
+    "django_ratelimiter/engine/local": 1_460,
+    "django_ratelimiter/headers": 750,
+    "django_ratelimiter/limiter": 2_040,
+    "tests": 60_950,
+    "benchmarks": 3_000,
+}
 
 #: Uses of private names in tests (SLF001).
 PRIVATE_IN_TESTS = 161

@@ -239,7 +239,7 @@ class TrialIO:
 
 
 class ClockIO(ThreadIO):
-    """Decides by the given rules, with an engine of its own, at the time that its owner sets: `forecast/logs/` replays so."""
+    """Decides by the given rules, with its own engine, at the time that its owner sets: `forecast/logs/` replays so."""
 
     is_live = False
 
