@@ -35,6 +35,11 @@ def capacity_of(limit: Limit) -> int:
     return limit.quota if limit.burst is None else limit.burst
 
 
+def slots_of(limit: Limit) -> int:
+    """The slots of a window, of an algorithm that has them."""
+    return limit.slots or 10
+
+
 class Counter:
     """What is used of one limit."""
 
@@ -172,10 +177,10 @@ class Slots(Newest):
     @staticmethod
     def slot(limit: Limit, at: int) -> int:
         """The slot of this time: number i of a window begins at its first whole microsecond from i x P / slots on."""
-        return at * (limit.slots or 10) // period_of(limit)
+        return at * slots_of(limit) // period_of(limit)
 
     def is_live(self, limit: Limit, key: int, at: int) -> bool:
-        return key > self.slot(limit, at) - (limit.slots or 10)
+        return key > self.slot(limit, at) - slots_of(limit)
 
     def spend(self, limit: Limit, units: Units, at: int) -> None:
         slot = self.slot(limit, at)

@@ -10,7 +10,7 @@ from math import floor
 
 from django_ratelimiter.engine import Charge, Limit, Verdict
 
-from .counters import Counter, Log, Units, capacity_of, counter_for, period_of
+from .counters import Counter, Log, Units, capacity_of, counter_for, period_of, slots_of
 
 US = 1_000_000
 
@@ -216,7 +216,10 @@ def _is_rejected(charges: Sequence[Charge], passing: Sequence[bool]) -> bool:
 
 
 def _name(charge: Charge) -> tuple[object, ...]:
-    """What tells counters apart: units and soft quotas may change, what they are counted in may not."""
+    """What tells counters apart: units and soft quotas may change, what they are counted in may not.
+
+    A default means the same whether it is set or not.
+    """
     limit: Limit = charge.limit
     kind = (limit.calendar, limit.timezone or "UTC", limit.anchor_day or 1) if limit.calendar else period_of(limit)
-    return charge.key, limit.algorithm, kind, limit.anchor, limit.refill, limit.slots
+    return charge.key, limit.algorithm, kind, limit.anchor, limit.refill, slots_of(limit)

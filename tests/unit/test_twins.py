@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -76,6 +78,20 @@ def test_walks_that_shrink(trio: MakeTrio, random: Random, steps: int) -> None:
 def test_walks_with_limits_changed_all_the_time(trio: MakeTrio, algorithm: Algorithm, seed: int) -> None:
     random = Random(seed)
     Walk(trio(), random, [limit_by(random, algorithm)]).go(STEPS_OF_A_SEED, editing=True)
+
+
+@pytest.mark.parametrize(
+    ("limit", "defaults"),
+    [
+        (Limit(5, 60, "sliding_window_slots"), {"slots": 10}),
+        (Limit(5, algorithm="fixed_window", calendar="month"), {"timezone": "UTC", "anchor_day": 1}),
+    ],
+)
+def test_a_default_that_is_set_changes_no_counter(trio: MakeTrio, limit: Limit, defaults: dict[str, Any]) -> None:
+    made = trio()
+    assert made.one(limit, 2).remaining == 3
+    assert made.one(replace(limit, **defaults)).remaining == 2
+    assert made.one(limit).remaining == 1
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
