@@ -147,21 +147,21 @@ BLOCKS: Final[dict[str, Callable[[Results], str]]] = {
     each.__name__: each for each in (caption, instructions, decisions, capacity, plan)
 }
 PAGES: Final = ("performance.md", "growth.md")
-BLOCK: Final = re.compile(r"(<!-- bench: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK: Final = re.compile(r"(<!-- bench: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def filled(page: str, results: Results) -> str:
-    """Return the page with updated blocks. Raises KeyError for an unknown block."""
-    return BLOCK.sub(lambda found: f"{found[1]}\n{said(found[2], results)}\n\n{found[3]}", page)
+    """Return the page with updated blocks; those without results stay. Raises KeyError for an unknown block."""
+    return BLOCK.sub(lambda found: f"{found[1]}\n{said(found[2], results, found[3].strip())}\n\n{found[4]}", page)
 
 
-def said(name: str, results: Results) -> str:
-    """Return the text of a block; a note if a stage has no results."""
+def said(name: str, results: Results, otherwise: str = "") -> str:
+    """Return the text of a block; if a stage has no results, `otherwise`, or a note."""
     block = BLOCKS[name]
     try:
         return block(results)
     except KeyError as missing:
-        return f"Not measured: there are no results of {missing}."
+        return otherwise or f"Not measured: there are no results of {missing}."
 
 
 def write_pages(results: Results, folder: Path) -> None:
