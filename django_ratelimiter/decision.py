@@ -8,8 +8,8 @@ from math import inf
 from typing import Any, Final, NamedTuple
 
 from .engine.base import Verdict, Version, leases
+from .engine.call import Answer
 from .engine.limits import Limit
-from .engine.templates import FilledVerdicts
 from .rules.records import RuleRecord, TierRecord
 from .rules.ruleset import NO_VERSION
 from .values.access import AccessRecord
@@ -102,14 +102,14 @@ class Decision:
     version: Version
     access: AccessRecord | None = None
     #: The engine's verdicts until the results are read. Results can be changed, so they are dropped then.
-    answer: FilledVerdicts | None = field(default=None, init=False, repr=False, compare=False)
+    answer: Answer | None = field(default=None, init=False, repr=False, compare=False)
     #: True while there is an answer none of whose charges has consequences; see `limiter.templates`.
     is_plain: bool = field(default=False, init=False, repr=False, compare=False)
 
     _rejection: Rejection | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
-    def of(cls, answer: FilledVerdicts, version: Version) -> Decision:
+    def of(cls, answer: Answer, version: Version) -> Decision:
         """Return the decision for an answer. Its results are computed when they are read."""
         draft: Any = _Draft()
         draft.allowed, draft.version, draft.answer = not answer.is_rejected, version, answer
@@ -147,7 +147,7 @@ class Decision:
         return frozenset([result.rule.slug for result in self.results])
 
     @property
-    def unread(self) -> FilledVerdicts | None:
+    def unread(self) -> Answer | None:
         """The engine's verdicts, if no result was read and an allowed request has no consequences; else `None`."""
         return self.answer if self.is_plain else None
 
@@ -203,7 +203,7 @@ class _Draft:
 _set: Final = object.__setattr__
 
 
-def _rejection_by(answer: FilledVerdicts) -> Rejection:
+def _rejection_by(answer: Answer) -> Rejection:
     """Return what rejects the call of this answer."""
     call: Any = answer.charges.template
     partitions = answer.charges.partitions

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision
-from ..engine.templates import FilledCharges
+from ..engine.call import Call
 from ..exceptions import AccessDenied
 from ..identity import BodyNotRead, Identity, digest, partition
 from ..rules.records import Facts, RuleRecord
@@ -156,7 +156,7 @@ def slot_request(
     )
 
 
-def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) -> FilledCharges:
+def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) -> Call:
     """Return the charges: one for each limit of each rule that matches and was not decided before.
 
     No rule applies to a caller that an access entry allows, or while enforcement is stopped. Raises AccessDenied for a

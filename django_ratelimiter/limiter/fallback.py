@@ -9,8 +9,8 @@ from ..backend import usage_buffer
 from ..conf import settings
 from ..decision import Decision, Result, decide
 from ..engine.base import Charge, Verdict
+from ..engine.call import Call
 from ..engine.fallback import FallbackEngine
-from ..engine.templates import FilledCharges
 from ..engine.usage import field_of, name_of
 from ..rules import cache
 from ..rules.ruleset import RuleSet
@@ -23,7 +23,7 @@ _local = FallbackEngine()
 
 
 #: Returns the charges of the given rules.
-ChargesFor = Callable[[IO, RuleSet, LimitRequest], Awaitable[FilledCharges]]
+ChargesFor = Callable[[IO, RuleSet, LimitRequest], Awaitable[Call]]
 
 
 async def decide_by_policy(io: IO, request: LimitRequest, charges_for: ChargesFor, error: Exception) -> Decision | None:

@@ -18,9 +18,9 @@ from django.dispatch import Signal
 
 from ..backend import get_async_engine, get_engine
 from ..engine.base import Charge, Verdict, Version, leases, mark_refunded
+from ..engine.call import Call
 from ..engine.coroutines import shielded
 from ..engine.memory import MemoryEngine
-from ..engine.templates import FilledCharges
 from ..identity import Identity
 from ..rules.ruleset import RuleSet
 from ..values.access import AccessList
@@ -157,7 +157,7 @@ class LoopIO:
         except SynchronousOnlyOperation:
             engine = await _engine()
         deciding = engine.check(charges, version=version, refund_if_denied=receipts, now_us=now_us)
-        if isinstance(charges, FilledCharges):
+        if isinstance(charges, Call):
             takes_leases = charges.template.takes_leases
         else:
             takes_leases = any(charge.limit.holds_leases for charge in charges)

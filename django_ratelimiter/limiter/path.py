@@ -17,7 +17,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision, merge
-from ..engine.templates import FilledCharges, is_from_engine
+from ..engine.call import Call, is_from_engine
 from ..exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
 from ..identity import BodyNotRead, UserNotLoaded
 from ..rules import cache
@@ -151,7 +151,7 @@ async def _are_in_force(io: IO, rules: RuleSet) -> bool:
     return True
 
 
-async def charges_for(io: IO, rules: RuleSet, request: LimitRequest) -> FilledCharges:
+async def charges_for(io: IO, rules: RuleSet, request: LimitRequest) -> Call:
     """Return the charges, as `build_charges` does. Waits if the user or other data must be read first."""
     entries = await io.look_up(cache.access_list, together=True)
     try:

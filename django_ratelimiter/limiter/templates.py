@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from ..decision import Decision, Result, decide, results_of
 from ..engine.base import NEVER, Charge, Verdict, Version
+from ..engine.call import Answer, Call, CallTemplate, ChargeTemplate
 from ..engine.limits import Limit
-from ..engine.templates import CallTemplate, ChargeTemplate, FilledCharges, FilledVerdicts
 from ..identity import digest
 from ..rules.inline import is_listed
 from ..rules.records import RuleRecord, TierRecord
@@ -98,15 +98,15 @@ class RuleTemplate:
         ]
 
 
-def owned(charges: FilledCharges) -> list[RuleCharge]:
+def owned(charges: Call) -> list[RuleCharge]:
     """Return the charges, each with its rule and tier."""
     call: Any = charges.template
     return [RuleCharge(rule, tier, charge) for (rule, tier), charge in zip(call.owners, charges, strict=True)]
 
 
-def decision_of(charges: FilledCharges, verdicts: Sequence[Verdict], version: Version) -> Decision:
+def decision_of(charges: Call, verdicts: Sequence[Verdict], version: Version) -> Decision:
     """Return the decision on these charges."""
-    if isinstance(verdicts, FilledVerdicts):
+    if isinstance(verdicts, Answer):
         return Decision.of(verdicts, version)
     call: Any = charges.template
     return decide(results_of(call.owners, verdicts), version)
@@ -188,13 +188,13 @@ class RuleTemplates:
         if 0 < len(others) < len(self.rules):
             self.without_body = RuleTemplates(others, entitlement, max_delay, inline=inline, only_leases=only_leases)
 
-    def fill(self, digests: list[str | None], cost: int | None = None) -> FilledCharges:
+    def fill(self, digests: list[str | None], cost: int | None = None) -> Call:
         """Return the charges of one caller. digests: of the value of each source; `None` = it is missing."""
         template, partitions = self.complete, (self._of_all, *digests)
         if cost is not None or None in digests:
             template = self._variant(cost, tuple([each is None for each in digests]))
             partitions = self._of_all, *[missing() if each is None else each for each in digests]
-        return FilledCharges(template, template.pick(partitions)) if template.owners else NO_CHARGES  # type: ignore[arg-type]
+        return Call(template, template.pick(partitions)) if template.owners else NO_CHARGES  # type: ignore[arg-type]
 
     def _variant(self, cost: int | None, lacking: tuple[bool, ...]) -> RuleCallTemplate:
         """Return the charges of this cost, without those of callers who lack these of the sources."""
@@ -242,4 +242,4 @@ def _picking(places: Sequence[int]) -> Callable[[tuple[str, ...]], tuple[str, ..
 
 
 #: For a request that no rule matches.
-NO_CHARGES: Final = FilledCharges(RuleCallTemplate(()), ())
+NO_CHARGES: Final = Call(RuleCallTemplate(()), ())

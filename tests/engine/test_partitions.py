@@ -11,10 +11,10 @@ import redis
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine, StaleRules, Verdict
 from django_ratelimiter.engine import partition_stats as module
+from django_ratelimiter.engine.call import Call, CallTemplate, ChargeTemplate
 from django_ratelimiter.engine.partition_stats import is_sampled, merge_top
 from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine, partition_notes
 from django_ratelimiter.engine.redis.partition_notes import WEIGHT, PartitionTracker
-from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges
 from tests.clusters import Cluster
 
 HOUR = 490_000
@@ -326,13 +326,13 @@ def test_who_has_been_told_of_takes_one_look_from_then_on(monkeypatch: pytest.Mo
     monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", 4)
     random.seed(7)
     tracker, call = PartitionTracker(lambda: NOW_US), template()
-    common, sampled = FilledCharges(call, (COMMON[0],)), FilledCharges(call, (SAMPLED,))
+    common, sampled = Call(call, (COMMON[0],)), Call(call, (SAMPLED,))
     assert tracker.kind_of(common, NOW_US) is None  # the hour has not begun
     tracker.acknowledge(tracker.of(common, NOW_US), NOW_US)
     assert (tracker.kind_of(common, NOW_US), tracker.kind_of(sampled, NOW_US)) == ((1, 0, 0), (1, 1, 1))
     tracker.acknowledge_new(sampled, NOW_US)
     assert tracker.kind_of(sampled, NOW_US) == (1, 1, 0)
-    of_another_kind = FilledCharges(template(), (COMMON[0],))
+    of_another_kind = Call(template(), (COMMON[0],))
     assert tracker.kind_of(of_another_kind, NOW_US) == (WEIGHT, 0, 0)
     assert tracker.kind_of(common, NOW_US + HOUR_US) is None
     told = [found for _ in range(WEIGHT * 200) if (found := tracker.kind_of(common, NOW_US))]
@@ -349,7 +349,7 @@ def test_a_new_caller_of_a_busy_process_is_left_to_the_next_call_that_is_weighed
     monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", 0)
     monkeypatch.setattr(partition_notes, "randrange", lambda _least, _end: 3)  # each third call is weighed
     tracker, call = PartitionTracker(lambda: NOW_US), template()
-    first, new = (FilledCharges(call, (name,)) for name in COMMON[:2])
+    first, new = (Call(call, (name,)) for name in COMMON[:2])
     tracker.of(first, NOW_US)
     assert tracker.kind_of(new, NOW_US) == (0, 0, 0)
     assert tracker.kind_of(first, NOW_US) == (0, 0, 0)
@@ -362,8 +362,8 @@ def test_who_is_sampled_is_told_of_in_each_call(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", 0)
     monkeypatch.setattr(partition_notes, "randrange", lambda _least, _end: 9)
     tracker, call = PartitionTracker(lambda: NOW_US), template()
-    sampled = FilledCharges(call, (SAMPLED,))
-    tracker.of(FilledCharges(call, (COMMON[0],)), NOW_US)
+    sampled = Call(call, (SAMPLED,))
+    tracker.of(Call(call, (COMMON[0],)), NOW_US)
     for _ in range(20):
         kind = tracker.kind_of(sampled, NOW_US)
         assert kind
@@ -375,7 +375,7 @@ def test_who_is_sampled_is_told_of_in_each_call(monkeypatch: pytest.MonkeyPatch)
 def test_counters_that_all_share_are_not_sampled() -> None:
     for is_split, flags in ((True, [3]), (False, [1])):
         tracker = PartitionTracker(lambda: NOW_US)
-        notes = tracker.of(FilledCharges(template(is_split=is_split), (SAMPLED,)), NOW_US)
+        notes = tracker.of(Call(template(is_split=is_split), (SAMPLED,)), NOW_US)
         assert [note.what[0] for note in notes] == flags
 
 
@@ -383,7 +383,7 @@ def test_what_may_have_been_lost_on_its_way_is_told_again(monkeypatch: pytest.Mo
     monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", 0)
     monkeypatch.setattr(partition_notes, "randrange", lambda _least, _end: 3)  # each third call is weighed
     tracker, call = PartitionTracker(lambda: NOW_US), template()
-    first, second, third = (FilledCharges(call, (name,)) for name in COMMON[:3])
+    first, second, third = (Call(call, (name,)) for name in COMMON[:3])
     tracker.of(first, NOW_US)
     for charges, name in ((second, COMMON[1]), (third, COMMON[2])):
         assert tracker.of(charges, NOW_US) == []  # it is left to the next call that is weighed

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine.base import Version
-from django_ratelimiter.engine.templates import FilledCharges, FilledVerdicts
+from django_ratelimiter.engine.call import Answer, Call
 from django_ratelimiter.headers import fields, rejection_response, response_fields, syntax, words_of, write_fields
 from django_ratelimiter.headers.syntax import LARGEST_INTEGER
 from django_ratelimiter.limiter.templates import RuleTemplates
@@ -58,8 +58,8 @@ def decided(call: RuleTemplates, numbers: list[tuple[int, int, int]]) -> Decisio
     """A decision of the engine's numbers: for each limit what remains, the wait and the time until its reset."""
     charges = call.fill(["x" * 22] * len(call.sources))
     reply = [AT_US, *[number for each in numbers for number in (*each, 0)]]
-    assert isinstance(charges, FilledCharges)
-    return Decision.of(FilledVerdicts(charges, reply), Version(3))
+    assert isinstance(charges, Call)
+    return Decision.of(Answer(charges, reply), Version(3))
 
 
 #: No engine tells that more remains than a limit's capacity, and these are small.

@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from django_ratelimiter.engine.templates import CallTemplate
+from django_ratelimiter.engine.call import CallTemplate
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..base import Charge, Verdict, check_units
-from ..templates import CallTemplate, CounterStates, FilledCharges, FilledVerdicts, verdicts_from
+from ..call import Answer, Call, CallTemplate, CounterStates, verdicts_from
 from ..usage import COUNTER, labels_of, lines_of
 from .counter import CounterState, LocalCounter, LocalVerdict, partition_of
 from .rejections import CachedRejection
@@ -71,7 +71,7 @@ class LocalCall:
         """Raises ValueError if two charges use one counter, or units are not whole numbers."""
         self.charges = charges
         self.shape: CallShape | None = None
-        if type(charges) is FilledCharges:
+        if type(charges) is Call:
             template = charges.template
             shape = self.shape = template.kept.get(CallShape) or _shape_of(template)
             self.terms: Sequence[Charge] = shape.charges
@@ -94,12 +94,12 @@ class LocalCall:
         uncounted: the places whose usage it must not count. carried: the units that they carry, by place.
         """
         filled = self.charges
-        if self.shape is not None and type(filled) is FilledCharges and places:
+        if self.shape is not None and type(filled) is Call and places:
             template = self.shape.part(places, uncounted)
             if template is filled.template and not carried:
                 return filled
             units = tuple([carried.get(place, 0) for place in places]) if carried else ()
-            return FilledCharges(template, tuple([filled.partitions[place] for place in places]), units)
+            return Call(template, tuple([filled.partitions[place] for place in places]), units)
         part = []
         for place in places:
             charge = filled[place]._replace(usage=None) if place in uncounted else filled[place]
@@ -110,7 +110,7 @@ class LocalCall:
     def callers(self) -> list[str]:
         """The partitions that distinguish callers of synced rules; else that of a counter which all callers share."""
         synced = [place for place, charge in enumerate(self.terms) if (charge.sync_interval or 0.0) > 0]
-        if type(self.charges) is FilledCharges:
+        if type(self.charges) is Call:
             split = [place for place in synced if self.charges.template.templates[place].is_split]
         else:
             split = [place for place in synced if self.partitions[place]]
@@ -146,12 +146,12 @@ def _shape_of(template: CallTemplate) -> CallShape:
     return shape
 
 
-class LocalVerdicts(FilledVerdicts):
+class LocalVerdicts(Answer):
     """Verdicts on filled charges, some of which were decided here. is_local: all were."""
 
     __slots__ = ("_sources", "_syncs", "is_local")
 
-    def __init__(self, charges: FilledCharges, states: CounterStates, sources: Sequence[Source]) -> None:
+    def __init__(self, charges: Call, states: CounterStates, sources: Sequence[Source]) -> None:
         self.charges, self.states, self._sources = charges, states, sources
         self.binding = states.binding(charges.template.gates) if any(states[2]) else None
         self.is_rejected = self.binding is not None
@@ -187,8 +187,8 @@ def answer(call: LocalCall, states: Sequence[CounterState], sources: Sequence[So
         resets.append(reset)
         leads.append(at_us - first_us + lead)
     merged: CounterStates = _new(CounterStates, (first_us, remaining, waits, resets, leads))
-    if type(charges) is FilledCharges:
-        return LocalVerdicts(charges, merged, sources) if any(sources) else FilledVerdicts.of(charges, merged)
+    if type(charges) is Call:
+        return LocalVerdicts(charges, merged, sources) if any(sources) else Answer.of(charges, merged)
     rejected = any(waits) and merged.binding([charge.gating for charge in charges]) is not None
     verdicts = verdicts_from(charges, merged, rejected=rejected)
     return own_verdicts(verdicts, sources, [0 if source is None else source.syncs for source in sources])
@@ -196,14 +196,14 @@ def answer(call: LocalCall, states: Sequence[CounterState], sources: Sequence[So
 
 def is_rejected(verdicts: Sequence[Verdict]) -> bool:
     """Return whether an engine's verdicts reject the call."""
-    if isinstance(verdicts, FilledVerdicts):
+    if isinstance(verdicts, Answer):
         return verdicts.is_rejected
     return any(each.charge.gating and not each.allowed for each in verdicts)
 
 
 def states_of(verdicts: Sequence[Verdict]) -> list[CounterState]:
     """Return an engine's result for each charge."""
-    if isinstance(verdicts, FilledVerdicts):
+    if isinstance(verdicts, Answer):
         at_us, *parts = verdicts.states
         return [CounterState(at_us, *each) for each in zip(*parts, strict=True)]
     return [*map(_state_of, verdicts)]

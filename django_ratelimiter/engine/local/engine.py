@@ -13,8 +13,8 @@ from typing import Any
 from ...exceptions import EngineUnavailable
 from ..adapters import ImmediateAdapter, as_async
 from ..base import Charge, Verdict, Version, as_charged
+from ..call import Call
 from ..coroutines import run_sync
-from ..templates import FilledCharges
 from ..usage.rejections import CounterRejections
 from .call import LocalCall
 from .counter import LocalVerdict, is_local
@@ -43,7 +43,7 @@ class AsyncLocalFirstEngine:
         now_us: int | None = None,
     ) -> Sequence[Verdict]:
         """As the engine's; decided here if the charges' `sync_interval` allows it, or a rejection is remembered."""
-        asked = charges if type(charges) is FilledCharges else list(charges)
+        asked = charges if type(charges) is Call else list(charges)
         receipts = list(refund_if_denied) if refund_if_denied else ()
         found = self.decide(asked, version, receipts) if now_us is None else None
         if found is None:
@@ -56,7 +56,7 @@ class AsyncLocalFirstEngine:
         """Return the verdicts, or the call to make for them; `None` = ask the engine, and keep nothing of its reply."""
         counters, usage = self.counters, self.counters.usage
         is_due = bool(usage.counts or not usage.buffer.is_empty) and usage.is_due()
-        if type(charges) is FilledCharges:
+        if type(charges) is Call:
             template = charges.template
             is_exact = template.is_exact
             if template.sync_interval and not (is_due or receipts) and counters.is_first(charges, counters.now()):
@@ -162,7 +162,7 @@ class LocalFirstEngine:
         now_us: int | None = None,
     ) -> Sequence[Verdict]:
         """As the engine's; decided here if the charges' `sync_interval` allows it, or a rejection is remembered."""
-        asked = charges if type(charges) is FilledCharges else list(charges)
+        asked = charges if type(charges) is Call else list(charges)
         receipts = list(refund_if_denied) if refund_if_denied else ()
         found = self._twin.decide(asked, version, receipts) if now_us is None else None
         if found is None:  # without a coroutine, as nearly every call comes here

@@ -14,8 +14,8 @@ from typing import Final
 from weakref import WeakSet
 
 from ..base import Charge, Verdict, Version
+from ..call import Call
 from ..memory import MemoryEngine
-from ..templates import FilledCharges
 from ..usage import UsageBuffer
 from .call import LocalCall, Source, states_of
 from .counter import LocalCounter, LocalVerdict, is_local, partition_of
@@ -100,7 +100,7 @@ class LocalCounters:
         self.version_state = VersionState(self._ask_interval)
         self._swept_at = -inf
 
-    def is_first(self, charges: FilledCharges, now: float) -> bool:
+    def is_first(self, charges: Call, now: float) -> bool:
         """Return whether nothing is known of a call whose charges are all synced: then the engine decides it.
 
         Notes its callers as seen. It takes the lock.

@@ -17,7 +17,7 @@ from math import ceil
 from typing import Any, Final
 
 from ..base import Charge, Verdict, Version
-from ..templates import CounterStates
+from ..call import CounterStates
 from ..usage import UsageCarry
 from .call import CallShape, LocalCall, LocalVerdicts, Source, answer, is_rejected, states_of
 from .counter import CounterState, LocalCounter, LocalVerdict, is_local

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from ..algorithms import ALLOW, STEPS, TIMED_STEPS, Allow, State, Steps
 from ..base import Charge, Verdict, check_units
+from ..call import Call, CallTemplate, CounterStates
 from ..limits import EXACT, Terms
-from ..templates import CallTemplate, CounterStates, FilledCharges
 
 #: The counter's name, the charge, the steps of its algorithm, its limit's terms, and its `Allow`. Terms of `None`
 #: depend on the time; without an `Allow` the charge must be decided step by step.
@@ -57,7 +57,7 @@ class MemoryCounters:
 
         Raises ValueError if units are not whole numbers, or two charges use one counter.
         """
-        if isinstance(charges, FilledCharges) and not charges.carried:
+        if isinstance(charges, Call) and not charges.carried:
             parts = charges.template.kept.get(MemoryCounters) or prepared(charges.template)
             named = [
                 (before + partition + after, charge, steps, terms, allow)

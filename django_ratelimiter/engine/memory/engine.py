@@ -12,10 +12,10 @@ from uuid import uuid4
 from ...exceptions import StaleRules
 from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, as_version, leases
+from ..call import Answer, Call, CounterStates, verdicts_from
 from ..limits import check_time
 from ..locks import freed_by_fork
 from ..partition_stats import MINUTE_US, MemoryPartitions
-from ..templates import CounterStates, FilledCharges, FilledVerdicts, verdicts_from
 from ..usage.rejections import RecentRejections, Rejection, latest
 from .counters import MemoryCounters
 
@@ -88,7 +88,7 @@ class MemoryEngine:
         reject: the call is rejected already: its charges are handled as if one more charge had rejected it.
         counts: usage that this process has kept; it is added once, even if the same id is sent several times.
         """
-        if not isinstance(charges, FilledCharges):
+        if not isinstance(charges, Call):
             charges = list(charges)
         is_counted = self._counts_usage and _is_counted(charges)  # a bad label is rejected before anything is charged
         with self._lock:
@@ -212,12 +212,12 @@ class MemoryEngine:
 
 def _is_counted(charges: Sequence[Charge]) -> bool:
     """Return whether usage is counted under a label. Raises ValueError for a label of several lines."""
-    if isinstance(charges, FilledCharges):
+    if isinstance(charges, Call):
         return charges.template.is_counted
     return bool(usage.labels_of(usage.lines_of(charges)))
 
 
 def _verdicts(charges: Sequence[Charge], states: CounterStates, rejected: bool, reject: bool) -> Sequence[Verdict]:
-    if isinstance(charges, FilledCharges) and not reject:
-        return FilledVerdicts.of(charges, states)
+    if isinstance(charges, Call) and not reject:
+        return Answer.of(charges, states)
     return verdicts_from(charges, states, rejected=rejected)

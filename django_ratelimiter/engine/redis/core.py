@@ -12,7 +12,7 @@ from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
 from ..algorithms import TIMED_STEPS, unpacked
 from ..base import Charge, Verdict, Version, as_charged, mark_refunded, mark_refunded_if_denied, receipts_of
-from ..templates import FilledCharges, FilledVerdicts
+from ..call import Answer, Call
 from .cluster.sharding import ShardCall, ShardCoordinator, names_by_shard
 from .connections.faults import NOT_A_REPLY
 from .connections.server import Server
@@ -22,7 +22,7 @@ from .protocol import (
     COUNTING,
     OUT_OF_TIME,
     CallEncoder,
-    FilledCall,
+    PackedCall,
     ScriptMode,
     decode,
 )
@@ -65,12 +65,12 @@ class RedisCore(CallEncoder, ABC):
     def _deadline_from_now(self) -> float | None:
         return None if self._deadline is None else monotonic() + self._deadline
 
-    def _read(self, packed: FilledCall, reply: list[int]) -> FilledVerdicts | None:
+    def _read(self, packed: PackedCall, reply: list[int]) -> Answer | None:
         """Return the verdicts in the reply to a filled call; `None` = it must be repeated by `_check_again`."""
         _, has_new, filled = packed
         try:
             if reply[0] >= 0:
-                verdicts = FilledVerdicts(filled, reply)
+                verdicts = Answer(filled, reply)
                 if has_new:
                     self._partition_tracker.acknowledge_new(filled, reply[0])
                 return verdicts
@@ -79,7 +79,7 @@ class RedisCore(CallEncoder, ABC):
         except NOT_A_REPLY as error:
             raise self._no_reply(reply) from error
 
-    async def _check_again(self, packed: FilledCall, version: int | Version | None, began: float) -> Sequence[Verdict]:
+    async def _check_again(self, packed: PackedCall, version: int | Version | None, began: float) -> Sequence[Verdict]:
         """Repeat a filled call. began: monotonic seconds, when it was sent."""
         deadline_at = self._deadline and began + self._deadline
         return await self._call(ScriptMode.CHECK, packed[2], (), version, None, deadline_at=deadline_at)
@@ -94,16 +94,16 @@ class RedisCore(CallEncoder, ABC):
         counts: usage.UsageCarry | None,
     ) -> Sequence[Verdict]:
         """Check charges of any kind."""
-        asked = charges if type(charges) is FilledCharges else list(charges)
+        asked = charges if type(charges) is Call else list(charges)
         receipts = receipts_of(refund_if_denied)
         mode = ScriptMode.REJECTED if reject else ScriptMode.CHECK
         if self._coordinator:
             call = ShardCall(0, mode, asked, receipts, version, now_us, counts)
             return await self._coordinator.check(call, self._deadline_from_now())
         verdicts = await self._call(mode, asked, receipts, version, now_us, counts)
-        if reject or (isinstance(verdicts, FilledVerdicts) and verdicts.is_rejected):
+        if reject or (isinstance(verdicts, Answer) and verdicts.is_rejected):
             mark_refunded(receipts)
-        elif not isinstance(verdicts, FilledVerdicts):
+        elif not isinstance(verdicts, Answer):
             mark_refunded_if_denied(receipts, verdicts)
         return verdicts
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from ..base import Charge, Version
-from ..templates import CallTemplate, FilledCharges
+from ..call import Call, CallTemplate
 from .packing import FLAGS, flags_of
 from .partition_notes import IS_NEW, IS_SAMPLED, MAX_CHARGES, NoteKind, PartitionNote
 
@@ -52,7 +52,7 @@ class CallFormats:
 
     def fill(
         self,
-        charges: FilledCharges,
+        charges: Call,
         version: int | Version | None,
         minute: int,
         notes: NoteKind,

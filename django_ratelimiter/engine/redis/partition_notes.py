@@ -14,8 +14,8 @@ from random import randrange
 from typing import Final, NamedTuple
 
 from ..base import Charge
+from ..call import Call
 from ..partition_stats import HOUR_US, is_sampled, rule_of
-from ..templates import FilledCharges
 
 #: Calls of a process that are weighed in each hour, each as one; after that, one in WEIGHT is, as WEIGHT calls.
 WEIGHED_EXACTLY: Final = 1_000
@@ -108,7 +108,7 @@ class PartitionTracker:
             return []  # nothing new; samples are sent each time
         return [*self._notes_for(charges, self._weight()), *self._new_partitions()]
 
-    def kind_of(self, charges: FilledCharges, now_us: int) -> NoteKind | None:
+    def kind_of(self, charges: Call, now_us: int) -> NoteKind | None:
         """Return the notes of a call by their kind, without creating charges; `None` = it has other notes, see `of`.
 
         If it has new partitions, call `acknowledge_new` after the engine's reply.
@@ -131,14 +131,14 @@ class PartitionTracker:
         self._left -= 1
         return 0, sampled, new
 
-    def acknowledge_new(self, charges: FilledCharges, at_us: int) -> None:
+    def acknowledge_new(self, charges: Call, at_us: int) -> None:
         """Record the reply to a call with new partitions. at_us: the engine's time."""
         if at_us // HOUR_US == self._hour:
             sampled, unknown = self._examine(charges)
             self._note({key: label for place, key, label, _ in unknown if not sampled >> place & 1})
             self._remember(charges, sampled)
 
-    def _examine(self, charges: FilledCharges) -> tuple[int, list[tuple[int, str, str, str]]]:
+    def _examine(self, charges: Call) -> tuple[int, list[tuple[int, str, str, str]]]:
         """Return which charges are sampled, as bits, and those whose partitions were never sent.
 
         These with place, key, label and partition; of charges in a row with one label, only the first.
@@ -155,7 +155,7 @@ class PartitionTracker:
             previous = label
         return sampled, unknown
 
-    def _remember(self, charges: FilledCharges, sampled: int) -> None:
+    def _remember(self, charges: Call, sampled: int) -> None:
         if len(self._known) >= MAX_NOTIFIED:
             self._known.clear()
         self._known[charges.template.counters, charges.partitions] = sampled
@@ -176,7 +176,7 @@ class PartitionTracker:
     def _notes_for(self, charges: Sequence[Charge], weight: int) -> list[PartitionNote]:
         notes: list[PartitionNote] = []
         notified = self._notified
-        unsplit = charges.template.unsplit if type(charges) is FilledCharges else ()
+        unsplit = charges.template.unsplit if type(charges) is Call else ()
         for number, charge in enumerate(charges[:MAX_CHARGES], 1):
             key, label, partition = charge[0], charge[4], charge[7]
             if label is None:

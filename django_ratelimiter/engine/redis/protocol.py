@@ -11,9 +11,9 @@ from zlib import crc32
 from ...exceptions import StaleRules
 from .. import usage
 from ..base import Charge, Verdict, Version, WrongServer, as_version
+from ..call import Answer, Call, states_of, verdicts_from
 from ..limits import check_time
 from ..partition_stats import MINUTE_US
-from ..templates import FilledCharges, FilledVerdicts, states_of, verdicts_from
 from .formats import CallFormats
 from .packing import (
     COST_ONE,
@@ -63,7 +63,7 @@ COUNTING: Final = (ScriptMode.CHECK, ScriptMode.REJECTED)
 
 
 #: A call as it is sent; whether it has notes of new partitions, so that `acknowledge_new` must follow; and its charges.
-FilledCall = tuple[bytes, bool, FilledCharges]
+PackedCall = tuple[bytes, bool, Call]
 
 
 class CallEncoder:
@@ -173,9 +173,9 @@ class CallEncoder:
             return self._call_of(shard, names, words, minute, keys, more_of(notes, counts))
         return self._call_of(shard, names, words, minute)
 
-    def encode_filled(self, charges: Iterable[Charge], version: int | Version | None) -> FilledCall | None:
+    def encode_filled(self, charges: Iterable[Charge], version: int | Version | None) -> PackedCall | None:
         """Return the call that checks filled charges, without creating them; `None` = `encode` must pack it."""
-        if type(charges) is not FilledCharges or not self._uses_templates or not charges.template.is_fixed:
+        if type(charges) is not Call or not self._uses_templates or not charges.template.is_fixed:
             return None
         at_us = time.time_ns() // 1_000 + self._clock_ahead
         kind = self._partition_tracker.kind_of(charges, at_us)
@@ -266,8 +266,8 @@ class CallEncoder:
 
 def decode(reply: Sequence[int], charges: Sequence[Charge], mode: ScriptMode) -> Sequence[Verdict]:
     """Return the verdicts of a reply of check.lua, in the order of the charges. mode: of the call."""
-    if mode is ScriptMode.CHECK and type(charges) is FilledCharges:
-        return FilledVerdicts(charges, reply)
+    if mode is ScriptMode.CHECK and type(charges) is Call:
+        return Answer(charges, reply)
     states = states_of(reply, len(charges))
     gates = [charge.gating for charge in charges]
     rejected = mode is ScriptMode.REJECTED or (any(states[2]) and states.binding(gates) is not None)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Verdict
+from django_ratelimiter.engine.call import Call, CallTemplate, ChargeTemplate
 from django_ratelimiter.engine.local.counter import LocalCounter
-from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges
 
 from .world import INTERVAL, Clock, Counted, Process, admitted, charge, counts, held, over
 
@@ -42,9 +42,9 @@ def engine(clock: Clock) -> Interrupted:
     return Interrupted(clock)
 
 
-def rules(caller: str, quota: int = 100) -> FilledCharges:
+def rules(caller: str, quota: int = 100) -> Call:
     """What a caller is charged: by two rules of its own, and by one that all callers share."""
-    return FilledCharges(TEMPLATES[quota], (f"user {caller}", f"ip {caller}", ""))
+    return Call(TEMPLATES[quota], (f"user {caller}", f"ip {caller}", ""))
 
 
 def template(quota: int) -> CallTemplate:
@@ -63,10 +63,10 @@ def alone(charge: Charge) -> list[Charge]:
     return [charge]
 
 
-def filled(charge: Charge) -> FilledCharges:
+def filled(charge: Charge) -> Call:
     """The same from a template."""
     template = CallTemplate([ChargeTemplate("", "", charge._replace(key="", partition=""))])
-    return FilledCharges(template, (charge.key,))
+    return Call(template, (charge.key,))
 
 
 def remaining(one: Any, charges: Any) -> list[int]:
@@ -122,9 +122,9 @@ def test_usage_of_a_rule_is_counted_once_if_it_is_decided_in_both_places(process
     wide, narrow = (ChargeTemplate(name, "", charge(9, "", usage="rule|")) for name in ("wide:", "narrow:"))
     both, only = CallTemplate([wide, narrow]), CallTemplate([wide])
     for _ in range(3):
-        one.check(FilledCharges(only, ("ann",)))
+        one.check(Call(only, ("ann",)))
     for name in ("ann", "ben"):
-        one.check(FilledCharges(both, (name, name)))
+        one.check(Call(both, (name, name)))
     one.flush()
     assert counts(engine) == {"rule|": (5, 0, 0, 0)}
 
@@ -203,8 +203,8 @@ def test_those_who_come_often_to_one_view_make_nothing_of_those_who_come_once_to
     """Else each of the latter would pay for the counter that they share with all others."""
     one, often, once = process(), view("often"), view("once")
     for number in range(5):
-        one.check(FilledCharges(once, (f"once{number}", "all of once")))
-        one.check(FilledCharges(often, ("often", "all of often")))
+        one.check(Call(once, (f"once{number}", "all of once")))
+        one.check(Call(often, ("often", "all of often")))
     assert [name for name in one.counters.by_name if name.startswith("once")] == []
     assert [name for name in one.counters.by_name if name.startswith("often")]
     assert len(engine.calls) == 5 + 2
@@ -215,7 +215,7 @@ def test_views_with_nothing_but_a_shared_counter_are_counted_here_in_turn(proces
     views = [CallTemplate([ChargeTemplate(f"{name}:", "", charge(1_000, partition=""), False)]) for name in "ab"]
     for _ in range(5):
         for each in views:
-            one.check(FilledCharges(each, ("all",)))
+            one.check(Call(each, ("all",)))
     assert len(engine.calls) <= 4
 
 

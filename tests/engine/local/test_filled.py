@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from django_ratelimiter.engine import Charge, Limit, Verdict
+from django_ratelimiter.engine.call import Answer, Call, CallTemplate, ChargeTemplate
 from django_ratelimiter.engine.local.call import LocalVerdicts
 from django_ratelimiter.engine.redis import RedisEngine
-from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges, FilledVerdicts
 
 from .world import Clock, Counted, counts, over
 
@@ -50,13 +50,13 @@ class Replying(Counted):
 
     def check(self, charges: Any, **options: Any) -> Any:
         verdicts = super().check(list(charges), **options)
-        if type(charges) is not FilledCharges or options.get("counts") or options.get("refund_if_denied"):
+        if type(charges) is not Call or options.get("counts") or options.get("refund_if_denied"):
             return verdicts
         reply = [verdicts[0].at_us]
         for each in verdicts:
             wait = -1 if each.retry_after is None else round(each.retry_after * 1_000_000)
             reply += each.remaining, wait, round(each.reset_after * 1_000_000), each.spent_at_us - each.at_us
-        return FilledVerdicts(charges, reply)
+        return Answer(charges, reply)
 
 
 def told(verdicts: Sequence[Verdict]) -> list[tuple[Any, ...]]:
@@ -71,11 +71,11 @@ def told(verdicts: Sequence[Verdict]) -> list[tuple[Any, ...]]:
     ]
 
 
-def filled_at_random(random: Random, templates: list[CallTemplate]) -> FilledCharges:
+def filled_at_random(random: Random, templates: list[CallTemplate]) -> Call:
     """Charges of one of three users at one of three addresses; no user has the partition of an address."""
     template, caller = random.choice(templates), {"all": ""}
     caller |= {name: f"{name} {random.choice('abc')}" for name in ("user", "ip")}
-    return FilledCharges(template, tuple(caller[each.before.rstrip(":")] for each in template.templates))
+    return Call(template, tuple(caller[each.before.rstrip(":")] for each in template.templates))
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -101,7 +101,7 @@ def test_they_are_decided_as_if_they_stood_one_by_one(seed: int) -> None:
     assert counts(engines[0]) == counts(engines[1])
 
 
-def no_charge(_charges: FilledCharges) -> list[Charge]:
+def no_charge(_charges: Call) -> list[Charge]:
     raise AssertionError("No charge need be made.")
 
 
@@ -110,9 +110,9 @@ def test_who_passes_is_counted_without_making_a_charge(monkeypatch: pytest.Monke
     engine = Replying(clock)
     one = over(engine, clock)
     for _ in range(3):
-        one.check(FilledCharges(SIMPLE, ("a", "a", "")))
-    monkeypatch.setattr(FilledCharges, "_fill", no_charge)
-    verdicts = one.check(FilledCharges(SIMPLE, ("a", "a", "")))
+        one.check(Call(SIMPLE, ("a", "a", "")))
+    monkeypatch.setattr(Call, "_fill", no_charge)
+    verdicts = one.check(Call(SIMPLE, ("a", "a", "")))
     assert isinstance(verdicts, LocalVerdicts)
     assert (verdicts.is_rejected, list(verdicts.states.remaining)) == (False, [1, 3, 36])
     assert len(engine.calls) == 2
@@ -121,9 +121,9 @@ def test_who_passes_is_counted_without_making_a_charge(monkeypatch: pytest.Monke
 def test_a_first_request_makes_none_either(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = RedisEngine(redis_client, "filled")
     partitions = ("a" * 22, "b" * 22, "c" * 22)  # as long as digests are
-    engine.check(FilledCharges(SIMPLE, partitions))  # the partitions are new in this hour
-    engine.check(FilledCharges(SIMPLE, partitions))
-    monkeypatch.setattr(FilledCharges, "_fill", no_charge)
-    verdicts = over(engine, Clock()).check(FilledCharges(SIMPLE, partitions))
-    assert type(verdicts) is FilledVerdicts
+    engine.check(Call(SIMPLE, partitions))  # the partitions are new in this hour
+    engine.check(Call(SIMPLE, partitions))
+    monkeypatch.setattr(Call, "_fill", no_charge)
+    verdicts = over(engine, Clock()).check(Call(SIMPLE, partitions))
+    assert type(verdicts) is Answer
     assert list(verdicts.states.remaining) == [2, 4, 37]

@@ -12,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine, StaleRules, partition_stats
+from django_ratelimiter.engine.call import Answer, Call, CallTemplate, ChargeTemplate
 from django_ratelimiter.engine.limits import MAX_UNITS
 from django_ratelimiter.engine.redis import RedisEngine, formats, partition_notes
 from django_ratelimiter.engine.redis.protocol import CallEncoder, ScriptMode
-from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges, FilledVerdicts
 
 ALICE, BOB = "a" * 22, "b" * 22
 LIMITS = [
@@ -37,8 +37,8 @@ def template(*limits: Limit, name: str = "rule", **options: Any) -> CallTemplate
     )
 
 
-def fill(call: CallTemplate, partition: str = ALICE) -> FilledCharges:
-    return FilledCharges(call, (partition,) * len(call.templates))
+def fill(call: CallTemplate, partition: str = ALICE) -> Call:
+    return Call(call, (partition,) * len(call.templates))
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_they_are_decided_counted_and_noted_as_their_charges(
     engine.publish(1)
     for _ in range(6):
         filled, one_by_one = engine.check(fill(call), version=1), engine.check(list(fill(call, BOB)), version=1)
-        assert type(filled) is FilledVerdicts
+        assert type(filled) is Answer
         for mine, other in zip(filled, one_by_one, strict=True):
             assert (mine.allowed, mine.remaining, mine.soft_exceeded, mine.spent) == (
                 other.allowed,
@@ -93,7 +93,7 @@ def test_of_more_charges_than_a_byte_can_number_the_first_are_noted(
     for left in (8, 7, 6):
         verdicts = engine.check(fill(call), version=1)
         assert [verdict.remaining for verdict in verdicts] == [left] * 260
-    assert type(verdicts) is FilledVerdicts
+    assert type(verdicts) is Answer
     hours = [(int(verdicts[0].at_us // partition_stats.HOUR_US), f"rule-{number}") for number in (0, 254, 255)]
     weights = engine.partitions.top_partitions(hours, 5)
     assert weights == [{ALICE: (3, 0)}, {ALICE: (3, 0)}, {}]
@@ -103,9 +103,9 @@ def test_a_rejection_spends_nothing_and_a_refund_gives_back(engine: RedisEngine)
     call = template(Limit(3, 3_600), Limit(9, 3_600))
     for _ in range(3):
         admitted = engine.check(fill(call), version=1)
-    assert type(admitted) is FilledVerdicts
+    assert type(admitted) is Answer
     rejected = engine.check(fill(call), version=1)
-    assert type(rejected) is FilledVerdicts
+    assert type(rejected) is Answer
     assert (rejected.is_rejected, rejected.is_made) == (True, False)
     assert rejected.retry_after == rejected[0].retry_after
     assert [(each.allowed, each.remaining, each.spent) for each in rejected] == [(False, 0, 0), (True, 6, 0)]
@@ -191,14 +191,14 @@ def test_a_call_that_carries_units_is_packed_once_however_many_they_are(units: l
     ]
     kept, filled = formats.CallFormats(encode), fill(CallTemplate(charges))
     for carried in ((1,) * 6, tuple(units)):
-        carrying = FilledCharges(filled.template, filled.partitions, carried)
+        carrying = Call(filled.template, filled.partitions, carried)
         assert [charge.carried for charge in carrying] == list(carried)
         assert kept.fill(carrying, 1, 7, (0, 0, 0)) == encode(list(carrying), 1, 7, ())
     assert packed == 3  # two of them by this test itself
 
 
 def test_both_engines_charge_what_is_carried(engine: RedisEngine) -> None:
-    carrying = FilledCharges(template(Limit(9, 3_600)), (ALICE,), (3,))
+    carrying = Call(template(Limit(9, 3_600)), (ALICE,), (3,))
     engine.check(carrying, version=1)
     assert engine.check(carrying, version=1)[0].remaining == 1
     assert MemoryEngine().check(carrying)[0].remaining == 5

@@ -11,9 +11,9 @@ import redis
 import redis.asyncio
 
 from django_ratelimiter.engine import Charge, Limit
+from django_ratelimiter.engine.call import Answer, Call, CallTemplate, ChargeTemplate
 from django_ratelimiter.engine.redis import RedisEngine, partition_notes
 from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
-from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledCharges, FilledVerdicts
 
 HOUR_US = 3_600_000_000
 NOW_US = 490_000 * HOUR_US
@@ -31,10 +31,10 @@ def template() -> CallTemplate:
     )
 
 
-def visits() -> list[FilledCharges]:
+def visits() -> list[Call]:
     call, choice = template(), random.Random(5)
     places = [(name, name, name, SHARED, name) for name in choice.choices(CALLERS, k=150)]
-    return [FilledCharges(call, each) for each in places]
+    return [Call(call, each) for each in places]
 
 
 def recorded(engine: RedisEngine) -> tuple[Any, ...]:
@@ -51,14 +51,14 @@ def recorded(engine: RedisEngine) -> tuple[Any, ...]:
 
 
 def test_what_is_recorded_is_that_of_their_charges(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[FilledCharges] = []
+    told: list[Call] = []
     usual = PartitionTracker.acknowledge_new
     monkeypatch.setattr(
         PartitionTracker, "acknowledge_new", lambda self, *about: (told.append(about[0]), usual(self, *about))
     )
     engine, one_by_one = RedisEngine(redis_client, "new"), RedisEngine(redis_client, "usual")
     verdicts = [engine.check(each) for each in visits()]
-    assert sum(type(each) is FilledVerdicts for each in verdicts) > 100
+    assert sum(type(each) is Answer for each in verdicts) > 100
     for each in visits():
         one_by_one.check(list(each))
     assert recorded(engine) == recorded(one_by_one)

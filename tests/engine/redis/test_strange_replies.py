@@ -11,8 +11,8 @@ import redis
 import redis.asyncio
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
+from django_ratelimiter.engine.call import Answer, CallTemplate, ChargeTemplate
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
-from django_ratelimiter.engine.templates import CallTemplate, ChargeTemplate, FilledVerdicts
 from tests.engine.answering import Answering
 from tests.engine.redis.test_deadline import wait_until
 from tests.engine.redis.test_formats import fill
@@ -90,7 +90,7 @@ def test_neither_are_verdicts_that_are_none(server: Answering, engine: Any, repl
 def test_nor_are_they_an_answer_to_filled_charges(server: Answering, engine: Any, reply: bytes) -> None:
     charges = fill(CallTemplate([ChargeTemplate("key:", "", DAY)]))  # without usage, there is nothing to note
     engine.check(charges)
-    assert type(engine.check(charges)) is FilledVerdicts
+    assert type(engine.check(charges)) is Answer
     (before,) = server.open
     server.answers["EVALSHA"] = reply
     with pytest.raises(EngineUnavailable):

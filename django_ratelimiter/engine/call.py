@@ -95,7 +95,7 @@ class CallTemplate:
         self.sync_interval = max([each.charge.sync_interval or 0.0 for each in self.templates], default=0.0) * synced
 
 
-class FilledCharges(Sequence[Charge]):
+class Call(Sequence[Charge]):
     """The charges of a template for one caller.
 
     partitions: one for each charge. carried: the locally counted units that each charge carries; empty = none.
@@ -167,7 +167,7 @@ def states_of(reply: Sequence[int], charges: int) -> CounterStates:
     raise ValueError(_NO_STATES)
 
 
-class FilledVerdicts(Sequence[Verdict]):
+class Answer(Sequence[Verdict]):
     """The engine's verdicts on filled charges. is_made: a verdict was read.
 
     is_rejected: nothing was charged. binding: the place of the charge that rejects, see `CounterStates`; `None` = none.
@@ -179,7 +179,7 @@ class FilledVerdicts(Sequence[Verdict]):
     #: True if this process has decided itself.
     is_local = False
 
-    def __init__(self, charges: FilledCharges, reply: Sequence[int]) -> None:
+    def __init__(self, charges: Call, reply: Sequence[int]) -> None:
         try:
             total = sum(reply)  # the fastest way to look at the type of each
         except TypeError:
@@ -201,7 +201,7 @@ class FilledVerdicts(Sequence[Verdict]):
         self.is_made = False
 
     @classmethod
-    def of(cls, charges: FilledCharges, states: CounterStates) -> FilledVerdicts:
+    def of(cls, charges: Call, states: CounterStates) -> Answer:
         """Return the verdicts from the result of an engine in this process."""
         verdicts = object.__new__(cls)
         verdicts.charges, verdicts.states = charges, states
