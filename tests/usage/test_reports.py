@@ -210,17 +210,18 @@ class TestChart:
     def test_parts_stand_on_each_other(self) -> None:
         bars = chart.draw(self.points(Figures(40, 20, 20), Figures())).bars
         assert [tuple(part) for part in bars[0].segments] == [
-            ("allowed", "50.0000%", "50.0000%"),
-            ("rejected", "25.0000%", "25.0000%"),
-            ("shadow", "0.0000%", "25.0000%"),
+            ("allowed", "5.0000%", "50.0000%", "40.0000%", "50.0000%"),
+            ("rejected", "5.0000%", "25.0000%", "40.0000%", "25.0000%"),
+            ("shadow", "5.0000%", "0.0000%", "40.0000%", "25.0000%"),
         ]
-        assert bars[1].segments == []
-        assert (bars[1].slot_x, bars[1].slot_width, bars[1].x, bars[1].width) == (
-            "50.0000%",
-            "50.0000%",
-            "55.0000%",
-            "40.0000%",
-        )
+        assert bars[1][:3] == ("50.0000%", "50.0000%", [])
+
+    def test_parts_beside_each_other(self) -> None:
+        [bar] = chart.bars([{"now": 1, "then": 4}], ["12:00"], beside=True)
+        assert [tuple(part) for part in bar.segments] == [
+            ("now", "10.0000%", "75.0000%", "40.0000%", "25.0000%"),
+            ("then", "50.0000%", "0.0000%", "40.0000%", "100.0000%"),
+        ]
 
     def test_bars_in_words(self) -> None:
         drawn = chart.draw(self.points(Figures(1), Figures(1200, 34, 5)))

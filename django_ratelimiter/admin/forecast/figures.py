@@ -24,7 +24,6 @@ from ...rules.records import RuleRecord
 from ...usage.reports import chart
 from ...usage.reports.coverage import Period, read_coverage
 from ..names import names_in_words
-from . import hours as hours_chart
 from . import line
 from .choices import ChoicesForm
 from .line import LimitRow
@@ -92,7 +91,9 @@ def _line(
 ) -> dict[str, Any]:
     quota = choices.quota_for(row.name) or limit.quota
     tier = row.limit.tier.slug if row.limit.tier else None
-    lines = [(name, line.draw(forecast.rates(tier, limit), quota)) for name, forecast in forecasts]
+    lines = [
+        (name, line.draw(forecast.rates(tier, limit), quota, line.label_of(limit))) for name, forecast in forecasts
+    ]
     return {
         "name": row.name,
         "unit": line.label_of(limit),
@@ -130,6 +131,7 @@ def _period(request: HttpRequest, name: str, forecast: Forecast, tiers: Mapping[
         _("%(time)s: now %(before)s, then %(after)s") % {"time": each[0], "before": each[2], "after": each[3]}
         for each in hours
     ]
+    pairs = [{"now": each.before.about, "then": each.after.about} for each in forecast.by_hour]
     return {
         "name": name,
         "span": forecast.period,
@@ -142,7 +144,8 @@ def _period(request: HttpRequest, name: str, forecast: Forecast, tiers: Mapping[
         "tiers": [_tier(each, tiers) for each in forecast.by_tier],
         "recorded": _recorded(forecast),
         "hours": hours,
-        "chart": hours_chart.draw(forecast.by_hour, labels),
+        "bars": chart.bars(pairs, labels, beside=True),
+        "top_bar": units(round(max((max(pair.values()) for pair in pairs), default=0) or 1)),
         "doubts": doubts(forecast),
         "top": _top(request, forecast, tiers),
     }

@@ -14,7 +14,7 @@ from ...engine.limits import Limit
 from ...forecast.samples.cells import cells_of
 from ...models import RuleLimit
 from ...rules.formatting import CALENDAR_UNITS, limit_in_short, per
-from ...usage.reports.chart import percent
+from ...usage.reports.chart import Bar, bars, percent
 
 #: Bars of the picture, and steps of the callers' rates for the script.
 MAX_BARS: Final = 48
@@ -35,24 +35,14 @@ class LimitRow(NamedTuple):
         return self.name, f"{tier}: {limit_in_short(limit)}" if limit else self.limit.in_short
 
 
-class CallerBar(NamedTuple):
-    """The caller of this rank among the sampled ones, the busiest first. Positions in per cent."""
-
-    x: str
-    width: str
-    y: str
-    height: str
-    rank: int
-    rate: int
-
-
 class Line(NamedTuple):
-    """The picture of one period. steps: pairs of a rate and the number of sampled callers that reach it, highest first.
+    """The picture of one period. bars: the callers of some ranks, the busiest first, each with its rate.
 
-    top: the rate at the upper end. y: position of the quota. above: sampled callers above it, of `sampled`.
+    steps: pairs of a rate and the number of sampled callers that reach it, highest first. top: the rate at the upper
+    end. y: position of the quota. above: sampled callers above it, of `sampled`.
     """
 
-    bars: list[CallerBar]
+    bars: list[tuple[int, Bar]]
     marks: list[tuple[str, int]]
     steps: list[tuple[int, int]]
     top: int
@@ -83,28 +73,19 @@ def engine_limit(row: LimitRow) -> Limit | None:
     return limit if limit is not None and cells_of(limit) is not None else None
 
 
-def draw(ordered: Sequence[int], quota: int) -> Line:
+def draw(ordered: Sequence[int], quota: int, unit: str) -> Line:
     """Return the picture for callers with these sorted rates, and the line. The scale is logarithmic."""
     busiest = list(reversed(ordered))
     top = max(busiest[0] if busiest else 1, quota, 1) * 5 // 4 + 1
     ranks = _ranks(len(busiest))
-    slot = 100 / max(len(ranks), 1)
-    bars = []
-    for place, rank in enumerate(ranks):
-        height = _height(busiest[rank - 1], top)
-        bars.append(
-            CallerBar(
-                percent((place + 0.1) * slot),
-                percent(0.8 * slot),
-                percent(100 - height),
-                percent(height),
-                rank,
-                busiest[rank - 1],
-            )
-        )
+    rates = [busiest[rank - 1] for rank in ranks]
+    text = _("No. %(rank)s: %(rate)s/%(unit)s")
+    labels = [text % {"rank": rank, "rate": rate, "unit": unit} for rank, rate in zip(ranks, rates, strict=True)]
+    drawn = bars([{"rate": log1p(rate)} for rate in rates], labels, log1p(top))
     marks = [(percent(100 - _height(rate, top)), rate) for rate in (10**power for power in range(13)) if rate <= top]
     above = len(ordered) - bisect_right(ordered, quota)
-    return Line(bars, marks, _steps(busiest), top, percent(100 - _height(quota, top)), above, len(ordered))
+    place = percent(100 - _height(quota, top))
+    return Line(list(zip(rates, drawn, strict=True)), marks, _steps(busiest), top, place, above, len(ordered))
 
 
 def _ranks(count: int) -> list[int]:

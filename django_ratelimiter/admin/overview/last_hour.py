@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -106,29 +105,3 @@ def _rules(rows: QuerySet[UsageBucket], period: Period) -> list[RejectingRule]:
 def _minute(start: datetime, period: Period) -> int:
     """Return the index of this minute in the period."""
     return min(max((aware(start) - period.start) // timedelta(minutes=1), 0), MINUTES - 1)
-
-
-class SparkBar(NamedTuple):
-    """One minute of a small chart; positions are texts in per cent, so that no locale inserts a decimal comma."""
-
-    x: str
-    width: str
-    y: str
-    height: str
-    label: str
-
-
-def bars(values: Sequence[int], labels: Sequence[str]) -> list[SparkBar]:
-    """Return one bar for each minute; the highest is as high as the chart."""
-    top, slot = max([*values, 1]), 100 / max(len(values), 1)
-    return [
-        SparkBar(
-            f"{place * slot:.4f}%",
-            f"{slot * 0.8:.4f}%",
-            f"{100 - 100 * value / top:.4f}%",
-            f"{100 * value / top:.4f}%",
-            label,
-        )
-        for place, (value, label) in enumerate(zip(values, labels, strict=True))
-        if value
-    ]

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from ...checks.common import SYMPTOMS
 from ...rules.formatting import moment_in_words
 from ...rules.stored import tables
-from ...usage.reports.chart import number
+from ...usage.reports.chart import Bar, bars, number
 from ...usage.reports.totals import Freshness, freshness
 from ..history.undo import ago, offered_undo
 from ..names import names_in_words
@@ -22,7 +22,7 @@ from . import last_hour
 from .attention import UsageDoubts, read_rule_doubts, read_usage_doubts
 from .health import Health, engine_in_words, outage_began, read_health
 from .items import Item, RuleLinks, health_items, proxy_items, rule_items, status_items, usage_items
-from .last_hour import LastHour, SparkBar
+from .last_hour import LastHour
 from .processes import processes_context
 from .status import Status, VersionNote, read_status
 from .viewer import Viewer
@@ -46,7 +46,7 @@ class RuleRow(NamedTuple):
     allowed: str
     rejected: str
     shadow_rejected: str
-    bars: list[SparkBar]
+    bars: list[Bar]
     in_words: str
 
 
@@ -159,7 +159,7 @@ def _hour(hour: LastHour, links: RuleLinks, viewer: Viewer) -> dict[str, Any]:
     return {
         "hour_from": times[0],
         "hour_until": date_format(timezone.localtime(hour.period.end), "H:i"),
-        "hour_bars": last_hour.bars(hour.by_minute, _labels(times, hour.by_minute)),
+        "hour_bars": _bars(times, hour.by_minute),
         "hour_most": number(max(hour.by_minute)),
         "allowed": number(hour.allowed),
         "rejected": number(hour.rejected),
@@ -172,7 +172,7 @@ def _hour(hour: LastHour, links: RuleLinks, viewer: Viewer) -> dict[str, Any]:
                 number(rule.allowed),
                 number(rule.rejected),
                 number(rule.shadow_rejected),
-                last_hour.bars(rule.by_minute, _labels(times, rule.by_minute)),
+                _bars(times, rule.by_minute),
                 _("At most %s in a minute") % number(max(rule.by_minute)),
             )
             for rule in hour.rules
@@ -199,8 +199,9 @@ def _callers(links: RuleLinks, viewer: Viewer) -> list[CallerRow]:
     ]
 
 
-def _labels(times: list[str], values: list[int]) -> list[str]:
-    return [f"{time}: {number(value)}" for time, value in zip(times, values, strict=True)]
+def _bars(times: list[str], values: list[int]) -> list[Bar]:
+    labels = [f"{time}: {number(value)}" for time, value in zip(times, values, strict=True)]
+    return bars([{"rejected": value} for value in values], labels)
 
 
 def _actions(viewer: Viewer, status: Status) -> list[Link]:

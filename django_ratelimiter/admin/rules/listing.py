@@ -26,7 +26,7 @@ from ...rules.records import RuleRecord
 from ...rules.routes import views, views_of
 from ...rules.ruleset import RuleSet
 from ...rules.stored.compiler import snapshot_of_rows
-from ...usage.reports.chart import number
+from ...usage.reports.chart import bars, number
 from ...usage.reports.totals import Figures
 from ...usage.times import Granularity, aware, floor, now, stored
 from .targets import limited, names_of
@@ -36,10 +36,6 @@ VIEW_USAGE: Final = "django_ratelimiter.view_usage_report"
 
 #: A non-breaking space.
 NO_BREAK: Final = "\u00a0"
-
-#: The small chart: pixels from one hour to the next, and its height.
-_STEP: Final = 3
-_HEIGHT: Final = 16
 
 
 class CodeRule(NamedTuple):
@@ -106,18 +102,11 @@ def usage_today(slugs: Iterable[str]) -> Mapping[str, Mapping[int, Figures]]:
     return found
 
 
-class _Part(NamedTuple):
-    """A part of an hour in the small chart. kind: "allowed", "rejected" or "would"."""
-
-    kind: str
-    x: str
-    y: str
-    height: str
-
-
 def _today(rule: Rule, hours: Mapping[int, Figures], site: str) -> SafeString:
     """Return today's requests and rejections of a rule, with a small chart and a link to its report."""
     together = sum(hours.values(), Figures())
+    day = [hours.get(hour, Figures()) for hour in range(max([24, *(hour + 1 for hour in hours)]))]
+    stacks = [{"allowed": each.allowed, "rejected": each.rejected, "would": each.shadow_rejected} for each in day]
     try:
         report = reverse("admin:django_ratelimiter_usagebucket_rule", current_app=site)
     except NoReverseMatch:  # a project's own site may have no reports
@@ -127,29 +116,11 @@ def _today(rule: Rule, hours: Mapping[int, Figures], site: str) -> SafeString:
         "requests": number(together.requests) if together.requests else "",
         "rejected": number(together.rejected) if together.rejected else "",
         "shadow_rejected": number(together.shadow_rejected) if together.shadow_rejected else "",
-        "parts": _parts(hours),
-        "width": str(_STEP * max([24, *(hour + 1 for hour in hours)])),
-        "height": str(_HEIGHT),
+        "bars": bars(stacks, [""] * len(stacks)),
+        "width": 3 * len(stacks),
         "url": report and f"{report}?{urlencode({'rule': rule.slug})}",
     }
     return render_to_string("admin/django_ratelimiter/rule_today.html", context)
-
-
-def _parts(hours: Mapping[int, Figures]) -> list[_Part]:
-    highest = max((figures.requests for figures in hours.values()), default=0)
-    parts = []
-    for hour, figures in sorted(hours.items()):
-        base = float(_HEIGHT)
-        for kind, amount in (
-            ("allowed", figures.allowed),
-            ("rejected", figures.rejected),
-            ("would", figures.shadow_rejected),
-        ):
-            if amount:
-                height = _HEIGHT * amount / highest
-                base -= height
-                parts.append(_Part(kind, str(hour * _STEP), f"{base:.2f}", f"{height:.2f}"))
-    return parts
 
 
 class ViewFilter(admin.SimpleListFilter):

@@ -28,7 +28,9 @@ class Segment(NamedTuple):
     """A part of a bar. kind: such as "allowed"; it decides the color."""
 
     kind: str
+    x: str
     y: str
+    width: str
     height: str
 
 
@@ -37,8 +39,6 @@ class Bar(NamedTuple):
 
     slot_x: str
     slot_width: str
-    x: str
-    width: str
     segments: list[Segment]
     label: str
 
@@ -96,21 +96,33 @@ def stacked(stacks: Sequence[Mapping[str, float]], labels: Sequence[str], ticks:
     """Return a chart of bars. stacks: the amounts of each bar by kind, from the bottom."""
     heights = [sum(stack.values()) for stack in stacks]
     top = _top(ceil(max(heights, default=0)))
-    slot = 100 / max(len(stacks), 1)
-    gap = slot * 0.2 if len(stacks) <= 100 else 0
-    bars = []
-    for i, (stack, label) in enumerate(zip(stacks, labels, strict=True)):
-        segments, base = [], 100.0
-        for kind, amount in stack.items():
-            if amount:
-                height = 100 * amount / top
-                base -= height
-                segments.append(Segment(kind, percent(base), percent(height)))
-        x, width = percent(i * slot + gap / 2), percent(slot - gap)
-        bars.append(Bar(percent(i * slot), percent(slot), x, width, segments, label))
     busiest = labels[heights.index(max(heights))] if heights else ""
     lines = [Tick(percent(100 - 100 * i / LINES), number(top * i // LINES)) for i in range(LINES, -1, -1)]
-    return Chart(bars, busiest, lines, ticks)
+    return Chart(bars(stacks, labels, top), busiest, lines, ticks)
+
+
+def bars(
+    stacks: Sequence[Mapping[str, float]], labels: Sequence[str], top: float = 0, *, beside: bool = False
+) -> list[Bar]:
+    """Return the bars of a chart whose upper end is `top`; 0 = the highest bar.
+
+    beside: the parts of a bar are beside each other, not on each other.
+    """
+    top = top or max((max(stack.values()) if beside else sum(stack.values()) for stack in stacks), default=0) or 1
+    slot = 100 / max(len(stacks), 1)
+    gap = slot * 0.2 if len(stacks) <= 100 else 0
+    found = []
+    for i, (stack, label) in enumerate(zip(stacks, labels, strict=True)):
+        x, base, segments = i * slot + gap / 2, 100.0, []
+        width = (slot - gap) / (len(stack) if beside else 1)
+        for place, (kind, amount) in enumerate(stack.items()):
+            height = 100 * amount / top
+            base = (100 if beside else base) - height
+            if amount:
+                at = x + place * width if beside else x
+                segments.append(Segment(kind, percent(at), percent(base), percent(width), percent(height)))
+        found.append(Bar(percent(i * slot), percent(slot), segments, label))
+    return found
 
 
 def number(value: int) -> str:
