@@ -49,10 +49,6 @@ class Browser:
         """What a script on the page returns."""
         return _ask(f"{self._session}/execute/sync", {"script": text, "args": arguments})
 
-    def script_async(self, text: str, *arguments: Any) -> Any:
-        """What a script on the page gives to its last argument, a function."""
-        return _ask(f"{self._session}/execute/async", {"script": text, "args": arguments})
-
     def click(self, selector: str) -> None:
         """Press an element, which must be in sight."""
         _ask(f"{self._session}/element/{self._find(selector)}/click", {})
@@ -131,10 +127,7 @@ def browser(*arguments: str) -> Iterator[Browser]:
     assert chromium
     assert driver
     port = free_port()
-    options = {
-        "binary": chromium,
-        "args": [*ARGUMENTS, *arguments],
-    }
+    options = {"binary": chromium, "args": [*ARGUMENTS, *arguments]}
     wanted = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}}
     with subprocess.Popen(
         [driver, f"--port={port}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -22,7 +22,6 @@ from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
 from .browser import Browser
-from .palettes import with_palette
 
 #: Requests of a busy hour by rule and tier, and how many of a hundred are too many.
 BUSY: Final = {
@@ -99,20 +98,14 @@ def _forecast(window: Browser, address: str, folder: Path) -> None:
         window.script("document.getElementById(`id_${arguments[0]}`).value = arguments[1]", field, value)
     window.script("document.querySelector('.ratelimiter-forecast-choices [value=advise]').click()")
     window.wait_for(".ratelimiter-advice tbody tr")
-    cards = {"line": ".ratelimiter-quota-line", "advice": ".ratelimiter-advice"}
-    found = {name: _pictured(window, card, card, margin=6) for name, card in cards.items()}
-    for name, picture in found.items():
-        (folder / f"change-a-limit-{name}.png").write_bytes(with_palette(window, picture))
+    for name, card in {"line": ".ratelimiter-quota-line", "advice": ".ratelimiter-advice"}.items():
+        _picture(window, folder / f"change-a-limit-{name}.png", card, card, margin=6)
 
 
-def _picture(window: Browser, file: Path, first: str, last: str) -> None:
-    file.write_bytes(with_palette(window, _pictured(window, first, last)))
-
-
-def _pictured(window: Browser, first: str, last: str, margin: int = 20) -> bytes:
+def _picture(window: Browser, file: Path, first: str, last: str, margin: int = 20) -> None:
     window.script(HIDE_NAVIGATION)
     top, bottom = window.script(REACH, first, last, margin)
-    return window.pictured(bottom - top, top)
+    file.write_bytes(window.pictured(bottom - top, top))
 
 
 def _caller(place: int) -> str:

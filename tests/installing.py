@@ -21,13 +21,7 @@ UV: Final = str(_OF_MAKE) if _OF_MAKE.exists() else shutil.which("uv")
 
 #: What a machine needs to reach its package index.
 _KEPT: Final = (
-    "LANG",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "PIP_INDEX_URL",
-    "PIP_CONFIG_FILE",
-    "http_proxy",
-    "https_proxy",
+    *("LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "PIP_INDEX_URL", "PIP_CONFIG_FILE", "http_proxy", "https_proxy"),
 )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -25,11 +26,18 @@ from typing import Any, Final, NamedTuple
 from example_project.redis_server import RedisServer
 from tests.axe import faults_of, source
 from tests.browser import Browser, browser
-from tests.palettes import with_palette
+from tests.installing import UV
 
 ROOT: Final = Path(__file__).parent.parent
 #: Where the content of a page ends, in pixels.
 BOTTOM: Final = "return Math.ceil(document.querySelector('#content-main').getBoundingClientRect().bottom + scrollY)"
+
+#: A picture takes a third of the room when each pixel names one of 256 colours.
+QUANTIZE: Final = """
+import sys, pathlib, PIL.Image
+for file in pathlib.Path(sys.argv[1]).iterdir():
+    PIL.Image.open(file).convert("RGB").quantize(256, dither=0).save(f"{sys.argv[2]}/{file.name}", optimize=True)
+"""
 
 
 class Variant(NamedTuple):
@@ -105,12 +113,16 @@ def write_docs(address: str, shown: dict[str, bytes], *, others: bool) -> None:
     """Write the pictures of the documentation. shown: taken already, by name. others: also those of `docs_pictures`."""
     from tests import docs_pictures
 
-    with browser() as window:
-        log_in(window, address, "admin")
+    with tempfile.TemporaryDirectory() as name:
+        for picture, data in shown.items():
+            Path(name, f"{picture}.png").write_bytes(data)
         if others:
-            docs_pictures.take(window, address, ROOT / "docs/howto")
-        for name, picture in shown.items():  # now that the window may leave its page
-            (ROOT / f"docs/howto/{name}.png").write_bytes(with_palette(window, picture))
+            with browser() as window:
+                log_in(window, address, "admin")
+                docs_pictures.take(window, address, Path(name))
+        assert UV, "uv is not installed here"
+        quantize = (UV, "run", "--quiet", "--no-project", "--with", "pillow", "python", "-c", QUANTIZE, name)
+        subprocess.run((*quantize, str(ROOT / "docs/howto")), check=True)
 
 
 def look_at(window: Browser, url: str, variant: Variant, axe: str, *, themed: bool) -> tuple[bytes, Sequence[str]]:
