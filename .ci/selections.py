@@ -67,7 +67,7 @@ NO_METHOD = "tests/admin/test_urls.py::test_no_method_opens_a_page_without_permi
 #: pages or headers made from rows that other tests read there.
 ASKS_NEITHER_SERVER_NOR_DATABASE = (
     # Connections, forks, counters and time limits on our side.
-    *("tests/engine/test_processes.py", "tests/engine/local", "tests/test_workers.py"),
+    *("tests/engine/test_processes.py", "tests/engine/local"),
     *(f"tests/engine/redis/test_{name}.py" for name in ("strange_replies", "strict_servers", "deadline")),
     "tests/engine/redis/cluster/test_far_cluster.py",
     "tests/engine/redis/connections/test_slow_connections.py",
@@ -76,10 +76,7 @@ ASKS_NEITHER_SERVER_NOR_DATABASE = (
     # If the memory engine passes, so does each server on which tests/unit/test_twins.py finds no difference.
     *(f"tests/unit/test_{name}.py" for name in ("bounds", "every_algorithm", "properties")),
     # Whole sites: their processes determine the result, not the server or database (60 s).
-    *(
-        f"tests/system/test_{name}.py"
-        for name in ("prefixes", "outage", "tasks", "metrics", "responses", "concurrency")
-    ),
+    *(f"tests/system/test_{name}.py" for name in ("prefixes", "outage", "metrics", "responses", "concurrency")),
     # Saves under traffic, by one editor and by two, run there; these test failures of publishing.
     "tests/system/test_saves.py::test_nor_is_one_if_redis_is_flushed_after_the_save",
     "tests/system/test_saves.py::test_a_save_whose_publishing_fails_once_is_in_force_when_it_returns",

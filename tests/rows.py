@@ -15,21 +15,16 @@ import pytest
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the rows that were not drawn."""
-    count = int(os.environ.get("ROWS", "0"))
+    count, rows = int(os.environ.get("ROWS", "0")), dict[str, list[pytest.Item]]()
     if not count:
         return
-    left_out = set(undrawn([item.nodeid for item in items], count, getattr(config.option, "randomly_seed", 0)))
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
-    items[:] = [item for item in items if item.nodeid not in left_out]
-
-
-def undrawn(names: list[str], count: int, seed: int) -> list[str]:
-    """Return the names of the rows that do not run: of each test, all but so many."""
-    rows: dict[str, list[str]] = {}
-    for name in sorted(names):  # whatever order they come in
-        rows.setdefault(name.partition("[")[0], []).append(name)
-    left_out: list[str] = []
-    for test, all_rows in rows.items():
-        drawn = random.Random(f"{seed} {test}").sample(all_rows, min(count, len(all_rows)))
-        left_out += [row for row in all_rows if row not in drawn]
-    return left_out
+    for item in sorted(items, key=lambda item: item.nodeid):  # whatever order they come in
+        rows.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    seed = getattr(config.option, "randomly_seed", 0)
+    drawn = {
+        item
+        for test, all_rows in rows.items()
+        for item in random.Random(f"{seed} {test}").sample(all_rows, min(count, len(all_rows)))
+    }
+    config.hook.pytest_deselected(items=[item for item in items if item not in drawn])
+    items[:] = [item for item in items if item in drawn]

@@ -17,6 +17,7 @@ from celery import Celery
 from django.contrib.auth.models import User
 from django.test import Client
 
+from django_ratelimiter.backend import get_engine
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
 from example_project.redis_server import HOST, WatchedProcess, free_port
@@ -39,7 +40,7 @@ EMAIL_BACKEND = "django.core.mail.backends.dummy.EmailBackend"
 
 WORKER = "--pool solo --without-gossip --without-mingle --loglevel WARNING"
 #: Seconds between two tasks, and by how much a message may come before its time.
-INTERVAL, EARLY = 0.5, 0.05
+INTERVAL, EARLY = 1.0, 0.05
 
 MakeRule = Callable[..., None]
 
@@ -179,23 +180,32 @@ def test_open_connections_of_a_consumer_are_limited(chat: Callable[..., Any], ma
             time.sleep(0.05)
 
 
-def test_tasks_of_a_worker_take_turns(folder: Path, make_rule: MakeRule, redis_url: str) -> None:
+def test_tasks_of_a_worker_take_turns_and_it_is_free_meanwhile(
+    folder: Path, make_rule: MakeRule, redis_url: str
+) -> None:
     make_rule("geocoder", 1, "leaky_bucket", window_seconds=INTERVAL, burst=10)
     (folder / "shop").mkdir()
     for name, recipe in zip(("__init__", "celery", "tasks"), ("", *recipes("Celery")), strict=True):
         (folder / "shop" / f"{name}.py").write_text(recipe)
+    with (folder / "shop/tasks.py").open("a") as tasks:
+        tasks.write("@shared_task\ndef check():\n    print('was free')\n")
     worker = start(folder, *f"-m celery --app shop --quiet worker {WORKER}".split(), RECIPE_APP="shop")
     app = Celery("sender", broker=redis_url, set_as_current=False)
     try:
         began = time.monotonic()
         for address in "abc":
             app.send_task("shop.tasks.look_up", [address])
+        app.send_task("shop.tasks.check")
         while "looked up c" not in worker.output:
             assert time.monotonic() < began + START_SECONDS, worker.output
             assert worker.running, worker.output
             time.sleep(0.02)
         assert re.findall(r"looked up (\w)", worker.output) == ["a", "b", "c"]
+        assert worker.output.index("was free") < worker.output.index("looked up c")
         assert time.monotonic() - began > 2 * INTERVAL - EARLY
+        engine = get_engine()
+        counts = [count for batch in engine.take_usage(now_us=2**52) for count in engine.read_usage(batch)]
+        assert sum(count.allowed for count in counts) == 3, "each is charged once"
     finally:
         app.close()
         worker.stop()
