@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses
 from typing import Final
 
-from django.core import checks
-from django.core.checks import CheckMessage
 from django.template import TemplateDoesNotExist, TemplateSyntaxError
 from django.template.loader import get_template
 
@@ -15,7 +13,7 @@ from ..conf import settings
 from ..models.people import missing_users
 from ..rules.records import RuleRecord
 from ..values.partitions import IDENTITIES
-from .common import TAG, are_invalid, from_database, import_or_none, rules_in_force
+from .common import Found, are_invalid, check, check_deployed, from_database, import_or_none, message, rules_in_force
 
 #: Identities that callers can choose freely.
 _CHOSEN: Final = ("session", "header:", "field:")
@@ -25,38 +23,38 @@ _MIN_PREFIX: Final = {4: 8, 6: 16}
 _MAX_NAMED: Final = 5
 
 
-def check_callables(**_kwargs: object) -> list[CheckMessage]:
+@check
+def check_callables() -> Found:
     """E006: a setting names a callable that cannot be imported or called."""
     return [
-        checks.Error(
+        message(
+            "E006",
             f"RATELIMITER: {entry}: {path} cannot be imported, or cannot be called.",
-            hint="Name a function of your project by its dotted path.",
-            id=f"{TAG}.E006",
+            "Name a function of your project by its dotted path.",
         )
         for entry, path in _callables()
         if not callable(import_or_none(path))
     ]
 
 
-def check_template(**_kwargs: object) -> list[CheckMessage]:
+@check
+def check_template() -> Found:
     """E007: RESPONSE names a template that does not exist or is invalid."""
     own = None if are_invalid("RESPONSE") else settings.RESPONSE
     if own is None or not own.endswith(".html"):
-        return []
+        return
     try:
         get_template(own)
     except (TemplateDoesNotExist, TemplateSyntaxError) as error:
-        return [
-            checks.Error(
-                f"RATELIMITER: RESPONSE: the template {own} cannot be loaded: {type(error).__name__}: {error}",
-                hint="Rejected callers would get the usual page. Name a template that TEMPLATES can find.",
-                id=f"{TAG}.E007",
-            )
-        ]
-    return []
+        yield message(
+            "E007",
+            f"RATELIMITER: RESPONSE: the template {own} cannot be loaded: {type(error).__name__}: {error}",
+            "Rejected callers would get the usual page. Name a template that TEMPLATES can find.",
+        )
 
 
-def check_caller_choices(**_kwargs: object) -> list[CheckMessage]:
+@check
+def check_caller_choices() -> Found:
     """W007: a rule counts by a value that callers choose, and no rule by address limits how often they change it."""
     rules = list(rules_in_force())
     trusted = () if are_invalid("TRUSTED_IDENTITIES") else settings.TRUSTED_IDENTITIES
@@ -64,29 +62,27 @@ def check_caller_choices(**_kwargs: object) -> list[CheckMessage]:
         rule for rule in rules if any(name.startswith(_CHOSEN) and name not in trusted for name in rule.partition_by)
     ]
     slugs = [rule.slug for rule in chosen if not any(_bounds(each, rule) for each in rules)]
-    if not slugs:
-        return []
-    return [
-        checks.Warning(
+    if slugs:
+        yield message(
+            "W007",
             "Callers can choose the value that these rules count by, and get a new counter with each value: "
             f"{', '.join(slugs)}.",
-            hint="For each, add a rule that counts the same requests by IP address, with a quota that is high "
+            "For each, add a rule that counts the same requests by IP address, with a quota that is high "
             "enough for honest callers.",
-            id=f"{TAG}.W007",
         )
-    ]
 
 
-def check_identities(**_kwargs: object) -> list[CheckMessage]:
+@check
+def check_identities() -> Found:
     """W008: a rule counts by an unknown identity, which is missing in every request."""
     if are_invalid("IDENTITIES"):
         return []
     known = {*IDENTITIES, *settings.IDENTITIES}
     return [
-        checks.Warning(
+        message(
+            "W008",
             f"Rule {rule.slug} counts by {name}, which is not an identity, so it is missing from every request.",
-            hint=f"Define it in RATELIMITER['IDENTITIES'], or choose another: {', '.join(sorted(known))}.",
-            id=f"{TAG}.W008",
+            f"Define it in RATELIMITER['IDENTITIES'], or choose another: {', '.join(sorted(known))}.",
         )
         for rule in rules_in_force()
         for name in rule.partition_by
@@ -94,25 +90,37 @@ def check_identities(**_kwargs: object) -> list[CheckMessage]:
     ]
 
 
-def check_trust(**_kwargs: object) -> list[CheckMessage]:
+@check
+def check_trust() -> Found:
     """W009: TRUSTED_PROXIES contains large parts of the internet, so that callers can choose their address."""
     if are_invalid("TRUSTED_PROXIES"):
-        return []
+        return
     networks = settings.TRUSTED_PROXIES.networks
     v4 = collapse_addresses(network for network in networks if isinstance(network, IPv4Network))
     v6 = collapse_addresses(network for network in networks if isinstance(network, IPv6Network))
     merged: list[IPv4Network | IPv6Network] = [*v4, *v6]
     wide = [str(each) for each in merged if each.prefixlen < _MIN_PREFIX[each.version] and not each.is_private]
-    if not wide:
-        return []
-    return [
-        checks.Warning(
+    if wide:
+        yield message(
+            "W009",
             f"RATELIMITER['TRUSTED_PROXIES'] trusts {', '.join(wide)}: callers in these networks can claim any "
             "address.",
-            hint="Name only the networks of your own proxies, or give their number.",
-            id=f"{TAG}.W009",
+            "Name only the networks of your own proxies, or give their number.",
         )
-    ]
+
+
+@check_deployed
+def check_leftovers() -> Found:
+    """W023: access entries or tier assignments name users that do not exist."""
+    missing = from_database(missing_users)
+    if missing:
+        named = ", ".join(missing[:_MAX_NAMED]) + (", …" if missing[_MAX_NAMED:] else "")
+        yield message(
+            "W023",
+            f"Access entries or tier assignments are for users that do not exist: {named}. They would apply to a new "
+            "user with the same primary key.",
+            "Run `manage.py ratelimit forget user:KEY`. If users are not in this database, silence W023.",
+        )
 
 
 def _callables() -> Iterator[tuple[str, str]]:
@@ -141,19 +149,3 @@ def _holds_path(rule: RuleRecord, chosen: RuleRecord) -> bool:
     if rule.path_kind == "any" or (rule.path_kind, rule.path) == (chosen.path_kind, chosen.path):
         return True
     return rule.path_kind == "prefix" and chosen.path_kind in ("exact", "prefix") and chosen.path.startswith(rule.path)
-
-
-def check_leftovers(**_kwargs: object) -> list[CheckMessage]:
-    """W023: access entries or tier assignments name users that do not exist."""
-    missing = from_database(missing_users)
-    if not missing:
-        return []
-    named = ", ".join(missing[:_MAX_NAMED]) + (", …" if missing[_MAX_NAMED:] else "")
-    return [
-        checks.Warning(
-            f"Access entries or tier assignments are for users that do not exist: {named}. They would apply to a new "
-            "user with the same primary key.",
-            hint="Run `manage.py ratelimit forget user:KEY`. If users are not in this database, silence W023.",
-            id=f"{TAG}.W023",
-        )
-    ]

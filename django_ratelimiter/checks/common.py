@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
+from django.core import checks
+from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError
 from django.utils.module_loading import import_string
@@ -16,6 +18,7 @@ from ..models import RuleLimit, RuleSetVersion
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.stored import storage, tables
+from ..values.terminal import visible
 
 TAG: Final = "django_ratelimiter"
 
@@ -24,7 +27,38 @@ SYMPTOMS: Final = "https://django-tiered-ratelimiter.readthedocs.io/page/howto/s
 
 T = TypeVar("T")
 
+#: The messages of a check.
+Found = Iterable[CheckMessage]
+Check = Callable[..., list[CheckMessage]]
+
+#: The checks, and those that call Redis, or read many rows, which is only done with `check --deploy`.
+CHECKS: Final[list[Check]] = []
+DEPLOY_CHECKS: Final[list[Check]] = []
+
+_LEVELS: Final = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
+
 _known_rules: ContextVar[RuleSet | None] = ContextVar("known_rules", default=None)
+
+
+def message(number: str, text: str, hint: str) -> CheckMessage:
+    """Return a message without control characters; it may name rules and the like. number: begins with its level."""
+    return _LEVELS[number[0]](visible(text), hint=visible(hint), id=f"{TAG}.{number}")
+
+
+def check(find: Callable[[], Found], among: list[Check] = CHECKS) -> Check:
+    """Make a system check of a function that returns its messages."""
+
+    def run(**_options: Any) -> list[CheckMessage]:
+        return list(find())
+
+    run.__doc__ = find.__doc__
+    among.append(run)
+    return run
+
+
+def check_deployed(find: Callable[[], Found]) -> Check:
+    """Make a system check that only runs with `check --deploy`."""
+    return check(find, DEPLOY_CHECKS)
 
 
 def are_invalid(*entries: str) -> bool:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from django.core import checks
-from django.core.checks import CheckMessage
 from django.utils import translation
 
 from ..conf import django_setting, script_name, settings
 from ..middleware import exempt_paths
 from ..rules.records import RuleRecord
 from ..rules.routes import is_translated, unknown_names, views
-from .common import SYMPTOMS, TAG, are_invalid, rules_in_force
+from .common import SYMPTOMS, Found, are_invalid, check, message, rules_in_force
 
 #: The end of the URL name of the list of rules, in any AdminSite.
 _LIST_OF_RULES: Final = ":django_ratelimiter_rule_changelist"
@@ -25,25 +23,24 @@ _NOWHERE: Final = {
 }
 
 
-def check_exempt(**_kwargs: object) -> list[CheckMessage]:
+@check
+def check_exempt() -> Found:
     """W012: a rule is for paths that are exempt from all rules. Not for rules with a scope, which code may use."""
     if are_invalid("EXEMPT_PATHS") or not django_setting("ROOT_URLCONF"):
-        return []
+        return
     exempt = _exempt()
     slugs = [rule.slug for rule in rules_in_force() if not rule.scope and _path(rule).startswith(exempt)]
-    if not slugs:
-        return []
-    return [
-        checks.Warning(
+    if slugs:
+        yield message(
+            "W012",
             f"These rules never apply in the middleware, because their paths are exempt: {', '.join(slugs)}.",
-            hint="Set RATELIMITER['EXEMPT_PATHS'] to the paths that no rule applies to, without the paths of "
+            "Set RATELIMITER['EXEMPT_PATHS'] to the paths that no rule applies to, without the paths of "
             f"these rules. See {SYMPTOMS}",
-            id=f"{TAG}.W012",
         )
-    ]
 
 
-def check_admin(**_kwargs: object) -> list[CheckMessage]:
+@check
+def check_admin() -> Found:
     """W021: rules may reject operators on the pages where these rules are corrected."""
     if are_invalid("EXEMPT_PATHS") or not django_setting("ROOT_URLCONF"):
         return []
@@ -55,19 +52,20 @@ def check_admin(**_kwargs: object) -> list[CheckMessage]:
         _, slugs = found.setdefault(view.name, (view.start, {}))
         slugs |= dict.fromkeys(rule.slug for rule in enforced if view.may_match(rule))
     return [
-        checks.Warning(
+        message(
+            "W021",
             f"The admin's pages of rules at {path} are not exempt, so these rules may reject operators there: "
             f"{', '.join(slugs)}.",
-            hint="Name the path of this admin in RATELIMITER['EXEMPT_PATHS'], which replaces the default paths. If it "
+            "Name the path of this admin in RATELIMITER['EXEMPT_PATHS'], which replaces the default paths. If it "
             "is limited on purpose, silence this check: `manage.py ratelimit off` stops a rule that rejects everybody.",
-            id=f"{TAG}.W021",
         )
         for path, slugs in found.values()
         if slugs
     ]
 
 
-def check_prefix(**_kwargs: object) -> list[CheckMessage]:
+@check
+def check_prefix() -> Found:
     """W017: a path begins with FORCE_SCRIPT_NAME, but rules and exempt paths are compared without that prefix."""
     prefix = script_name()
     if not prefix:
@@ -82,25 +80,26 @@ def check_prefix(**_kwargs: object) -> list[CheckMessage]:
     if found:
         named.append(f"RATELIMITER['EXEMPT_PATHS']: {', '.join(found)}")
     return [
-        checks.Warning(
+        message(
+            "W017",
             f"A path begins with FORCE_SCRIPT_NAME, {prefix}, and probably never matches; {entry}.",
-            hint=f"Leave the prefix out: write the path within the site, as in urls.py, such as "
+            f"Leave the prefix out: write the path within the site, as in urls.py, such as "
             f"/api/ instead of {prefix}/api/.",
-            id=f"{TAG}.W017",
         )
         for entry in named
     ]
 
 
-def check_targets(**_kwargs: object) -> list[CheckMessage]:
+@check
+def check_targets() -> Found:
     """W019: a rule is for a view name or a route that does not exist, or for a scope that looks misspelt."""
     return [
-        checks.Warning(
+        message(
+            "W019",
             f"Rule {rule.slug} {_NOWHERE[found.field].format(found.name)}."
             + (f" Did you mean {found.close!r}?" if found.close else ""),
-            hint="Correct the rule in the admin. View names have their namespace in front, as in reverse(); a route is "
+            "Correct the rule in the admin. View names have their namespace in front, as in reverse(); a route is "
             f"the whole pattern of urls.py, without a slash at its start. See {SYMPTOMS}",
-            id=f"{TAG}.W019",
         )
         for rule in rules_in_force()
         for found in unknown_names(rule)

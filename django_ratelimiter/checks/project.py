@@ -1,34 +1,61 @@
-"""Checks of the project's settings: of RATELIMITER, the engine, the middleware, the proxies and the stored rules."""
+"""Checks of the project: its settings, engine, middleware and proxies, its tables and rules, and the collector."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from importlib.util import find_spec
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from django.core import checks
-from django.core.checks import CheckMessage
+from django.db.models import Max, Min
 
 from ..conf import ENTRIES, django_setting, problems, settings
+from ..models import RuleSetVersion, UsageBatch
 from ..rules.stored import storage
 from ..rules.stored.compiler import snapshot_of_rows
+from ..rules.stored.tables import APP
+from ..tenants import have_own
+from ..usage.times import aware, now
 from ..values.bounds import closest
-from .common import SYMPTOMS, TAG, are_invalid, from_database, import_or_none, is_subclass, rules_in_force
+from .common import (
+    SYMPTOMS,
+    Found,
+    are_invalid,
+    check,
+    from_database,
+    import_or_none,
+    is_subclass,
+    message,
+    rules_in_force,
+    tables_are_missing,
+)
 
 _MIDDLEWARE: Final = "django_ratelimiter.middleware.RateLimitMiddleware"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _TIMEOUTS: Final = ("SOCKET_TIMEOUT", "SOCKET_CONNECT_TIMEOUT")
 #: Django's own cache on Redis. Its OPTIONS are the arguments of connections, in lower case.
 DJANGOS: Final = "django.core.cache.backends.redis.RedisCache"
+#: Settings of django-ratelimit that have no effect here, with the ones to use instead.
+_WITHOUT_MEANING: Final = {
+    "RATELIMIT_VIEW": "RATELIMITER['RESPONSE']",
+    "RATELIMIT_USE_CACHE": "RATELIMITER['CACHE_ALIAS']",
+    "RATELIMIT_CACHE_PREFIX": "RATELIMITER['NAMESPACE']",
+    "RATELIMIT_HASH_ALGORITHM": "RATELIMITER['HASH_KEY']",
+}
+#: Time without counts after which the collector is assumed not to run. A site may be idle for a night.
+LONG: Final = timedelta(days=1)
 
 
-def check_settings(**_kwargs: object) -> list[CheckMessage]:
+@check
+def check_settings() -> Found:
     """E001: a setting in RATELIMITER is unknown or invalid."""
     known = {"RATELIMITER", *ENTRIES}
     return [
-        checks.Error(_unknown(entry), hint=f"The settings are {', '.join(ENTRIES)}.", id=f"{TAG}.E001")
+        message("E001", _unknown(entry), f"The settings are {', '.join(ENTRIES)}.")
         if entry not in known
-        else checks.Error(f"RATELIMITER: {entry} {wrong}.", hint=f"It must be {right}.", id=f"{TAG}.E001")
+        else message("E001", f"RATELIMITER: {entry} {wrong}.", f"It must be {right}.")
         for entry, wrong, right in problems()
     ]
 
@@ -42,120 +69,168 @@ def _unknown(name: str) -> str:
     return unknown + (f" Did you mean {close!r}?" if close else "")
 
 
-def check_engine(**_kwargs: object) -> list[CheckMessage]:
+@check
+def check_engine() -> Found:
     """E002 to E004, W002, W003: the engine that RATELIMITER names cannot be built, or its options are not advisable."""
     if are_invalid("ENGINE", "CACHE_ALIAS"):
-        return []
-    if settings.ENGINE is not None:
-        return list(_custom_engine(settings.ENGINE))
-    if settings.CACHE_ALIAS is not None:
-        return list(_redis_alias(settings.CACHE_ALIAS))
-    if django_setting("DEBUG"):
-        return []
-    return [
-        checks.Warning(
+        return
+    path = settings.ENGINE
+    if path is not None:
+        if not callable(import_or_none(path)):
+            yield message(
+                "E004",
+                f"RATELIMITER['ENGINE']: {path} cannot be imported, or cannot be called.",
+                "Name a callable without arguments that returns an Engine.",
+            )
+    elif settings.CACHE_ALIAS is not None:
+        yield from _redis_alias(settings.CACHE_ALIAS)
+    elif not django_setting("DEBUG"):
+        yield message(
+            "W002",
             "Each process counts requests in its own memory, so each process allows the whole limit.",
-            hint=f"Name a Redis entry of CACHES in RATELIMITER['CACHE_ALIAS']. See {SYMPTOMS}",
-            id=f"{TAG}.W002",
+            f"Name a Redis entry of CACHES in RATELIMITER['CACHE_ALIAS']. See {SYMPTOMS}",
         )
-    ]
 
 
-def check_middleware(**_kwargs: object) -> list[CheckMessage]:
+@check
+def check_middleware() -> Found:
     """W001: the middleware is missing. E005: it runs before the authentication middleware."""
     middleware = [import_or_none(path) for path in django_setting("MIDDLEWARE", ())]
     own = _position(middleware, _MIDDLEWARE)
-    if own is None:
-        return [
-            checks.Warning(
-                "RateLimitMiddleware is not in MIDDLEWARE: only views with @ratelimit or a throttle class of this "
-                "package, and code that calls the limiter, are limited.",
-                hint=f'Add "{_MIDDLEWARE}" to MIDDLEWARE, after AuthenticationMiddleware. See {SYMPTOMS}',
-                id=f"{TAG}.W001",
-            )
-        ]
     authentication = _position(middleware, _AUTHENTICATION)
-    if authentication is None or authentication < own:
-        return []
-    return [
-        checks.Error(
-            "RateLimitMiddleware is before AuthenticationMiddleware in MIDDLEWARE, so it does not know the user.",
-            hint=f"Move RateLimitMiddleware below AuthenticationMiddleware. See {SYMPTOMS}",
-            id=f"{TAG}.E005",
+    if own is None:
+        yield message(
+            "W001",
+            "RateLimitMiddleware is not in MIDDLEWARE: only views with @ratelimit or a throttle class of this "
+            "package, and code that calls the limiter, are limited.",
+            f'Add "{_MIDDLEWARE}" to MIDDLEWARE, after AuthenticationMiddleware. See {SYMPTOMS}',
         )
-    ]
+    elif authentication is not None and authentication > own:
+        yield message(
+            "E005",
+            "RateLimitMiddleware is before AuthenticationMiddleware in MIDDLEWARE, so it does not know the user.",
+            f"Move RateLimitMiddleware below AuthenticationMiddleware. See {SYMPTOMS}",
+        )
 
 
-def check_proxies(**_kwargs: object) -> list[CheckMessage]:
+@check
+def check_proxies() -> Found:
     """W005: rules use the caller's address, but behind a proxy that is not trusted it is the proxy's address."""
     signs = [name for name in ("SECURE_PROXY_SSL_HEADER", "USE_X_FORWARDED_HOST") if django_setting(name)]
     if not signs or are_invalid("TRUSTED_PROXIES"):
-        return []
+        return
     trusted = settings.TRUSTED_PROXIES
     if trusted.hops or trusted.networks or trusted.unix:
-        return []
+        return
     slugs = [rule.slug for rule in rules_in_force() if rule.asks_for_address]
-    if not slugs:
-        return []
-    return [
-        checks.Warning(
+    if slugs:
+        yield message(
+            "W005",
             f"{signs[0]} indicates a proxy, but RATELIMITER['TRUSTED_PROXIES'] trusts none: "
             f"all callers share the proxy's address in rules by IP address: {', '.join(slugs)}.",
-            hint='Name the networks of your proxies, such as ["10.0.0.0/8"], "unix" for a Unix socket, '
+            'Name the networks of your proxies, such as ["10.0.0.0/8"], "unix" for a Unix socket, '
             f"or give their number. See {SYMPTOMS}",
-            id=f"{TAG}.W005",
         )
-    ]
 
 
-def check_rules(**_kwargs: object) -> list[CheckMessage]:
+@check
+def check_rules() -> Found:
     """W006: rules that cannot be enforced, each with the reason."""
     return [
-        checks.Warning(
+        message(
+            "W006",
             f"Rule {slug} is not in force: {reason}",
-            hint="Correct the rule in the admin and save it. SQL can write values that the forms reject.",
-            id=f"{TAG}.W006",
+            "Correct the rule in the admin and save it. SQL can write values that the forms reject.",
         )
         for slug, reason in _left_out().items()
     ]
 
 
-def _custom_engine(path: str) -> Iterator[CheckMessage]:
-    if not callable(import_or_none(path)):
-        yield checks.Error(
-            f"RATELIMITER['ENGINE']: {path} cannot be imported, or cannot be called.",
-            hint="Name a callable without arguments that returns an Engine.",
-            id=f"{TAG}.E004",
+@check
+def check_settings_of_django_ratelimit() -> Found:
+    """W010: a setting of django-ratelimit is left, but that is no longer installed, and it has no effect here."""
+    if find_spec("django_ratelimit") is not None:
+        return
+    for name, instead in _WITHOUT_MEANING.items():
+        if django_setting(name) is not None:
+            yield message(
+                "W010",
+                f"{name} is a setting of django-ratelimit, and has no effect here.",
+                f"Remove it. See instead: {instead}.",
+            )
+
+
+@check
+def check_tables() -> Found:
+    """W016: the app is installed, but its tables do not exist."""
+    if sys.argv[1:2] != ["migrate"] and tables_are_missing():  # migrate creates them
+        yield message(
+            "W016",
+            "The tables of django_ratelimiter do not exist: only limits written in code apply, and no rule can be "
+            "created in the admin.",
+            "Run `manage.py migrate`. If all limits are in code, you can also take the app out of INSTALLED_APPS.",
         )
 
 
-def _redis_alias(alias: str) -> Iterator[CheckMessage]:
+@check
+def check_tenants() -> Found:
+    """E011: each tenant of django-tenants would have its own tables, but a process has one set of rules."""
+    if have_own(APP):
+        yield message(
+            "E011",
+            "django_ratelimiter is in TENANT_APPS: the rules of the tenant that a process serves first would apply to "
+            "all tenants.",
+            "Name it in SHARED_APPS only. Users of different tenants are counted apart.",
+        )
+
+
+@check
+def check_collecting() -> Found:
+    """W013: there are rules, but no usage has been collected for a day."""
+    if are_invalid("CACHE_ALIAS") or not settings.CACHE_ALIAS or not rules_in_force():
+        return
+    since = from_database(_since)
+    if since is not None and aware(since) <= now() - LONG:
+        yield message(
+            "W013",
+            f"No usage has been collected from Redis since {since:%Y-%m-%d %H:%M %Z}, and Redis keeps it only for "
+            "8 days.",
+            "Run `manage.py ratelimit collect` each minute, or Celery beat with the entry from the documentation. "
+            "If no request has matched a rule since then, you can ignore this.",
+        )
+
+
+def _since() -> datetime | None:
+    """Return when usage was last collected; if never, when the first rules were saved; `None` if neither was."""
+    collected: datetime | None = UsageBatch.objects.aggregate(at=Max("collected_at"))["at"]
+    return collected or RuleSetVersion.objects.aggregate(at=Min("created_at"))["at"]
+
+
+def _redis_alias(alias: str) -> Found:
     caches = django_setting("CACHES", {})
     if alias not in caches:
-        yield checks.Error(
-            f"RATELIMITER['CACHE_ALIAS']: CACHES has no entry {alias!r}.",
-            hint=f"Name one of: {', '.join(caches)}.",
-            id=f"{TAG}.E002",
+        yield message(
+            "E002", f"RATELIMITER['CACHE_ALIAS']: CACHES has no entry {alias!r}.", f"Name one of: {', '.join(caches)}."
         )
         return
     cache = caches[alias]
     backend = import_or_none(cache.get("BACKEND", ""))
     is_djangos = is_subclass(backend, DJANGOS)
     if not is_djangos and not is_subclass(backend, "django_redis.cache.RedisCache"):
-        yield checks.Error(
+        yield message(
+            "E003",
             f"RATELIMITER['CACHE_ALIAS']: CACHES[{alias!r}] is not a Redis cache.",
-            hint=f'Its BACKEND must be "django_redis.cache.RedisCache" or "{DJANGOS}".',
-            id=f"{TAG}.E003",
+            f'Its BACKEND must be "django_redis.cache.RedisCache" or "{DJANGOS}".',
         )
         return
     names = [name.lower() if is_djangos else name for name in _TIMEOUTS]
     missing = [name for name in names if not _has_timeout(cache, name)]
     if missing:
-        yield checks.Warning(
+        yield message(
+            "W003",
             f"CACHES[{alias!r}] has no {' and no '.join(missing)}, so the collector waits for a Redis that does "
             "not answer.",
-            hint=f'Set both in CACHES[{alias!r}]["OPTIONS"], for example to half a second.',
-            id=f"{TAG}.W003",
+            f'Set both in CACHES[{alias!r}]["OPTIONS"], for example to half a second.',
         )
 
 

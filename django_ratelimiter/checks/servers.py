@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from django.core import checks
-from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 
 from ..backend import get_engine, server_in_words
@@ -16,7 +14,7 @@ from ..engine.redis.checks.dry_run import dry_run
 from ..engine.redis.checks.eviction import evicting, is_answer
 from ..engine.redis.connections.faults import is_fault
 from ..exceptions import EngineUnavailable
-from .common import TAG, are_invalid, import_or_none, is_subclass
+from .common import Found, are_invalid, check, check_deployed, import_or_none, is_subclass, message
 
 _POOLS: Final = "django_redis.pool"
 #: Options of django-redis that become arguments of connections.
@@ -26,7 +24,8 @@ _MAKERS: Final = ("CONNECTION_POOL_CLASS", "SENTINELS", "SENTINEL_KWARGS")
 _OF_SENTINEL: Final = "redis.sentinel.SentinelConnectionPool"
 
 
-def check_pools(**_kwargs: object) -> list[CheckMessage]:
+@check
+def check_pools() -> Found:
     """W014: another alias has the address of ours and other OPTIONS; the one used first determines both."""
     if are_invalid("ENGINE", "CACHE_ALIAS") or settings.ENGINE is not None:
         return []
@@ -40,82 +39,82 @@ def check_pools(**_kwargs: object) -> list[CheckMessage]:
         if other != alias and {*own} & {*_addresses(caches[other])}
     }
     return [
-        checks.Warning(
+        message(
+            "W014",
             f"CACHES[{alias!r}] and CACHES[{other!r}] have the same address, so django-redis keeps one pool of "
             "connections for both. The entry that is used first decides its options, but they differ in "
             f"{', '.join(names)}.",
-            hint="Give both the same OPTIONS. Or give the limiter its own database, which is better anyway. "
+            "Give both the same OPTIONS. Or give the limiter its own database, which is better anyway. "
             '"redis://host:6379/0" and "redis://host:6379?db=0" count as different addresses.',
-            id=f"{TAG}.W014",
         )
         for other, names in differences.items()
         if names
     ]
 
 
-def check_eviction(**_kwargs: object) -> list[CheckMessage]:
+@check_deployed
+def check_eviction() -> Found:
     """W015: a full Redis evicts counters. W018: none answers. I001: INFO is not allowed. Only with `check --deploy`."""
     try:
         engine = _redis_engine()
         policies = sorted(evicting(engine)) if engine is not None else []
     except EngineUnavailable as error:
         if not is_answer(error):
-            return [_unreachable(error)]
+            yield message(
+                "W018",
+                f"No Redis answers at {server_in_words()}: {str(error).rstrip('.')}. Until it does, each request "
+                "is decided by the failure policies of its rules.",
+                "Start the server, or correct the entry of CACHES. For development without Redis leave "
+                "RATELIMITER['CACHE_ALIAS'] out: then each process counts in its own memory.",
+            )
+            return
         hint = "Its user may need the permission to run INFO. Ask redis-cli for `CONFIG GET maxmemory*` instead."
         text = f"Redis cannot be asked whether it drops keys when its memory is full: {error}"
-        return [checks.Info(text, hint=hint, id=f"{TAG}.I001")]
-    if not policies:
-        return []
-    return [
-        checks.Warning(
+        yield message("I001", text, hint)
+        return
+    if policies:
+        yield message(
+            "W015",
             f"When its memory is full, Redis drops keys (maxmemory-policy {', '.join(policies)}). Callers whose "
             "counters are dropped get a full quota again, and usage that has not been collected is lost.",
-            hint="Set `maxmemory-policy noeviction`, and use a separate Redis for a cache that needs another policy.",
-            id=f"{TAG}.W015",
+            "Set `maxmemory-policy noeviction`, and use a separate Redis for a cache that needs another policy.",
         )
-    ]
 
 
-def check_scripts(**_kwargs: object) -> list[CheckMessage]:
+@check_deployed
+def check_scripts() -> Found:
     """E008: a server does not run our scripts correctly. W018: it runs none now. Only with `check --deploy`."""
     try:
         engine = _redis_engine()
         if engine is not None:
             dry_run(engine)
     except EngineUnavailable as error:
-        if not is_fault(error):
-            return [_undeciding(error)] if is_answer(error) else []  # out of reach: `check_eviction` reports that
-        return [
-            checks.Error(
+        if is_fault(error):
+            yield message(
+                "E008",
                 f"The server cannot decide: {error}",
-                hint="docs/howto/servers.md lists the servers that can, and their settings.",
-                id=f"{TAG}.E008",
+                "docs/howto/servers.md lists the servers that can, and their settings.",
             )
-        ]
-    return []
+        elif is_answer(error):  # else out of reach: `check_eviction` reports that
+            yield message(
+                "W018",
+                f"The Redis at {server_in_words()} cannot decide now: {str(error).rstrip('.')}. Until it does, each "
+                "request is decided by the failure policies of its rules.",
+                "The message says what the server lacks: memory, a place to save to, replicas, or the role of the "
+                "master.",
+            )
 
 
-def _undeciding(error: EngineUnavailable) -> CheckMessage:
-    return checks.Warning(
-        f"The Redis at {server_in_words()} cannot decide now: {str(error).rstrip('.')}. Until it does, each request "
-        "is decided by the failure policies of its rules.",
-        hint="The message says what the server lacks: memory, a place to save to, replicas, or the role of the master.",
-        id=f"{TAG}.W018",
-    )
-
-
-def check_clock(**_kwargs: object) -> list[CheckMessage]:
+@check
+def check_clock() -> Found:
     """W020: each machine uses its own clock for decisions."""
-    if are_invalid("CLOCK", "ENGINE") or settings.CLOCK == "server" or settings.ENGINE is not None:
-        return []
-    return [
-        checks.Warning(
+    if not are_invalid("CLOCK", "ENGINE") and settings.CLOCK == "client" and settings.ENGINE is None:
+        yield message(
+            "W020",
             'RATELIMITER["CLOCK"] is "client": windows begin and end by the clock of the machine that is ahead.',
-            hint="Keep all machines synchronised (NTP). Silence this check if they are, and the server does not "
+            "Keep all machines synchronised (NTP). Silence this check if they are, and the server does not "
             "allow TIME in scripts. Otherwise remove CLOCK.",
-            id=f"{TAG}.W020",
         )
-    ]
 
 
 def _redis_engine() -> RedisEngine | None:
@@ -128,16 +127,6 @@ def _redis_engine() -> RedisEngine | None:
         return None  # other checks report it
     exact = getattr(engine, "engine", engine)
     return exact if isinstance(exact, RedisEngine) else None
-
-
-def _unreachable(error: EngineUnavailable) -> CheckMessage:
-    return checks.Warning(
-        f"No Redis answers at {server_in_words()}: {str(error).rstrip('.')}. Until it does, each request is decided by "
-        "the failure policies of its rules.",
-        hint="Start the server, or correct the entry of CACHES. For development without Redis leave "
-        "RATELIMITER['CACHE_ALIAS'] out: then each process counts in its own memory.",
-        id=f"{TAG}.W018",
-    )
 
 
 def _addresses(cache: Mapping[str, Any]) -> list[str]:

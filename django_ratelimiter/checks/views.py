@@ -1,4 +1,4 @@
-"""Checks of DRF views: that rules by user apply there, that addresses can be trusted, and that rates are valid."""
+"""Checks of views: that rules by user apply to DRF's, that addresses and rates are valid, and of those for gateways."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from django.core import checks
-from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 from django.urls import Resolver404, ResolverMatch, get_resolver, resolve
 
 from ..conf import django_setting, settings
+from ..middleware import ASKED_BY_GATEWAYS
 from ..rules.records import Facts, RuleRecord
 from ..rules.routes import all_views, chosen_classes, name_of_class, view_of
-from .common import TAG, are_invalid, import_or_none, is_subclass, rules_in_force
+from .common import Found, are_invalid, check, import_or_none, is_subclass, message, rules_in_force
 
 _THROTTLES: Final = "django_ratelimiter.throttling"
 
 
-def check_views(**_kwargs: object) -> list[CheckMessage]:
+@check
+def check_views() -> Found:
     """W004: views of DRF to which rules by user never apply."""
     rules = [rule for rule in rules_in_force() if "user" in rule.partition_by]
     if not rules or not django_setting("ROOT_URLCONF"):
@@ -32,54 +32,75 @@ def check_views(**_kwargs: object) -> list[CheckMessage]:
             if slugs:
                 unmet.setdefault(view.cls, set()).update(slugs)
     return [
-        checks.Warning(
+        message(
+            "W004",
             f"{name_of_class(cls)} authenticates its user after the middleware has decided, "
             f"so these rules by user never apply to it: {', '.join(sorted(slugs))}.",
-            hint="Add django_ratelimiter.throttling.RuleThrottle to its throttle_classes, "
+            "Add django_ratelimiter.throttling.RuleThrottle to its throttle_classes, "
             "or to DEFAULT_THROTTLE_CLASSES of REST_FRAMEWORK.",
-            id=f"{TAG}.W004",
         )
         for cls, slugs in unmet.items()
     ]
 
 
-def check_addresses(**_kwargs: object) -> list[CheckMessage]:
+@check
+def check_addresses() -> Found:
     """W011: throttles trust the address that a caller sends, as DRF does without NUM_PROXIES."""
     if are_invalid("TRUSTED_PROXIES") or not django_setting("ROOT_URLCONF"):
-        return []
+        return
     trusted, framework = settings.TRUSTED_PROXIES, django_setting("REST_FRAMEWORK") or {}
     if trusted.hops or trusted.networks or trusted.unix or framework.get("NUM_PROXIES") is not None:
-        return []
+        return
     believing = {
         f"{throttle.__module__}.{throttle.__qualname__}"
         for match in all_views(get_resolver())
         for throttle in chosen_classes(match.func, "throttle_classes")
         if getattr(getattr(throttle, "get_ident", None), "__module__", "") == _THROTTLES
     }
-    if not believing:
-        return []
-    return [
-        checks.Warning(
+    if believing:
+        yield message(
+            "W011",
             f"REST_FRAMEWORK['NUM_PROXIES'] is not set, so callers can choose their address with X-Forwarded-For, and "
             f"get a new counter with each address: {', '.join(sorted(believing))}.",
-            hint="Set it to the number of your proxies, 0 if there are none, or name them in "
+            "Set it to the number of your proxies, 0 if there are none, or name them in "
             "RATELIMITER['TRUSTED_PROXIES'].",
-            id=f"{TAG}.W011",
         )
-    ]
 
 
-def check_rates(**_kwargs: object) -> list[CheckMessage]:
+@check
+def check_rates() -> Found:
     """E009: the rate of one of our throttles is invalid, so that each request to its views would fail."""
     faults = {_fault_of(throttle, scope) for throttle, scope in _throttles_with_rates()}
     return [
-        checks.Error(
-            fault,
-            hint="Correct the rate in REST_FRAMEWORK['DEFAULT_THROTTLE_RATES'], or in the class.",
-            id=f"{TAG}.E009",
-        )
+        message("E009", fault, "Correct the rate in REST_FRAMEWORK['DEFAULT_THROTTLE_RATES'], or in the class.")
         for fault in sorted(faults - {""})
     ]
+
+
+@check
+def check_gateways() -> Found:
+    """E010: no caller can use these views. W022: every caller that reaches this server can."""
+    if are_invalid("TRUSTED_PROXIES") or not django_setting("ROOT_URLCONF"):
+        return
+    trusted = settings.TRUSTED_PROXIES
+    if not trusted.hops and (trusted.networks or trusted.unix):
+        return
+    routes = [match.route for match in all_views(get_resolver()) if hasattr(match.func, ASKED_BY_GATEWAYS)]
+    shown = ", ".join(f"/{route}" for route in routes)
+    if routes and trusted.hops:
+        yield message(
+            "W022",
+            f"RATELIMITER['TRUSTED_PROXIES'] is a number, so every caller that can reach {shown} is trusted "
+            "there: a caller could choose the path, the method and the address of the request to decide.",
+            'Name the networks of your gateways instead, such as ["10.0.0.0/8"], or "unix" for a Unix socket.',
+        )
+    elif routes:
+        yield message(
+            "E010",
+            f"RATELIMITER['TRUSTED_PROXIES'] trusts nobody, so each gateway that asks {shown} gets a 403, and rejects "
+            "every request.",
+            'Name the networks of your gateways, such as ["10.0.0.0/8"], or "unix" for a Unix socket.',
+        )
 
 
 def _throttles_with_rates() -> Iterator[tuple[Any, Any]]:

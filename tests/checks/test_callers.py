@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from django_ratelimiter import checks
+from django_ratelimiter.checks import callers, paths
 from django_ratelimiter.checks.common import SYMPTOMS
 
 from .test_checks import ids, make_rule
@@ -23,7 +23,7 @@ def ratelimiter(**entries: Any) -> Any:
 @pytest.mark.parametrize("entry", ["API_KEY_RESOLVER", "API_KEY_FORM", "TIER_RESOLVER", "RESPONSE", "IDENTITIES"])
 def test_callables_that_do_not_exist(entry: str, path: str) -> None:
     with ratelimiter(**{entry: {"tenant": path} if entry == "IDENTITIES" else path}):
-        messages = checks.check_callables()
+        messages = callers.check_callables()
         assert ids(messages) == ["E006"]
         assert entry in messages[0].msg
         assert path in messages[0].msg
@@ -32,9 +32,9 @@ def test_callables_that_do_not_exist(entry: str, path: str) -> None:
 def test_callables_that_exist_and_values_that_are_wrong_anyway() -> None:
     own = "tests.identity.test_values.tenant_of"
     with ratelimiter(API_KEY_RESOLVER=own, TIER_RESOLVER=own, RESPONSE="pages/429.html", IDENTITIES={"tenant": own}):
-        assert checks.check_callables() == []
+        assert callers.check_callables() == []
     with ratelimiter(API_KEY_RESOLVER=1, TIER_RESOLVER="x", RESPONSE=1, IDENTITIES=1):
-        assert checks.check_callables() == []
+        assert callers.check_callables() == []
 
 
 @pytest.mark.parametrize(
@@ -44,11 +44,11 @@ def test_a_template_that_cannot_be_loaded(template: str, says: str) -> None:
     loaders = [("django.template.loaders.locmem.Loader", {"broken.html": "{% nonsense %}", "fine.html": "fine"})]
     engine = {"BACKEND": "django.template.backends.django.DjangoTemplates", "OPTIONS": {"loaders": loaders}}
     with ratelimiter(RESPONSE=template), override_settings(TEMPLATES=[engine]):
-        [message] = checks.check_template()
+        [message] = callers.check_template()
         assert (message.id, says in message.msg) == ("django_ratelimiter.E007", True)
     for fine in ("fine.html", "tests.headers.test_responses.teapot", None, 1):
         with ratelimiter(RESPONSE=fine), override_settings(TEMPLATES=[engine]):
-            assert checks.check_template() == []
+            assert callers.check_template() == []
 
 
 @pytest.mark.django_db
@@ -70,7 +70,7 @@ def test_a_template_that_cannot_be_loaded(template: str, says: str) -> None:
 def test_rules_for_what_the_middleware_leaves_alone(fields: dict[str, Any], exempt: Any, fires: bool) -> None:
     make_rule("left-alone", **fields)
     with ratelimiter(EXEMPT_PATHS=exempt):
-        messages = checks.check_exempt()
+        messages = paths.check_exempt()
     assert ids(messages) == ["W012"] * fires
     assert not fires or ("left-alone" in messages[0].msg and SYMPTOMS in (messages[0].hint or ""))
 
@@ -83,7 +83,7 @@ CHOSEN = [["session"], ["header:X-Device"], ["field:email"], ["user", "header:X-
 def test_what_clients_choose_without_a_rule_by_address(names: list[str]) -> None:
     make_rule("chosen", partition_by=names, path_kind="prefix", path="/api/")
     make_rule("users", partition_by=["user"])
-    messages = checks.check_caller_choices()
+    messages = callers.check_caller_choices()
     assert ids(messages) == ["W007"]
     assert "chosen" in messages[0].msg
     assert "users" not in messages[0].msg
@@ -94,7 +94,7 @@ def test_what_clients_choose_without_a_rule_by_address(names: list[str]) -> None
 def test_what_a_gateway_sets_is_not_chosen(trusted: list[str], fires: bool) -> None:
     make_rule("chosen", partition_by=["header:X-Device"])
     with ratelimiter(TRUSTED_IDENTITIES=trusted):
-        assert ids(checks.check_caller_choices()) == ["W007"] * fires
+        assert ids(callers.check_caller_choices()) == ["W007"] * fires
 
 
 @pytest.mark.django_db
@@ -119,18 +119,18 @@ def test_what_a_gateway_sets_is_not_chosen(trusted: list[str], fires: bool) -> N
 def test_the_rule_by_address_must_be_met_by_the_same_requests(fields: dict[str, Any], fires: bool) -> None:
     make_rule("chosen", partition_by=["header:X-Device"], path_kind="prefix", path="/api/", methods=["POST"])
     make_rule("addresses", **{"partition_by": ["ip"]} | fields)
-    told = "".join(message.msg for message in checks.check_caller_choices())
+    told = "".join(message.msg for message in callers.check_caller_choices())
     assert ("chosen" in told) == fires
 
 
 @pytest.mark.django_db
 def test_an_identity_that_nobody_made() -> None:
     make_rule("tenants", partition_by=["tenant", "user", "path:pk"])
-    assert ids(checks.check_identities()) == ["W008"]
+    assert ids(callers.check_identities()) == ["W008"]
     with ratelimiter(IDENTITIES={"tenant": "tests.identity.test_values.tenant_of"}):
-        assert checks.check_identities() == []
+        assert callers.check_identities() == []
     with ratelimiter(IDENTITIES="tenant"):
-        assert checks.check_identities() == []
+        assert callers.check_identities() == []
 
 
 @pytest.mark.parametrize(
@@ -139,10 +139,10 @@ def test_an_identity_that_nobody_made() -> None:
 )
 def test_proxies_that_may_be_anybody(networks: list[str]) -> None:
     with ratelimiter(TRUSTED_PROXIES=networks):
-        assert ids(checks.check_trust()) == ["W009"]
+        assert ids(callers.check_trust()) == ["W009"]
 
 
 @pytest.mark.parametrize("trusted", [(), 3, ["unix"], ["10.0.0.0/8", "fd00::/8", "fc00::/7", "2001:db8::/32"], "wrong"])
 def test_proxies_that_are_somebodys(trusted: Any) -> None:
     with ratelimiter(TRUSTED_PROXIES=trusted):
-        assert checks.check_trust() == []
+        assert callers.check_trust() == []

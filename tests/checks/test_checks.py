@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
+from datetime import timedelta
+from importlib.machinery import ModuleSpec
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,12 +19,14 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.db import OperationalError, connection
 from django.test import override_settings
+from django.utils import timezone
 
 from django_ratelimiter import checks
-from django_ratelimiter.checks.common import SYMPTOMS
+from django_ratelimiter.checks import project, views
+from django_ratelimiter.checks.common import CHECKS, DEPLOY_CHECKS, SYMPTOMS
 from django_ratelimiter.checks.project import DJANGOS
 from django_ratelimiter.middleware import RateLimitMiddleware
-from django_ratelimiter.models import Rule, RuleLimit
+from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, UsageBatch
 from django_ratelimiter.rules.stored import tables
 
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -35,32 +40,35 @@ def ids(messages: list[Any]) -> list[str]:
     return [message.id.removeprefix("django_ratelimiter.") for message in messages]
 
 
-def test_every_check_is_bound_and_the_tests_project_passes() -> None:
-    bound = [getattr(check, "__wrapped__", None) for check in django_checks.registry.registry.get_checks()]
-    assert [check for check in checks.CHECKS if check not in bound] == []
+def test_every_check_is_registered_once_and_the_tests_project_passes() -> None:
+    registered = django_checks.registry.registry.get_checks(include_deployment_checks=True)
+    assert {*CHECKS, *DEPLOY_CHECKS} <= {*registered}
+    checks.register()
+    assert len(django_checks.registry.registry.get_checks(include_deployment_checks=True)) == len(registered)
     assert django_checks.run_checks(tags=[checks.TAG]) == []
 
 
 def test_every_id_is_told_in_a_docstring_and_is_seen_to_fire() -> None:
     source = "".join(module.read_text() for module in Path(checks.__file__).parent.glob("*.py"))
-    tests = "".join(module.read_text() for module in Path(__file__).parent.glob("test_*.py"))
-    told = " ".join(check.__doc__ or "" for check in checks.CHECKS).replace("E002 to E004", "E002 E003 E004")
-    for number in [f"E00{n}" for n in range(1, 7)] + [f"W00{n}" for n in range(1, 10)]:
-        assert f"{{TAG}}.{number}" in source
+    tests = "".join(module.read_text() for module in Path(__file__).parents[1].glob("*/test_*.py"))
+    told = " ".join(check.__doc__ or "" for check in (*CHECKS, *DEPLOY_CHECKS)).replace(
+        "E002 to E004", "E002 E003 E004"
+    )
+    for number in re.findall(r'message\(\s*"(\w\d+)"', source):
         assert number in told
-        assert f'["{number}"]' in tests
+        assert re.search(rf'["./]{number}\b', tests), number
 
 
 def test_wrong_settings() -> None:
     with override_settings(RATELIMITER={"NAMSPACE": "x", "IPV4_PREFIX": 99, "HEADERS": ()}):
-        unknown, wrong = checks.check_settings()
+        unknown, wrong = project.check_settings()
     assert ids([unknown]) == ids([wrong]) == ["E001"]
     assert unknown.msg == "Unknown setting RATELIMITER['NAMSPACE']. Did you mean 'NAMESPACE'?"
     assert unknown.hint.startswith("The settings are ENABLED, ENGINE, ")
     assert wrong.msg == "RATELIMITER: IPV4_PREFIX is 99."
     assert wrong.hint == "It must be a whole number from 1 to 32."
     with override_settings(RATELIMITER={"REDIS_URL": "redis://127.0.0.1"}):
-        [address] = checks.check_settings()
+        [address] = project.check_settings()
     assert address.msg == (
         "Unknown setting RATELIMITER['REDIS_URL']. "
         "Name the Redis server in CACHES, and that entry of CACHES in CACHE_ALIAS."
@@ -78,13 +86,8 @@ def test_wrong_settings() -> None:
 )
 def test_an_unknown_setting_is_told_with_the_name_that_is_like_it(written: object, ends: str) -> None:
     with override_settings(RATELIMITER={written: True}):
-        [error] = checks.check_settings()
+        [error] = project.check_settings()
     assert error.msg.endswith(ends)
-
-
-def test_right_settings() -> None:
-    with override_settings(RATELIMITER={"IPV4_PREFIX": 24}):
-        assert checks.check_settings() == []
 
 
 @pytest.mark.parametrize("wrong", [["rl"], {"CACHE_ALIAS": 5}, {"ENGINE": 5}, {"TRUSTED_PROXIES": "10.0.0.0/8"}])
@@ -93,10 +96,12 @@ def test_a_wrong_entry_is_told_once_and_breaks_no_other_check(wrong: Any) -> Non
         assert ids(django_checks.run_checks(tags=[checks.TAG])) == ["E001"]
 
 
-def test_the_memory_engine_with_debug_off() -> None:
+def test_the_memory_engine_with_debug_off_and_on() -> None:
     with override_settings(RATELIMITER={}, DEBUG=False):
-        [message] = checks.check_engine()
+        [message] = project.check_engine()
     assert (ids([message]), SYMPTOMS in (message.hint or "")) == (["W002"], True)
+    with override_settings(RATELIMITER={}, DEBUG=True):
+        assert project.check_engine() == []
 
 
 def test_the_page_of_symptoms_is_where_the_docs_are() -> None:
@@ -104,11 +109,6 @@ def test_the_page_of_symptoms_is_where_the_docs_are() -> None:
     docs = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Documentation"]
     site, _, page = SYMPTOMS.partition("/page/")
     assert (site, (root / "docs" / page).with_suffix(".md").is_file()) == (docs, True)
-
-
-def test_the_memory_engine_with_debug_on() -> None:
-    with override_settings(RATELIMITER={}, DEBUG=True):
-        assert checks.check_engine() == []
 
 
 def cache(**fields: Any) -> Any:
@@ -119,7 +119,7 @@ def cache(**fields: Any) -> Any:
 
 def test_an_unknown_alias() -> None:
     with override_settings(RATELIMITER={"CACHE_ALIAS": "elsewhere"}):
-        messages = checks.check_engine()
+        messages = project.check_engine()
     assert ids(messages) == ["E002"]
     assert messages[0].hint == "Name one of: default, ratelimit."
 
@@ -127,7 +127,7 @@ def test_an_unknown_alias() -> None:
 @pytest.mark.parametrize("backend", ["django.core.cache.backends.locmem.LocMemCache", "no.such.Cache", ""])
 def test_an_alias_that_is_no_redis_cache(backend: str) -> None:
     with cache(BACKEND=backend):
-        messages = checks.check_engine()
+        messages = project.check_engine()
     assert ids(messages) == ["E003"]
     assert "django_redis.cache.RedisCache" in str(messages[0].hint)
     assert DJANGOS in str(messages[0].hint)
@@ -145,7 +145,7 @@ def test_an_alias_that_is_no_redis_cache(backend: str) -> None:
 )
 def test_the_timeouts_of_djangos_own_cache(fields: dict[str, Any], missing: str | None) -> None:
     with cache(**{"BACKEND": DJANGOS, **fields}):
-        messages = checks.check_engine()
+        messages = project.check_engine()
     assert ids(messages) == (["W003"] if missing else [])
     assert not missing or f"has no {missing}" in messages[0].msg
 
@@ -163,7 +163,7 @@ def test_the_timeouts_of_djangos_own_cache(fields: dict[str, Any], missing: str 
 )
 def test_an_alias_without_timeouts(fields: dict[str, Any]) -> None:
     with cache(**fields):
-        assert ids(checks.check_engine()) == ["W003"]
+        assert ids(project.check_engine()) == ["W003"]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_an_alias_without_timeouts(fields: dict[str, Any]) -> None:
 )
 def test_an_alias_with_timeouts(fields: dict[str, Any]) -> None:
     with cache(**fields):
-        assert checks.check_engine() == []
+        assert project.check_engine() == []
 
 
 def _own_cache() -> type:
@@ -194,12 +194,12 @@ OwnCache = _own_cache()
 )
 def test_an_engine_that_cannot_be_built(engine: str) -> None:
     with override_settings(RATELIMITER={"ENGINE": engine}):
-        assert ids(checks.check_engine()) == ["E004"]
+        assert ids(project.check_engine()) == ["E004"]
 
 
 def test_an_engine_of_ones_own_needs_no_alias() -> None:
     with override_settings(RATELIMITER={"ENGINE": "tests.test_conf.own_engine", "CACHE_ALIAS": "elsewhere"}):
-        assert checks.check_engine() == []
+        assert project.check_engine() == []
 
 
 class OwnMiddleware(RateLimitMiddleware):
@@ -217,12 +217,12 @@ class OwnMiddleware(RateLimitMiddleware):
 )
 def test_the_middleware_in_its_place(middleware: list[str]) -> None:
     with override_settings(MIDDLEWARE=middleware):
-        assert checks.check_middleware() == []
+        assert project.check_middleware() == []
 
 
 def test_a_missing_middleware() -> None:
     with override_settings(MIDDLEWARE=[SESSIONS, AUTHENTICATION]):
-        [message] = checks.check_middleware()
+        [message] = project.check_middleware()
     assert ids([message]) == ["W001"]
     assert "only views with @ratelimit or a throttle class of this package" in message.msg
     assert SYMPTOMS in (message.hint or "")
@@ -231,10 +231,10 @@ def test_a_missing_middleware() -> None:
 @pytest.mark.parametrize("own", [MIDDLEWARE, "tests.checks.test_checks.OwnMiddleware"])
 def test_a_middleware_before_authentication(own: str) -> None:
     with override_settings(MIDDLEWARE=[SESSIONS, own, AUTHENTICATION]):
-        [message] = checks.check_middleware()
+        [message] = project.check_middleware()
     assert (ids([message]), SYMPTOMS in (message.hint or "")) == (["E005"], True)
     with override_settings(MIDDLEWARE=[own, SESSIONS, AUTHENTICATION]):
-        assert ids(checks.check_middleware()) == ["E005"]
+        assert ids(project.check_middleware()) == ["E005"]
 
 
 def make_rule(slug: str, **fields: Any) -> Rule:
@@ -253,7 +253,7 @@ PROXIED = [{"USE_X_FORWARDED_HOST": True}, {"SECURE_PROXY_SSL_HEADER": ("HTTP_X_
 def test_an_address_asked_for_behind_an_untrusted_proxy(signs: dict[str, Any], fields: dict[str, Any]) -> None:
     make_rule("addresses", **fields)
     with override_settings(**signs):
-        messages = checks.check_proxies()
+        messages = project.check_proxies()
     assert ids(messages) == ["W005"]
     assert "addresses" in messages[0].msg
     assert SYMPTOMS in (messages[0].hint or "")
@@ -266,25 +266,25 @@ def test_no_address_asked_for_behind_a_proxy() -> None:
     make_rule("everybody", missing_partition="ip")
     make_rule("sleeping", partition_by=["ip"], mode="off")
     with override_settings(USE_X_FORWARDED_HOST=True):
-        assert checks.check_proxies() == []
+        assert project.check_proxies() == []
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("trusted", [1, ["10.0.0.0/8"], ["unix"]])
 def test_a_trusted_proxy(trusted: Any) -> None:
     make_rule("addresses", partition_by=["ip"])
-    assert checks.check_proxies() == []
+    assert project.check_proxies() == []
     with override_settings(USE_X_FORWARDED_HOST=True, RATELIMITER={"TRUSTED_PROXIES": trusted}):
-        assert checks.check_proxies() == []
+        assert project.check_proxies() == []
 
 
 @pytest.mark.django_db
 def test_bad_rows_are_told_with_their_reasons() -> None:
     make_rule("good")
-    assert checks.check_rules() == []
+    assert project.check_rules() == []
     bad = make_rule("bad")
     RuleLimit.objects.filter(rule=bad).update(algorithm="magic")
-    messages = checks.check_rules()
+    messages = project.check_rules()
     assert ids(messages) == ["W006"]
     assert messages[0].msg.startswith("Rule bad is not in force: ")
     assert "magic" in messages[0].msg
@@ -298,7 +298,7 @@ def test_without_a_database_the_checks_say_nothing(monkeypatch: pytest.MonkeyPat
 
         monkeypatch.setattr(connection.introspection, "table_names", fail)
         with override_settings(USE_X_FORWARDED_HOST=True):
-            assert (checks.check_views(), checks.check_proxies(), checks.check_rules()) == ([], [], [])
+            assert (views.check_views(), project.check_proxies(), project.check_rules()) == ([], [], [])
 
 
 @pytest.mark.django_db
@@ -308,7 +308,7 @@ def test_before_the_migration_the_checks_say_nothing(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(tables, "_seen", set())
     monkeypatch.setattr(tables, "_has_table", lambda *table: False)
     with override_settings(USE_X_FORWARDED_HOST=True):
-        assert (checks.check_proxies(), checks.check_rules()) == ([], [])
+        assert (project.check_proxies(), project.check_rules()) == ([], [])
 
 
 @pytest.mark.django_db
@@ -334,7 +334,76 @@ def test_plain_manage_py_check_passes_before_the_first_migration(tmp_path: Path)
     assert "1 issue (0 silenced)" in done.stderr
 
 
-def test_registered_again_they_run_once() -> None:
-    before = len(django_checks.registry.registry.get_checks(include_deployment_checks=True))
-    checks.register()
-    assert len(django_checks.registry.registry.get_checks(include_deployment_checks=True)) == before
+LEFT_OF_DJANGO_RATELIMIT = {
+    "RATELIMIT_VIEW": "RESPONSE", "RATELIMIT_USE_CACHE": "CACHE_ALIAS", "RATELIMIT_CACHE_PREFIX": "NAMESPACE",
+}  # fmt: skip
+KEPT = {"RATELIMIT_ENABLE": True, "RATELIMIT_IPV4_MASK": 24, "RATELIMIT_FAIL_OPEN": False}
+
+
+@pytest.mark.parametrize(("name", "says"), LEFT_OF_DJANGO_RATELIMIT.items())
+def test_settings_of_django_ratelimit_without_a_meaning_here(
+    name: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with override_settings(**KEPT):
+        assert project.check_settings_of_django_ratelimit() == []
+    with override_settings(**{name: "a"}):
+        [message] = project.check_settings_of_django_ratelimit()
+        assert ids([message]) == ["W010"]
+        assert (name in message.msg, says in str(message.hint)) == (True, True)
+        monkeypatch.setattr(project, "find_spec", lambda name: ModuleSpec(name, loader=None))
+        assert project.check_settings_of_django_ratelimit() == []  # it is still installed
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("has_table", "argv", "fires"),
+    [(True, "check", False), (False, "check", True), (False, "migrate", False), (None, "check", False)],
+)
+def test_missing_tables(has_table: bool | None, argv: str, fires: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None: the database does not answer; whether it has tables is not known."""
+
+    def look(*_table: Any) -> bool:
+        if has_table is None:
+            raise OperationalError("no such host")
+        return has_table
+
+    monkeypatch.setattr(tables, "_seen", set())
+    monkeypatch.setattr(tables, "_has_table", look)
+    monkeypatch.setattr(sys, "argv", ["manage.py", argv])
+    messages = project.check_tables()
+    assert ids(messages) == ["W016"] * fires
+    assert not fires or "migrate" in str(messages[0].hint)
+
+
+@pytest.mark.parametrize("name", ["django_ratelimiter", "django_ratelimiter.apps.DjangoRatelimiterConfig"])
+def test_tables_of_each_tenant(name: str, settings: Any) -> None:
+    assert project.check_tenants() == []
+    settings.TENANT_APPS = ["django.contrib.auth", name]
+    assert ids(project.check_tenants()) == ["E011"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("hours", "fires"), [((), True), ((25,), True), ((25, 23), False)])
+def test_nothing_collected_for_a_day(
+    hours: tuple[int, ...], fires: bool, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in hours:
+        UsageBatch.objects.create(batch_id=str(each))
+        UsageBatch.objects.filter(batch_id=str(each)).update(collected_at=timezone.now() - timedelta(hours=each))
+    assert project.check_collecting() == [], "without rules, there is nothing to collect"
+    make_rule("everything")
+    RuleSetVersion.objects.create(number=1, epoch=1, snapshot={})
+    RuleSetVersion.objects.update(created_at=timezone.now() - timedelta(days=3))
+    messages = project.check_collecting()
+    assert ids(messages) == ["W013"] * fires
+    assert [message.msg for message in messages if "since 2" not in message.msg] == []
+    RuleSetVersion.objects.update(created_at=timezone.now())
+    assert ids(project.check_collecting()) == ["W013"] * (fires and hours != ()), "rules of today have time"
+
+    def fail() -> None:
+        raise OperationalError
+
+    monkeypatch.setattr(project, "_since", fail)
+    assert project.check_collecting() == []
+    settings.RATELIMITER = {"CACHE_ALIAS": None}
+    assert project.check_collecting() == []

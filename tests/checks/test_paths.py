@@ -16,7 +16,7 @@ from rest_framework.routers import SimpleRouter
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from django_ratelimiter import checks
+from django_ratelimiter.checks import paths
 from django_ratelimiter.checks.common import SYMPTOMS
 from django_ratelimiter.decorators import ratelimit
 
@@ -42,7 +42,7 @@ from .test_checks import ids, make_rule
 def test_rules_that_name_the_prefix_of_the_site(prefix: str | None, fields: dict[str, Any], fires: bool) -> None:
     make_rule("prefixed", **fields)
     with override_settings(FORCE_SCRIPT_NAME=prefix, RATELIMITER={}):
-        messages = checks.check_prefix()
+        messages = paths.check_prefix()
     assert ids(messages) == ["W017"] * fires
     assert not fires or ("rule prefixed" in messages[0].msg and "/shop" in messages[0].msg)
 
@@ -50,11 +50,11 @@ def test_rules_that_name_the_prefix_of_the_site(prefix: str | None, fields: dict
 def test_exempt_paths_that_name_the_prefix_of_the_site() -> None:
     exempt = ["/shop/static/", "/health/", "/shop"]
     with override_settings(FORCE_SCRIPT_NAME="/shop", RATELIMITER={"EXEMPT_PATHS": exempt}):
-        [message] = checks.check_prefix()
+        [message] = paths.check_prefix()
     assert message.id == "django_ratelimiter.W017"
     assert "RATELIMITER['EXEMPT_PATHS']: /shop/static/, /shop." in message.msg
     with override_settings(FORCE_SCRIPT_NAME="/shop", RATELIMITER={"EXEMPT_PATHS": 1}):
-        assert checks.check_prefix() == []
+        assert paths.check_prefix() == []
 
 
 class Scoped(APIView):
@@ -121,7 +121,7 @@ HERE = pytest.mark.urls(__name__)
 )
 def test_rules_for_what_the_urls_lack(fields: dict[str, Any], says: str | None) -> None:
     make_rule("lost", **fields)
-    messages = checks.check_targets()
+    messages = paths.check_targets()
     assert ids(messages) == (["W019"] if says else [])
     assert says is None or ("Rule lost " in messages[0].msg and says in messages[0].msg)
     assert all(SYMPTOMS in (message.hint or "") for message in messages)
@@ -132,7 +132,7 @@ def test_without_urls_nothing_is_said_of_them() -> None:
     make_rule("lost", view_name="items")
     with override_settings():
         del settings.ROOT_URLCONF
-        assert checks.check_targets() == []
+        assert paths.check_targets() == []
 
 
 @pytest.mark.django_db
@@ -152,7 +152,7 @@ def test_rules_that_may_reject_who_would_correct_them(
 ) -> None:
     make_rule("all", **fields)
     with override_settings(RATELIMITER={"EXEMPT_PATHS": exempt}):
-        messages = checks.check_admin()
+        messages = paths.check_admin()
     assert ids(messages) == ["W021"] * fires
     assert not fires or ("/admin/django_ratelimiter/rule/" in messages[0].msg and "all" in messages[0].msg)
 
@@ -162,7 +162,7 @@ def test_another_admin_site_is_not_exempt() -> None:
     make_rule("all")
     both = (path("admin/", admin.site.urls), path("operations/", own_site.site.urls))
     with override_settings(ROOT_URLCONF=both, RATELIMITER={}):
-        [message] = checks.check_admin()
+        [message] = paths.check_admin()
     assert "/operations/django_ratelimiter/rule/" in message.msg
 
 
@@ -171,5 +171,5 @@ def test_each_admin_is_named_once_in_whatever_languages_its_path_is() -> None:
     make_rule("all")
     sites = (path("admin/", admin.site.urls), path("operations/", own_site.site.urls))
     with override_settings(ROOT_URLCONF=tuple(i18n_patterns(*sites)), RATELIMITER={}):
-        [message] = checks.check_admin()
+        [message] = paths.check_admin()
     assert "/operations/django_ratelimiter/rule/" in message.msg

@@ -18,6 +18,7 @@ from django_redis.pool import ConnectionFactory
 
 from django_ratelimiter import checks
 from django_ratelimiter.backend import get_engine
+from django_ratelimiter.checks import servers
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.exceptions import EngineUnavailable as Unavailable
 from example_project.redis_server import RedisServer, free_port
@@ -62,7 +63,7 @@ def two(own: dict[str, Any], other: dict[str, Any], **limiter: Any) -> Any:
 )
 def test_another_alias_that_decides_about_our_pool(own: Any, other: Any, names: str) -> None:
     with two(own, other):
-        (message,) = checks.check_pools()
+        (message,) = servers.check_pools()
     assert ids([message]) == ["W014"]
     assert "CACHES['ratelimit'] and CACHES['default']" in message.msg
     assert "secret" not in message.msg
@@ -84,14 +85,14 @@ def test_another_alias_that_decides_about_our_pool(own: Any, other: Any, names: 
 )
 def test_no_other_alias_decides_about_our_pool(own: Any, other: Any) -> None:
     with two(own, other):
-        assert checks.check_pools() == []
+        assert servers.check_pools() == []
 
 
 def test_pools_matter_only_to_the_engine_on_redis() -> None:
     with two(entry(), entry(**TIMEOUTS), ENGINE="tests.checks.test_checks.nothing"):
-        assert checks.check_pools() == []
+        assert servers.check_pools() == []
     with two(entry(), entry(**TIMEOUTS), CACHE_ALIAS=None):
-        assert checks.check_pools() == []
+        assert servers.check_pools() == []
 
 
 def test_our_deadline_holds_whatever_another_alias_has_made_the_pool_with(
@@ -177,7 +178,7 @@ def test_no_server_is_asked_unless_somebody_wishes(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("limiter", [{"CACHE_ALIAS": None}, {"CACHE_ALIAS": "missing"}, {"SHARDS": -1}])
 def test_nothing_is_said_without_a_server(limiter: dict[str, Any]) -> None:
     with two(entry(), entry(), **limiter):
-        assert checks.check_eviction() == []
+        assert servers.check_eviction() == []
 
 
 # Whether the server runs our scripts, and by whose clock
@@ -210,7 +211,7 @@ def test_a_server_whose_memory_is_full(server: RedisServer) -> None:
     with redis.Redis.from_url(server.url) as client:
         client.config_set("maxmemory", "1")
         with two(entry(server.url, **TIMEOUTS), entry("redis://localhost/9")):
-            (message,) = checks.check_scripts()
+            (message,) = servers.check_scripts()
         client.config_set("maxmemory", "0")
     assert message.id == "django_ratelimiter.W018"
     assert "memory is full" in message.msg
@@ -224,11 +225,11 @@ def test_a_server_that_runs_the_scripts_as_it_must(strict: Any) -> None:
 def test_a_server_that_is_away_is_not_told_here(server: RedisServer) -> None:
     away = f"redis://localhost:{free_port()}"
     with two(entry(away, **TIMEOUTS), entry("redis://localhost/9")):
-        assert checks.check_scripts() == []
+        assert servers.check_scripts() == []
 
 
 def test_whose_clock_matters_to_the_engine_on_redis_only() -> None:
     with two(entry(), entry(), CLOCK="client", ENGINE="tests.checks.test_checks.nothing"):
-        assert checks.check_clock() == []
+        assert servers.check_clock() == []
     with two(entry(), entry(), CLOCK="sundial"):
-        assert checks.check_clock() == []
+        assert servers.check_clock() == []

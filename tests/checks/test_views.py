@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 from django.urls import get_resolver, include, path, re_path, resolve
+from django.views.decorators.http import require_safe
 from rest_framework.authentication import SessionAuthentication, TokenAuthentication
 from rest_framework.decorators import action, api_view, authentication_classes, throttle_classes
 from rest_framework.routers import SimpleRouter
@@ -14,7 +15,8 @@ from rest_framework.throttling import AnonRateThrottle
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from django_ratelimiter import checks
+from django_ratelimiter import gateway
+from django_ratelimiter.checks.views import check_addresses, check_gateways, check_rates, check_views
 from django_ratelimiter.rules.routes import all_views
 from django_ratelimiter.throttling import RuleThrottle, ScopedRateThrottle, UserRateThrottle
 
@@ -86,7 +88,7 @@ urlpatterns = [
 def unmet_views() -> dict[str, str]:
     """For each view that the check names: the rules it says are never met."""
     with override_settings(ROOT_URLCONF=__name__):
-        messages = checks.check_views()
+        messages = check_views()
     assert set(ids(messages)) <= {"W004"}
     return {m.msg.split(" ")[0].removeprefix(f"{__name__}."): m.msg.rpartition(": ")[2].rstrip(".") for m in messages}
 
@@ -99,7 +101,7 @@ def test_views_whose_user_rules_are_never_met() -> None:
     make_rule("users", partition_by=["user"])
     assert unmet_views() == {"Plain": "users", "Scoped": "users", "Set": "users", "function": "users"}
     with override_settings(ROOT_URLCONF=__name__):
-        assert ids(checks.check_views()[:1]) == ["W004"]
+        assert ids(check_views()[:1]) == ["W004"]
 
 
 @pytest.mark.django_db
@@ -155,7 +157,7 @@ class Address(APIView):
 def believing(*views: Any) -> list[str]:
     """The throttles that the check names for these views."""
     with override_settings(ROOT_URLCONF=tuple(path(f"{number}/", view) for number, view in enumerate(views))):
-        messages = checks.check_addresses()
+        messages = check_addresses()
     assert ids(messages) in ([], ["W011"])
     return [name.strip(" .").rpartition(".")[2] for m in messages for name in m.msg.rpartition(":")[2].split(",")]
 
@@ -187,7 +189,7 @@ def faults(rates: dict[str, Any], *views: Any, **framework: Any) -> list[str]:
     urls = tuple(path(f"{number}/", view) for number, view in enumerate(views))
     framework |= {"DEFAULT_THROTTLE_RATES": rates}
     with override_settings(ROOT_URLCONF=urls, REST_FRAMEWORK=framework):
-        messages = checks.check_rates()
+        messages = check_rates()
     assert set(ids(messages)) <= {"E009"}
     return [message.msg for message in messages]
 
@@ -234,3 +236,27 @@ def test_rates_of_classes_that_are_named_in_the_settings_only() -> None:
     named = ["django_ratelimiter.throttling.AnonRateThrottle", "no.such.Throttle"]
     [fault] = faults({"anon": "10/month"}, DEFAULT_THROTTLE_CLASSES=named)
     assert "AnonRateThrottle: '10/month'" in fault
+
+
+ASKED = path("gateway/", include([path("nginx/", require_safe(gateway.view())), path("envoy", gateway.aview())]))
+
+
+@pytest.mark.parametrize(
+    ("trusted", "urls", "says"),
+    [
+        ([], [ASKED], "E010: each gateway that asks /gateway/nginx/, /gateway/envoy gets a 403"),
+        *[
+            (each, [ASKED], "W022: can reach /gateway/nginx/, /gateway/envoy is trusted")
+            for each in (1, [1, "forwarded"])
+        ],
+        *[(each, [ASKED], "") for each in (["10.0.0.0/8"], ["unix"], ["10.0.0.0/8", "forwarded"], "everybody")],
+        *[(each, [], "") for each in ([], 1)],
+    ],
+)
+def test_gateways_that_nobody_or_everybody_may_be(trusted: Any, urls: list[Any], says: str) -> None:
+    found = (path("hello/", say_hello), *urls)
+    with override_settings(ROOT_URLCONF=found, RATELIMITER={"TRUSTED_PROXIES": trusted}):
+        messages = check_gateways()
+    number, _, text = says.partition(": ")
+    assert ids(messages) == [number] * bool(says)
+    assert not says or text in messages[0].msg

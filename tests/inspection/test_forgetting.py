@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from django_ratelimiter import checks
+from django_ratelimiter.checks.callers import check_leftovers
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment, TopPartition, UsageSample
 from django_ratelimiter.rules import tiers
@@ -54,16 +54,17 @@ def rows() -> list[int]:
 def test_assignments_and_entries_end_with_the_user(stored: str) -> None:
     User.objects.get(pk=stored).delete()
     assert rows() == [2, 3, 2, 2]
-    assert checks.check_leftovers() == []
+    assert check_leftovers() == []
 
 
 def test_a_check_names_what_a_deletion_without_signals_has_left(stored: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM auth_user WHERE id = %s", [stored])
-    [message] = checks.check_leftovers()
+    [message] = check_leftovers()
+    assert message.id == "django_ratelimiter.W023"
     assert message.msg.startswith(f"Access entries or tier assignments are for users that do not exist: {stored}. They")
     forget(f"user:{stored}")
-    assert checks.check_leftovers() == []
+    assert check_leftovers() == []
 
 
 def test_callers_of_another_model_are_not_missed_among_users(stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +72,7 @@ def test_callers_of_another_model_are_not_missed_among_users(stored: str, monkey
     to_python = "django.contrib.auth.models.User._meta.pk.to_python"
     monkeypatch.setattr(to_python, lambda text: int(f"{text}".rpartition(":")[2]))  # takes any text, as a text key does
     User.objects.filter(pk=7).delete()
-    assert checks.check_leftovers() == []
+    assert check_leftovers() == []
 
 
 def test_the_command_removes_what_it_can_and_says_what_stays(
