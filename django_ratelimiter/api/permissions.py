@@ -30,7 +30,11 @@ class _HasOne(BasePermission):
 
     def has_permission(self, request: Request, view: Any) -> bool:
         user: Any = request.user
-        return isinstance(user, get_user_model()) and any(user.has_perm(name) for name in self.names)
+        return isinstance(user, get_user_model()) and any(map(user.has_perm, self.names_for(view)))
+
+    def names_for(self, view: Any) -> tuple[str, ...]:
+        """Return the permissions for this view."""
+        return self.names
 
 
 class MayViewReports(_HasOne):
@@ -51,13 +55,8 @@ class MayExplain(_HasOne):
     names = ("django_ratelimiter.view_rule", "django_ratelimiter.change_rule")
 
 
-class MayUnblock(_HasOne):
-    """Users with the permission to reset a caller's counters."""
+class MayAct(_HasOne):
+    """Users with the permission of the view's act."""
 
-    names = (UNBLOCK,)
-
-
-class MayGrant(_HasOne):
-    """Users with the permission to grant a caller more."""
-
-    names = (GRANT,)
+    def names_for(self, view: Any) -> tuple[str, ...]:
+        return (view.act.permission,)

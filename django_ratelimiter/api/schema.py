@@ -7,6 +7,7 @@ from typing import Any, Final
 from drf_spectacular.extensions import OpenApiViewExtension
 from drf_spectacular.plumbing import ResolvedComponent
 from drf_spectacular.utils import extend_schema
+from rest_framework.generics import GenericAPIView
 from rest_framework.settings import api_settings
 
 from ..conf import settings
@@ -14,6 +15,8 @@ from ..schema import LimitedResponses
 from . import serializers
 from .permissions import IsKnownCaller
 from .support.answers import serializer_of
+from .support.problems import ProblemView
+from .views import MeView
 
 #: The error for each invalid parameter.
 _WRONG: Final = {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}}
@@ -55,50 +58,33 @@ class _Answers(LimitedResponses):
         return [*accepted, {_API_KEY: []}]
 
 
-def _described(name: str, *, many: bool = False, wrong: bool = False, missing: bool = False) -> None:
-    """Describe the view of this name. many: a page of a list. wrong: may return 400. missing: may return 404."""
+class Described(OpenApiViewExtension):  # type: ignore[no-untyped-call]
+    """Describes the views of this package, whichever schema class the project uses."""
 
-    class Described(OpenApiViewExtension):  # type: ignore[no-untyped-call]
-        target_class = f"django_ratelimiter.api.views.{name}"
+    target_class = GenericAPIView
+    match_subclasses = True
 
-        def view_replacement(self) -> Any:
-            original: Any = self.target_class
-            answers: dict[int, Any] = {200: original.serializer_class(many=many)}
-            if wrong:
-                answers[400] = _WRONG
-            for status in (401, 403, *((404,) if missing else ()), 503):
-                answers[status] = serializers.RateLimitProblemSerializer
-            projects: Any = api_settings.DEFAULT_SCHEMA_CLASS
-            described = type("Described", (_Answers, projects), {})
-            view = type(name, (original,), {"__doc__": original.__doc__, "schema": described()})
-            return extend_schema(responses=answers)(view)
+    @classmethod
+    def _matches(cls, target: Any) -> bool:
+        return super()._matches(target) and target.__module__.startswith("django_ratelimiter.api.")
 
-
-_described("RuleListView", many=True, wrong=True, missing=True)
-_described("RuleDetailView", missing=True)
-_described("PartitionsView", many=True, wrong=True, missing=True)
-_described("UsageView", many=True, wrong=True, missing=True)
-_described("TotalsView", many=True, wrong=True, missing=True)
-_described("MeView")
+    def view_replacement(self) -> Any:
+        original: Any = self.target
+        projects: Any = api_settings.DEFAULT_SCHEMA_CLASS
+        described = type("Described", (_Answers, projects), {})
+        view = type(original.__name__, (original,), {"__doc__": original.__doc__, "schema": described()})
+        return extend_schema(request=original.serializer_class, responses=_responses(original))(view)
 
 
-def _described_post(target: str) -> None:
-    """Describe a POST view of this package: its responses and its problem documents."""
-
-    class Described(OpenApiViewExtension):  # type: ignore[no-untyped-call]
-        target_class = f"django_ratelimiter.api.support.{target}"
-
-        def view_replacement(self) -> Any:
-            original: Any = self.target_class
-            projects: Any = api_settings.DEFAULT_SCHEMA_CLASS
-            described = type("Described", (_Answers, projects), {})
-            view = type(original.__name__, (original,), {"__doc__": original.__doc__, "schema": described()})
-            problems = {(status, _PROBLEM): _INVALID if status == 400 else _FAILED for status in (400, 401, 403, 503)}
-            return extend_schema(
-                request=original.serializer_class, responses={200: serializer_of(original.answers), **problems}
-            )(view)
-
-
-for _name in ("CallerView", "LeasesView", "EndLeaseView", "ResetView", "GrantView", "EndAccessView"):
-    _described_post(f"callers.{_name}")
-_described_post("explain.ExplainView")
+def _responses(view: Any) -> dict[Any, Any]:
+    """Return the responses of a view, by status."""
+    if issubclass(view, ProblemView):
+        problems = {(status, _PROBLEM): _INVALID if status == 400 else _FAILED for status in (400, 401, 403, 503)}
+        return {200: serializer_of(view.answers), **problems}
+    is_list, is_about_rules = view.pagination_class is not None, view is not MeView
+    found: dict[Any, Any] = {200: view.serializer_class(many=is_list)}
+    if is_list:
+        found[400] = _WRONG
+    for status in (401, 403, *((404,) if is_about_rules else ()), 503):
+        found[status] = serializers.RateLimitProblemSerializer
+    return found

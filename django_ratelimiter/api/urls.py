@@ -21,10 +21,7 @@ urlpatterns = [
     path("usage/totals/", views.TotalsView.as_view(), name="totals"),
     path("callers/", callers.CallerView.as_view(), name="caller"),
     path("callers/leases/", callers.LeasesView.as_view(), name="leases"),
-    path("callers/leases/end/", callers.EndLeaseView.as_view(), name="end-lease"),
-    path("callers/reset/", callers.ResetView.as_view(), name="reset"),
-    path("callers/grant/", callers.GrantView.as_view(), name="grant"),
-    path("callers/access/end/", callers.EndAccessView.as_view(), name="end-access"),
+    *(path(f"callers/{kind}/", view.as_view(), name=kind) for kind, view in callers.ACT_VIEWS.items()),
     path("explain/", explain.ExplainView.as_view(), name="explain"),
     path("me/", views.MeView.as_view(), name="me"),
 ]

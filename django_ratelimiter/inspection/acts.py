@@ -21,7 +21,6 @@ from ..models.validation import normal_partition
 from ..rules import cache, tiers
 from ..rules.formatting import end_in_words, listed
 from ..rules.stored import access_cache
-from ..values.access import ACTIONS
 from .caller import Caller
 from .counters import Counter, Counters, counters_of, read
 from .giving_back import end_lease, give_back
@@ -51,16 +50,17 @@ class Done(NamedTuple):
     is_new: bool = False
 
 
+@dataclass
 class Act(ABC):
-    """An action of an operator for a caller.
+    """An action of an operator for a caller. Its fields are those of the form and of the API.
 
-    kind: its name in the log. permission: that it needs. writes_rows: it writes to the database, in a transaction;
-    else it calls the engine, outside of a transaction.
+    kind: its name in the log, on the page's buttons and in the API's addresses. permission: that it needs. writes: the
+    model of the row that it writes, in a transaction; `None` = it calls the engine, outside of a transaction.
     """
 
     kind: ClassVar[str]
     permission: ClassVar[str]
-    writes_rows: ClassVar[bool] = False
+    writes: ClassVar[type[Any] | None] = None
 
     @abstractmethod
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
@@ -73,19 +73,19 @@ class Act(ABC):
 
 @dataclass
 class ResetCounters(Act):
-    """Reset counters, by their names; empty = all of the caller's own."""
+    """Reset counters of a caller."""
 
     kind = "reset"
     permission = UNBLOCK
-    names: Sequence[str] = ()
+    counters: Annotated[Sequence[str], "Names of counters; empty = all of the caller's own."] = ()
 
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
         found = counters_now(caller)
-        counters = found.named(self.names) if self.names else found.own
+        counters = found.named(self.counters) if self.counters else found.own
         if not counters:
             raise InvalidAct(
                 _("There is no such counter of this caller's own.")
-                if self.names
+                if self.counters
                 else _("No rule in force counts this caller separately.")
             )
         get_engine().reset([each.charge for each in counters])
@@ -111,11 +111,11 @@ class _CounterAct(Act):
     """An act on one of the caller's own counters, by its name."""
 
     permission = UNBLOCK
-    name: str
+    counter: Annotated[str, "The name of the counter."]
 
     def found(self, caller: Caller) -> Counter:
         """Return the counter, and store it for the check. Raises InvalidAct."""
-        self._counter = counter_named(caller, self.name)
+        self._counter = counter_named(caller, self.counter)
         return self._counter
 
     def check(self, caller: Caller, done: Done) -> Outcome:
@@ -138,8 +138,8 @@ class _CounterAct(Act):
 class GiveBack(_CounterAct):
     """Refund units of one counter."""
 
-    kind = "give"
-    units: int
+    kind = "refund"
+    units: Annotated[int, "1 or more."]
 
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
         counter = self.found(caller)
@@ -164,10 +164,10 @@ class GiveBack(_CounterAct):
 
 @dataclass
 class EndLease(_CounterAct):
-    """Release one lease of a concurrency counter."""
+    """End a lease: its slot is free at once. The request continues."""
 
-    kind = "end"
-    began_us: int
+    kind = "end-lease"
+    began_us: Annotated[int, "When it began, as in the list of leases."]
 
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
         counter = self.found(caller)
@@ -204,12 +204,12 @@ def as_typed(multiplier: Decimal) -> str:
     return f"{multiplier.normalize():f}"
 
 
+@dataclass
 class _Grant(Act):
-    """An act with an end. until: its time."""
+    """An act with an end."""
 
     permission = GRANT
-    writes_rows = True
-    until: datetime
+    until: Annotated[datetime, "When it ends."]
 
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
         if self.until <= timezone.now():
@@ -223,6 +223,8 @@ class _Grant(Act):
 
 class _Assign(_Grant):
     """Assign a tier and a multiplier."""
+
+    writes = TierAssignment
 
     def assign(self, caller: Caller, tier: str, multiplier: Decimal, operator: Any, reason: str) -> TierAssignment:
         """Return the new row, and store the assignment for the check."""
@@ -243,11 +245,10 @@ class _Assign(_Grant):
 
 @dataclass
 class GrantMore(_Assign):
-    """Multiply every limit of the caller until a time; the tier does not change."""
+    """Multiply every limit of a caller until a time; the tier does not change."""
 
     kind = "more"
-    multiplier: Decimal
-    until: datetime
+    multiplier: Annotated[Decimal, "Times each limit."]
 
     def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
         if not 0 < self.multiplier < 100_000:
@@ -272,55 +273,61 @@ def _why_not_more() -> str:
 
 @dataclass
 class MoveTier(_Assign):
-    """Assign the caller to a tier until a time."""
+    """Assign a caller to another tier until a time."""
 
     kind = "tier"
-    tier: str
-    until: datetime
+    tier: Annotated[str, "Its slug."]
 
     def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
         row = self.assign(caller, self.tier, Decimal(1), operator, reason)
         return Done(_("Tier %(tier)s until %(until)s.") % {"tier": self.tier, "until": until}, row, True)
 
 
-@dataclass
-class SetAccess(_Grant):
-    """Exempt the caller from all rules, or deny every request, until a time."""
+class _SetAccess(_Grant):
+    """Write an access entry with an end; its action is the kind of the act."""
 
-    kind = "access"
-    action: str
-    until: datetime
+    writes = AccessEntry
 
     def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
-        if self.action not in ACTIONS:
-            raise InvalidAct(_("Choose allow or deny."))
         kind, value = _subject_of_entry(caller)
         row = AccessEntry.objects.filter(kind=kind, value=value).first()
         is_new = row is None
         if row is not None:
-            _check_entry(row, self.action, self.until)
+            _check_entry(row, self.kind, self.until)
         row = row or AccessEntry(kind=kind, value=value)
-        row.action, row.expires_at, row.reason = self.action, self.until, reason[:200]
+        row.action, row.expires_at, row.reason = self.kind, self.until, reason[:200]
         row.full_clean()
         row.save()
-        text = _("Denied until %(until)s.") if self.action == "deny" else _("Allowed past all rules until %(until)s.")
+        text = _("Denied until %(until)s.") if self.kind == "deny" else _("Allowed past all rules until %(until)s.")
         return Done(text % {"until": until}, row, is_new)
 
     def check(self, caller: Caller, done: Done) -> Outcome:
         _forget()
         found = cache.access_list().lookup(caller.address, caller.user_id, caller.api_key)
-        if found is None or found.action != self.action:
+        if found is None or found.action != self.kind:
             return Outcome(_("%(done)s But another access entry applies.") % {"done": done.text}, took=False)
         return Outcome(_obeyed(done))
 
 
+class Allow(_SetAccess):
+    """Exempt a caller from all rules until a time."""
+
+    kind = "allow"
+
+
+class Deny(_SetAccess):
+    """Reject every request of a caller until a time."""
+
+    kind = "deny"
+
+
 @dataclass
 class EndAccess(Act):
-    """End the caller's own access entry now. An entry without an end needs the permission to change entries."""
+    """End the access entry of a caller now. An entry without an end needs the permission to change entries."""
 
-    kind = "unset"
+    kind = "end-access"
     permission = GRANT
-    writes_rows = True
+    writes = AccessEntry
 
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
         kind, value = _subject_of_entry(caller)
@@ -342,6 +349,12 @@ class EndAccess(Act):
             "%(done)s Checked: no access entry applies any more. Every process follows within %(seconds)s seconds."
         )
         return Outcome(text % {"done": done.text, "seconds": f"{settings.TIER_CACHE_SECONDS:g}"})
+
+
+#: All acts, by kind.
+ACTS: Final[dict[str, type[Act]]] = {
+    act.kind: act for act in (ResetCounters, GiveBack, EndLease, GrantMore, MoveTier, Allow, Deny, EndAccess)
+}
 
 
 def can_end(caller: Caller, entry: AccessEntry | None) -> bool:

@@ -69,6 +69,8 @@ def leases_of(counter: Counter) -> list[Lease]:
 
 def end_lease(counter: Counter, began_us: int) -> bool:
     """Release the lease that began at this time; False = there is none, or it has just ended."""
+    if not 0 <= began_us < 2**53:  # Redis takes no larger number
+        return False
     before = _peek(counter.charge, 0)
     get_engine().refund([_receipt(counter.charge, counter.capacity, began_us)])
     return _peek(counter.charge, 0).remaining > before.remaining

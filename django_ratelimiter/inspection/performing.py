@@ -15,10 +15,10 @@ from django.db.models import F, Q
 from django.utils.translation import gettext as _
 
 from ..exceptions import EngineUnavailable
-from ..models import AccessEntry, RuleSetState, TierAssignment
+from ..models import RuleSetState
 from ..models.validation import validate_line
 from ..rules.stored import storage
-from .acts import Act, Done, InvalidAct, Outcome
+from .acts import ACTS, Act, Done, InvalidAct, Outcome
 from .caller import Caller
 from .grounds import may_view
 
@@ -29,10 +29,7 @@ TOKEN_SECONDS: Final = 86_400
 MAX_REASON: Final = 200
 
 #: A log entry that ends with the mark of its act. After the number: nothing = done, and confirmed.
-_MARKED: Final = re.compile(r"(.*) \[[a-z]+ ([^\s\]]+)( begun| unsure)?\]", re.DOTALL)
-
-#: The models of the rows that acts write, by the kind of act. Only who may view these rows sees such acts of others.
-_WRITES: Final = {"access": AccessEntry, "unset": AccessEntry, "more": TierAssignment, "tier": TierAssignment}
+_MARKED: Final = re.compile(r"(.*) \[[a-z-]+ ([^\s\]]+)( begun| unsure)?\]", re.DOTALL)
 
 _SALT: Final = "django_ratelimiter.callers"
 
@@ -86,13 +83,13 @@ def perform(operator: Any, caller: Caller, act: Act, reason: str, number: str) -
         earlier = _earlier(operator, caller, act, number)
         if earlier is not None:
             return earlier
-        if act.writes_rows:
+        if act.writes:
             done = act.do(caller, operator, reason)
             _log_row(operator, done, reason)
         else:
             done = Done(_("Started. The result is not known."))
-        entry = _log(operator, caller, done, reason, mark if act.writes_rows else _mark(act, f"{number} begun"))
-    if not act.writes_rows:  # up to hundreds of calls of the engine: saving a rule must not wait for them
+        entry = _log(operator, caller, done, reason, mark if act.writes else _mark(act, f"{number} begun"))
+    if not act.writes:  # up to hundreds of calls of the engine: saving a rule must not wait for them
         done = _do_as_logged(act, caller, operator, reason, entry, mark)
     outcome = act.check(caller, done)
     if not outcome.took:  # the next attempt must return this outcome
@@ -120,10 +117,13 @@ def _note(entry: Any, message: str) -> None:
 
 
 def log_of(caller: Caller, reader: Any = None, most: int = 10) -> list[LogLine]:
-    """Return the latest acts for this caller that this user may see, the latest first; `None` = may see everything."""
+    """Return the latest acts for this caller that this user may see, the latest first; `None` = may see everything.
+
+    Only who may view the rows that an act writes sees such acts of others.
+    """
     rows = _entries().objects.filter(content_type=_content_type(None), object_id=caller.digest)
-    for kind in (kind for kind, model in _WRITES.items() if not may_view(reader, model)):
-        rows = rows.exclude(~Q(user_id=reader.pk), change_message__contains=f" [{kind} ")
+    for act in (act for act in ACTS.values() if act.writes and not may_view(reader, act.writes)):
+        rows = rows.exclude(~Q(user_id=reader.pk), change_message__contains=f" [{act.kind} ")
     return [_line_of(row) for row in rows.select_related("user").order_by("-action_time", "-pk")[:most]]
 
 

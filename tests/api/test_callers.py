@@ -30,9 +30,10 @@ from .conftest import MakeRule
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.api.urls")]
 
-CALLER, RESET, GRANT = "/limits/callers/", "/limits/callers/reset/", "/limits/callers/grant/"
-END_ACCESS = "/limits/callers/access/end/"
-LEASES, END, EXPLAIN = "/limits/callers/leases/", "/limits/callers/leases/end/", "/limits/explain/"
+CALLER, LEASES, EXPLAIN = "/limits/callers/", "/limits/callers/leases/", "/limits/explain/"
+RESET, REFUND, END = "/limits/callers/reset/", "/limits/callers/refund/", "/limits/callers/end-lease/"
+MORE, TIER, DENY = "/limits/callers/more/", "/limits/callers/tier/", "/limits/callers/deny/"
+END_ACCESS = "/limits/callers/end-access/"
 
 
 @pytest.fixture(autouse=True)
@@ -78,9 +79,9 @@ def test_tells_of_a_caller(agent: Callable[..., Client], blocked: dict[str, Any]
 
 def test_resets_and_gives_back_once(agent: Callable[..., Client], blocked: dict[str, Any]) -> None:
     client = agent("unblock_caller")
-    give = {"counters": ["export:f86400"], "units": 1, "reason": "he called", "act": "ticket-4711"}
-    assert post(client, RESET, blocked, **give).json()["text"].startswith("Gave back 1 of 1 unit: export.")
-    assert not post(client, RESET, blocked, **give).json()["changed"]
+    give = {"counter": "export:f86400", "units": 1, "reason": "he called", "act": "ticket-4711"}
+    assert post(client, REFUND, blocked, **give).json()["text"].startswith("Gave back 1 of 1 unit: export.")
+    assert not post(client, REFUND, blocked, **give).json()["changed"]
     assert post(client, CALLER, blocked).json()["counters"][0]["used"] == 2
     assert post(client, RESET, blocked, reason="he called").json()["took"]
     assert post(client, CALLER, blocked).json()["counters"][0]["used"] == 0
@@ -89,61 +90,65 @@ def test_resets_and_gives_back_once(agent: Callable[..., Client], blocked: dict[
 
 def test_grants(agent: Callable[..., Client], blocked: dict[str, Any], pro: Tier) -> None:
     client, until = agent("grant_caller"), (timezone.now() + timedelta(days=2)).isoformat()
-    assert post(client, GRANT, blocked, multiplier="2", until=until, reason="he called").json()["took"]
+    assert post(client, MORE, blocked, multiplier="2", until=until, reason="he called").json()["took"]
     assert post(client, CALLER, blocked).json()["counters"][0]["capacity"] == 6
-    assert post(client, GRANT, blocked, tier="pro", until=until, reason="trial").json()["took"]
-    assert post(client, GRANT, blocked, access="deny", until=until, reason="abuse").json()["took"]
+    assert post(client, TIER, blocked, tier="pro", until=until, reason="trial").json()["took"]
+    assert post(client, DENY, blocked, until=until, reason="abuse").json()["took"]
     ended = post(client, END_ACCESS, blocked, reason="a mistake").json()
     assert ended["took"], ended
     assert ended["text"].startswith(f"Ended the access entry “deny user {blocked['value']}”.")
     assert post(client, END_ACCESS, blocked, reason="a mistake").status_code == 400
-    assert post(client, GRANT, blocked, access="deny", until=until, reason="abuse").json()["took"]
+    assert post(client, DENY, blocked, until=until, reason="abuse").json()["took"]
     assert post(client, CALLER, blocked).json()["access"] is None
     client = agent("view_accessentry", "view_tierassignment")
     assert post(client, CALLER, blocked).json()["access"]["action"] == "deny"
     assert LogEntry.objects.count() == 10
 
 
-@pytest.mark.parametrize(
-    ("url", "permission"),
-    [(CALLER, "view_tierassignment"), (LEASES, "view_tierassignment"), (RESET, "unblock_caller"),
-     (END, "unblock_caller"), (GRANT, "grant_caller"), (END_ACCESS, "grant_caller")],
-)  # fmt: skip
+SOON = (timezone.now() + timedelta(days=2)).isoformat()
+#: What each act takes besides a caller and a reason, and its permission.
+TAKES: dict[str, tuple[dict[str, Any], str]] = {
+    RESET: ({}, "unblock_caller"),
+    REFUND: ({"counter": "export:f86400", "units": 1}, "unblock_caller"),
+    END: ({"counter": "export:f86400", "began_us": 1}, "unblock_caller"),
+    MORE: ({"multiplier": "2", "until": SOON}, "grant_caller"),
+    TIER: ({"tier": "free", "until": SOON}, "grant_caller"),
+    "/limits/callers/allow/": ({"until": SOON}, "grant_caller"),
+    DENY: ({"until": SOON}, "grant_caller"),
+    END_ACCESS: ({}, "grant_caller"),
+}
+
+
 def test_takes_the_permission_of_each_act(
-    agent: Callable[..., Client], as_ann: Client, blocked: dict[str, Any], url: str, permission: str
+    agent: Callable[..., Client], as_ann: Client, blocked: dict[str, Any]
 ) -> None:
-    more: dict[str, dict[str, Any]] = {
-        CALLER: {},
-        LEASES: {"counter": "export:f86400"},
-        RESET: {"reason": "x"},
-        END: {"reason": "x", "counter": "export:f86400", "began_us": 1},
-        GRANT: {"reason": "x", "access": "deny", "until": (timezone.now() + timedelta(days=2)).isoformat()},
-        END_ACCESS: {"reason": "x"},
-    }
-    sent, reads = {**blocked, **more[url]}, {"view_tierassignment", "unblock_caller", "grant_caller"}
-    others = {*reads, "view_usage_report", "view_rule"} - (reads if url in (CALLER, LEASES) else {permission})
-    for client in (Client(), as_ann, agent(*others)):
-        assert post(client, url, sent).status_code == 403
-        assert client.get(url).status_code in (403, 405)
-        assert post(client, url, {"kind": "user", "value": "nobody"}).status_code == 403
-    assert post(agent(permission), url, sent).status_code == (
-        400 if url in (END, END_ACCESS) else 200
-    )  # there is none to end
+    assert set(TAKES) == {f"/limits/callers/{kind}/" for kind in acts.ACTS}
+    reads = {"view_tierassignment", "unblock_caller", "grant_caller"}
+    takes: Any = {CALLER: ({}, "view_tierassignment"), LEASES: ({"counter": "export:f86400"}, "view_tierassignment")}
+    for url, (more, permission) in {**takes, **TAKES}.items():
+        sent = {**blocked, **more, **({"reason": "x"} if url in TAKES else {})}
+        others = {*reads, "view_usage_report", "view_rule"} - ({permission} if url in TAKES else reads)
+        for client in (Client(), as_ann, agent(*others)):
+            assert post(client, url, sent).status_code == 403
+            assert client.get(url).status_code in (403, 405)
+            assert post(client, url, {"kind": "user", "value": "nobody"}).status_code == 403
+        is_possible = url not in (END, END_ACCESS)  # there is nothing to end
+        assert post(agent(permission), url, sent).status_code == (200 if is_possible else 400), url
+        AccessEntry.objects.all().delete()
 
 
 @pytest.mark.parametrize(
     ("url", "wrong"),
-    [(CALLER, {"kind": "colour"}), (CALLER, {"kind": "ip"}), (RESET, {"reason": ""}), (RESET, {"units": 1}),
-     (RESET, {"counters": ["nothing:f60"]}), (RESET, {"act": "[1]"}), (GRANT, {}), (GRANT, {"access": "maybe"}),
-     (GRANT, {"multiplier": "-1"}), (GRANT, {"tier": "gold"}), (GRANT, {"tier": "free", "access": "deny"}),
-     (GRANT, {"until": "2020-01-01T00:00Z", "tier": "free"})],
+    [(CALLER, {"kind": "colour"}), (CALLER, {"kind": "ip"}), (RESET, {"reason": ""}), (REFUND, {"units": 0}),
+     (REFUND, {"counter": ""}), (RESET, {"counters": ["nothing:f60"]}), (RESET, {"act": "[1]"}),
+     (END, {"began_us": 2**64}), (END, {"began_us": -1}), (DENY, {"until": ""}), (MORE, {"multiplier": "-1"}),
+     (TIER, {"tier": "gold"}), (TIER, {"access": "deny"}), (TIER, {"until": "2020-01-01T00:00Z"})],
 )  # fmt: skip
 def test_what_is_wrong_is_said(
     agent: Callable[..., Client], blocked: dict[str, Any], url: str, wrong: dict[str, Any]
 ) -> None:
     client = agent("unblock_caller", "grant_caller")
-    until = (timezone.now() + timedelta(days=2)).isoformat()
-    usual: dict[str, Any] = {RESET: {"reason": "x"}, GRANT: {"reason": "x", "until": until}}.get(url, {})
+    usual = {**TAKES[url][0], "reason": "x"} if url in TAKES else {}
     response = post(client, url, {**blocked, "value": "nobody"} if "kind" in wrong else blocked, **{**usual, **wrong})
     assert (response.status_code, response["Content-Type"]) == (400, "application/problem+json")
     assert response.json()["errors"][0]["detail"]

@@ -15,16 +15,14 @@ from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.validation import validate_schema
 
 import django_ratelimiter.api.schema  # noqa: F401  as the addresses do where drf-spectacular is installed
+from django_ratelimiter.inspection.acts import ACTS
 
 PATTERNS = [path("limits/", include("django_ratelimiter.api.urls"))]
 
 POST = ["200", "400", "401", "403", "429", "503"]
 LIST = ["200", "400", "401", "403", "404", "429", "503"]
 ANSWERS = {
-    **{
-        f"/limits/callers/{act}": ["200", "400", "401", "403", "429", "503"]
-        for act in ("", "leases/", "leases/end/", "reset/", "grant/", "access/end/")
-    },
+    **{f"/limits/callers/{act}": POST for act in ("", "leases/", *(f"{kind}/" for kind in ACTS))},
     "/limits/explain/": POST,
     "/limits/me/": ["200", "401", "403", "429", "503"],
     "/limits/rules/": LIST,
@@ -82,7 +80,7 @@ def test_answers(paths: Any) -> None:
 def test_what_is_asked_by_post_is_answered_as_described(paths: Any) -> None:
     schema = schema_by("drf_spectacular.openapi.AutoSchema")
     posts = [methods["post"] for methods in paths.values() if "post" in methods]
-    assert len(posts) == 7
+    assert len(posts) == 11
     for responses in (each["responses"] for each in posts):
         assert set(responses["400"]["content"]) == {"application/problem+json"}
         [reference] = {media["schema"]["$ref"] for media in responses["200"]["content"].values()}

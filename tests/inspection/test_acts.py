@@ -23,6 +23,8 @@ from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.inspection import acts, giving_back, performing
 from django_ratelimiter.inspection.acts import (
+    Allow,
+    Deny,
     EndAccess,
     EndLease,
     GiveBack,
@@ -31,7 +33,6 @@ from django_ratelimiter.inspection.acts import (
     MoveTier,
     Outcome,
     ResetCounters,
-    SetAccess,
     counters_now,
 )
 from django_ratelimiter.inspection.caller import Caller, caller_of
@@ -136,7 +137,7 @@ def test_says_how_to_allow_more_where_there_is_no_tier(
     add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User
 ) -> None:
     add_rule("export", ["user"], quota=2)
-    act = GrantMore(Decimal(2), FRIDAY)
+    act = GrantMore(FRIDAY, Decimal(2))
     with pytest.raises(InvalidAct, match="Add a default tier under Tiers, then try again"):
         perform(operator, caller, act, "he called", "1")
     gold = Tier.objects.create(slug="gold", name="Gold")
@@ -156,7 +157,7 @@ def test_doubles_until_friday(
     add_rule("export", ["user"], quota=2)
     ask(user, 2)
     assert not ask(user).allowed
-    outcome = perform(operator, caller, GrantMore(Decimal(2), FRIDAY), "he called", "1")
+    outcome = perform(operator, caller, GrantMore(FRIDAY, Decimal(2)), "he called", "1")
     assert outcome.took
     assert "Checked: it is in force. Every process applies it within 5 seconds." in outcome.text
     assert ask(user).allowed
@@ -172,53 +173,53 @@ def test_doubles_until_friday(
 def test_another_tier_for_a_while_and_says_if_another_assignment_counts(
     caller: Caller, user: User, operator: User, free: Tier, pro: Tier
 ) -> None:
-    assert perform(operator, caller, MoveTier("pro", FRIDAY), "trial", "1").took
+    assert perform(operator, caller, MoveTier(FRIDAY, "pro"), "trial", "1").took
     assert str(grounds_of(caller, latest_rules()).entitlement.tier) == "pro"
-    outcome = perform(operator, caller, MoveTier("free", FRIDAY), "trial", "2")  # of lower rank
+    outcome = perform(operator, caller, MoveTier(FRIDAY, "free"), "trial", "2")  # of lower rank
     assert not outcome.took
     assert "But another assignment applies: tier pro" in outcome.text
-    again = perform(operator, caller, MoveTier("free", FRIDAY), "trial", "2")
+    again = perform(operator, caller, MoveTier(FRIDAY, "free"), "trial", "2")
     assert not again.took
     assert not again.changed
     assert "was not in force" in again.text
     assert performing.log_of(caller)[0].number == "2"  # it was done, so its page says where
     with pytest.raises(InvalidAct):
-        perform(operator, caller, MoveTier("gold", FRIDAY), "trial", "3")
+        perform(operator, caller, MoveTier(FRIDAY, "gold"), "trial", "3")
 
 
 def test_grants_to_addresses_keys_and_partitions(operator: User, free: Tier, pro: Tier) -> None:
     for number, (kind, value) in enumerate([("ip", "192.0.2.7"), ("partition", "header:X-Org=acme")]):
-        assert perform(operator, caller_of(kind, value), MoveTier("pro", FRIDAY), "trial", str(number)).took
+        assert perform(operator, caller_of(kind, value), MoveTier(FRIDAY, "pro"), "trial", str(number)).took
     assert set(TierAssignment.objects.values_list("partition", flat=True)) == {"ip:192.0.2.7", "header:X-Org:acme"}
-    assert perform(operator, caller_of("api_key", "s3cret"), MoveTier("pro", FRIDAY), "trial", "9").took
+    assert perform(operator, caller_of("api_key", "s3cret"), MoveTier(FRIDAY, "pro"), "trial", "9").took
     with pytest.raises(InvalidAct):
-        perform(operator, caller_of("digest", "a" * 22), MoveTier("pro", FRIDAY), "trial", "10")
+        perform(operator, caller_of("digest", "a" * 22), MoveTier(FRIDAY, "pro"), "trial", "10")
 
 
 def test_denies_and_allows_until(caller: Caller, user: User, operator: User, add_rule: Callable[..., Rule]) -> None:
     add_rule("export", ["user"], quota=1)
-    assert perform(operator, caller, SetAccess("deny", FRIDAY), "abuse", "1").took
+    assert perform(operator, caller, Deny(FRIDAY), "abuse", "1").took
     assert ask(user).access.action == "deny"
     with pytest.raises(InvalidAct, match=f"“deny user {user.pk}” is in force until .* Edit it on its own page"):
-        perform(operator, caller, SetAccess("allow", FRIDAY), "sorry", "2")
+        perform(operator, caller, Allow(FRIDAY), "sorry", "2")
     with pytest.raises(InvalidAct):
-        perform(operator, caller, SetAccess("deny", FRIDAY - timedelta(hours=1)), "less", "2")
-    assert perform(operator, caller, SetAccess("deny", FRIDAY + timedelta(hours=1)), "longer", "2").took
+        perform(operator, caller, Deny(FRIDAY - timedelta(hours=1)), "less", "2")
+    assert perform(operator, caller, Deny(FRIDAY + timedelta(hours=1)), "longer", "2").took
     AccessEntry.objects.update(expires_at=None, reason="for good")
     with pytest.raises(InvalidAct, match="is in force without an end"):
-        perform(operator, caller, SetAccess("deny", FRIDAY), "less", "6")
+        perform(operator, caller, Deny(FRIDAY), "less", "6")
     assert AccessEntry.objects.get().reason == "for good"
     AccessEntry.objects.update(expires_at=timezone.now())  # over
-    assert perform(operator, caller, SetAccess("allow", FRIDAY), "sorry", "5").took
+    assert perform(operator, caller, Allow(FRIDAY), "sorry", "5").took
     assert ask(user, 3).allowed
     [entry] = AccessEntry.objects.all()  # one row for a caller
     assert (entry.action, entry.reason, entry.expires_at) == ("allow", "sorry", FRIDAY)
     access = grounds_of(caller, latest_rules()).access
     assert access == entry
     with pytest.raises(InvalidAct):
-        perform(operator, caller_of("partition", "header:X=1"), SetAccess("deny", FRIDAY), "abuse", "3")
+        perform(operator, caller_of("partition", "header:X=1"), Deny(FRIDAY), "abuse", "3")
     with pytest.raises(InvalidAct):
-        perform(operator, caller, SetAccess("deny", timezone.now()), "abuse", "4")
+        perform(operator, caller, Deny(timezone.now()), "abuse", "4")
 
 
 def test_ends_the_entry_of_exactly_this_caller(
@@ -227,7 +228,7 @@ def test_ends_the_entry_of_exactly_this_caller(
     add_rule("export", ["user"], quota=1)
     with pytest.raises(InvalidAct, match="No access entry of this caller's own is in force"):
         perform(operator, caller, EndAccess(), "sorry", "1")
-    assert perform(operator, caller, SetAccess("deny", FRIDAY), "abuse", "2").took
+    assert perform(operator, caller, Deny(FRIDAY), "abuse", "2").took
     assert not ask(user).allowed
     outcome = perform(operator, caller, EndAccess(), "paid", "3")
     assert outcome.took
@@ -256,8 +257,8 @@ def test_an_entry_of_a_network_still_counts_and_is_told(operator: User) -> None:
 @pytest.mark.parametrize(
     ("act", "permission"),
     [(ResetCounters(), "unblock_caller"), (GiveBack("x", 1), "unblock_caller"), (EndLease("x", 1), "unblock_caller"),
-     (GrantMore(Decimal(2), FRIDAY), "grant_caller"), (MoveTier("free", FRIDAY), "grant_caller"),
-     (SetAccess("deny", FRIDAY), "grant_caller"), (EndAccess(), "grant_caller")],
+     (GrantMore(FRIDAY, Decimal(2)), "grant_caller"), (MoveTier(FRIDAY, "free"), "grant_caller"),
+     (Deny(FRIDAY), "grant_caller"), (EndAccess(), "grant_caller")],
 )  # fmt: skip
 def test_each_act_takes_its_own_permission(act: Any, permission: str, caller: Caller) -> None:
     others = Permission.objects.filter(content_type__app_label="django_ratelimiter").exclude(codename=permission)
@@ -288,7 +289,7 @@ def test_what_is_rejected_is_not_logged_and_what_redis_may_have_done_is(
     with pytest.raises(EngineUnavailable):
         perform(operator, caller, ResetCounters(), "he called", "1")
     with pytest.raises(ValidationError):
-        perform(operator, caller, GrantMore(Decimal("0.00001"), FRIDAY), "he called", "2")
+        perform(operator, caller, GrantMore(FRIDAY, Decimal("0.00001")), "he called", "2")
     [entry] = LogEntry.objects.all()
     assert entry.change_message == "Tried, without an answer from Redis. Reason: he called"
     monkeypatch.undo()

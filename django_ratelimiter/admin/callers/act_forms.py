@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
@@ -10,17 +11,8 @@ from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
-from ...inspection.acts import (
-    Act,
-    EndAccess,
-    EndLease,
-    GiveBack,
-    GrantMore,
-    InvalidAct,
-    MoveTier,
-    ResetCounters,
-    SetAccess,
-)
+from ...inspection.acts import ACTS, Act, EndLease, InvalidAct
+from ...inspection.report import members_of
 
 #: The default end day of grants; Monday is 0.
 FRIDAY = 4
@@ -54,23 +46,20 @@ def days(today: date | None = None) -> list[EndDay]:
 
 def act_from(sent: Any) -> Act:
     """Return the act of the pressed button. Raises InvalidAct for invalid data."""
-    verb, _colon, name = str(sent.get("act", "")).partition(":")
-    if verb == "reset":
-        return ResetCounters([name] if name else ())
-    if verb == "give":
-        return GiveBack(name, _number(sent.get(f"units:{name}"), _("Enter how many units to give back.")))
-    if verb == "end":
-        began, _colon, name = name.partition(":")
-        return EndLease(name, _number(began, _("There is no such lease any more.")))
-    if verb == "more":
-        return GrantMore(_multiplier(sent.get("multiplier")), _until(sent))
-    if verb == "tier":
-        return MoveTier(str(sent.get("tier", "")), _until(sent))
-    if verb in ("allow", "deny"):
-        return SetAccess(verb, _until(sent))
-    if verb == "unset":
-        return EndAccess()
-    raise InvalidAct(_("Choose what to do."))
+    kind, _colon, about = str(sent.get("act", "")).partition(":")
+    if kind not in ACTS:
+        raise InvalidAct(_("Choose what to do."))
+    began, _colon, counter = about.partition(":") if kind == EndLease.kind else ("", "", about)
+    read: dict[str, Callable[[], Any]] = {
+        "counters": lambda: [counter] if counter else [],
+        "counter": lambda: counter,
+        "units": lambda: _number(sent.get(f"units:{counter}"), _("Enter how many units to give back.")),
+        "began_us": lambda: _number(began, _("There is no such lease any more.")),
+        "multiplier": lambda: _multiplier(sent.get("multiplier")),
+        "tier": lambda: str(sent.get("tier", "")),
+        "until": lambda: _until(sent),
+    }
+    return ACTS[kind](**{name: read[name]() for name in members_of(ACTS[kind])})
 
 
 def _number(text: Any, problem: str) -> int:

@@ -12,6 +12,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 
 from ...inspection import history
+from ...inspection.acts import EndLease
 from ...inspection.caller import Caller, by_key
 from ...inspection.counters import Counter, Counters
 from ...inspection.giving_back import Lease
@@ -216,7 +217,9 @@ def _until(blocked: Sequence[Counter]) -> str:
 
 def lease_rows(name: str, leases: Sequence[Lease]) -> list[LeaseRow]:
     return [
-        LeaseRow(moment_in_words(each.began_at), moment_in_words(each.ends_at), f"end:{each.began_us}:{name}")
+        LeaseRow(
+            moment_in_words(each.began_at), moment_in_words(each.ends_at), f"{EndLease.kind}:{each.began_us}:{name}"
+        )
         for each in leases
     ]
 

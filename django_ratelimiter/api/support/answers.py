@@ -1,13 +1,14 @@
-"""The serializers that describe responses: made from the reports, whose members are explained where they are declared.
+"""Serializers made from reports and acts, whose members are explained where they are declared.
 
-They serialize nothing: `inspection.report.encoded` makes the responses. The OpenAPI schema is made from them.
+Those of reports only describe responses, for the OpenAPI schema: `inspection.report.encoded` makes the responses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from functools import cache
+from decimal import Decimal
+from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, get_args, get_origin
 
@@ -21,15 +22,23 @@ _PLAIN: Final[dict[Any, Any]] = {
     int: serializers.IntegerField,
     float: serializers.FloatField,
     datetime: serializers.DateTimeField,
+    Decimal: partial(serializers.DecimalField, max_digits=8, decimal_places=3),
 }
 
 
 @cache
 def serializer_of(report: type[Any]) -> type[serializers.Serializer[Any]]:
     """Return the serializer that describes the data of a report."""
-    described: dict[str, Any] = {name: _field(hint) for name, hint in members_of(report).items()}
-    made = {"__doc__": report.__doc__, "__module__": __name__}
-    return type(f"RateLimit{report.__name__}Serializer", (serializers.Serializer,), described | made)
+    made = {"__doc__": report.__doc__, "__module__": __name__, **fields_of(report)}
+    return type(f"RateLimit{report.__name__}Serializer", (serializers.Serializer,), made)
+
+
+def fields_of(report: type[Any], optional: Collection[str] = ()) -> dict[str, Any]:
+    """Return the fields that describe the members of a report, or of an act. optional: those that are not required."""
+    return {
+        name: _field(hint, **({"required": False} if name in optional else {}))
+        for name, hint in members_of(report).items()
+    }
 
 
 def _field(hint: Any, **options: Any) -> Any:

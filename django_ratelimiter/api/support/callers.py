@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from django.core.exceptions import ValidationError as ModelError
 from django.utils.decorators import method_decorator
-from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from rest_framework import serializers, status
 from rest_framework.exceptions import ValidationError
@@ -17,27 +17,15 @@ from rest_framework.response import Response
 
 from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
-from ...inspection.acts import (
-    Act,
-    EndAccess,
-    EndLease,
-    GiveBack,
-    GrantMore,
-    InvalidAct,
-    MoveTier,
-    Outcome,
-    ResetCounters,
-    SetAccess,
-    counter_named,
-)
+from ...inspection.acts import ACTS, Act, InvalidAct, Outcome, counter_named
 from ...inspection.caller import KINDS, Caller, UnknownCaller, caller_of
 from ...inspection.caller_report import CallerReport, report_of
 from ...inspection.giving_back import MAX_LEASES, Lease, leases_of
 from ...inspection.performing import MAX_REASON, perform
-from ...inspection.report import encoded
+from ...inspection.report import encoded, members_of
 from ...throttling import RuleThrottle
-from ...values.access import ACTIONS
-from ..permissions import MayGrant, MaySeeCallers, MayUnblock
+from ..permissions import MayAct, MaySeeCallers
+from .answers import fields_of
 from .problems import ProblemView, StrictSerializer, problem_of
 
 #: Responses about one caller, which no cache may store.
@@ -76,47 +64,6 @@ class RateLimitActSerializer(RateLimitCallerQuerySerializer):
         "second time.",
         error_messages={"invalid": gettext_lazy("Write 8 to 64 letters, digits, “-” or “_”.")},
     )
-
-
-class RateLimitResetSerializer(RateLimitActSerializer):
-    """Counters to reset, or units to refund to one counter."""
-
-    counters = serializers.ListField(
-        child=serializers.CharField(), required=False, help_text="Names of counters; empty = all of the caller's own."
-    )
-    units = serializers.IntegerField(
-        required=False, min_value=1, help_text="Refund this number of units to the one counter that is named."
-    )
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if "units" in attrs and len(attrs.get("counters", ())) != 1:
-            raise ValidationError({"counters": [_("Name one counter to give units back to.")]})
-        return attrs
-
-
-class RateLimitEndLeaseSerializer(RateLimitActSerializer):
-    """A lease to end."""
-
-    counter = serializers.CharField(help_text="The name of the counter that holds it.")
-    began_us = serializers.IntegerField(
-        min_value=0, max_value=2**53, help_text="When it began, as in the list of leases."
-    )
-
-
-class RateLimitGrantSerializer(RateLimitActSerializer):
-    """A multiplier, a tier or access, and its end."""
-
-    until = serializers.DateTimeField(help_text="When it ends.")
-    multiplier = serializers.DecimalField(
-        max_digits=8, decimal_places=3, required=False, help_text="Times each limit; the tier stays."
-    )
-    tier = serializers.CharField(required=False, help_text="Another tier, by its slug.")
-    access = serializers.CharField(required=False, help_text=f"{' or '.join(ACTIONS)}: checked before any rule.")
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if len({"multiplier", "tier", "access"} & set(attrs)) != 1:
-            raise ValidationError({"multiplier": [_("Give exactly one of multiplier, tier and access.")]})
-        return attrs
 
 
 @method_decorator(in_own_transactions, name="dispatch")
@@ -178,19 +125,18 @@ class LeasesView(CallerQueryView):
 
 
 class ActView(CallerQueryView):
-    """A view that acts on a caller, once for each number."""
+    """A view that acts on a caller, once for each number. act: what it does."""
 
+    permission_classes = (MayAct,)
     answers = Outcome
-
-    def act_of(self, fields: dict[str, Any]) -> Act:
-        """Return the requested act."""
-        raise NotImplementedError
+    act: type[Act]
 
     def post(self, request: Request) -> Response:
         caller, fields = self.read(request)
         number = fields.get("act") or secrets.token_urlsafe(9)
+        act = self.act(**{name: fields[name] for name in members_of(self.act) if name in fields})
         try:
-            outcome = perform(request.user, caller, self.act_of(fields), fields["reason"], number)
+            outcome = perform(request.user, caller, act, fields["reason"], number)
         except InvalidAct as error:
             raise ValidationError({"detail": [str(error)]}) from error
         except ModelError as error:
@@ -200,49 +146,16 @@ class ActView(CallerQueryView):
         return Response(encoded(outcome), headers=PRIVATE)
 
 
-class ResetView(ActView):
-    """Reset counters of a caller, or refund units of one."""
-
-    serializer_class = RateLimitResetSerializer
-    permission_classes = (MayUnblock,)
-
-    def act_of(self, fields: dict[str, Any]) -> Act:
-        names = fields.get("counters", [])
-        return GiveBack(names[0], fields["units"]) if "units" in fields else ResetCounters(names)
+def _view_of(act: type[Act]) -> type[ActView]:
+    """Return the view of an act. Its body has the fields of the act."""
+    optional = [each.name for each in dataclasses.fields(act) if each.default is not dataclasses.MISSING]
+    made = {"__doc__": act.__doc__, **fields_of(act, optional)}
+    body = type(f"RateLimit{act.__name__}Serializer", (RateLimitActSerializer,), made)
+    return type(f"{act.__name__}View", (ActView,), {"__doc__": act.__doc__, "act": act, "serializer_class": body})
 
 
-class EndLeaseView(ActView):
-    """End a lease: its slot is free at once. The request continues."""
-
-    serializer_class = RateLimitEndLeaseSerializer
-    permission_classes = (MayUnblock,)
-
-    def act_of(self, fields: dict[str, Any]) -> Act:
-        return EndLease(fields["counter"], fields["began_us"])
-
-
-class GrantView(ActView):
-    """Give a caller more quota, another tier, or access for a while."""
-
-    serializer_class = RateLimitGrantSerializer
-    permission_classes = (MayGrant,)
-
-    def act_of(self, fields: dict[str, Any]) -> Act:
-        if "multiplier" in fields:
-            return GrantMore(fields["multiplier"], fields["until"])
-        if "tier" in fields:
-            return MoveTier(fields["tier"], fields["until"])
-        return SetAccess(fields["access"], fields["until"])
-
-
-class EndAccessView(ActView):
-    """End the access entry of a caller now, if it has an end."""
-
-    serializer_class = RateLimitActSerializer
-    permission_classes = (MayGrant,)
-
-    def act_of(self, fields: dict[str, Any]) -> Act:
-        return EndAccess()
+#: The views of all acts, by kind.
+ACT_VIEWS: Final = {kind: _view_of(act) for kind, act in ACTS.items()}
 
 
 def _unavailable(error: EngineUnavailable) -> Response:

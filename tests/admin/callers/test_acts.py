@@ -55,7 +55,7 @@ def _next_day(text: str) -> str:
 
 
 def test_resets_gives_back_and_ends_leases_of_one_counter(admin_client: Client, page: str, ann: User) -> None:
-    assert "2 of 3 are left now" in press(admin_client, page, "give:export:f3600", **{"units:export:f3600": "2"})
+    assert "2 of 3 are left now" in press(admin_client, page, "refund:export:f3600", **{"units:export:f3600": "2"})
     assert "Reset 1 counter: search." in press(admin_client, page, "reset:search:f3600")
     jobs = Rule.objects.create(slug="jobs", name="Jobs", mode="enforce", partition_by=["user"])
     RuleLimit.objects.create(rule=jobs, quota=1, window_seconds=Decimal(60), algorithm="concurrency")
@@ -75,7 +75,7 @@ def test_denies_and_allows(admin_client: Client, page: str, ann: User) -> None:
     assert f"Nothing was changed. The access entry “deny user {ann.pk}” is in force until" in text
     assert "End the access entry now" in text
     assert "in the time zone America/Chicago" in text
-    text = press(admin_client, page, "unset")
+    text = press(admin_client, page, "end-access")
     assert "Ended the access entry" in text
     assert "End the access entry now" not in text
     assert "allows this caller past all rules until" in press(admin_client, page, "allow")
@@ -86,10 +86,10 @@ def test_denies_and_allows(admin_client: Client, page: str, ann: User) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [{"reason": ""}, {"reason": " "}, {"token": "forged"}, {"act": "nothing"}, {"act": "reset:nothing:f60"},
-     {"act": "give:export:f3600"}, {"act": "give:export:f3600", "units:export:f3600": "-1"},
+     {"act": "refund:export:f3600"}, {"act": "refund:export:f3600", "units:export:f3600": "-1"},
      {"act": "more", "multiplier": "0"}, {"act": "more", "multiplier": "NaN"}, {"act": "more", "until": "2020-01-01"},
      {"act": "more", "until": "soon"}, {"act": "more", "date": "9999-12-31"}, {"act": "tier", "tier": "gold"},
-     {"act": "end:x:export:f3600"}, {"act": "end:1:export:f3600"}],
+     {"act": "end-lease:x:export:f3600"}, {"act": "end-lease:1:export:f3600"}],
 )  # fmt: skip
 def test_what_is_wrong_is_said_and_changes_nothing(admin_client: Client, page: str, wrong: dict[str, str]) -> None:
     text = press(admin_client, page, **{"act": "reset", "multiplier": "2", **wrong})  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ def test_friday_is_always_to_come() -> None:
 
 def test_a_form_that_is_sent_twice_is_obeyed_once(admin_client: Client, page: str) -> None:
     token = admin_client.get(page).context["token"]
-    sent = {"token": token, "reason": "he called", "act": "give:export:f3600", "units:export:f3600": "1"}
+    sent = {"token": token, "reason": "he called", "act": "refund:export:f3600", "units:export:f3600": "1"}
     assert "1 of 3 are left now" in shown(admin_client.post(page, sent, follow=True))
     assert "This was already done" in shown(admin_client.post(page, sent, follow=True))
     assert "2 of 3" in shown(admin_client.get(page))
@@ -120,7 +120,7 @@ def test_a_form_that_is_sent_twice_is_obeyed_once(admin_client: Client, page: st
 @pytest.mark.django_db(transaction=True)
 def test_two_who_send_the_same_form_at_once_give_back_once(admin_client: Client, page: str, admin_user: User) -> None:
     token = admin_client.get(page).context["token"]
-    sent = {"token": token, "reason": "he called", "act": "give:export:f3600", "units:export:f3600": "1"}
+    sent = {"token": token, "reason": "he called", "act": "refund:export:f3600", "units:export:f3600": "1"}
     clients = [Client() for _ in range(4)]
     for client in clients:
         client.force_login(admin_user)
@@ -133,7 +133,7 @@ def test_two_who_send_the_same_form_at_once_give_back_once(admin_client: Client,
 def test_an_act_that_ends_while_it_is_looked_for_is_found(admin_client: Client, page: str) -> None:
     """As on PostgreSQL, where each query sees what was committed before it."""
     token = admin_client.get(page).context["token"]
-    sent = {"token": token, "reason": "he called", "act": "give:export:f3600", "units:export:f3600": "1"}
+    sent = {"token": token, "reason": "he called", "act": "refund:export:f3600", "units:export:f3600": "1"}
     admin_client.post(page, sent)
     entry = LogEntry.objects.get()
     done = entry.change_message
