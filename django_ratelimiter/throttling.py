@@ -31,6 +31,9 @@ from .values.rates import rate_from
 if TYPE_CHECKING:  # it imports the classes in DEFAULT_THROTTLE_CLASSES, and so this module
     from rest_framework.views import APIView
 
+#: `limiter.check`, or what decides in its place when a request that nobody has sent is explained.
+Check = Callable[..., Decision]
+
 _DISPATCH, _MEETS_RULES = "_ratelimit_dispatch", "_ratelimit_meets_rules"
 
 
@@ -55,7 +58,12 @@ class RuleThrottle(BaseThrottle):
     decides_rules = True
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        decision = _decided(request, *self.asks(request, view))
+        return self.allow_request_by(limiter.check, request, view)
+
+    def allow_request_by(self, check: Check, request: Request, view: APIView) -> bool:
+        """Decide as `allow_request` does. check: what to call as `limiter.check`."""
+        scope, extra = self.asks(request, view)
+        decision = _decided(check, request, scope, extra)
         if decision.allowed:
             _hold(decision)
             return True
@@ -153,6 +161,10 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
 
     def allow_request(self, request: Any, view: Any) -> bool:
         """Return whether this throttle and the matching rules allow the request, and charge it if they do."""
+        return self.allow_request_by(limiter.check, request, view)
+
+    def allow_request_by(self, check: Check, request: Any, view: Any) -> bool:
+        """Decide as `allow_request` does. check: what to call as `limiter.check`."""
         self._decision = self._history = None
         extra = self._extra(request, view)
         if extra is None and not isinstance(request, Request | HttpRequest):
@@ -165,7 +177,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
             http.__dict__[_DISPATCH][1].add(extra.rule.slug)
             if not earlier.allowed:
                 return self._looks_only(request, extra)
-        self._decision = decision = _decided(request, self._rule_scope, () if extra is None else (extra,))
+        self._decision = decision = _decided(check, request, self._rule_scope, () if extra is None else (extra,))
         if extra is None:
             allowed = decision.allowed
         elif decision.allowed:
@@ -184,7 +196,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         if not isinstance(http, HttpRequest) or http.__dict__.get(_DISPATCH, (None,))[0] is request:
             return True
         _begin(request)
-        self._decision = decision = _decided(request, self._rule_scope)
+        self._decision = decision = _decided(limiter.check, request, self._rule_scope)
         _hold(decision)
         return decision.allowed
 
@@ -279,11 +291,11 @@ class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
     def __init__(self) -> None:  # the rate depends on the view
         pass
 
-    def allow_request(self, request: Any, view: Any) -> bool:
+    def allow_request_by(self, check: Check, request: Any, view: Any) -> bool:
         self.scope = self._rule_scope = getattr(view, self.scope_attr, None)
         self.rate = self.get_rate() if self.scope else None
         self.num_requests, self.duration = self.parse_rate(self.rate)
-        return super().allow_request(request, view)
+        return super().allow_request_by(check, request, view)
 
 
 @lru_cache(maxsize=1_000)
@@ -312,9 +324,9 @@ def _meeting_rules(own: Callable[[Any, Any, Any], bool]) -> Callable[[Any, Any, 
     return allow_request
 
 
-def _decided(request: Any, scope: str | None, extra: tuple[InlineRule, ...] = ()) -> Decision:
+def _decided(check: Check, request: Any, scope: str | None, extra: tuple[InlineRule, ...] = ()) -> Decision:
     """Return the decision on a request. Raises if it is rejected by an access entry or a failure policy."""
-    decision = limiter.check(request, scope=scope, extra=extra)
+    decision = check(request, scope=scope, extra=extra)
     if decision.access is not None:
         raise PermissionDenied
     if decision.unavailable:

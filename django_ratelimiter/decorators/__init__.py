@@ -81,17 +81,18 @@ class ViewLimit(NamedTuple):
         given = self.arguments
         return given.group if given.group and given.key is None and given.rate is None else ""
 
-    def check(self, request: Any, bound: Callable[..., Any] | None = None) -> Decision:
+    def check(self, request: Any, check: Callable[..., Decision], bound: Callable[..., Any] | None = None) -> Decision:
         """Decide a request as the decorator does before it calls the view. Raises Ratelimited if it is rejected.
 
-        bound: the method that Django's `method_decorator` would pass; it does not exist yet at decoration.
+        check: what to call as `limiter.check`. bound: the method that Django's `method_decorator` would pass; it does
+        not exist yet at decoration.
         """
         arguments = self.arguments
         view = bound if bound is not None and self.view.__module__ == STAND_INS else self.view
         call = arguments.resolve(request, view)
         if arguments.cost_after is not None:
             arguments = replace(arguments, cost=arguments.cost or _usual_cost(call))
-        decision = _check(request, call, arguments)
+        decision = _check(request, call, arguments, check)
         _apply_decision(request, call, decision, arguments.block)
         return decision
 
@@ -188,7 +189,7 @@ def _wrapper(view: Callable[..., Any], arguments: RatelimitArguments) -> Callabl
         request = _request_of(args, kwargs)
         call = arguments.resolve(request, view)
         if arguments.cost_after is None or call is NO_CALL:
-            decision = _check(request, call, arguments)
+            decision = _check(request, call, arguments, limiter.check)
             _apply_decision(request, call, decision, arguments.block)
             if decision.delay:
                 io.sleep(decision.delay)
@@ -228,10 +229,10 @@ def _awrapper(view: Callable[..., Any], arguments: RatelimitArguments) -> Callab
     return limited_view
 
 
-def _check(request: Any, call: LimiterCall, arguments: RatelimitArguments) -> Decision:
+def _check(request: Any, call: LimiterCall, arguments: RatelimitArguments, check: Callable[..., Decision]) -> Decision:
     if call is NO_CALL:
         return NOTHING_TO_DECIDE
-    return limiter.check(request, **call.limiter_kwargs(request, arguments.cost))
+    return check(request, **call.limiter_kwargs(request, arguments.cost))
 
 
 def _usual_cost(call: LimiterCall) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from django.http.response import HttpResponseBase
 
-from .. import gateway, limiter
+from .. import gateway
 from ..backend import get_engine
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision
@@ -17,7 +18,14 @@ from ..engine.base import Charge, Verdict, Version, as_charged, mark_refunded_if
 from ..engine.coroutines import run_sync
 from ..identity import meta_name
 from ..identity.users import UserByKey
-from ..limiter.charges import NO_ENTITLEMENT, LimitRequest, access_entry_for, entitlement_of
+from ..limiter.charges import (
+    NO_ENTITLEMENT,
+    InlineRule,
+    LimitRequest,
+    access_entry_for,
+    entitlement_of,
+    limit_request,
+)
 from ..limiter.io import THREAD, TrialIO
 from ..limiter.path import decide
 from ..limiter.templates import RuleCharge, owned
@@ -30,7 +38,7 @@ from ..values.access import NOBODY, AccessList, AccessRecord
 from .explanation import Bypass
 from .question import Question
 from .request import BuiltRequest, KnownCaller, assume_values, has_limiter, log_in
-from .views import Step, ViewCode, checks_credentials, code_of
+from .views import Check, Step, ViewCode, checks_credentials, code_of
 
 
 @dataclass(slots=True)
@@ -124,8 +132,17 @@ class Trial:
         found = {id(each.rule): each.rule for request in asked for each in request.inline if not each.rule.is_off}
         return [rule for rule in found.values() if not any(rule.slug == other.slug for other in self.rules.rules)]
 
-    def ask(self, request: LimitRequest) -> Decision:
-        """Decide for an entry point, as the limiter does. The delay is recorded, but not waited for."""
+    def check(
+        self,
+        http: Any,
+        *,
+        scope: str | None = None,
+        cost: int | None = None,
+        before_authentication: bool = False,
+        extra: Sequence[InlineRule] = (),
+    ) -> Decision:
+        """Decide for an entry point, as `limiter.check` does. The delay is recorded, but not waited for."""
+        request = limit_request(http, scope, cost, before_authentication=before_authentication, inline=tuple(extra))
         if not request.earlier.allowed:
             return request.earlier
         assert request.identity is not None
@@ -157,11 +174,7 @@ class Trial:
 def run_trial(question: Question, http: BuiltRequest, caller: KnownCaller, entries: AccessList) -> Trial:
     """Run the entry points in turn, until one rejects the request. Their own code runs; nothing is charged."""
     trial = Trial(question, http, caller, cache.latest_rules(), entries)
-    before = limiter.trial.set(trial.ask)
-    try:
-        _run(trial)
-    finally:
-        limiter.trial.reset(before)
+    _run(trial)
     return trial
 
 
@@ -180,7 +193,7 @@ def _ask_gateway(trial: Trial, options: gateway.GatewayOptions) -> None:
     trial.bypass = gateway.bypass_of(http)
     for spelling in () if trial.bypass else gateway.spellings(http.path_info, options):
         http.path_info = spelling
-        trial.is_rejected = trial.is_rejected or not limiter.check(http, scope=options.scope).allowed
+        trial.is_rejected = trial.is_rejected or not trial.check(http, scope=options.scope).allowed
     if trial.is_rejected:
         trial.response = gateway.rejection(http, trial.decision, options)
     else:
@@ -197,7 +210,7 @@ def _run(trial: Trial) -> None:
     trial.bypass = _bypass_of_middleware(http)
     log_in(http, caller, before_view=later or checks_credentials(http))
     if not trial.bypass:
-        trial.is_rejected = not limiter.check(http, before_authentication=later).allowed
+        trial.is_rejected = not trial.check(http, before_authentication=later).allowed
     try:
         code = code_of(http)
     except Exception:  # the project's own view, which may need a real request
@@ -231,14 +244,14 @@ def _ask_step(trial: Trial, step: Step) -> bool:
         return False
     trial.name = step.name
     try:
-        step.ask()
+        step.ask(trial.check)
     except Exception as error:  # the view's own code: its exception determines the response
         trial.is_rejected, trial.error = step.is_entry_point, error
     return True
 
 
-def _ask_for(trial: Trial) -> None:
-    decision = limiter.check(trial.http, scope=trial.question.scope)
+def _ask_for(trial: Trial, check: Check) -> None:
+    decision = check(trial.http, scope=trial.question.scope)
     if not decision.allowed:
         raise Ratelimited(decision)
 

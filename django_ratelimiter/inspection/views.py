@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from inspect import unwrap
+from typing import Any, Final, NamedTuple
 
 from django.db import connections
 from django.http.response import HttpResponseBase
 
+from ..decision import Decision
 from ..decorators import limits_of
 from ..headers import add_reference
 from ..rules.routes import class_of
@@ -22,10 +24,16 @@ from .request import BuiltRequest, has_limiter
 
 #: The module whose `allow_request` only asks the limiter.
 _OURS: Final = "django_ratelimiter.throttling"
+#: The module whose `check_throttles` only calls the throttles.
+_DRFS: Final = "rest_framework.views"
 #: Uses the same user as the middleware.
 _BY_SESSION: Final = "rest_framework.authentication.SessionAuthentication"
 #: The module of django-ninja's views.
 _NINJAS: Final = "ninja.operation"
+
+
+#: What a view's code calls as `limiter.check`.
+Check = Callable[..., Decision]
 
 
 @dataclass(slots=True)
@@ -34,7 +42,8 @@ class Step:
 
     #: Of the entry point.
     name: str
-    ask: Callable[[], object]
+    #: Called with what decides in place of `limiter.check`.
+    ask: Callable[[Check], object]
     #: That it names, if any.
     scope: str = ""
     #: Its exceptions reject the request by its limits.
@@ -90,7 +99,7 @@ def _steps(view: Any, request: Any, made: Any, method: str) -> list[Step]:
     """Return the decorators of a view, or of a method. made: the instance that `method_decorator` would bind it to."""
     bound = getattr(made, method, None) if made is not None else None
     return [
-        Step("scope" if limit.scope else "rate", partial(limit.check, request, bound), limit.scope)
+        Step("scope" if limit.scope else "rate", partial(limit.check, request, bound=bound), limit.scope)
         for limit in limits_of(view)
     ]
 
@@ -122,14 +131,22 @@ def _add_frameworks(found: ViewCode, made: Any, http: BuiltRequest) -> None:
     made.request, made.headers = request, made.default_response_headers
     throttles = made.get_throttles()
     asked = [each for each in throttles if type(each).allow_request.__module__ == _OURS]
-    made.get_throttles = lambda: asked
     found.unexplained += [type(each).__qualname__ for each in throttles if each not in asked]
+    decorated = type(made).check_throttles
+    check_throttles = unwrap(decorated)
+    if check_throttles.__module__ != _DRFS:
+        found.unexplained.append(check_throttles.__qualname__)
+        asked = []
 
-    def begin() -> None:
+    def begin(_check: Check) -> None:
         made.format_kwarg = made.get_format_suffix(**made.kwargs)
         request.accepted_renderer, request.accepted_media_type = made.perform_content_negotiation(request)
         request.version, request.versioning_scheme = made.determine_version(request, *made.args, **made.kwargs)
         request.user, request.auth = http.user, None  # no credentials are checked here
+
+    def throttle(check: Check) -> None:
+        made.get_throttles = lambda: [_Throttle(each, check) for each in asked]
+        check_throttles(made, request)
 
     def respond(error: Exception) -> HttpResponseBase:
         with _transactions_as_they_are():
@@ -144,10 +161,26 @@ def _add_frameworks(found: ViewCode, made: Any, http: BuiltRequest) -> None:
 
     found.then = [
         Step("throttle", begin, is_entry_point=False),
-        Step("throttle", partial(made.check_throttles, request), _scope(made)),
+        *_steps(decorated, request, None, ""),
+        Step("throttle", throttle, _scope(made)),
+        *_handled(made, request),
     ]
-    found.then += _handled(made, request)
     found.respond = respond
+
+
+class _Throttle(NamedTuple):
+    """A throttle of ours that asks `check`. DRF calls it."""
+
+    throttle: Any
+    check: Check
+
+    def allow_request(self, request: Any, view: Any) -> bool:
+        allowed: bool = self.throttle.allow_request_by(self.check, request, view)
+        return allowed
+
+    def wait(self) -> float | None:
+        seconds: float | None = self.throttle.wait()
+        return seconds
 
 
 def _scope(made: Any) -> str:

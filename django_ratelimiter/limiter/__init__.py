@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextvars import ContextVar
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision
 from ..engine.coroutines import run_sync
-from .charges import InlineRule, LimitRequest, limit_request, slot_request
+from .charges import InlineRule, limit_request, slot_request
 from .io import IO, LOOP, THREAD
 from .metered import MeteredCost
 from .path import decide, decide_latest, peek_decision
@@ -32,10 +31,6 @@ __all__ = [
     "slot",
 ]
 
-#: What decides the requests of this thread or task in place of the limiter; `None` = nothing does. While the entry
-#: points of a request that nobody has sent are called to explain it, this is a trial.
-trial: Final[ContextVar[Callable[[LimitRequest], Decision] | None]] = ContextVar("ratelimiter_trial", default=None)
-
 
 def check(
     request: Any,
@@ -55,8 +50,7 @@ def check(
     asked = limit_request(
         request, scope, cost, "rule", before_authentication=before_authentication, inline=tuple(extra)
     )
-    decide_trial = trial.get()
-    return run_sync(decide(THREAD, asked)) if decide_trial is None else decide_trial(asked)
+    return run_sync(decide(THREAD, asked))
 
 
 async def acheck(
@@ -69,8 +63,7 @@ async def acheck(
 ) -> Decision:
     """Decide a request on an event loop without blocking it. A delay can have any length. Arguments as for `check`."""
     asked = limit_request(request, scope, cost, None, before_authentication=before_authentication, inline=tuple(extra))
-    decide_trial = trial.get()
-    return await decide(LOOP, asked) if decide_trial is None else decide_trial(asked)
+    return await decide(LOOP, asked)
 
 
 def peek(
@@ -96,8 +89,7 @@ def charge(request: Any, *, scope: str | None = None, cost: int = 1, extra: Sequ
     """
 
     async def decide_once(io: IO, cost: int, max_delay: MaxDelay) -> Decision:
-        asked, decide_trial = limit_request(request, scope, cost, max_delay, inline=tuple(extra)), trial.get()
-        return await decide(io, asked) if decide_trial is None else decide_trial(asked)
+        return await decide(io, limit_request(request, scope, cost, max_delay, inline=tuple(extra)))
 
     return MeteredCost(request, decide_once, cost)
 

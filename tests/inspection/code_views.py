@@ -107,6 +107,22 @@ class Foreigner(Known):
     throttle_classes: ClassVar[Any] = [Foreign, UserRateThrottle]
 
 
+class Chooser(Known):
+    throttle_classes: ClassVar[Any] = [UserRateThrottle]
+
+    def check_throttles(self, request: Request) -> None:
+        raise AssertionError("It may charge.")
+
+
+#: One throttle for all requests.
+SHARED = RuleThrottle()
+
+
+class Sharing(Known):
+    throttle_classes: ClassVar[Any] = [lambda: SHARED]
+    throttle_scope = "shared"
+
+
 RATES = {"anon": "2/min", "user": "2/min", "export": "3/min"}
 
 urlpatterns = [
@@ -120,4 +136,6 @@ urlpatterns = [
     path("things/", Things.as_view({"get": "list"})),
     path("within/", within),
     path("foreign/", Foreigner.as_view()),
+    path("chooser/", Chooser.as_view()),
+    path("sharing/", Sharing.as_view()),
 ]

@@ -363,7 +363,12 @@ def in_code(test: Any) -> Any:
 
 @in_code
 @pytest.mark.parametrize(
-    "path", [f"/{each.pattern}" for each in code_views.urlpatterns if "unblocked" not in str(each.pattern)]
+    "path",
+    [
+        f"/{name}"
+        for name in map(str, [each.pattern for each in code_views.urlpatterns])
+        if name not in ("unblocked/", "chooser/", "sharing/")
+    ],
 )
 def test_limits_in_code_reject_as_it_was_explained(client: Client, db: None, path: str) -> None:
     question = asked(path, headers=(("X-Org", "acme"),))
@@ -386,6 +391,20 @@ def test_throttles_with_code_of_their_own_are_named_and_not_asked(db: None) -> N
     assert any("AnonRateThrottle" in doubt for doubt in explained.doubts)
     assert "AnonRateThrottle" in " ".join(explained.doubts)
     assert [each.rule.slug for each in explained.applying] == ["code:user"]
+    explained = explain(asked("/chooser/"))
+    assert "Chooser.check_throttles" in " ".join(explained.doubts)
+    assert not explained.applying
+
+
+@in_code
+def test_a_throttle_that_all_requests_share_charges_again_after_it_was_explained(
+    make_rule: MakeRule, client: Client
+) -> None:
+    make_rule("one", quota=1, scope="shared", partition_by=["ip"])
+    for allowed in (True, False):
+        assert explain(asked("/sharing/")).response.allowed is allowed
+        status = client.get("/sharing/", REMOTE_ADDR="203.0.113.7").status_code
+        assert status == (200 if allowed else 429)
 
 
 @in_code
