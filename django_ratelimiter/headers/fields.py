@@ -22,16 +22,9 @@ from .syntax import ShownLimit, fitting, quoted, shown_limit
 #: The attribute of a response with the decision that its fields show. Only set on rejections: cacheable responses are
 #: pickled.
 SHOWS: Final = "_ratelimit_shows"
-#: The fields of both families, which all concern a single client.
-_NAMES_OF_FIELDS: Final = {
-    "RateLimit",
-    "RateLimit-Policy",
-    "X-RateLimit-Limit",
-    "X-RateLimit-Remaining",
-    "X-RateLimit-Reset",
-    "X-RateLimit-Soft-Exceeded",
-    "X-RateLimit-Reference",
-}
+#: The fields that describe one limit, or the same limits. If the project sets one of them, none is sent.
+_LEGACY: Final = {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"}
+_TOGETHER: Final = ({"ratelimit", "ratelimit-policy"}, _LEGACY)
 #: RFC 6585: a cache must not store a 429.
 _NO_STORE: Final = ("Cache-Control", "no-store")
 #: Django need not log a warning: the rejection is logged already.
@@ -46,7 +39,7 @@ _Row = tuple[ShownLimit | None, int, int, int, int]
 
 
 def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Decision) -> None:
-    """Set the fields of the request's decision on any response to it, once.
+    """Set the fields of the request's decision on any response to it, once. Fields that the project has set stay.
 
     If HEADERS has "expose", scripts of other origins may read them.
     """
@@ -56,7 +49,9 @@ def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Dec
     if decision.allowed and not families:
         return
     fields, headers = _fields_of(decision, families), response.headers
-    headers._have_ratelimit = True  # type: ignore[attr-defined]  # read by `_pickled`
+    if not headers._store.keys().isdisjoint(fields):
+        fields = _without_the_projects(fields, headers)
+    headers._ratelimit = fields  # type: ignore[attr-defined]
     # In one step: Django calls ten functions for each field to check that it is one line of ASCII. All of these are.
     headers._store.update(fields)
     if "expose" in families:
@@ -69,10 +64,22 @@ def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Dec
         response._has_been_logged = True  # type: ignore[attr-defined]  # Django checks it before it warns
 
 
+def _without_the_projects(fields: dict[str, Field], headers: ResponseHeaders) -> dict[str, Field]:
+    """Return these fields without those that somebody else has set on the response, and what belongs to them."""
+    theirs = {name for name, _ in _others(headers)}
+    theirs.update(*[names for names in _TOGETHER if not names.isdisjoint(theirs)])
+    return {name: field for name, field in fields.items() if name not in theirs}
+
+
+def _others(headers: ResponseHeaders) -> Iterator[tuple[str, Field]]:
+    """Yield the fields that `write_fields` has not set, by their lower-case names."""
+    ours = getattr(headers, "_ratelimit", {})
+    return ((name, field) for name, field in headers._store.items() if ours.get(name) is not field)
+
+
 def _pickled(headers: ResponseHeaders) -> tuple[Any, ...]:
     """Return how to pickle headers: without our fields. Caches store responses so, and the fields are one client's."""
-    left_out = _NAMES_OF_FIELDS if hasattr(headers, "_have_ratelimit") else ()
-    return ResponseHeaders, ({name: value for name, value in headers.items() if name not in left_out},)
+    return ResponseHeaders, (dict(field for _, field in _others(headers)),)
 
 
 copyreg.pickle(ResponseHeaders, _pickled)

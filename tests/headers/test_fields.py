@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from typing import Any
 
@@ -340,3 +341,37 @@ def test_other_responses_get_the_fields_and_a_rejection_is_not_cached() -> None:
         write_fields(asked(), response, decision(results(DENIED)))
         assert response["Retry-After"] == "8"
         assert response.get("Cache-Control") == cached
+
+
+@pytest.mark.parametrize(
+    ("theirs", "left_out"),
+    [
+        ({"X-RateLimit-Limit": "7"}, {"X-RateLimit-Remaining", "X-RateLimit-Reset"}),
+        ({"X-RateLimit-Remaining": "3"}, {"X-RateLimit-Limit", "X-RateLimit-Reset"}),
+        ({"RateLimit": '"theirs";r=3'}, {"RateLimit-Policy"}),
+        ({"RateLimit-Policy": '"theirs";q=7'}, {"RateLimit"}),
+        ({"Retry-After": "77"}, set()),
+        ({"X-RateLimit-Reference": "theirs"}, set()),
+        ({"X-RateLimit-Used": "4"}, set()),
+    ],
+)
+def test_fields_of_the_project_stay_and_are_not_mixed_with_ours(theirs: dict[str, str], left_out: set[str]) -> None:
+    """Such as those of an API behind this site, or of another limiter of one view."""
+    rejected = decision(results(DENIED))
+    response = HttpResponse(status=429, headers={name.lower(): value for name, value in theirs.items()})
+    for _twice in range(2):
+        write_fields(asked(), response, rejected)
+    ours = {name: value for name, value in response_fields(rejected).items() if name not in left_out}
+    assert {name.lower(): value for name, value in response.headers.items()} == {
+        "content-type": response["Content-Type"],
+        "cache-control": "no-store",
+        **{name.lower(): value for name, value in (ours | theirs).items()},
+    }
+
+
+def test_a_cache_stores_the_fields_of_the_project_but_not_ours() -> None:
+    response = HttpResponse(headers={"X-RateLimit-Limit": "7", "ETag": "a"})
+    write_fields(asked(), response, decision(results(ALLOWED)))
+    assert "RateLimit" in response
+    stored = pickle.loads(pickle.dumps(response.headers))
+    assert dict(stored) == {"X-RateLimit-Limit": "7", "ETag": "a", "Content-Type": response["Content-Type"]}
