@@ -165,7 +165,7 @@ _START_SENDING = denials.start_sending
 def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each test begin as a process does: knowing no rules and no tiers, and nothing counted in its memory."""
     # Tests that give settings of their own are not about how long a loaded machine lets one wait.
-    monkeypatch.setitem(ENTRIES, "DEADLINE_MS", ENTRIES["DEADLINE_MS"]._replace(default=10_000))
+    monkeypatch.setattr(ENTRIES["DEADLINE_MS"], "default", 10_000)
     monkeypatch.setattr(cache, "_state", cache._State())
     monkeypatch.setattr("django_ratelimiter.limiter.fallback._local", FallbackEngine())
     usage_buffer._forget()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
@@ -27,6 +27,7 @@ from .values import (
     identity_names,
     number,
     one_of,
+    optional,
     paths,
     proxies,
     retention,
@@ -55,17 +56,44 @@ __all__ = [
 
 logger = logging.getLogger("django_ratelimiter")
 
+T = TypeVar("T")
 
-class Entry(NamedTuple):
-    """Default and reader of one setting of `RATELIMITER`.
+
+class Entry(Generic[T]):
+    """One setting of `RATELIMITER`, as an attribute of `Settings`.
 
     read: converts the written value to that of the attribute; its ValueError says what would be right.
     required: an invalid value raises instead of being replaced by the default.
     """
 
-    default: object
-    read: Callable[[Any], object]
-    required: bool = False
+    def __init__(self, default: object, read: Callable[[Any], T], *, required: bool = False) -> None:
+        self.default, self.read, self.required = default, read, required
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+        ENTRIES[name] = self
+
+    def __get__(self, settings: Settings, owner: type) -> T:
+        value = settings.__dict__[self.name] = self._value()  # cached: later reads do not call this method
+        return value
+
+    def _value(self) -> T:
+        written = _written()
+        if not isinstance(written, dict):
+            raise ImproperlyConfigured(f"RATELIMITER must be a dict, not a {type(written).__name__}.")
+        value = written.get(self.name, self.default)
+        try:
+            return self.read(value)
+        except ValueError as error:
+            message = f"RATELIMITER[{self.name!r}] {_shown(self.name, value)}; it must be {error}."
+            if self.required:
+                raise ImproperlyConfigured(message) from None
+            logger.error("%s The default, %r, is used.", message, self.default)
+            return self.read(self.default)
+
+
+#: All settings by name.
+ENTRIES: Final[dict[str, Entry[Any]]] = {}
 
 
 class Problem(NamedTuple):
@@ -105,43 +133,8 @@ def is_secret(name: str) -> bool:
     return name == "session" or (kind == "HEADER" and field in secret)
 
 
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "ENABLED": Entry(True, flag),
-    "ENGINE": Entry(None, text(DOTTED, "None, or the dotted path of a callable", optional=True), True),
-    "CACHE_ALIAS": Entry(None, text(".+", "None, or the name of an entry of CACHES", optional=True), True),
-    "NAMESPACE": Entry("rl", text(r"[\w.-]{1,64}", "1 to 64 letters, digits, or any of . _ -"), True),
-    "SHARDS": Entry(64, whole_number(1, 1024), True),
-    "CLOCK": Entry("server", one_of("server", "client"), True),
-    "DEADLINE_MS": Entry(50.0, number(1, 60_000, "milliseconds, from 1 to 60000")),
-    "VERSION_CHECK_INTERVAL": Entry(1.0, number(0, 3600, "seconds, from 0 (ask each time) to 3600")),
-    "RULES_MAX_AGE": Entry(10.0, number(0, 3600, "seconds, above 0 and at most 3600", above=True)),
-    "TIER_CACHE_SECONDS": Entry(5.0, number(0, 3600, "seconds, from 0 (no caching) to 3600")),
-    "API_KEY_HEADER": Entry("X-API-Key", text(r"[A-Za-z0-9-]+", "the name of a request header")),
-    "API_KEY_RESOLVER": Entry(None, text(DOTTED, "None, or the dotted path of a callable", optional=True)),
-    "API_KEY_FORM": Entry(None, text(DOTTED, "None, or the dotted path of a callable", optional=True)),
-    "TIER_RESOLVER": Entry(None, text(DOTTED, "None, or the dotted path of a callable", optional=True)),
-    "IDENTITIES": Entry({}, identities),
-    "TRUSTED_IDENTITIES": Entry((), trusted_identities),
-    "EXACT_FIELDS": Entry((), fields_of_bodies),
-    "TRUSTED_PROXIES": Entry((), proxies, True),
-    "IPV4_PREFIX": Entry(32, whole_number(1, 32)),
-    "IPV6_PREFIX": Entry(64, whole_number(1, 128)),
-    "LOCAL_SHARE": Entry(0.5, number(0, 1, "a share, above 0 and at most 1", above=True)),
-    "DENIAL_MEMORY": Entry(0.0, number(0, 60, "seconds, from 0 (none) to 60")),
-    "HASH_KEY": Entry(None, _hash_key, True),
-    "EXEMPT_PATHS": Entry(None, paths),
-    "HEADERS": Entry(HEADER_FAMILIES, families),
-    "RESPONSE": Entry(
-        None,
-        text(
-            rf"{DOTTED}|\S.*\.html",
-            'None, the dotted path of a callable, or a template\'s name in ".html"',
-            optional=True,
-        ),
-    ),
-    "RETENTION": Entry(RETENTION, retention),
-    "REVEAL": Entry(("user",), _revealed),
-}
+_RESPONSES: Final = 'None, the dotted path of a callable, or a template\'s name in ".html"'
+_callable: Final = optional(text(DOTTED, "None, or the dotted path of a callable"))
 
 
 class Settings:
@@ -153,69 +146,60 @@ class Settings:
     """
 
     #: False: nothing is decided, counted or sent.
-    ENABLED: bool
+    ENABLED = Entry(True, flag)
     #: Dotted path of a callable without arguments that returns the Engine; None = by CACHE_ALIAS.
-    ENGINE: str | None
+    ENGINE = Entry(None, _callable, required=True)
     #: A django-redis entry of CACHES; None = the memory engine of each process.
-    CACHE_ALIAS: str | None
+    CACHE_ALIAS = Entry(None, optional(text(".+", "None, or the name of an entry of CACHES")), required=True)
     #: The prefix of all keys.
-    NAMESPACE: str
+    NAMESPACE = Entry("rl", text(r"[\w.-]{1,64}", "1 to 64 letters, digits, or any of . _ -"), required=True)
     #: The number of shards that the keys are spread over in a Redis Cluster.
-    SHARDS: int
+    SHARDS = Entry(64, whole_number(1, 1024), required=True)
     #: The clock that decisions use: "server", or "client" for servers that do not allow TIME in scripts.
-    CLOCK: str
+    CLOCK = Entry("server", one_of("server", "client"), required=True)
     #: Maximum milliseconds that a decision waits for Redis; after that, each rule's failure policy decides.
-    DEADLINE_MS: float
+    DEADLINE_MS = Entry(50.0, number(1, 60_000, "milliseconds, from 1 to 60000"))
     #: Seconds after which a request that no rule matches asks for a newer rule set; 0 = each time.
-    VERSION_CHECK_INTERVAL: float
+    VERSION_CHECK_INTERVAL = Entry(1.0, number(0, 3600, "seconds, from 0 (ask each time) to 3600"))
     #: Seconds after which rules are read from the database again while Redis is out of reach.
-    RULES_MAX_AGE: float
+    RULES_MAX_AGE = Entry(10.0, number(0, 3600, "seconds, above 0 and at most 3600", above=True))
     #: Maximum seconds until a changed tier assignment takes effect; 0 = at once.
-    TIER_CACHE_SECONDS: float
+    TIER_CACHE_SECONDS = Entry(5.0, number(0, 3600, "seconds, from 0 (no caching) to 3600"))
     #: The request header with the API key.
-    API_KEY_HEADER: str
+    API_KEY_HEADER = Entry("X-API-Key", text(r"[A-Za-z0-9-]+", "the name of a request header"))
     #: Dotted path of a callable(raw key) that returns the identity of a known key; None = keys of tier assignments.
-    API_KEY_RESOLVER: str | None
+    API_KEY_RESOLVER = Entry(None, _callable)
     #: Dotted path of a callable(raw key) that returns whether API_KEY_RESOLVER can know the key; None = always asked.
-    API_KEY_FORM: str | None
+    API_KEY_FORM = Entry(None, _callable)
     #: Dotted path of a callable(request) that returns the slug of a tier; None = tier assignments are used.
-    TIER_RESOLVER: str | None
+    TIER_RESOLVER = Entry(None, _callable)
     #: A project's own identities: dotted paths of callables that take the request, by name.
-    IDENTITIES: Mapping[str, str]
+    IDENTITIES = Entry({}, identities)
     #: The identities that no caller can choose, besides user, ip, api_key and session.
-    TRUSTED_IDENTITIES: tuple[str, ...]
+    TRUSTED_IDENTITIES = Entry((), trusted_identities)
     #: The identities of the body whose values differ in case, too.
-    EXACT_FIELDS: tuple[str, ...]
+    EXACT_FIELDS = Entry((), fields_of_bodies)
     #: The proxies that are trusted to report the caller's address; written as networks, "unix", or their number.
-    TRUSTED_PROXIES: TrustedProxies
+    TRUSTED_PROXIES = Entry((), proxies, required=True)
     #: Bits of an address that distinguish callers.
-    IPV4_PREFIX: int
-    IPV6_PREFIX: int
+    IPV4_PREFIX = Entry(32, whole_number(1, 32))
+    IPV6_PREFIX = Entry(64, whole_number(1, 128))
     #: The share of each quota that one process allows while Redis is out of reach.
-    LOCAL_SHARE: float
+    LOCAL_SHARE = Entry(0.5, number(0, 1, "a share, above 0 and at most 1", above=True))
     #: Maximum seconds for which a process repeats a rejection without calling Redis; 0 = not at all.
-    DENIAL_MEMORY: float
+    DENIAL_MEMORY = Entry(0.0, number(0, 60, "seconds, from 0 (none) to 60"))
     #: The key of the digests that replace callers in key names, 64 bytes; derived from SECRET_KEY if None.
-    HASH_KEY: bytes
+    HASH_KEY = Entry(None, _hash_key, required=True)
     #: Path prefixes that no rule applies to; None = the admin, health checks, and `asset_paths`.
-    EXEMPT_PATHS: tuple[str, ...] | None
+    EXEMPT_PATHS = Entry(None, optional(paths))
     #: The families of response fields to send, and "expose".
-    HEADERS: tuple[str, ...]
+    HEADERS = Entry(HEADER_FAMILIES, families)
     #: The response to rejections: dotted path of a callable(request, decision), or a template; None = our own.
-    RESPONSE: str | None
+    RESPONSE = Entry(None, optional(text(rf"{DOTTED}|\S.*\.html", _RESPONSES)))
     #: Days for which usage is kept, by granularity, and versions of the rule set; None = forever.
-    RETENTION: Mapping[str, int | None]
+    RETENTION = Entry(RETENTION, retention)
     #: The identities whose values staff with the permission can see instead of digests.
-    REVEAL: tuple[str, ...]
-
-    if not TYPE_CHECKING:  # mypy must only accept the names above
-
-        def __getattr__(self, name: str) -> object:
-            if name not in ENTRIES:
-                raise AttributeError(f"RATELIMITER has no entry {name}")
-            value = _read(name)
-            self.__dict__[name] = value  # cached: later reads do not call this method
-            return value
+    REVEAL = Entry(("user",), _revealed)
 
     def forget(self, **_signal: object) -> None:
         """Drop the cached settings."""
@@ -275,22 +259,6 @@ def _as_written(name: str) -> str | None:
     lazy: Any = django_settings
     value: str | None = getattr(lazy._wrapped, name, None)
     return value
-
-
-def _read(name: str) -> object:
-    written = _written()
-    if not isinstance(written, dict):
-        raise ImproperlyConfigured(f"RATELIMITER must be a dict, not a {type(written).__name__}.")
-    entry = ENTRIES[name]
-    value = written.get(name, entry.default)
-    try:
-        return entry.read(value)
-    except ValueError as error:
-        message = f"RATELIMITER[{name!r}] {_shown(name, value)}; it must be {error}."
-        if entry.required:
-            raise ImproperlyConfigured(message) from None
-        logger.error("%s The default, %r, is used.", message, entry.default)
-        return entry.read(entry.default)
 
 
 def _written() -> Any:

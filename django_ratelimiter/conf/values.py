@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ..values.access import network_of
 from ..values.partitions import IDENTITIES, is_identity
+
+T = TypeVar("T")
 
 #: The pattern of a dotted path.
 DOTTED: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
@@ -76,17 +78,20 @@ def whole_number(minimum: int, maximum: int) -> Callable[[Any], int]:
     return read
 
 
-def text(pattern: str, right: str, *, optional: bool = False) -> Callable[[Any], str | None]:
-    """Return a reader of texts that match the whole pattern; optional: or None. right: the error's text."""
+def text(pattern: str, right: str) -> Callable[[Any], str]:
+    """Return a reader of texts that match the whole pattern. right: the error's text."""
 
-    def read(value: Any) -> str | None:
-        if value is None and optional:
-            return None
+    def read(value: Any) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
             raise ValueError(right)
         return value
 
     return read
+
+
+def optional(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
+    """Return a reader of None, or of what `read` reads."""
+    return lambda value: None if value is None else read(value)
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
@@ -100,10 +105,8 @@ def one_of(*words: str) -> Callable[[Any], str]:
     return read
 
 
-def paths(value: Any) -> tuple[str, ...] | None:
-    """Return path prefixes, or None."""
-    if value is None:
-        return None
+def paths(value: Any) -> tuple[str, ...]:
+    """Return path prefixes."""
     if not isinstance(value, list | tuple) or not all(isinstance(p, str) and p.startswith("/") for p in value):
         raise ValueError('None, or a list of path prefixes, each starting with "/", such as ["/health/"]')
     return tuple(value)
