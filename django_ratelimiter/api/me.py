@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from django.http import HttpRequest
 
@@ -14,54 +15,53 @@ from ..engine.base import NEVER, Verdict
 from ..engine.coroutines import run_sync
 from ..engine.limits import Limit
 from ..exceptions import AccessDenied
-from ..headers import Quota, name_of, quota_of
+from ..headers import name_of, quota_of
 from ..identity import Identity, digest, partition
+from ..inspection.counters import moment_of
+from ..inspection.history import Usage, usage_of
 from ..limiter.charges import access_entry_for, limit_request
 from ..limiter.io import THREAD
 from ..limiter.path import peek_decision
 from ..rules import cache
-from ..rules.records import RuleRecord, TierRecord
+from ..rules.formatting import limit_in_words
+from ..rules.records import LimitRecord, RuleRecord, TierRecord
+from ..rules.ruleset import RuleSet
+from ..rules.tiers import Entitlement
 from ..values.partitions import IDENTITIES, is_address
 
 
 class OwnLimit(NamedTuple):
-    """A limit of the caller. verdict: of a request now; `None` = not known."""
+    """One limit of the caller, with the caller's tier and other assignments."""
 
-    rule: RuleRecord
-    tier: TierRecord | None
-    limit: Limit
-    verdict: Verdict | None
+    rule: str
+    name: str
+    in_words: str
+    counted_by: Sequence[str]
+    cost: Annotated[int, "Units that one request uses."]
+    policy: Annotated[str, "Its name in the RateLimit fields."]
+    quota: Annotated[int, "Units per window; of a bucket, what it holds when full. As in the fields."]
+    window_seconds: Annotated[
+        float | None, "Seconds in which the quota comes back; null for calendars and for requests in progress."
+    ]
+    remaining: Annotated[int | None, "Units; null = not known, as it depends on the request, or Redis is out of reach."]
+    resets_in: Annotated[float | None, "Seconds until the full quota is back; null = not known."]
+    resets_at: datetime | None
+    retry_in: Annotated[float | None, "Seconds until a request would pass, 0 = at once; null = never, or not known."]
 
-    @property
-    def policy(self) -> str:
-        return name_of(self.rule, self.tier, self.limit)
 
-    @property
-    def quota(self) -> Quota:
-        return quota_of(self.limit)
+class OwnTier(NamedTuple):
+    """A tier."""
 
-    @property
-    def remaining(self) -> int | None:
-        if self.verdict is None:
-            return None
-        # If the caller lacks the value that the rule is split by, everything is rejected, whatever it costs.
-        return 0 if self.verdict.charge.cost == NEVER else self.verdict.remaining
+    slug: str
+    name: str
 
-    @property
-    def resets_in(self) -> float | None:
-        return self.verdict.reset_after if self.verdict else None
 
-    @property
-    def resets_at(self) -> datetime | None:
-        if self.verdict is None:
-            return None
-        return datetime.fromtimestamp(self.verdict.at_us / 1e6, UTC) + timedelta(seconds=self.verdict.reset_after)
+class OwnReport(NamedTuple):
+    """The caller's limits and usage."""
 
-    @property
-    def retry_in(self) -> float | None:
-        if self.verdict is None:
-            return None
-        return 0.0 if self.verdict.allowed else self.verdict.retry_after
+    tier: OwnTier | None
+    limits: Sequence[OwnLimit]
+    usage: Usage
 
 
 class _ProvenIdentity(Identity):
@@ -73,19 +73,11 @@ class _ProvenIdentity(Identity):
         return super().value(name) if _is_proof(name) else None
 
 
-class OwnStatus(NamedTuple):
-    """A caller's tier and limits, and its digest in each rule's counters."""
-
-    tier: TierRecord | None
-    limits: list[OwnLimit]
-    digests: dict[str, str]
-
-
-def own_status(request: HttpRequest) -> OwnStatus:
+def own_report(request: HttpRequest) -> OwnReport:
     """Return the caller's limits under all enforced rules, whatever requests these match. Uses no quota.
 
-    Raises AccessDenied if an access entry denies the caller. The result is empty for a caller that an entry allows, and
-    while enforcement is stopped.
+    Raises AccessDenied if an access entry denies the caller. A caller that an entry allows has no limits, and nobody
+    has some while enforcement is stopped.
     """
     rules, identity = cache.current_rules(), _ProvenIdentity(request)
     granted = cache.entitlement_for(
@@ -94,20 +86,40 @@ def own_status(request: HttpRequest) -> OwnStatus:
     access = access_entry_for(cache.access_list(), identity)
     if access is not None and access.action == "deny":
         raise AccessDenied(access)
-    if access is not None or not rules.enforced or not settings.ENABLED:
-        return OwnStatus(granted.tier, [], {})
+    limits, digests = list[OwnLimit](), dict[str, str]()
+    if access is None and rules.enforced and settings.ENABLED:
+        for rule, tier, limit, verdict in _limits(rules, granted, request, identity):
+            limits.append(_own_limit(rule, tier, limit, verdict))
+            if (found := _digest(rule, identity)) is not None:
+                digests[rule.slug] = found
+    own_tier = None if granted.tier is None else OwnTier(granted.tier.slug, granted.tier.name)
+    return OwnReport(own_tier, limits, usage_of(digests))
+
+
+def _limits(
+    rules: RuleSet, granted: Entitlement, request: HttpRequest, identity: Identity
+) -> Iterator[tuple[RuleRecord, TierRecord | None, Limit, Verdict | None]]:
+    """Yield the rules, each limit, and the verdict of a request now; `None` = not known."""
     asked = limit_request(request, earlier=NOTHING_TO_DECIDE, reach="all")._replace(identity=identity)
-    decision = run_sync(peek_decision(THREAD, asked))
-    limits = [
-        OwnLimit(result.rule, result.tier, result.limit, result.verdict)
-        for result in decision.results
-        if result.mode == "enforce" and not _depends_on_request(result.rule)
-    ]
+    for result in run_sync(peek_decision(THREAD, asked)).results:
+        if result.mode == "enforce" and not _depends_on_request(result.rule):
+            yield result.rule, result.tier, result.limit, result.verdict
     for rule in rules.rules:
         if rule.mode == "enforce" and _depends_on_request(rule):
-            limits += [OwnLimit(rule, granted.tier, record.limit, None) for record in rule.limits_for(*granted)]
-    digests = {own.rule.slug: _digest(own.rule, identity) for own in limits}
-    return OwnStatus(granted.tier, limits, {slug: found for slug, found in digests.items() if found})
+            yield from ((rule, granted.tier, record.limit, None) for record in rule.limits_for(*granted))
+
+
+def _own_limit(rule: RuleRecord, tier: TierRecord | None, limit: Limit, verdict: Verdict | None) -> OwnLimit:
+    quota, words = quota_of(limit), limit_in_words(LimitRecord(limit))
+    window = None if quota.window is None else float(quota.window)
+    about = rule.slug, rule.name, words, rule.partition_by, rule.cost, name_of(rule, tier, limit), quota.units, window
+    if verdict is None:
+        return OwnLimit(*about, None, None, None, None)
+    # If the caller lacks the value that the rule is split by, everything is rejected, whatever it costs.
+    remaining = 0 if verdict.charge.cost == NEVER else verdict.remaining
+    resets_at = moment_of(verdict.at_us + round(verdict.reset_after * 1_000_000))
+    retry_in = 0.0 if verdict.allowed else verdict.retry_after
+    return OwnLimit(*about, remaining, verdict.reset_after, resets_at, retry_in)
 
 
 def _is_proof(name: str) -> bool:

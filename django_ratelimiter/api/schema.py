@@ -79,12 +79,11 @@ class Described(OpenApiViewExtension):  # type: ignore[no-untyped-call]
 def _responses(view: Any) -> dict[Any, Any]:
     """Return the responses of a view, by status."""
     if issubclass(view, ProblemView):
-        problems = {(status, _PROBLEM): _INVALID if status == 400 else _FAILED for status in (400, 401, 403, 503)}
+        documents = {(status, _PROBLEM): _INVALID if status == 400 else _FAILED for status in (400, 401, 403, 503)}
+        return {200: serializer_of(view.answers), **documents}
+    problems: dict[Any, Any] = dict.fromkeys((401, 403, 503), serializers.RateLimitProblemSerializer)
+    if issubclass(view, MeView):
         return {200: serializer_of(view.answers), **problems}
-    is_list, is_about_rules = view.pagination_class is not None, view is not MeView
-    found: dict[Any, Any] = {200: view.serializer_class(many=is_list)}
-    if is_list:
-        found[400] = _WRONG
-    for status in (401, 403, *((404,) if is_about_rules else ()), 503):
-        found[status] = serializers.RateLimitProblemSerializer
-    return found
+    is_list = view.pagination_class is not None
+    wrong = {400: _WRONG} if is_list else {}
+    return {200: view.serializer_class(many=is_list), 404: problems[401], **wrong, **problems}

@@ -6,12 +6,11 @@ from typing import Any
 
 from rest_framework import serializers
 
-from ..decision import Result
 from ..models import UsageBucket
 from ..rules.formatting import limit_in_words, limits_in_words
 from ..rules.records import LimitRecord, RuleRecord
 
-# Responses are only written, so a serializer here is only a description. Kinds and modes are plain texts in the schema:
+# Kinds and modes are plain texts in the schema:
 # enums could conflict with names of the project.
 
 
@@ -122,74 +121,6 @@ class RateLimitPartitionSerializer(serializers.Serializer[Any]):
     partition = serializers.CharField(help_text="The digest of the partition, as in Redis key names.")
     allowed = serializers.IntegerField(source="sum_allowed")
     rejected = serializers.IntegerField(source="sum_rejected")
-
-
-class RateLimitTierSerializer(serializers.Serializer[Any]):
-    """A tier."""
-
-    slug = serializers.CharField()
-    name = serializers.CharField()
-
-
-class RateLimitOwnLimitSerializer(serializers.Serializer[Any]):
-    """One limit of the caller, with the caller's tier and other assignments."""
-
-    rule = serializers.CharField(source="rule.slug")
-    name = serializers.CharField(source="rule.name")
-    in_words = serializers.SerializerMethodField()
-    counted_by = serializers.ListField(source="rule.partition_by", child=serializers.CharField())
-    cost = serializers.IntegerField(source="rule.cost", help_text="Units that one request uses.")
-    policy = serializers.CharField(help_text="Its name in the RateLimit fields.")
-    quota = serializers.IntegerField(
-        source="quota.units", help_text="Units per window; of a bucket, what it holds when full. As in the fields."
-    )
-    window_seconds = serializers.FloatField(
-        source="quota.window",
-        allow_null=True,
-        help_text="Seconds in which the quota comes back; null for calendars and for requests in progress.",
-    )
-    remaining = serializers.IntegerField(
-        allow_null=True, help_text="Units; null = not known, as it depends on the request, or Redis is out of reach."
-    )
-    resets_in = serializers.FloatField(
-        allow_null=True, help_text="Seconds until the full quota is back; null = not known."
-    )
-    resets_at = serializers.DateTimeField(allow_null=True)
-    retry_in = serializers.FloatField(
-        allow_null=True, help_text="Seconds until a request would pass, 0 = at once; null = never, or not known."
-    )
-
-    def get_in_words(self, own: Result) -> str:
-        return limit_in_words(LimitRecord(own.limit))
-
-
-class RateLimitOwnDaySerializer(serializers.Serializer[Any]):
-    """Known requests of the caller that one rule matched on one day."""
-
-    date = serializers.DateField()
-    rule = serializers.CharField()
-    requests = serializers.IntegerField()
-    allowed = serializers.IntegerField(allow_null=True, help_text="null = not known.")
-    rejected = serializers.IntegerField(allow_null=True, help_text="null = not known.")
-    known_from = serializers.CharField(help_text="top (among the top 100 of a rule in an hour) or sample.")
-
-
-class RateLimitOwnUsageSerializer(serializers.Serializer[Any]):
-    """The last 30 days, as far as they are known."""
-
-    since = serializers.DateField()
-    until = serializers.DateField()
-    complete = serializers.BooleanField(help_text="Always false: most requests are counted by rule and tier only.")
-    explanation = serializers.CharField()
-    days = RateLimitOwnDaySerializer(many=True)
-
-
-class RateLimitOwnSerializer(serializers.Serializer[Any]):
-    """The caller's limits and usage."""
-
-    tier = RateLimitTierSerializer(allow_null=True)
-    limits = RateLimitOwnLimitSerializer(many=True)
-    usage = RateLimitOwnUsageSerializer()
 
 
 class RateLimitProblemSerializer(serializers.Serializer[Any]):

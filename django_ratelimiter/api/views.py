@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ..exceptions import AccessDenied
-from ..inspection import history
+from ..inspection.report import PRIVATE, encoded
 from ..models import TopPartition, UsageBucket
 from ..rules import cache
 from ..rules.records import RuleRecord
@@ -21,7 +21,8 @@ from ..throttling import RuleThrottle
 from ..usage.reports import partitions, totals
 from ..usage.reports.coverage import BucketRange, Period, read_coverage
 from ..usage.times import Granularity, floor
-from . import me, serializers
+from . import serializers
+from .me import OwnReport, own_report
 from .pagination import BucketPages, Pages
 from .permissions import IsKnownCaller, MayViewReports
 from .queries import PartitionsQuery, Query, QueryFilter, RulesQuery, TotalsQuery, UsageQuery, parse_query
@@ -141,35 +142,19 @@ class TotalsView(_Report):
 class MeView(GenericAPIView[Any]):
     """The caller's own tier, limits and last 30 days. Reading them uses no quota."""
 
-    serializer_class = serializers.RateLimitOwnSerializer
     permission_classes = (IsKnownCaller,)
     throttle_classes = (MeThrottle,)
     throttle_scope = "ratelimit-me"
     versioning_class = None
     filter_backends = ()
     pagination_class = None
+    answers = OwnReport
 
     def get(self, request: Request) -> Response:
         try:
-            status = me.own_status(request._request)
+            return Response(encoded(own_report(request._request)), headers=PRIVATE)
         except AccessDenied as error:
             raise PermissionDenied from error
-        since, until, days = history.days(status.digests)
-        usage = {
-            "since": since,
-            "until": until,
-            "complete": False,
-            "explanation": _(
-                "Requests are counted by rule and tier. They are counted by caller only in hours in which the "
-                "caller was among the top callers of a rule (estimated if there were many requests), and for "
-                "callers in the sample."
-            ),
-            "days": days,
-        }
-        answer = {"tier": status.tier, "limits": status.limits, "usage": usage}
-        response = Response(self.get_serializer(answer).data)
-        response["Cache-Control"] = "private, no-store"
-        return response
 
 
 def _rule(slug: str) -> RuleRecord | None:

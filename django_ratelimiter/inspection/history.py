@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta, tzinfo
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from django.db.models import Case, IntegerField, Sum, When
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from ..models import TopPartition, UsageSample
 from ..usage.times import Granularity, aware, buckets, floor, now, stored
@@ -16,18 +17,28 @@ DAYS: Final = 30
 
 
 class Day(NamedTuple):
-    """Requests of one day that matched one rule. allowed, rejected: None = not known. known_from: top or sample."""
+    """Known requests of the caller that one rule matched on one day."""
 
     date: date
     rule: str
     requests: int
-    allowed: int | None
-    rejected: int | None
-    known_from: str
+    allowed: Annotated[int | None, "null = not known."]
+    rejected: Annotated[int | None, "null = not known."]
+    known_from: Annotated[str, "top (among the top 100 of a rule in an hour) or sample."]
 
 
-def days(digests: Mapping[str, str]) -> tuple[date, date, list[Day]]:
-    """Return the first and the last of the last 30 days, and the known usage. digests: of the caller, by rule.
+class Usage(NamedTuple):
+    """The last 30 days, as far as they are known."""
+
+    since: date
+    until: date
+    complete: Annotated[bool, "Always false: most requests are counted by rule and tier only."]
+    explanation: str
+    days: Sequence[Day]
+
+
+def usage_of(digests: Mapping[str, str]) -> Usage:
+    """Return the known usage of the last 30 days. digests: of the caller, by rule.
 
     Two queries. Neither top partitions, which cover some hours of a day, nor samples are complete: if both have
     a day, the one with more requests is used.
@@ -41,7 +52,12 @@ def days(digests: Mapping[str, str]) -> tuple[date, date, list[Day]]:
         other = days_by_rule.setdefault((day.date, day.rule), day)
         if day.requests > other.requests:
             days_by_rule[day.date, day.rule] = day
-    return first, today, sorted(days_by_rule.values(), key=lambda day: (day.date, day.rule))
+    explanation = _(
+        "Requests are counted by rule and tier. They are counted by caller only in hours in which the caller was among "
+        "the top callers of a rule (estimated if there were many requests), and for callers in the sample."
+    )
+    found = sorted(days_by_rule.values(), key=lambda day: (day.date, day.rule))
+    return Usage(first, today, False, explanation, found)
 
 
 def _days_of_top_partitions(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from datetime import datetime
+from datetime import date
 from decimal import Decimal
-from typing import Any, get_type_hints
+from typing import Any, Final, get_type_hints
 
 from ..rules.records import RuleRecord
+
+#: Header fields of a response with a report, which no cache may store.
+PRIVATE: Final = {"Cache-Control": "private, no-store"}
 
 
 def encoded(value: Any) -> Any:
@@ -27,7 +30,7 @@ def encoded(value: Any) -> Any:
         return [encoded(each) for each in value]
     if isinstance(value, Decimal):
         return f"{value.normalize():f}"
-    return value.isoformat() if isinstance(value, datetime) else value
+    return value.isoformat() if isinstance(value, date) else value
 
 
 def is_report(kind: Any) -> bool:

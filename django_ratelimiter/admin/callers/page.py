@@ -167,8 +167,7 @@ class CallerPage(admin.ModelAdmin):
             **(_acts(request, caller, rules, grounds.access) if may_act else {}),
         }
         if request.user.has_perm(REPORTS):
-            context["since"], context["until"], context["usage"] = rows.usage_rows(caller, counters)
-            context["may_see_usage"] = True
+            context["usage"] = rows.usage_rows(counters)
         return TemplateResponse(request, "admin/django_ratelimiter/caller.html", context)
 
     def _why(self, grounds: Grounds, links: rows.Links) -> dict[str, Any]:

@@ -255,11 +255,12 @@ def denial_rows(denials: Sequence[DeniedCaller], links: Links) -> list[dict[str,
     ]
 
 
-def usage_rows(caller: Caller, counters: Counters) -> tuple[Any, Any, list[history.Day]]:
-    """Return the first and last day, and the known usage, the latest first, with the names of the rules."""
-    since, until, days = history.days({each.rule.slug: each.digest for each in counters.own})
+def usage_rows(counters: Counters) -> history.Usage:
+    """Return the known usage, the latest first, with the names of the rules."""
+    usage = history.usage_of({each.rule.slug: each.digest for each in counters.own})
     names = {each.rule.slug: each.rule.name for each in counters.own}
-    return since, until, [day._replace(rule=names[day.rule]) for day in days[: -MAX_DAYS - 1 : -1]]
+    days = [day._replace(rule=names[day.rule]) for day in usage.days[: -MAX_DAYS - 1 : -1]]
+    return usage._replace(days=days)
 
 
 def name_of(caller: Caller, request: HttpRequest) -> str:

@@ -6,7 +6,7 @@ Those of reports only describe responses, for the OpenAPI schema: `inspection.re
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from functools import cache, partial
 from types import NoneType, UnionType
@@ -21,6 +21,7 @@ _PLAIN: Final[dict[Any, Any]] = {
     bool: serializers.BooleanField,
     int: serializers.IntegerField,
     float: serializers.FloatField,
+    date: serializers.DateField,
     datetime: serializers.DateTimeField,
     Decimal: partial(serializers.DecimalField, max_digits=8, decimal_places=3),
 }

@@ -22,14 +22,11 @@ from ...inspection.caller import KINDS, Caller, UnknownCaller, caller_of
 from ...inspection.caller_report import CallerReport, report_of
 from ...inspection.giving_back import MAX_LEASES, Lease, leases_of
 from ...inspection.performing import MAX_REASON, perform
-from ...inspection.report import encoded, members_of
+from ...inspection.report import PRIVATE, encoded, members_of
 from ...throttling import RuleThrottle
 from ..permissions import MayAct, MaySeeCallers
 from .answers import fields_of
 from .problems import ProblemView, StrictSerializer, problem_of
-
-#: Responses about one caller, which no cache may store.
-PRIVATE = {"Cache-Control": "private, no-store"}
 
 
 class RateLimitCallerQuerySerializer(StrictSerializer):

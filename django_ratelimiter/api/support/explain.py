@@ -14,11 +14,10 @@ from ...inspection.curl import with_curl
 from ...inspection.explanation import CallerHidden, Explanation
 from ...inspection.question import MAX_LENGTHS, Question, QuestionError
 from ...inspection.references import question_about
-from ...inspection.report import encoded, texts_of
+from ...inspection.report import PRIVATE, encoded, texts_of
 from ...throttling import RuleThrottle
 from ...values.bounds import MAX_TEXT
 from ..permissions import MayExplain
-from .callers import PRIVATE
 from .problems import ProblemView, StrictSerializer
 
 _TEXTS: Final = texts_of(Question)
