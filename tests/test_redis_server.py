@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -94,21 +93,15 @@ def test_nothing_is_left_after_an_error() -> None:
         server.pid  # noqa: B018
 
 
-def test_nothing_is_left_when_its_owner_is_killed(program: subprocess.Popen[str]) -> None:
+@pytest.mark.parametrize("killed", ["owner", "watcher"])
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process together with its parent")
+def test_nothing_is_left_when_owner_or_watcher_is_killed(program: subprocess.Popen[str], killed: str) -> None:
     assert program.stdout
     server, watcher, folder = program.stdout.readline().split()
-    program.kill()
+    os.kill(program.pid if killed == "owner" else int(watcher), signal.SIGKILL)
     assert _ends(int(server))
     assert _ends(int(watcher))
-    assert not Path(folder).exists()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process together with its parent")
-def test_nothing_is_left_when_the_watcher_is_killed(program: subprocess.Popen[str]) -> None:
-    assert program.stdout
-    server, watcher, _ = program.stdout.readline().split()
-    os.kill(int(watcher), signal.SIGKILL)
-    assert _ends(int(server))
+    assert killed == "watcher" or not Path(folder).exists()
 
 
 def test_nothing_is_left_of_what_a_watched_process_started(tmp_path: Path) -> None:
@@ -116,15 +109,6 @@ def test_nothing_is_left_of_what_a_watched_process_started(tmp_path: Path) -> No
     assert _ends(process.pid)
     process.stop()
     assert _ends(int(process.output))
-
-
-def test_it_outlives_the_thread_that_started_it() -> None:
-    server = RedisServer()
-    thread = threading.Thread(target=server.start)
-    thread.start()
-    thread.join()
-    with server, _client(server) as client:
-        assert client.ping()
 
 
 def test_a_port_that_is_taken_is_an_error(redis_server: Start) -> None:
