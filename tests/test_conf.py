@@ -7,6 +7,7 @@ from ipaddress import ip_network
 from typing import Any
 
 import pytest
+from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 from django.test.utils import override_script_prefix
@@ -36,8 +37,6 @@ def test_defaults_need_no_entry() -> None:
 
 def test_no_ratelimiter_at_all_is_right() -> None:
     with override_settings():
-        from django.conf import settings as django_settings
-
         del django_settings.RATELIMITER
         settings.forget()
         assert settings.NAMESPACE == "rl"
@@ -244,23 +243,40 @@ def test_trusted_proxies_are_networks_or_a_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("static", "media", "paths"),
+    ("prefix", "static", "media", "paths"),
     [
-        ("/static/", "/media/", ("/static/", "/media/")),
-        ("https://cdn.example.com/", "//cdn.example.com/media/", ()),
-        (None, "", ()),
-        ("/", "/", ()),
+        (None, "/static/", "/media/", ("/static/", "/media/")),
+        (None, "static/", "/media/", ("/static/", "/media/")),
+        (None, "static/", "", ("/static/",)),  # Django makes the site's own beginning of an unset MEDIA_URL
+        (None, "https://cdn.example.com/", "//cdn.example.com/media/", ()),
+        (None, None, "", ()),
+        (None, "/", "/", ()),
+        ("/shop", "/shop/static/", "/shop/media/", ("/static/", "/media/")),
+        ("/shop/", "static/", "media/", ("/static/", "/media/")),
+        ("/shop", "/static/", "https://cdn.example/", ()),  # these are another site's
+        ("/shop", "/shop/", "", ()),
+        ("/shop", "/shopping/", None, ()),
     ],
 )
-def test_asset_paths_are_paths_of_this_site(static: str | None, media: str, paths: tuple[str, ...]) -> None:
-    with override_settings(STATIC_URL=static, MEDIA_URL=media):
+def test_asset_paths_are_paths_of_this_site(
+    prefix: str | None, static: Any, media: Any, paths: tuple[str, ...]
+) -> None:
+    with override_settings(FORCE_SCRIPT_NAME=prefix, STATIC_URL=static, MEDIA_URL=media):
         assert asset_paths() == paths
+        with override_script_prefix("/shop/"):
+            assert asset_paths() == paths
 
 
-def test_files_without_a_path_of_their_own_exempt_no_site_below_another() -> None:
-    """Django makes the site's own beginning of an unset MEDIA_URL."""
-    with override_script_prefix("/shop/"), override_settings(STATIC_URL="static/", MEDIA_URL=""):
-        assert asset_paths() == ("/static/",)
+def test_no_prefix_that_a_client_names_stays_in_the_settings() -> None:
+    """Django keeps STATIC_URL with the prefix of whoever asks first, so the limiter does not ask."""
+    with override_settings(STATIC_URL="static/", MEDIA_URL="media/"):
+        with override_script_prefix("/evil/"):
+            assert asset_paths() == ("/static/", "/media/")
+        assert (django_settings.STATIC_URL, django_settings.MEDIA_URL) == ("/static/", "/media/")
+    with override_settings(STATIC_URL="static/"):
+        with override_script_prefix("/evil/"):
+            assert django_settings.STATIC_URL == "/evil/static/"
+        assert asset_paths()[0] == "/static/"
 
 
 def test_the_engine_is_in_memory_without_an_alias() -> None:

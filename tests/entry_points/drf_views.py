@@ -23,6 +23,11 @@ rates = override_settings(
 )
 
 
+def rated(rate: str, base: type = AnonRateThrottle, **attributes: Any) -> Any:
+    """A throttle with a rate of its own."""
+    return type("Rated", (base,), {"rate": rate, **attributes})
+
+
 class View(APIView):
     authentication_classes: ClassVar = [NameAuthentication]
 
@@ -31,30 +36,6 @@ class View(APIView):
         return Response({"rules": [str(result.rule) for result in decision.results]})
 
 
-class ByAnon(View):
-    throttle_classes: ClassVar = [AnonRateThrottle]
-
-
-class ByUser(View):
-    throttle_classes: ClassVar = [UserRateThrottle]
-
-
-class Export(View):
-    throttle_classes: ClassVar = [ScopedRateThrottle]
-    throttle_scope = "export"
-
-
-class Unscoped(View):
-    throttle_classes: ClassVar = [ScopedRateThrottle]
-
-
-urlpatterns = [
-    path("anon/", ByAnon.as_view()),
-    path("user/", ByUser.as_view()),
-    path("export/", Export.as_view()),
-    path("unscoped/", Unscoped.as_view()),
-]
-
 factory = APIRequestFactory()
 
 
@@ -62,6 +43,14 @@ def view_of(*throttles: type, **attributes: Any) -> Callable[[HttpRequest], Http
     """A view with these throttles."""
     view: Any = type("Throttled", (View,), {"throttle_classes": throttles, **attributes}).as_view()
     return view  # type: ignore[no-any-return]
+
+
+urlpatterns = [
+    path("anon/", view_of(AnonRateThrottle)),
+    path("user/", view_of(UserRateThrottle)),
+    path("export/", view_of(ScopedRateThrottle, throttle_scope="export")),
+    path("unscoped/", view_of(ScopedRateThrottle)),
+]
 
 
 def statuses(view: Callable[[HttpRequest], HttpResponse], times: int, **options: Any) -> list[int]:

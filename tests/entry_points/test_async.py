@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ from django.contrib.auth.middleware import AuthenticationMiddleware
 from django.contrib.auth.models import AnonymousUser, User
 from django.contrib.sessions.backends.db import SessionStore
 from django.core.exceptions import SynchronousOnlyOperation
+from django.core.handlers import base
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncClient, Client, RequestFactory, modify_settings
+from django.test import AsyncClient, Client, RequestFactory, modify_settings, override_settings
 from django.utils.functional import SimpleLazyObject
 
 from django_ratelimiter import backend, headers, limiter, middleware
@@ -52,16 +54,14 @@ class Own:
     """An engine of the project's own, which may wait for anything."""
 
     def __init__(self, clock: Clock) -> None:
-        self._memory = MemoryEngine(clock)
+        memory = MemoryEngine(clock)
+        self.publish, self._check, self._release = memory.publish, memory.check, memory.release
 
     def check(self, *args: Any, **options: Any) -> Any:
-        return self._memory.check(*args, **options)
+        return self._check(*args, **options)
 
     def release(self, verdicts: Any) -> None:
-        self._memory.release(verdicts)
-
-    def publish(self, version: Any) -> None:
-        self._memory.publish(version)
+        self._release(verdicts)
 
 
 def off_the_loop(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -198,36 +198,23 @@ def test_an_edit_that_is_not_committed_is_obeyed_by_its_own_transaction(make_rul
     assert len(async_to_sync(limiter.acheck)(RequestFactory().get("/")).results) == 1
 
 
-def test_check_says_what_to_do_on_an_event_loop(make_rule: MakeRule) -> None:
+@pytest.mark.parametrize("why", ["", "edited", "session"])
+def test_check_says_what_to_do_on_an_event_loop(make_rule: MakeRule, why: str) -> None:
+    """Engine and rules have to be found, rules are edited, the user has to be read."""
+    request = RequestFactory().get("/")
+
     async def ask() -> None:
-        limiter.check(RequestFactory().get("/"))
-
-    with pytest.raises(SynchronousOnlyOperation, match="acheck"):
-        async_to_sync(ask)()
-
-
-def test_check_says_so_as_well_while_rules_are_edited(make_rule: MakeRule) -> None:
-    async def ask() -> None:
-        limiter.check(RequestFactory().get("/"))
-
-    make_rule("all", quota=1)
-    limiter.check(RequestFactory().get("/"))  # from now on engine and rules are known
-    with transaction.atomic():
-        make_rule("more", quota=1)
-        with pytest.raises(SynchronousOnlyOperation, match=r"edited.*acheck"):
-            async_to_sync(ask)()
-
-
-def test_check_says_so_as_well_where_the_user_has_to_be_read(make_rule: MakeRule) -> None:
-    async def ask() -> None:
-        request = RequestFactory().get("/")
-        request.user = SimpleLazyObject(AnonymousUser)  # type: ignore[assignment]
         limiter.check(request)
 
-    make_rule("all", quota=1, partition_by=["user"])
-    limiter.check(RequestFactory().get("/"))  # from now on engine and rules are known
-    with pytest.raises(SynchronousOnlyOperation, match=r"session.*acheck"):
-        async_to_sync(ask)()
+    if why:
+        make_rule("all", quota=1, partition_by=["user"])
+        limiter.check(RequestFactory().get("/"))  # from now on engine and rules are known
+        request.user = SimpleLazyObject(AnonymousUser)  # type: ignore[assignment]
+    with transaction.atomic():
+        if why == "edited":
+            make_rule("more", quota=1)
+        with pytest.raises(SynchronousOnlyOperation, match=rf"{why}.*acheck"):
+            async_to_sync(ask)()
 
 
 def test_a_lease_taken_while_the_task_is_cancelled_ends_at_once(
@@ -323,3 +310,36 @@ def test_event_loops_that_have_ended_leave_no_lock_behind() -> None:
     for _ in range(3):
         asyncio.run(together())
     assert len(io._locks) == 1
+
+
+def wrapped(get_response: Any) -> Any:
+    """Wrap each hook in a plain function."""
+    made = RateLimitMiddleware(get_response)
+    for name in ("process_view", "process_template_response", "process_exception"):
+        hook = getattr(made, name)
+        plain = wraps(hook)(lambda *given, hook=hook: hook(*given))
+        plain.__self__ = made  # Django reads it
+        setattr(made, name, plain)
+    return made
+
+
+wrapped.sync_capable = wrapped.async_capable = True  # type: ignore[attr-defined]
+
+
+@pytest.fixture(params=["sentry", "plain"])
+def wrapper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    if request.param == "plain":
+        with override_settings(MIDDLEWARE=[f"{__name__}.wrapped"]):
+            yield
+        return
+    module = pytest.importorskip("sentry_sdk.integrations.django.middleware", reason="sentry-sdk is not installed")
+    monkeypatch.setattr(base, "import_string", base.import_string)  # what the next line replaces is put back
+    monkeypatch.setattr(base.BaseHandler, "load_middleware", base.BaseHandler.load_middleware)
+    module.patch_django_middlewares()
+    yield
+
+
+@pytest.mark.usefixtures("wrapper")
+def test_the_middleware_decides_in_the_wrappers_of_tools_that_measure_it(get: Any, make_rule: MakeRule) -> None:
+    make_rule("all", quota=2)
+    assert [get(path).status_code for path in ("/native/", "/throttled/", "/nowhere/")] == [200, 200, 429]

@@ -8,13 +8,15 @@ from typing import Any, ClassVar
 import pytest
 from django.contrib.auth.mixins import LoginRequiredMixin
 from django.http import HttpResponse
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.urls import path, re_path
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework.decorators import api_view
 from rest_framework.viewsets import ViewSet
+
+from django_ratelimiter.middleware import exemption
 
 from .conftest import MakeRule
 
@@ -94,3 +96,12 @@ def test_a_view_for_all_paths_is_not_exempt_at_the_paths_of_others(client: Clien
     assert [client.get(each).status_code for each in exempt * 2] == [200] * 8
     taken = ["/health", "/static/x.css", "/admin/"]
     assert [client.get(each).status_code for each in taken] == [200, 429, 429]
+
+
+SITES = {"tests.entry_points.drf_views": "", "tests.urls": "exempt"}
+
+
+@pytest.mark.parametrize("expected", [pytest.param(each, marks=pytest.mark.urls(urls)) for urls, each in SITES.items()])
+def test_exempt_paths_are_those_of_the_addresses_of_each_test(expected: str) -> None:
+    """In whatever order these two run: without care, the second finds the paths of the first."""
+    assert exemption(RequestFactory().get("/admin/")) == expected

@@ -25,6 +25,7 @@ from django_ratelimiter.middleware import exempt_paths
 from django_ratelimiter.models import Tier, TierAssignment
 from django_ratelimiter.rules import tiers
 
+from ..limiter.test_limiter import Broken
 from .conftest import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
@@ -222,8 +223,6 @@ def test_the_frameworks_429_and_503_bear_our_fields(
     assert int(rejected["Retry-After"]) > 86_000
     assert "detail" in rejected.json()
     assert rejected["Cache-Control"] == "no-store"
-    from ..limiter.test_limiter import Broken
-
     monkeypatch.setattr("django_ratelimiter.backend._engine", Broken())
     closed = client.get("/throttled/scoped/")
     assert (closed.status_code, closed["Retry-After"]) == (503, "1")
@@ -257,13 +256,8 @@ def test_a_cached_page_bears_no_fields_of_another_client(client: Client, make_ru
     first, second = (client.get("/plain/", headers={"X-Device": device}) for device in "ab")
     assert first["RateLimit"].startswith('"all";r=2')
     assert "Age" in second  # it comes from the cache
-    assert {*first.headers} - {*second.headers} == {
-        "RateLimit",
-        "RateLimit-Policy",
-        "X-RateLimit-Limit",
-        "X-RateLimit-Remaining",
-        "X-RateLimit-Reset",
-    }
+    own = {"RateLimit", "RateLimit-Policy", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"}
+    assert {*first.headers} - {*second.headers} == own
 
 
 @pytest.mark.usefixtures("_cached")
@@ -274,6 +268,42 @@ def test_a_rejection_is_cached_for_nobody_whatever_its_status(client: Client, ma
     told = [client.get(path, headers={"X-Device": device}) for path, device in asked]
     assert (told[1].status_code, told[1].content) == (200, b"slow down")
     assert told[2].json() == {"ok": True}
+
+
+def vary(client: Client) -> str | None:
+    answer = client.get("/plain/")
+    assert answer.status_code == 200
+    return answer.headers.get("Vary")
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        *(([], None), (["ip"], None), (["header:X-Device"], None), (["api_key"], None)),
+        *((["user"], "Cookie"), (["session"], "Cookie"), (["user", "ip"], "Cookie")),
+    ],
+)
+def test_a_response_varies_by_cookie_only_where_the_decision_may_depend_on_user_or_session(
+    client: Client, make_rule: MakeRule, names: list[str], expected: str | None
+) -> None:
+    make_rule("all", quota=9, partition_by=names, missing_partition="ip")
+    assert vary(client) == expected
+
+
+def test_a_response_varies_by_cookie_where_there_are_tiers(client: Client, make_rule: MakeRule) -> None:
+    tier = Tier.objects.create(slug="pro", name="Pro")
+    TierAssignment.objects.create(tier=tier, partition="ip:192.0.2.7", multiplier=2)
+    make_rule("all", quota=9, partition_by=["ip"])
+    assert vary(client) == "Cookie"
+
+
+def test_nobodys_session_is_read_in_vain(make_rule: MakeRule, django_assert_num_queries: Any) -> None:
+    make_rule("all", quota=9, partition_by=["ip"])
+    client = Client()
+    client.force_login(User.objects.create(username="ann"))
+    client.get("/plain/")
+    with django_assert_num_queries(0):
+        client.get("/plain/")
 
 
 def test_a_saved_rule_is_in_force_for_the_next_request(client: Client, make_rule: MakeRule) -> None:

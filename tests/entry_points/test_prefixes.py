@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.conf import settings
 from django.contrib import admin
 from django.core.asgi import get_asgi_application
 from django.http import HttpRequest
@@ -16,7 +15,6 @@ from django.test import Client, RequestFactory, override_settings
 from django.test.utils import override_script_prefix
 from django.urls import get_script_prefix, path
 
-from django_ratelimiter.conf import asset_paths
 from django_ratelimiter.middleware import exempt_paths, exemption
 
 from .conftest import MakeRule
@@ -86,14 +84,6 @@ def test_no_prefix_that_a_client_names_evades_a_rule(
         assert [ask("/plain/", root) for root in ("/static", "", "/shop", "/admin")] == [200, 429, 429, 429]
 
 
-def test_no_prefix_that_a_client_names_stays_in_the_settings() -> None:
-    """Django keeps STATIC_URL with the prefix of whoever asks first, so the limiter does not ask."""
-    with override_settings(STATIC_URL="static/", MEDIA_URL="media/"):
-        with override_script_prefix("/evil/"):
-            assert asset_paths() == ("/static/", "/media/")
-        assert (settings.STATIC_URL, settings.MEDIA_URL) == ("/static/", "/media/")
-
-
 def test_a_rule_names_no_prefix(ask: Any, make_rule: MakeRule) -> None:
     make_rule("rule", quota=1, path_kind="prefix", path="/shop/")
     assert [ask("/plain/", "/shop") for _ in range(2)] == [200, 200]
@@ -133,36 +123,6 @@ def test_what_is_exempt_does_not_depend_on_the_request() -> None:
     with override_script_prefix("/evil/"):
         found = exempt_paths(ADMIN)
     assert found == exempt_paths(ADMIN) == ("/static/", "/admin/")
-
-
-@pytest.mark.parametrize(
-    ("prefix", "static", "media", "paths"),
-    [
-        ("/shop", "/shop/static/", "/shop/media/", ("/static/", "/media/")),
-        ("/shop/", "static/", "media/", ("/static/", "/media/")),
-        ("/shop", "/static/", "https://cdn.example/", ()),  # these are another site's
-        ("/shop", "/shop/", "", ()),
-        ("/shop", "/shopping/", None, ()),
-        (None, "static/", "/media/", ("/static/", "/media/")),
-    ],
-)
-def test_assets_below_force_script_name(prefix: str | None, static: str, media: Any, paths: tuple[str, ...]) -> None:
-    with override_settings(FORCE_SCRIPT_NAME=prefix, STATIC_URL=static, MEDIA_URL=media):
-        assert asset_paths() == paths
-
-
-def test_a_relative_static_url_does_not_keep_the_prefix_of_the_first_request() -> None:
-    """Django adds the prefix of whichever request asks first, and keeps that for the life of the process."""
-    with override_settings(STATIC_URL="static/"):
-        with override_script_prefix("/evil/"):
-            assert _seen_static_url() == "/evil/static/"
-        assert asset_paths() == ("/static/",)
-
-
-def _seen_static_url() -> str:
-    from django.conf import settings
-
-    return str(settings.STATIC_URL)
 
 
 def test_the_top_is_asked_for_without_a_path() -> None:
