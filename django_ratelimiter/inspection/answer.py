@@ -267,7 +267,7 @@ def _explain_tier(trial: Trial) -> TierExplanation:
 
 def _response(question: Question, http: BuiltRequest, trial: Trial) -> CallerResponse:
     """Return the response of the entry points, made by the code that makes responses."""
-    decision, status = trial.decision, question.status
+    decision, status = trial.decision, trial.status or question.status
     if http.gateway is not None and trial.response is not None:  # from the gateway's view, and complete
         return _as_caller_gets(trial, trial.response, trial.response.status_code, is_ours=True)
     is_ours, response = False, trial.response
@@ -288,7 +288,7 @@ def _response(question: Question, http: BuiltRequest, trial: Trial) -> CallerRes
             if result.verdict is not None:
                 result.verdict.mark_refunded()
         write_fields(http, response, decision)
-    known = response.status_code if trial.is_rejected and is_known else None
+    known = trial.status if not trial.is_rejected else response.status_code if is_known else None
     return _as_caller_gets(trial, response, known, is_ours=is_ours, is_known=is_known)
 
 

@@ -118,6 +118,8 @@ class Trial:
     response: HttpResponseBase | None = None
     #: Names of the view's own code that limits it.
     unexplained: tuple[str, ...] = ()
+    #: Of the response if no code of the project handles the request; see `ViewCode`.
+    status: int | None = None
 
     @property
     def decision(self) -> Decision:
@@ -216,6 +218,7 @@ def _run(trial: Trial) -> None:
     except Exception:  # the project's own view, which may need a real request
         code = ViewCode(unexplained=[getattr(view, "__qualname__", str(view))])
     trial.unexplained = tuple(code.unexplained)
+    trial.status = None if trial.bypass == "redirect" else code.status
     if code.respond is None:
         log_in(http, caller)
     for step in code.first:

@@ -146,7 +146,7 @@ class CallerResponse:
     """
 
     allowed: bool
-    status: Annotated[int | None, "null = the view's own."]
+    status: Annotated[int | None, "null = the view's own; 404, 405 = no view, or none of its methods, handles it."]
     fields: Mapping[str, str]
     body: str
     is_ours: Annotated[bool, "The body is; else it is that of the framework around the view."]

@@ -28,6 +28,8 @@ _OURS: Final = "django_ratelimiter.throttling"
 _DRFS: Final = "rest_framework.views"
 #: Uses the same user as the middleware.
 _BY_SESSION: Final = "rest_framework.authentication.SessionAuthentication"
+#: The modules of the methods that respond with 405 to other methods; a view's own `dispatch` may handle all.
+_DISPATCHERS: Final = ("django.views.generic.base", "rest_framework.views")
 #: The module of django-ninja's views.
 _NINJAS: Final = "ninja.operation"
 
@@ -62,12 +64,15 @@ class ViewCode:
     respond: Callable[[Exception], HttpResponseBase] | None = None
     #: Names of the view's own code that limits it.
     unexplained: list[str] = field(default_factory=list)
+    #: Of the response if no code of the project handles the request: 404 = no view does, 405 = no method of the view.
+    status: int | None = None
 
 
 def code_of(http: BuiltRequest) -> ViewCode:
     """Return what the view of this request does."""
     found, match = ViewCode(), http.resolver_match
     if match is None:
+        found.status = 404
         return found
     view: Any = match.func
     if getattr(view, "__module__", "") == _NINJAS:
@@ -75,6 +80,8 @@ def code_of(http: BuiltRequest) -> ViewCode:
     cls = class_of(view)
     made = _made(view, cls, http) if cls is not None else None
     found.first = _steps(view, http, made, "dispatch")
+    if made is not None and made.dispatch.__module__ in _DISPATCHERS and _handler(made, http) is None:
+        found.status = 405
     if made is not None and hasattr(made, "check_throttles"):
         _add_frameworks(found, made, http)
     elif made is not None:
@@ -106,8 +113,14 @@ def _steps(view: Any, request: Any, made: Any, method: str) -> list[Step]:
 
 def _handled(made: Any, request: Any) -> list[Step]:
     """Return the decorators of the method that responds; empty if the view does not allow the request's method."""
+    handler = _handler(made, request)
+    return [] if handler is None else _steps(handler, request, made, request.method.lower())
+
+
+def _handler(made: Any, request: Any) -> Any:
+    """Return the method that responds; `None` if the view does not allow the request's method."""
     name = (request.method or "").lower()
-    return _steps(getattr(made, name, None), request, made, name) if name in made.http_method_names else []
+    return getattr(made, name, None) if name in made.http_method_names else None
 
 
 def _made(view: Any, cls: Any, http: BuiltRequest) -> Any:

@@ -219,6 +219,10 @@ def answer_in_words(response: CallerResponse) -> str:
             else _("Rejected with status %(status)s.")
         )
         return by % {"status": response.status, "rule": response.binding}
+    if response.status == 404:
+        return _("No view answers this path: Django responds with status 404. Rules count such requests, too.")
+    if response.status == 405:
+        return _("The view does not answer this method: it responds with status 405. Rules count such requests, too.")
     if response.delay:
         return _("Allowed after a delay of %(seconds)s seconds.") % {"seconds": number_format(round(response.delay, 3))}
     return _("Allowed.")

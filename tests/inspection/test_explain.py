@@ -119,6 +119,27 @@ def test_access_entries_decide_before_rules(make_rule: MakeRule) -> None:
     assert explain(asked(ip="203.0.113.8")).response.allowed
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status", "words"),
+    [
+        ("GET", "/nothing/", 404, "No view answers this path: Django responds with status 404."),
+        ("POST", "/api/", 405, "The view does not answer this method: it responds with status 405."),
+        ("OPTIONS", "/api/", None, "Allowed."),  # DRF answers it
+        ("POST", "/hello/", None, "Allowed."),  # a function; only its code knows
+        ("POST", "/own-dispatch/", None, "Allowed."),
+        ("GET", "/hello", None, "Allowed."),  # a redirect
+    ],
+)
+def test_a_request_that_no_code_handles_is_counted(
+    make_rule: MakeRule, method: str, path: str, status: int | None, words: str
+) -> None:
+    make_rule("all")
+    explained = explain(asked(path, method=method))
+    assert (explained.response.allowed, explained.response.status) == (True, status)
+    assert headline_of(explained).startswith(words)
+    assert [each.applies for each in explained.rules] == [path != "/hello"]
+
+
 def test_what_stops_everything_is_said(make_rule: MakeRule) -> None:
     make_rule("all")
     assert explain(asked("/admin/login/")).bypass == "exempt"

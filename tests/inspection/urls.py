@@ -7,6 +7,7 @@ from typing import ClassVar
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
+from django.views import View
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -43,6 +44,13 @@ class Busy(Throttled):
         return Response({"detail": "Busy."}, status=429)
 
 
+class OwnDispatch(View):
+    """A view that answers every method itself."""
+
+    def dispatch(self, request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
+        return hello(request)
+
+
 def tenant(request: HttpRequest) -> str | None:
     """An identity that the body holds."""
     return request.POST.get("tenant")
@@ -54,6 +62,7 @@ urlpatterns = [
     path("nameless/", tenant),
     path("items/<int:item>/", hello, name="item"),
     path("api/", Throttled.as_view(), name="api"),
+    path("own-dispatch/", OwnDispatch.as_view()),
     path("busy/", Busy.as_view(), name="busy"),
     path("unthrottled/", Unthrottled.as_view(), name="unthrottled"),
     path("scoped/", ratelimit("export")(hello), name="scoped"),
