@@ -36,7 +36,7 @@ def limiter_notice(context: Context) -> dict[str, Any]:
     if request is None or getattr(request, SHOWN, False) or not request.user.has_module_perms("django_ratelimiter"):
         return {}
     from ..admin.overview.health import read_health  # the admin may be missing, but this module is imported anyway
-    from ..admin.overview.viewer import Viewer
+    from ..admin.viewer import Viewer
 
     banner = enforcement_banner(context)
     decides = not (banner["stopped"] or banner["disabled"])

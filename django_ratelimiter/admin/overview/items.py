@@ -15,11 +15,11 @@ from ...inspection.references import everybody
 from ...models import Rule
 from ...rules.formatting import moment_in_words, until_in_words
 from ...usage.reports.chart import number
+from ..viewer import Viewer
 from .attention import DeadRule, RuleDoubts, UsageDoubts
 from .health import Health, had_outage_lately
 from .last_hour import LastHour
 from .status import Status
-from .viewer import Viewer
 
 #: Maximum number of listed rules of one kind.
 MAX_NAMED: Final = 5

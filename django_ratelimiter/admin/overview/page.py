@@ -18,6 +18,7 @@ from ...usage.reports.chart import Bar, bars, number
 from ...usage.reports.totals import Freshness, freshness
 from ..history.undo import ago, offered_undo
 from ..names import names_in_words
+from ..viewer import Viewer
 from . import last_hour
 from .attention import UsageDoubts, read_rule_doubts, read_usage_doubts
 from .health import Health, engine_in_words, outage_began, read_health
@@ -25,7 +26,6 @@ from .items import Item, RuleLinks, health_items, proxy_items, rule_items, statu
 from .last_hour import LastHour
 from .processes import processes_context
 from .status import Status, VersionNote, read_status
-from .viewer import Viewer
 from .views import search_context
 
 

@@ -23,7 +23,7 @@ from ...models import Rule
 from ...values.bounds import MAX_SEARCH
 from ...values.references import parse_reference
 from ..identities import may_see_names
-from .viewer import Viewer
+from ..viewer import Viewer
 
 #: Maximum number of results of one kind.
 MAX_MATCHES: Final = 10

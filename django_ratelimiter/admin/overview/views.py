@@ -13,8 +13,8 @@ from django.utils.decorators import method_decorator
 from django.utils.translation import gettext as _
 from django.views.decorators.debug import sensitive_post_parameters
 
+from ..viewer import Viewer
 from .search import find
-from .viewer import Viewer
 
 ADDRESS: Final = "django_ratelimiter_search"
 

@@ -146,7 +146,7 @@ def test_a_page_that_the_site_lacks_is_no_error(
 ) -> None:
     from django.urls import NoReverseMatch
 
-    from django_ratelimiter.admin.overview import viewer
+    from django_ratelimiter.admin import viewer
 
     def without(name: str, **given: Any) -> str:
         if name.endswith(("caller", "explain")):

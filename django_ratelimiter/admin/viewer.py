@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
 
-from ...models import Rule, TierAssignment, UsageBucket
+from ..models import Rule, TierAssignment, UsageBucket
 
 
 class Viewer:
