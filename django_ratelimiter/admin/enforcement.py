@@ -6,22 +6,23 @@ from functools import partial
 from typing import Any, Final
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.contrib.admin import AdminSite
-from django.core.exceptions import BadRequest, PermissionDenied
+from django.core.exceptions import BadRequest
 from django.db import transaction
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..models import RuleSetState
 from ..rules import cache
 from ..rules.stored.storage import primary
+from .pages import PagesAdmin
 from .reasons import ReasonField
 from .versioned import warn_if_unpublished
+from .viewer import Viewer
 
 ADDRESS: Final = "django_ratelimiter_enforcement"
 PERMISSION: Final = "django_ratelimiter.switch_enforcement"
@@ -34,7 +35,7 @@ class SwitchForm(forms.Form):
     reason = ReasonField(help_text=gettext_lazy("Why you stop or resume enforcement. The history shows it."))
 
 
-class EnforcementSwitch(admin.ModelAdmin):
+class EnforcementSwitch(PagesAdmin):
     """An admin with the switch. The switch has its own permission.
 
     While enforcement is stopped, the home page of the admin site shows it. A template "admin/index.html" of ours would
@@ -47,8 +48,7 @@ class EnforcementSwitch(admin.ModelAdmin):
             admin_site.index_template = HOME_TEMPLATE
 
     def get_urls(self) -> list[URLPattern]:
-        switch = path("enforcement/", self.admin_site.admin_view(self.enforcement_view), name=ADDRESS)
-        return [switch, *super().get_urls()]
+        return [self.page_path("enforcement/", self.enforcement_view, ADDRESS, PERMISSION), *super().get_urls()]
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
         """Show the app in the admin to users who can use the switch, but cannot view rules."""
@@ -62,9 +62,6 @@ class EnforcementSwitch(admin.ModelAdmin):
 
     def enforcement_view(self, request: HttpRequest) -> HttpResponse:
         """Ask, and do it once confirmed. The form has the direction, so that two operators do not undo each other."""
-        if not request.user.has_perm(PERMISSION):
-            raise PermissionDenied
-        request.current_app = self.admin_site.name
         form, enforced = SwitchForm(), cache.enforcement_enabled()
         if request.method == "POST":
             if request.POST.get("enforcement") not in ("on", "off"):
@@ -72,18 +69,12 @@ class EnforcementSwitch(admin.ModelAdmin):
             form, enforced = SwitchForm(request.POST), request.POST["enforcement"] == "off"
             if form.is_valid():
                 self._switch_enforcement(request, not enforced, form.cleaned_data["reason"])
-                return HttpResponseRedirect(self._after(request))
+                viewer = Viewer(request)  # without the permission to view rules, there is only the app's front page
+                return HttpResponseRedirect(
+                    viewer.url("rule_changelist") if viewer.sees_rules else viewer.overview_url()
+                )
         title = _("Stop all enforcement?") if enforced else _("Resume enforcement?")
-        own = {"opts": self.opts, "title": title, "enforced": enforced, "form": form}
-        context = {**self.admin_site.each_context(request), **own}
-        return TemplateResponse(request, "admin/django_ratelimiter/enforcement.html", context)
-
-    def _after(self, request: HttpRequest) -> str:
-        """Return the next page: the list of rules, or the app's front page without the permission to view rules."""
-        site = self.admin_site.name
-        if self.has_view_permission(request):
-            return reverse("admin:django_ratelimiter_rule_changelist", current_app=site)
-        return reverse("admin:app_list", args=[self.opts.app_label], current_app=site)
+        return self.page(request, "enforcement", title, {"enforced": enforced, "form": form})
 
     def _switch_enforcement(self, request: HttpRequest, enabled: bool, reason: str) -> None:
         changed = cache.switch_enforcement(enabled, request.user, reason)

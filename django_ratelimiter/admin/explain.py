@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django import forms
-from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 from django.utils.decorators import method_decorator
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
@@ -38,7 +35,9 @@ from ..models import Rule
 from ..models.validation import METHODS
 from ..values.bounds import MAX_TEXT
 from .identities import label_of
-from .logged import caller_url, logged_context, prefilled, rule_url
+from .logged import caller_url, logged_context, prefilled
+from .pages import PagesAdmin
+from .viewer import Viewer
 
 ADDRESS: Final = "django_ratelimiter_explain"
 #: Fields that a URL may contain. Others are secrets, and URLs are logged. A "reference" replaces a pasted one.
@@ -120,19 +119,16 @@ class QuestionForm(forms.Form):
         return ParsedRejection(tuple(rules), digest=digest) if digest else None
 
 
-class ExplainPage(admin.ModelAdmin):
+class ExplainPage(PagesAdmin):
     """An admin with the page. It needs the permission to view rules; counters and tiers need their own permissions."""
 
     def get_urls(self) -> list[URLPattern]:
-        page = path("explain/", self.admin_site.admin_view(self.explain_view), name=ADDRESS)
+        page = self.page_path("explain/", self.explain_view, ADDRESS, self.has_view_permission)
         return [page, *super().get_urls()]
 
     @method_decorator(sensitive_post_parameters())
     def explain_view(self, request: HttpRequest) -> HttpResponse:
         """Show the form and the result. Nothing is charged, and nothing changes."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        request.current_app = self.admin_site.name
         asks_callers = rights_of(request.user).names_callers
         data = request.POST if request.method == "POST" else _from_url(request)
         is_asked = request.method == "POST" or any(data.get(name) for name in ("path", "view", "pasted"))
@@ -146,15 +142,8 @@ class ExplainPage(admin.ModelAdmin):
                 context = logged_context(request, logged)
             else:
                 context = self._answer(request, form)
-        context |= {
-            **self.admin_site.each_context(request),
-            "title": _("Explain a request"),
-            "opts": self.opts,
-            "form": form,
-            "methods": METHODS,
-            "asks_callers": asks_callers,
-        }
-        return TemplateResponse(request, "admin/django_ratelimiter/explain.html", context)
+        context |= {"form": form, "methods": METHODS, "asks_callers": asks_callers}
+        return self.page(request, "explain", _("Explain a request"), context)
 
     def _answer(self, request: HttpRequest, form: QuestionForm) -> dict[str, Any]:
         try:
@@ -171,7 +160,7 @@ class ExplainPage(admin.ModelAdmin):
 
 def answer_context(request: HttpRequest, explanation: Explanation) -> dict[str, Any]:
     """Return the page's context for an explanation that was made for this user."""
-    keys = dict(Rule.objects.values_list("slug", "pk"))
+    viewer = Viewer(request)
     user = explanation.identities.get("user")
     return {
         "explanation": explanation,
@@ -180,30 +169,26 @@ def answer_context(request: HttpRequest, explanation: Explanation) -> dict[str, 
         "tier": tier_in_words(explanation.tier),
         "counted_as": _counted_as(explanation),
         "logged_text": logged_in_words(explanation),
-        "applying": [_card(request, each, explanation, keys) for each in explanation.applying],
-        "others": [
-            (each, Rule.Mode(each.mode).label, rule_url(request, each.rule.slug, keys)) for each in explanation.others
-        ],
-        "caller_url": caller_url(request, kind="user", value=by_key(user)) if user else "",
+        "applying": [_card(viewer, each, explanation) for each in explanation.applying],
+        "others": [(each, Rule.Mode(each.mode).label, viewer.rule_url(each.rule.slug)) for each in explanation.others],
+        "caller_url": caller_url(viewer, kind="user", value=by_key(user)) if user else "",
     }
 
 
-def _card(
-    request: HttpRequest, each: RuleExplanation, explanation: Explanation, keys: dict[str, int]
-) -> dict[str, Any]:
+def _card(viewer: Viewer, each: RuleExplanation, explanation: Explanation) -> dict[str, Any]:
     """Return the page's context for a rule that applies."""
     edge = "ratelimiter-bad" if each.mode == "enforce" else "ratelimiter-warning"
     slug = each.rule.slug
     return {
         "rule": each.rule,
         "mode": Rule.Mode(each.mode).label,
-        "url": rule_url(request, slug, keys),
+        "url": viewer.rule_url(slug),
         "entry_point": ENTRY_POINTS[each.entry_point],
         "rows": "" if "tiers" in explanation.hidden else rows_in_words(each, explanation.tier),
         "shadow": shadow_in_words(each),
         "edge": edge if each.rejects else "",
         "counters": [
-            (counter, counter_in_words(counter, each.mode), caller_url(request, digest=counter.digest, rule=slug))
+            (counter, counter_in_words(counter, each.mode), caller_url(viewer, digest=counter.digest, rule=slug))
             for counter in each.counters
         ],
     }

@@ -1,9 +1,10 @@
-"""The user of a page, what they may see, and the URLs of the pages that they may open."""
+"""The user of a page, what they may see, names of rules and tiers, and the URLs of the pages that they may open."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from django.contrib import admin
 from django.contrib.admin.sites import AdminSite, all_sites
@@ -11,31 +12,43 @@ from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
 
-from ..models import Rule, TierAssignment, UsageBucket
+from ..models import AccessEntry, Rule, Tier, UsageBucket
+from .identities import CALLER_PERMISSIONS
+
+#: The permission to see usage, and which callers were rejected.
+VIEW_USAGE: Final = "django_ratelimiter.view_usage_report"
 
 
 class Viewer:
-    """A staff user on one admin site. The URL of a page that this site lacks is ""."""
+    """A staff user on one admin site. The URL of a page that this site lacks is "".
 
-    def __init__(self, request: HttpRequest) -> None:
+    site: `None` = the one of the request's page.
+    """
+
+    def __init__(self, request: HttpRequest, site: AdminSite | None = None) -> None:
         self.request = request
         current = getattr(request, "current_app", None)
-        self.site: AdminSite = next((site for site in all_sites if site.name == current), admin.site)
+        self.site: AdminSite = site or next((each for each in all_sites if each.name == current), admin.site)
 
     @cached_property
     def sees_rules(self) -> bool:
         """True if they may see rules, their versions and their problems."""
-        return self._may_view(Rule)
+        return self.sees(Rule)
 
     @cached_property
     def sees_usage(self) -> bool:
         """True if they may see usage, and which callers were rejected."""
-        return self._may_view(UsageBucket)
+        return self.sees(UsageBucket)
 
     @cached_property
     def sees_callers(self) -> bool:
         """True if they may see callers, or act on them."""
-        return self._may_view(TierAssignment) or self.may("unblock_caller") or self.may("grant_caller")
+        return any(map(self.request.user.has_perm, CALLER_PERMISSIONS))
+
+    @cached_property
+    def sees_access(self) -> bool:
+        """True if they may see access entries."""
+        return self.sees(AccessEntry)
 
     @property
     def sees_engine(self) -> bool:
@@ -79,7 +92,37 @@ class Viewer:
         """Return the URL of the caller's page for a digest; "" without the permission."""
         return self.url("caller", digest=digest, **query) if self.sees_callers else ""
 
-    def _may_view(self, model: type[Any]) -> bool:
+    def sees(self, model: type[Any]) -> bool:
+        """Return whether they may see the rows of a model on this site."""
         if not self.site.is_registered(model):
             return False
         return bool(self.site.get_model_admin(model).has_view_permission(self.request))
+
+    @cached_property
+    def _rules(self) -> Mapping[str, tuple[str, int]]:
+        """Name and key of each rule, by slug; read with one query, at the first use."""
+        return {slug: (name, pk) for slug, name, pk in Rule.objects.order_by().values_list("slug", "name", "pk")}
+
+    @cached_property
+    def _tiers(self) -> Mapping[str, str]:
+        return dict(Tier.objects.order_by().values_list("slug", "name"))
+
+    def rule(self, slug: str) -> str:
+        """Return the name of a rule; for a deleted one, or one in code, its slug."""
+        return self._rules.get(slug, ("", 0))[0] or slug
+
+    def tier(self, slug: str) -> str:
+        """Return the name of a tier; for a deleted one its slug."""
+        return self._tiers.get(slug, slug)
+
+    def rule_url(self, slug: str) -> str:
+        """Return the URL of a rule's form; "" without the permission to view rules, or if there is no form."""
+        return self.url("rule_change", self._rules[slug][1]) if self.sees_rules and slug in self._rules else ""
+
+    def explain_url(self, asked: Mapping[str, str]) -> str:
+        """Return the URL of the page that explains this request; "" without the permission."""
+        return self.url("explain", **asked) if self.sees_rules else ""
+
+    def report_url(self, slug: str, **query: str) -> str:
+        """Return the URL of the report on a rule's last hour."""
+        return self.url("usagebucket_rule", period="1h", rule=slug, **query)

@@ -23,13 +23,11 @@ from ...rules.ruleset import rule_from
 from ...rules.stored.compiler import rule_data
 from ..conflicts import SEEN, conflict
 from ..versioned import VersionedAdmin
+from ..viewer import VIEW_USAGE
 from .choices import PREFIX, ChoicesForm
 from .figures import advice_context, panel_context
 from .line import LimitRow, limit_rows
 from .proposals import with_proposal
-
-#: The permissions to see a forecast, which contains data of callers.
-PERMISSION: Final = "django_ratelimiter.view_usage_report"
 
 #: The names of the two buttons; the first one, in a URL, shows the forecast of the saved rule.
 ASK: Final = "_forecast"
@@ -69,7 +67,7 @@ class ForecastPanel(VersionedAdmin):
         """Show the form again if a forecast is requested, without the locks and the version of a save."""
         if not _is_asked(request):
             return super().changeform_view(request, object_id, form_url, extra_context)
-        if not request.user.has_perm(PERMISSION):
+        if not request.user.has_perm(VIEW_USAGE):
             raise PermissionDenied
         if TAKE in request.POST:
             request.POST = _with_number(request.POST)
@@ -89,7 +87,7 @@ class ForecastPanel(VersionedAdmin):
         rule = kwargs.get("obj")
         # A conflict is shown once, and the next save resolves it: nothing may happen in between.
         in_conflict = getattr(request, "ratelimiter_theirs", None) is not None
-        if request.user.has_perm(PERMISSION) and not in_conflict:
+        if request.user.has_perm(VIEW_USAGE) and not in_conflict:
             context["forecast_button"] = ASK
             if _is_asked(request) or (rule is not None and ASK in request.GET):
                 context["forecast"] = self._panel(request, context, None if rule is None else unquote(str(rule.pk)))

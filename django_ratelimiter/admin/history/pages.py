@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -24,8 +24,10 @@ from ...rules.stored.history.back import NothingToBringBack, bring_back, plan_ba
 from ...rules.stored.history.changes import diff
 from ...rules.stored.history.rows import NotApplied
 from ...rules.stored.storage import committed_version
+from ..pages import PagesAdmin
 from ..reasons import ReasonField
 from ..versioned import report_version
+from ..viewer import Viewer
 from .keys import BRING_BACK, COMPARE, LIST, VERSION, exact_key_of, keys_of, row_named, version_named
 from .permissions import PUBLISH, missing_permissions
 from .undo import offered_lately, reason_to_bring_back
@@ -42,77 +44,70 @@ class BringBackForm(forms.Form):
     seen = forms.CharField(widget=forms.HiddenInput, max_length=40)
 
 
-class HistoryPages(admin.ModelAdmin):
+class HistoryPages(PagesAdmin):
     """An admin of rules with the pages of their history."""
 
     def get_urls(self) -> list[URLPattern]:
-        def page(route: str, view: Any, name: str) -> Any:
-            return path(route, self.admin_site.admin_view(view), name=name)
-
+        may = self.has_view_or_change_permission
         pages = [
-            page("history/", self.versions_view, LIST),
-            page("history/compare/", self.compare_view, COMPARE),
-            page("history/<str:key>/", self.version_view, VERSION),
-            page("history/<str:key>/bring-back/", self.bring_back_view, BRING_BACK),
+            self.page_path("history/", self.versions_view, LIST, may),
+            self.page_path("history/compare/", self.compare_view, COMPARE, may),
+            self.page_path("history/<str:key>/", self.version_view, VERSION, may),
+            self.page_path("history/<str:key>/bring-back/", self.bring_back_view, BRING_BACK, may),
         ]
         return [*pages, *super().get_urls()]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show the list of rules, with a link to undo a change of the last day."""
-        undo = offered_lately(request, self.admin_site.name) if request.method == "GET" else None
+        undo = offered_lately(Viewer(request, self.admin_site)) if request.method == "GET" else None
         return super().changelist_view(request, {"undo": undo} | (extra_context or {}))
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         rule = kwargs.get("obj")
         if rule is not None and request.method == "GET":
-            context["undo"] = offered_lately(request, self.admin_site.name, rule.slug)
+            context["undo"] = offered_lately(Viewer(request, self.admin_site), rule.slug)
         return super().render_change_form(request, context, *args, **kwargs)
 
     def versions_view(self, request: HttpRequest) -> HttpResponse:
         """Show the stored versions, the latest first, with the changes of each."""
-        self._may_view(request)
         page = Paginator(log.rows(), PER_PAGE).get_page(request.GET.get("p"))
         entries = log.entries_of(list(page.object_list))
         latest = committed_version()
         *keys, key_of_latest = keys_of([*(entry.row for entry in entries), latest])
         context = {
-            "title": _("History of the rules"),
             "page": page,
             "entries": list(zip(keys, entries, strict=True)),
             "latest": key_of_latest,
         }
-        return self._page(request, "history.html", context)
+        return self._history(request, "history", _("History of the rules"), context)
 
     def version_view(self, request: HttpRequest, key: str) -> HttpResponse:
         """Show one version, and its changes from the previous one."""
-        self._may_view(request)
         row = row_named(key)
         before = log.row_before(log.version_of(row))
-        context: dict[str, Any] = {"title": capfirst(row), "row": row, "key": key, "before": before}
+        context: dict[str, Any] = {"row": row, "key": key, "before": before}
         if before is not None:
             context |= {"before_key": keys_of([before])[0], "changes": diff(before.snapshot, row.snapshot)}
         context["is_latest"] = log.version_of(row) == committed_version()
-        return self._page(request, "history_version.html", context)
+        return self._history(request, "history_version", capfirst(row), context)
 
     def compare_view(self, request: HttpRequest) -> HttpResponse:
         """Show the differences between two versions: `?from=7&to=12`."""
-        self._may_view(request)
         before, after = (row_named(request.GET.get(name, "")) for name in ("from", "to"))
         context = {
-            "title": _("Compare %(before)s and %(after)s") % {"before": before, "after": after},
             "changes": diff(before.snapshot, after.snapshot),
             "sides": [
                 (key, row, log.version_of(row) == committed_version())
                 for key, row in zip(keys_of([before, after]), (before, after), strict=True)
             ],
         }
-        return self._page(request, "history_compare.html", context)
+        title = _("Compare %(before)s and %(after)s") % {"before": before, "after": after}
+        return self._history(request, "history_compare", title, context)
 
     def bring_back_view(self, request: HttpRequest, key: str) -> HttpResponse:
         """Show what restoring a version would change, and do it after a reason is given."""
         if not request.user.has_perm(PUBLISH):
             raise PermissionDenied
-        self._may_view(request)
         row = row_named(key)
         way = plan_back(log.version_of(row))
         if way is None:
@@ -132,7 +127,6 @@ class HistoryPages(admin.ModelAdmin):
                 form.data["reason"] = reason_to_bring_back(row)  # there may be more versions now
             form.data["seen"] = exact_key_of(way.seen)  # of the changes that are shown now
         context = {
-            "title": _("Bring back version %(number)s?") % {"number": row.number},
             "row": row,
             "key": key,
             "changes": way.changes,
@@ -140,7 +134,8 @@ class HistoryPages(admin.ModelAdmin):
             "missing": missing,
             "form": form,
         }
-        return self._page(request, "history_bring_back.html", context)
+        title = _("Bring back version %(number)s?") % {"number": row.number}
+        return self._history(request, "history_bring_back", title, context)
 
     def _bring_back(self, request: HttpRequest, row: Any, reason: str, seen: str) -> bool:
         """Restore it, log it and show a message. False = show the page again, because the rules have changed."""
@@ -169,7 +164,6 @@ class HistoryPages(admin.ModelAdmin):
         start = request.GET.get(OLDER)
         past = log.past_of_rule(request.GET.get("slug") or rule.slug, version_named(start) if start else None)
         context = {
-            "title": _("Change history: %s") % rule,
             "object": rule,
             "module_name": str(capfirst(self.opts.verbose_name_plural)),
             "entries": list(
@@ -183,14 +177,8 @@ class HistoryPages(admin.ModelAdmin):
             "older": past.older and exact_key_of(past.older),
             "older_slug": past.slug,
         }
-        return self._page(request, "history_rule.html", context | (extra_context or {}))
+        title = _("Change history: %s") % rule
+        return self._history(request, "history_rule", title, context | (extra_context or {}))
 
-    def _may_view(self, request: HttpRequest) -> None:
-        if not self.has_view_or_change_permission(request):
-            raise PermissionDenied
-
-    def _page(self, request: HttpRequest, template: str, context: dict[str, Any]) -> TemplateResponse:
-        own = {"opts": self.opts, "may_bring_back": request.user.has_perm(PUBLISH)}
-        request.current_app = self.admin_site.name
-        common = self.admin_site.each_context(request)
-        return TemplateResponse(request, f"admin/django_ratelimiter/{template}", {**common, **own, **context})
+    def _history(self, request: HttpRequest, template: str, title: str, context: dict[str, Any]) -> TemplateResponse:
+        return self.page(request, template, title, {"may_bring_back": request.user.has_perm(PUBLISH), **context})

@@ -6,8 +6,6 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
-from django.http import HttpRequest
-from django.urls import NoReverseMatch, reverse
 from django.utils.text import Truncator
 from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
@@ -19,8 +17,8 @@ from ...rules.stored import storage
 from ...rules.stored.history import log
 from ...rules.stored.history.changes import Change, summary
 from ...usage.times import aware, now
-from .keys import BRING_BACK, exact_key_of
-from .permissions import PUBLISH
+from ..viewer import Viewer
+from .keys import exact_key_of
 
 #: Time for which the list of rules, and a rule's form, offer to undo a change.
 LATELY: Final = timedelta(days=1)
@@ -76,29 +74,22 @@ def last_change(slug: str | None = None, since: datetime | None = None) -> LastC
     return found
 
 
-def offered_undo(
-    request: HttpRequest, site: str, slug: str | None = None, since: datetime | None = None
-) -> Undo | None:
+def offered_undo(viewer: Viewer, slug: str | None = None, since: datetime | None = None) -> Undo | None:
     """Return the offer to undo the last change; `None` if there is none, or this user lacks the permissions.
 
-    site: the name of the admin site. slug, since: as in `last_change`.
+    slug, since: as in `last_change`.
     """
-    if not request.user.has_perm(PUBLISH):
-        return None
-    found = last_change(slug, since)
-    if found is None:
-        return None
-    try:
-        url = reverse(f"admin:{BRING_BACK}", args=[exact_key_of(found.before)], current_app=site)
-    except NoReverseMatch:
+    found = last_change(slug, since) if viewer.may("publish_rule") else None
+    url = found and viewer.url("history_bring_back", exact_key_of(found.before))
+    if not found or not url:
         return None
     what = Truncator(summary(found.changes)).chars(MAX_WORDS)
     return Undo(url, found.before.number, when_and_who(found.row), what, _later(found.later) if slug else "")
 
 
-def offered_lately(request: HttpRequest, site: str, slug: str | None = None) -> Undo | None:
+def offered_lately(viewer: Viewer, slug: str | None = None) -> Undo | None:
     """Return the same as `offered_undo`, for changes of the last day."""
-    return offered_undo(request, site, slug, now() - LATELY)
+    return offered_undo(viewer, slug, now() - LATELY)
 
 
 def reason_to_bring_back(version: Any, until: Version | None = None) -> str:

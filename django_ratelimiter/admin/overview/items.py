@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Final, NamedTuple
 
 from django.core.checks import ERROR
@@ -12,7 +11,6 @@ from django.utils.translation import ngettext
 
 from ...identity.proxies import trusting
 from ...inspection.references import everybody
-from ...models import Rule
 from ...rules.formatting import moment_in_words, until_in_words
 from ...usage.reports.chart import number
 from ..viewer import Viewer
@@ -32,35 +30,6 @@ class Item(NamedTuple):
     text: str
     links: Sequence[tuple[str, str]] = ()
     hint: str = ""
-
-
-class RuleLinks:
-    """Names and pages of rules by slug; read with one query, at the first use."""
-
-    def __init__(self, viewer: Viewer) -> None:
-        self._viewer = viewer
-
-    @cached_property
-    def _rows(self) -> dict[str, tuple[str, int]]:
-        return {slug: (name, pk) for slug, name, pk in Rule.objects.order_by().values_list("slug", "name", "pk")}
-
-    def name(self, slug: str) -> str:
-        """Return the name of a rule; for a deleted one, or one in code, its slug."""
-        return self._rows.get(slug, (slug, 0))[0] or slug
-
-    def url(self, slug: str) -> str:
-        """Return the URL of a rule's form; "" without the permission to view rules, or if there is no form."""
-        if not self._viewer.sees_rules or slug not in self._rows:
-            return ""
-        return self._viewer.url("rule_change", self._rows[slug][1])
-
-    def report_url(self, slug: str, **query: str) -> str:
-        """Return the URL of the report on a rule's last hour."""
-        return self._viewer.url("usagebucket_rule", period="1h", rule=slug, **query)
-
-    def link(self, slug: str) -> tuple[str, str]:
-        """Return name and URL."""
-        return self.name(slug), self.url(slug)
 
 
 def status_items(status: Status, health: Health, viewer: Viewer) -> Iterator[Item]:
@@ -123,7 +92,7 @@ def proxy_items(health: Health) -> Iterator[Item]:
         yield Item("warning", text, hint=hint % {"proxy": name, "setting": trusting(proxy)})
 
 
-def usage_items(doubts: UsageDoubts, hour: LastHour, links: RuleLinks, viewer: Viewer) -> Iterator[Item]:
+def usage_items(doubts: UsageDoubts, hour: LastHour, viewer: Viewer) -> Iterator[Item]:
     """Yield problems of usage."""
     if hour.degraded:
         text = ngettext(
@@ -133,12 +102,12 @@ def usage_items(doubts: UsageDoubts, hour: LastHour, links: RuleLinks, viewer: V
         )
         yield Item("warning", text % {"count": number(hour.degraded)})
     for slug, until in doubts.exhausted:
-        page = viewer.digest_url(everybody(), rule=slug) or links.url(slug)
+        page = viewer.digest_url(everybody(), rule=slug) or viewer.rule_url(slug)
         hint = until and _("It rejects every request until %(until)s.") % {"until": until_in_words(until)}
-        yield Item("bad", _("All callers together have used up the limit of:"), [(links.name(slug), page)], hint or "")
+        yield Item("bad", _("All callers together have used up the limit of:"), [(viewer.rule(slug), page)], hint or "")
     for slug, began_at in doubts.rejecting:
         text = _("A rule rejects unusually many requests since %s:") % moment_in_words(began_at)
-        yield Item("warning", text, [(links.name(slug), links.report_url(slug))])
+        yield Item("warning", text, [(viewer.rule(slug), viewer.report_url(slug))])
     if doubts.late_seconds is not None:
         minutes = max(round(doubts.late_seconds / 60), 1)
         text = ngettext(
@@ -151,37 +120,37 @@ def usage_items(doubts: UsageDoubts, hour: LastHour, links: RuleLinks, viewer: V
         yield Item("warning", text % {"count": number(minutes)})
 
 
-def rule_items(doubts: RuleDoubts, links: RuleLinks, viewer: Viewer) -> Iterator[Item]:
+def rule_items(doubts: RuleDoubts, viewer: Viewer) -> Iterator[Item]:
     """Yield problems of rules and settings."""
-    for slug, reason in doubts.left_out[:MAX_NAMED]:
-        yield Item("bad", _("Not in force:"), [links.link(slug)], str(reason))
-    if len(doubts.left_out) > MAX_NAMED:
-        yield _more(len(doubts.left_out) - MAX_NAMED, viewer)
-    for dead in doubts.dead[:MAX_NAMED]:
-        yield Item("warning", _("Matches no request:"), [links.link(dead.slug)], _why(dead))
-    if len(doubts.dead) > MAX_NAMED:
-        yield _more(len(doubts.dead) - MAX_NAMED, viewer)
+    for level, text, found in (
+        ("bad", _("Not in force:"), [(slug, str(reason)) for slug, reason in doubts.left_out]),
+        ("warning", _("Matches no request:"), [(dead.slug, _why(dead)) for dead in doubts.dead]),
+    ):
+        for slug, hint in found[:MAX_NAMED]:
+            yield Item(level, text, [_link(viewer, slug)], hint)
+        if more := len(found[MAX_NAMED:]):
+            text = ngettext("%d more rule has the same problem:", "%d more rules have the same problem:", more) % more
+            yield Item("warning", text, [(_("Rules"), viewer.url("rule_changelist"))])
     if doubts.idle:
         text = ngettext(
             "%(count)d rule has matched no request for 30 days:",
             "%(count)d rules have matched no request for 30 days:",
             len(doubts.idle),
         )
-        yield Item("warning", text % {"count": len(doubts.idle)}, _named(doubts.idle, links, viewer))
+        yield Item("warning", text % {"count": len(doubts.idle)}, _named(doubts.idle, viewer))
     for check in doubts.checks:
         level = "bad" if check.level >= ERROR else "warning"
         yield Item(level, f"{check.msg} ({check.id})", hint=str(check.hint or ""))
 
 
-def _named(slugs: Sequence[str], links: RuleLinks, viewer: Viewer) -> list[tuple[str, str]]:
-    named = [links.link(slug) for slug in slugs[:MAX_NAMED]]
+def _link(viewer: Viewer, slug: str) -> tuple[str, str]:
+    return viewer.rule(slug), viewer.rule_url(slug)
+
+
+def _named(slugs: Sequence[str], viewer: Viewer) -> list[tuple[str, str]]:
+    named = [_link(viewer, slug) for slug in slugs[:MAX_NAMED]]
     rest = len(slugs) - MAX_NAMED
     return [*named, (_("and %d more") % rest, viewer.url("rule_changelist"))] if rest > 0 else named
-
-
-def _more(count: int, viewer: Viewer) -> Item:
-    text = ngettext("%d more rule has the same problem:", "%d more rules have the same problem:", count) % count
-    return Item("warning", text, [(_("Rules"), viewer.url("rule_changelist"))])
 
 
 def _why(dead: DeadRule) -> str:

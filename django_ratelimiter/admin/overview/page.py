@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db import router
 from django.http import HttpRequest
@@ -22,44 +22,11 @@ from ..viewer import Viewer
 from . import last_hour
 from .attention import UsageDoubts, read_rule_doubts, read_usage_doubts
 from .health import Health, engine_in_words, outage_began, read_health
-from .items import Item, RuleLinks, health_items, proxy_items, rule_items, status_items, usage_items
+from .items import Item, health_items, proxy_items, rule_items, status_items, usage_items
 from .last_hour import LastHour
 from .processes import processes_context
 from .status import Status, VersionNote, read_status
 from .views import search_context
-
-
-class Link(NamedTuple):
-    """A linked page. is_danger: its action affects every request."""
-
-    text: str
-    url: str
-    is_danger: bool = False
-
-
-class RuleRow(NamedTuple):
-    """A row of the table of the last hour. url: of the rule's form; report_url: of its report."""
-
-    name: str
-    url: str
-    report_url: str
-    allowed: str
-    rejected: str
-    shadow_rejected: str
-    bars: list[Bar]
-    in_words: str
-
-
-class CallerRow(NamedTuple):
-    """A row of the table of callers. name: of the caller; "" = not known. url: of the caller's page."""
-
-    digest: str
-    name: str
-    url: str
-    rule: str
-    rule_url: str
-    allowed: str
-    rejected: str
 
 
 def overview_context(request: HttpRequest) -> dict[str, Any]:
@@ -71,7 +38,6 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
         return {"tables_missing": True}
     health = read_health(with_processes=viewer.sees_engine)
     status = read_status(health)
-    links = RuleLinks(viewer)
     items: list[Item] = [*status_items(status, health, viewer), *health_items(health), *proxy_items(health)]
     context: dict[str, Any] = {
         "state": status.state,
@@ -97,14 +63,14 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
         doubts = read_usage_doubts(
             fresh, [each.slug for each in hour.rules], engine_answers=health.milliseconds is not None
         )
-        items += usage_items(doubts, hour, links, viewer)
+        items += usage_items(doubts, hour, viewer)
         context |= {
             "collected": _collected(fresh, doubts),
             "hour_is_known": _is_known(fresh),
-            **_hour(hour, links, viewer),
+            **_hour(hour, viewer),
         }
     if viewer.sees_rules:
-        items += rule_items(read_rule_doubts(), links, viewer)
+        items += rule_items(read_rule_doubts(), viewer)
     return {**context, "items": items, "symptoms_url": SYMPTOMS}
 
 
@@ -118,7 +84,7 @@ def _version(status: Status, viewer: Viewer) -> Mapping[str, Any] | None:
         "summary": note and note.summary,
         "reason": note and note.reason,
         "is_everywhere": status.is_everywhere,
-        "undo": offered_undo(viewer.request, viewer.site.name),
+        "undo": offered_undo(viewer),
         "url": viewer.url("history_version", str(status.number)) or viewer.url("history"),
     }
 
@@ -153,7 +119,7 @@ def _is_known(fresh: Freshness) -> bool:
     return fresh.collected_at is not None or fresh.latest is not None
 
 
-def _hour(hour: LastHour, links: RuleLinks, viewer: Viewer) -> dict[str, Any]:
+def _hour(hour: LastHour, viewer: Viewer) -> dict[str, Any]:
     starts = [hour.period.start + (hour.period.end - hour.period.start) * place / 60 for place in range(60)]
     times = [date_format(timezone.localtime(start), "H:i") for start in starts]
     return {
@@ -165,36 +131,36 @@ def _hour(hour: LastHour, links: RuleLinks, viewer: Viewer) -> dict[str, Any]:
         "rejected": number(hour.rejected),
         "shadow_rejected": number(hour.shadow_rejected) if hour.shadow_rejected else "",
         "rules": [
-            RuleRow(
-                links.name(rule.slug),
-                links.url(rule.slug),
-                links.report_url(rule.slug),
-                number(rule.allowed),
-                number(rule.rejected),
-                number(rule.shadow_rejected),
-                _bars(times, rule.by_minute),
-                _("At most %s in a minute") % number(max(rule.by_minute)),
-            )
+            {
+                "name": viewer.rule(rule.slug),
+                "url": viewer.rule_url(rule.slug),
+                "report_url": viewer.report_url(rule.slug),
+                "allowed": number(rule.allowed),
+                "rejected": number(rule.rejected),
+                "shadow_rejected": number(rule.shadow_rejected),
+                "bars": _bars(times, rule.by_minute),
+                "in_words": _("At most %s in a minute") % number(max(rule.by_minute)),
+            }
             for rule in hour.rules
         ],
-        "callers": _callers(links, viewer),
+        "callers": _callers(viewer),
         "report_url": viewer.url("usagebucket_changelist", period="1h"),
     }
 
 
-def _callers(links: RuleLinks, viewer: Viewer) -> list[CallerRow]:
+def _callers(viewer: Viewer) -> list[dict[str, str]]:
     found = last_hour.read_rejected_callers()
     names = names_in_words(viewer.request.user, [each.partition for each in found])
     return [
-        CallerRow(
-            caller.partition,
-            names.get(caller.partition, ""),
-            viewer.digest_url(caller.partition, rule=caller.rule_slug),
-            links.name(caller.rule_slug),
-            links.report_url(caller.rule_slug, by="rejected"),
-            number(caller.allowed),
-            number(caller.rejected),
-        )
+        {
+            "digest": caller.partition,
+            "name": names.get(caller.partition, ""),
+            "url": viewer.digest_url(caller.partition, rule=caller.rule_slug),
+            "rule": viewer.rule(caller.rule_slug),
+            "rule_url": viewer.report_url(caller.rule_slug, by="rejected"),
+            "allowed": number(caller.allowed),
+            "rejected": number(caller.rejected),
+        }
         for caller in found
     ]
 
@@ -204,22 +170,24 @@ def _bars(times: list[str], values: list[int]) -> list[Bar]:
     return bars([{"rejected": value} for value in values], labels)
 
 
-def _actions(viewer: Viewer, status: Status) -> list[Link]:
+def _actions(viewer: Viewer, status: Status) -> list[dict[str, Any]]:
     """Return the linked pages; those that this site lacks are left out."""
-    links = [Link(_("Find a caller"), viewer.url("caller"))] if viewer.sees_callers else []
-    if viewer.sees_rules:
-        links += [
-            Link(_("Rules"), viewer.url("rule_changelist")),
-            Link(_("History"), viewer.url("history")),
-            Link(_("Explain a request"), viewer.url("explain")),
-        ]
-    if viewer.sees_usage:
-        links += [
-            Link(_("Recent rejections"), viewer.url("rejections")),
-            Link(_("Usage reports"), viewer.url("usagebucket_changelist")),
-        ]
-    if viewer.may("switch_enforcement"):
-        is_stopped = status.state == "stopped"
-        text = _("Resume enforcement") if is_stopped else _("Stop all enforcement")
-        links.append(Link(text, viewer.url("enforcement"), is_danger=not is_stopped))
-    return [link for link in links if link.url]
+    is_stopped = status.state == "stopped"
+    links = [
+        (viewer.sees_callers, _("Find a caller"), "caller"),
+        (viewer.sees_rules, _("Rules"), "rule_changelist"),
+        (viewer.sees_rules, _("History"), "history"),
+        (viewer.sees_rules, _("Explain a request"), "explain"),
+        (viewer.sees_usage, _("Recent rejections"), "rejections"),
+        (viewer.sees_usage, _("Usage reports"), "usagebucket_changelist"),
+        (
+            viewer.may("switch_enforcement"),
+            _("Resume enforcement") if is_stopped else _("Stop all enforcement"),
+            "enforcement",
+        ),
+    ]
+    return [
+        {"text": text, "url": url, "is_danger": page == "enforcement" and not is_stopped}
+        for may, text, page in links
+        if may and (url := viewer.url(page))
+    ]

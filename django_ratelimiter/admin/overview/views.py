@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 from django.utils.decorators import method_decorator
 from django.utils.translation import gettext as _
 from django.views.decorators.debug import sensitive_post_parameters
 
+from ..pages import PagesAdmin
 from ..viewer import Viewer
 from .search import find
 
@@ -30,29 +28,22 @@ def search_context(viewer: Viewer) -> dict[str, str]:
     return {"search_url": viewer.url("search"), "search_label": text}
 
 
-class OverviewSearch(admin.ModelAdmin):
+class OverviewSearch(PagesAdmin):
     """An admin with the search. The text is sent in the body: it may be an API key, and URLs are logged."""
 
     def get_urls(self) -> list[URLPattern]:
-        return [path("search/", self.admin_site.admin_view(self.search_view), name=ADDRESS), *super().get_urls()]
+        def searches(request: HttpRequest) -> bool:
+            return Viewer(request).searches
+
+        return [self.page_path("search/", self.search_view, ADDRESS, searches), *super().get_urls()]
 
     @method_decorator(sensitive_post_parameters("q"))
     def search_view(self, request: HttpRequest) -> HttpResponse:
         """Redirect to the only result, or list several."""
-        request.current_app = self.admin_site.name
         viewer = Viewer(request)
-        if not viewer.searches:
-            raise PermissionDenied
         text = request.POST.get("q", "")
         matches = find(text, viewer)
         if len(matches) == 1:
             return HttpResponseRedirect(matches[0].url)
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": _("Search"),
-            "matches": matches,
-            "searched": bool(text.strip()),
-            **search_context(viewer),
-        }
-        return TemplateResponse(request, "admin/django_ratelimiter/search.html", context)
+        context = {"matches": matches, "searched": bool(text.strip()), **search_context(viewer)}
+        return self.page(request, "search", _("Search"), context)

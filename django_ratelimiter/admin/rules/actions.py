@@ -17,11 +17,12 @@ from ...rules.formatting import listed
 from ...rules.stored.history.rows import signals_of_save
 from ...rules.stored.storage import primary
 from ..files.ownership import locked_among, name_locked
+from ..pages import PagesAdmin
 from ..versioned import SaveAborted, saved_as_version
 from .confirmation import may_enforce, question_page
 
 
-class RuleActions(admin.ModelAdmin):
+class RuleActions(PagesAdmin):
     """An admin with the actions. To enforce needs its own permission, besides the one to change rules."""
 
     actions = ("switch_off", "shadow", "enforce", "forget")

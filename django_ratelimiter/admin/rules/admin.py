@@ -6,9 +6,8 @@ from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -28,11 +27,12 @@ from ..formatting import split_in_words
 from ..history.pages import HistoryPages
 from ..overview.views import OverviewSearch
 from ..versioned import VersionedAdmin
+from ..viewer import VIEW_USAGE
 from .actions import RuleActions
 from .confirmation import ModeWidget, may_enforce, show_question
 from .forms import RuleForm
 from .limits import SENTENCES, LimitsInWords, RuleLimitInline, limits_context, live_preview, may_edit_limits
-from .listing import VIEW_USAGE, CodeRule, RuleChangeList, ViewFilter
+from .listing import CodeRule, RuleChangeList, ViewFilter
 from .presets import PrefilledAdmin
 from .targets import doubts, place_with_doubts, suggestions, typed_views_in_words, views_in_words
 
@@ -137,26 +137,22 @@ class RuleAdmin(
         return {} if obj else {"slug": ("name",)}
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view
         own = [
-            path("sentences/", view(self.sentences_view), name=SENTENCES),
-            path("views/", view(self.views_view), name=VIEWS),
+            self.page_path("sentences/", self.sentences_view, SENTENCES, self._may_edit),
+            self.page_path("views/", self.views_view, VIEWS, self._may_edit),
         ]
         return [*own, *super().get_urls()]
 
     def sentences_view(self, request: HttpRequest) -> JsonResponse:
         """Return sentences about the entered limit, and its errors by field. Saves nothing."""
-        self._admit_editor(request)
         return JsonResponse(live_preview(request.GET))
 
     def views_view(self, request: HttpRequest) -> JsonResponse:
         """Return the views that the entered rule would match, as text. Saves nothing."""
-        self._admit_editor(request)
         return JsonResponse({"views": typed_views_in_words(request.GET)})
 
-    def _admit_editor(self, request: HttpRequest) -> None:
-        if not self.has_change_permission(request) and not self.has_add_permission(request):
-            raise PermissionDenied
+    def _may_edit(self, request: HttpRequest) -> bool:
+        return self.has_change_permission(request) or self.has_add_permission(request)
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form: Any = super().get_form(request, obj, change, **kwargs)

@@ -9,7 +9,6 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from django import forms
-from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME, AdminForm
 from django.contrib.admin.widgets import AdminRadioSelect
 from django.core.exceptions import ValidationError
@@ -20,6 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ...models import Rule
+from ..pages import PagesAdmin
 
 PERMISSION: Final = "django_ratelimiter.publish_rule"
 
@@ -126,25 +126,19 @@ def show_question(adminform: AdminForm) -> None:
         adminform.fieldsets = [(_("Enforce this rule for everybody?"), affected), *adminform.fieldsets]
 
 
-def question_page(
-    model_admin: admin.ModelAdmin, request: HttpRequest, queryset: QuerySet[Rule]
-) -> TemplateResponse | None:
+def question_page(page: PagesAdmin, request: HttpRequest, queryset: QuerySet[Rule]) -> TemplateResponse | None:
     """Return the confirmation page before the action enforces these rules; `None` = not needed, or confirmed."""
     rules = list(queryset)
     affected = [rule for rule in rules if rule.mode != Rule.Mode.ENFORCE and rule.is_for_everybody]
     if not affected or CONFIRM in request.POST:
         return None
     context = {
-        **model_admin.admin_site.each_context(request),
-        "opts": model_admin.opts,
-        "title": _("Enforce these rules for everybody?"),
         "rules": rules,
         "for_everybody": affected,
         "confirm_name": CONFIRM,
         "checkbox_name": ACTION_CHECKBOX_NAME,
     }
-    request.current_app = model_admin.admin_site.name
-    return TemplateResponse(request, "admin/django_ratelimiter/enforce_confirmation.html", context)
+    return page.page(request, "enforce_confirmation", _("Enforce these rules for everybody?"), context)
 
 
 def _is_enforced_for_everybody(rule: Rule) -> bool:

@@ -12,10 +12,8 @@ from django.contrib.admin.views.main import ChangeList
 from django.db.models import Model, QuerySet, Sum
 from django.http import HttpRequest
 from django.template.loader import render_to_string
-from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 from django.utils.html import format_html
-from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -29,10 +27,8 @@ from ...rules.stored.compiler import snapshot_of_rows
 from ...usage.reports.chart import bars, number
 from ...usage.reports.totals import Figures
 from ...usage.times import Granularity, aware, floor, now, stored
+from ..viewer import Viewer
 from .targets import limited, names_of
-
-#: The permission to see how often rules match.
-VIEW_USAGE: Final = "django_ratelimiter.view_usage_report"
 
 #: A non-breaking space.
 NO_BREAK: Final = "\u00a0"
@@ -66,10 +62,11 @@ class RuleChangeList(ChangeList):
         for slug, reason in compiled.left_out:
             words[slug] = format_html('<span class="ratelimiter-left-out">{}</span>', _("Not in force. %s") % reason)
         usage = usage_today(rule.slug for rule in rows) if "today" in self.list_display else {}
+        viewer = Viewer(request, self.model_admin.admin_site)
         for rule in rows:
             rule.in_words = words.get(rule.slug, "")  # a replica may still list a deleted rule
             if "today" in self.list_display:
-                rule.usage_today = _today(rule, usage.get(rule.slug, {}), self.model_admin.admin_site.name)
+                rule.usage_today = _today(usage.get(rule.slug, {}), viewer.url("usagebucket_rule", rule=rule.slug))
         self.result_list = rows
 
 
@@ -102,15 +99,11 @@ def usage_today(slugs: Iterable[str]) -> Mapping[str, Mapping[int, Figures]]:
     return found
 
 
-def _today(rule: Rule, hours: Mapping[int, Figures], site: str) -> SafeString:
-    """Return today's requests and rejections of a rule, with a small chart and a link to its report."""
+def _today(hours: Mapping[int, Figures], url: str) -> SafeString:
+    """Return today's requests and rejections of a rule, with a small chart and a link to its report, if it has one."""
     together = sum(hours.values(), Figures())
     day = [hours.get(hour, Figures()) for hour in range(max([24, *(hour + 1 for hour in hours)]))]
     stacks = [{"allowed": each.allowed, "rejected": each.rejected, "would": each.shadow_rejected} for each in day]
-    try:
-        report = reverse("admin:django_ratelimiter_usagebucket_rule", current_app=site)
-    except NoReverseMatch:  # a project's own site may have no reports
-        report = ""
     context = {
         "count": together.requests,
         "requests": number(together.requests) if together.requests else "",
@@ -118,7 +111,7 @@ def _today(rule: Rule, hours: Mapping[int, Figures], site: str) -> SafeString:
         "shadow_rejected": number(together.shadow_rejected) if together.shadow_rejected else "",
         "bars": bars(stacks, [""] * len(stacks)),
         "width": 3 * len(stacks),
-        "url": report and f"{report}?{urlencode({'rule': rule.slug})}",
+        "url": url,
     }
     return render_to_string("admin/django_ratelimiter/rule_today.html", context)
 

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import product
 from typing import Any, Final
 
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern
 from django.utils.decorators import method_decorator
 from django.utils.translation import gettext as _
 from django.views.decorators.debug import sensitive_post_parameters
 
 from ...models import Rule, UsageBucket
 from ...rules import inline
-from ..identities import CALLER_PERMISSIONS
-from ..rejections import RejectionsPage, rejections_url
+from ..rejections import RejectionsPage
+from ..viewer import VIEW_USAGE, Viewer
 from . import export
 from . import search as usage_search
-from .page import Names, page_context, report_url
+from .page import page_context, report_url, rule_name
 from .period import PeriodForm, form_for, picker_context
 from .report import Report
-
-#: The permission to see a report.
-PERMISSION: Final = "django_ratelimiter.view_usage_report"
 
 _FORMATS: Final[Mapping[str, Callable[[Report, str], HttpResponse]]] = {
     "csv": export.as_csv,
@@ -38,7 +36,7 @@ class UsageBucketAdmin(RejectionsPage):
     """Shows only reports: counts cannot be added, changed or deleted here."""
 
     def has_view_permission(self, request: HttpRequest, obj: UsageBucket | None = None) -> bool:
-        return request.user.has_perm(PERMISSION)
+        return request.user.has_perm(VIEW_USAGE)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -50,27 +48,25 @@ class UsageBucketAdmin(RejectionsPage):
         return False
 
     def get_urls(self) -> list[URLPattern]:
-        name, view = "django_ratelimiter_usagebucket", self.admin_site.admin_view
-        data = [
-            path(f"{table}.{kind}", view(self.data_view), {"table": table, "kind": kind}, f"{name}_{table}_{kind}")
-            for table in export.TABLES
-            for kind in _FORMATS
+        views: list[tuple[str, str, Any]] = [
+            ("", "changelist", self.changelist_view),
+            ("rule/", "rule", self.rule_view),
+            ("caller/", "caller", self.caller_view),
         ]
-        return [
-            path("", view(self.changelist_view), name=f"{name}_changelist"),
-            path("rule/", view(self.rule_view), name=f"{name}_rule"),
-            path("caller/", view(self.caller_view), name=f"{name}_caller"),
-            *self.rejections_urls(),
-            *data,
+        for table, kind in product(export.TABLES, _FORMATS):
+            views.append((f"{table}.{kind}", f"{table}_{kind}", partial(self.data_view, table=table, kind=kind)))
+        pages = [
+            self.page_path(route, view, f"django_ratelimiter_usagebucket_{name}", self.has_view_permission)
+            for route, name, view in views
         ]
+        return [*pages, *super().get_urls()]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
-        """Show the report on all rules. 403 without the permission to view usage reports."""
+        """Show the report on all rules."""
         return self._page(request, None, extra_context)
 
     def rule_view(self, request: HttpRequest) -> TemplateResponse:
         """Show the report on the rule in the query; 404 if there is none."""
-        self._admit(request)
         rule = request.GET.get("rule")
         if not rule:
             raise Http404
@@ -79,8 +75,6 @@ class UsageBucketAdmin(RejectionsPage):
     @method_decorator(sensitive_post_parameters())
     def caller_view(self, request: HttpRequest) -> HttpResponse:
         """Find a caller of a rule: redirect to the report with its digest, or show the errors."""
-        self._admit(request)
-        request.current_app = self.admin_site.name
         rule = request.GET.get("rule")
         if request.method != "POST":
             return HttpResponseRedirect(report_url(request, "rule"))
@@ -93,41 +87,25 @@ class UsageBucketAdmin(RejectionsPage):
 
     def data_view(self, request: HttpRequest, table: str, kind: str) -> HttpResponse:
         """Return one table of a report as a file. 400 for an invalid period."""
-        self._admit(request)
         form = PeriodForm(request.GET)
         if not form.is_valid():
             return HttpResponse(form.errors.as_text(), status=400, content_type="text/plain; charset=utf-8")
         return _FORMATS[kind](_report(request, form, request.GET.get("rule") or None), table)
 
-    def _admit(self, request: HttpRequest) -> None:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-
     def _page(self, request: HttpRequest, rule: str | None, extra: dict[str, Any] | None = None) -> TemplateResponse:
-        self._admit(request)
-        request.current_app = self.admin_site.name
-        form, names = form_for(request), Names(self._change_url(request))
+        form, viewer = form_for(request), Viewer(request)
         context = {
-            **self.admin_site.each_context(request),
-            "title": _("Usage reports") if rule is None else _("Usage of “%s”") % names.rule(rule),
-            "opts": self.opts,
             "form": form,
             "rule": rule,
             "search": usage_search.form_for(rule),
-            "may_see_callers": any(request.user.has_perm(each) for each in CALLER_PERMISSIONS),
-            "recent_url": rejections_url(request, rule),
+            "may_see_callers": viewer.sees_callers,
+            "recent_url": viewer.url("rejections", **({"rule": rule} if rule else {})),
             **picker_context(form, request),
-            **(page_context(request, _report(request, form, rule), names) if form.is_valid() else {}),
+            **(page_context(viewer, _report(request, form, rule)) if form.is_valid() else {}),
             **(extra or {}),
         }
-        return TemplateResponse(request, "admin/django_ratelimiter/usage.html", context)
-
-    def _change_url(self, request: HttpRequest) -> Callable[[int], str] | None:
-        """Return a function for the URL of a rule's form; `None` without the permission."""
-        site = self.admin_site
-        if not site.is_registered(Rule) or not site.get_model_admin(Rule).has_view_permission(request):
-            return None
-        return lambda pk: reverse("admin:django_ratelimiter_rule_change", args=[pk], current_app=site.name)
+        title = _("Usage reports") if rule is None else _("Usage of “%s”") % rule_name(viewer, rule)
+        return self.page(request, "usage", title, context)
 
 
 def _report(request: HttpRequest, form: PeriodForm, rule: str | None) -> Report:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from datetime import datetime, timedelta
-from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import quote_plus
 
 from django.http import HttpRequest
@@ -15,75 +14,22 @@ from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
-from ...models import Rule, Tier
 from ...usage.reports import chart
 from ...usage.reports.coverage import Period
 from ...usage.reports.partitions import TopPartitionRow
-from ...usage.reports.totals import Figures, Total
+from ...usage.reports.totals import Figures
 from ...usage.times import now
 from ..names import names_in_words
+from ..viewer import Viewer
 from .report import BY_REJECTED, Report
 
 #: The parameters that links keep.
 LINK_PARAMETERS: Final = ("period", "since", "until", "rule", "tier", "by", "caller")
 
 
-class FigureRow(NamedTuple):
-    """Figures as text. rate_width: the share of rejections as the width of its bar.
-
-    change: of requests since the period before. callers: the most in one hour or day. "" = not known.
-    """
-
-    requests: str
-    allowed: str
-    rejected: str
-    shadow_rejected: str
-    soft_exceeded: str
-    degraded: str
-    rate: str
-    rate_width: str
-    change: str = ""
-    callers: str = ""
-
-
-class Row(NamedTuple):
-    """A row of the table of totals. tier_url: the report on this tier alone."""
-
-    rule: str
-    rule_url: str
-    tier: str
-    tier_url: str
-    figures: FigureRow
-
-
-class Names:
-    """Names of rules and tiers, by slug. change_url: returns the URL of a rule's form; `None` = no access."""
-
-    def __init__(self, change_url: Callable[[int], str] | None) -> None:
-        self._change_url = change_url
-
-    @cached_property
-    def _rules(self) -> Mapping[str, tuple[str, int]]:
-        return {slug: (name, pk) for slug, name, pk in Rule.objects.values_list("slug", "name", "pk")}
-
-    @cached_property
-    def _tiers(self) -> Mapping[str, str]:
-        return dict(Tier.objects.values_list("slug", "name"))
-
-    def rule(self, slug: str) -> str:
-        """Return the name of a rule; for a deleted one its slug."""
-        name, _pk = self._rules.get(slug, (slug, 0))
-        return name or _("unknown rule")
-
-    def tier(self, slug: str) -> str:
-        """Return the name of a tier; for a deleted one its slug."""
-        return self._tiers.get(slug, slug) if slug else _("no tier")
-
-    def change_url(self, slug: str | None) -> str:
-        """Return the URL of a rule's form; "" for a deleted rule, and without access."""
-        if self._change_url is None or slug is None or slug not in self._rules:
-            return ""
-        return self._change_url(self._rules[slug][1])
+def rule_name(viewer: Viewer, slug: str) -> str:
+    """Return the name of a rule; for a deleted one its slug."""
+    return viewer.rule(slug) or _("unknown rule")
 
 
 def _is_just_now(moment: datetime | None) -> bool:
@@ -91,17 +37,17 @@ def _is_just_now(moment: datetime | None) -> bool:
     return moment is not None and now() - moment < timedelta(minutes=1)
 
 
-def page_context(request: HttpRequest, report: Report, names: Names) -> dict[str, Any]:
+def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
     """Return the template's context for a report."""
-    together = report.together
+    request, together = viewer.request, report.together
     context = {
         "span": report.period,
         "widened": report.period != report.requested_period,
         "granularity": report.granularity,
         "tier": report.tier,
-        "tier_name": None if report.tier is None else names.tier(report.tier),
+        "tier_name": None if report.tier is None else _tier_name(viewer, report.tier),
         "all_tiers_url": report_url(request, tier=None),
-        "change_url": names.change_url(report.rule),
+        "change_url": viewer.rule_url(report.rule or ""),
         "overview_url": report_url(request, rule=None, tier=None, by=None, caller=None),
         "fresh": report.fresh,
         "just_now": _is_just_now(report.fresh.collected_at),
@@ -110,7 +56,7 @@ def page_context(request: HttpRequest, report: Report, names: Names) -> dict[str
         return context
     return {
         **context,
-        "rows": _rows(request, report, names),
+        "rows": _rows(viewer, report),
         "together": _figure_row(together, _together_before(report)),
         "before": report.period.before if report.before is not None else None,
         "has_shadow": bool(together.shadow_rejected),
@@ -126,23 +72,29 @@ def page_context(request: HttpRequest, report: Report, names: Names) -> dict[str
     }
 
 
-def _rows(request: HttpRequest, report: Report, names: Names) -> list[Row]:
+def _rows(viewer: Viewer, report: Report) -> list[dict[str, Any]]:
     """Return a row for each rule and tier. Their URLs differ only in the last parameter."""
-    of_rule = report_url(request, "rule", rule="", by=None, caller=None)
-    of_tier = report_url(request, "changelist" if report.rule is None else "rule", tier="")
-    return [_row(report, total, names, of_rule, of_tier) for total in report.totals]
+    of_rule = report_url(viewer.request, "rule", rule="", by=None, caller=None)
+    of_tier = report_url(viewer.request, "changelist" if report.rule is None else "rule", tier="")
+    before = report.before or {}
+    return [
+        {
+            "rule": rule_name(viewer, rule),
+            "rule_url": of_rule + quote_plus(rule),
+            "tier": _tier_name(viewer, tier),
+            "tier_url": of_tier + quote_plus(tier),
+            "figures": _figure_row(
+                figures,
+                None if report.before is None else before.get((rule, tier), Figures()),
+                report.most_callers.get((rule, tier)),
+            ),
+        }
+        for rule, tier, figures, _most in report.totals
+    ]
 
 
-def _row(report: Report, total: Total, names: Names, of_rule: str, of_tier: str) -> Row:
-    rule, tier, figures, _ = total
-    before = None if report.before is None else report.before.get((rule, tier), Figures())
-    return Row(
-        names.rule(rule),
-        of_rule + quote_plus(rule),
-        names.tier(tier),
-        of_tier + quote_plus(tier),
-        _figure_row(figures, before, report.most_callers.get((rule, tier))),
-    )
+def _tier_name(viewer: Viewer, slug: str) -> str:
+    return viewer.tier(slug) if slug else _("no tier")
 
 
 def _together_before(report: Report) -> Figures | None:
@@ -189,20 +141,21 @@ def _weekday(moment: Any) -> str:
     return date_format(timezone.localtime(moment), "l")
 
 
-def _figure_row(figures: Figures, before: Figures | None = None, callers: int | None = None) -> FigureRow:
+def _figure_row(figures: Figures, before: Figures | None = None, callers: int | None = None) -> dict[str, str]:
+    """Return figures as text. "" = not known.
+
+    rate_width: the share of rejections as the width of its bar. change: of requests since the period before. callers:
+    the most in one hour or day.
+    """
     rate = 100 * (figures.rejection_rate or 0)
-    return FigureRow(
-        chart.number(figures.requests),
-        chart.number(figures.allowed),
-        chart.number(figures.rejected),
-        chart.number(figures.shadow_rejected),
-        chart.number(figures.soft_exceeded),
-        chart.number(figures.degraded),
-        _("%s %%") % number_format(round(rate, 1), decimal_pos=1) if figures.requests else "\u2013",
-        f"{rate:.2f}%",
-        "" if before is None else _change(figures.requests, before.requests),
-        "" if callers is None else chart.number(callers),
-    )
+    counts = {"requests": figures.requests, **asdict(figures)}
+    return {
+        **{name: chart.number(count) for name, count in counts.items()},
+        "rate": _("%s %%") % number_format(round(rate, 1), decimal_pos=1) if figures.requests else "\u2013",
+        "rate_width": f"{rate:.2f}%",
+        "change": "" if before is None else _change(figures.requests, before.requests),
+        "callers": "" if callers is None else chart.number(callers),
+    }
 
 
 def _change(requests: int, before: int) -> str:
