@@ -11,7 +11,7 @@ from django.contrib.auth.models import Permission, User
 from django.utils import timezone
 
 from django_ratelimiter.explain import Question, explain
-from django_ratelimiter.inspection.acts import MoveTier, SetAccess
+from django_ratelimiter.inspection.acts import Deny, MoveTier
 from django_ratelimiter.inspection.caller import caller_of
 from django_ratelimiter.inspection.caller_report import report_of
 from django_ratelimiter.inspection.explanation import CallerHidden
@@ -95,8 +95,8 @@ def test_whom_an_access_entry_hits_is_shown_by_nothing(reader: Reader, action: s
 def test_of_a_caller(reader: Reader, user: User, codenames: tuple[str, ...], hidden: list[str]) -> None:
     caller, until = caller_of("user", str(user.pk)), timezone.now() + timedelta(days=1)
     chief = User.objects.create_superuser("chief")
-    perform(chief, caller, MoveTier("pro", until), "trial, said [access x] she", "1")
-    perform(chief, caller, SetAccess("deny", until), "fraud, said he", "2")
+    perform(chief, caller, MoveTier(until, "pro"), "trial, said [deny x] she", "1")
+    perform(chief, caller, Deny(until), "fraud, said he", "2")
     found = report_of(caller, reader(*codenames))
     text = json.dumps(encoded(found))
     assert (found.hidden, found.tier.slug) == (hidden, "pro")
