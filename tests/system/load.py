@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import NamedTuple
 
 from example_project.middleware import PROCESS_HEADER
@@ -18,6 +19,16 @@ TIMEOUT_SECONDS = 30.0
 REST_SECONDS = 0.05
 #: A page that no rule of these tests is about.
 FREE_PATH = "/hello/"
+
+
+def get(port: int, path: str, **headers: str) -> http.client.HTTPResponse:
+    """Ask once, on a connection of its own. Raises OSError if there is no answer."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=TIMEOUT_SECONDS)
+    with closing(connection):
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        response.read()
+    return response
 
 
 class Answer(NamedTuple):

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from example_project.redis_server import HOST, WatchedProcess, free_port
@@ -21,6 +21,44 @@ MAX_CONNECTIONS = 1_000
 PROJECT = Path(__file__).resolve().parents[2]
 
 
+def wait_until(reached: Callable[[], object], seconds: float = START_SECONDS) -> None:
+    """Wait until something is true; what cannot be reached yet is not."""
+    deadline = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(OSError):
+            if reached():
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def environment_of(**variables: str) -> dict[str, str]:
+    """Variables of processes of a site, beside those of this one."""
+    return {"DJANGO_SETTINGS_MODULE": "tests.system.settings", "PYTHONPATH": str(PROJECT), **variables}
+
+
+@contextlib.contextmanager
+def running(
+    folder: Path, *command: str, is_ready: Callable[[], object] = lambda: True, **variables: str
+) -> Iterator[WatchedProcess]:
+    """Run Python with these arguments, from when it is ready on. Its output is shown with a test that fails."""
+    environment = environment_of(**variables).items()
+    process = WatchedProcess(
+        ["env", *(f"{name}={value}" for name, value in environment), sys.executable, *command], folder
+    )
+
+    def is_ready_or_ended() -> object:
+        assert process.running, process.output
+        return is_ready()
+
+    try:
+        wait_until(is_ready_or_ended)
+        yield process
+    finally:
+        process.stop()
+        print(process.output)
+
+
 class Site:
     """A running site.
 
@@ -31,23 +69,16 @@ class Site:
     def __init__(self, folder: Path, environment: dict[str, str], application: str, options: tuple[str, ...]) -> None:
         self.folder = folder
         self.workers: frozenset[int] = frozenset()
-        self._environment = {
-            "DJANGO_SETTINGS_MODULE": "tests.system.settings",
-            "PYTHONPATH": str(PROJECT),
-            "SYSTEM_FAULTS": str(folder),
-            **environment,
-        }
+        self._environment = {"SYSTEM_FAULTS": str(folder), **environment}
         self._port = free_port()
         server = f"--bind {HOST}:{self._port} --workers {WORKERS} --threads 16 --keep-alive 75 --no-control-socket"
-        command = ["env", *(f"{name}={value}" for name, value in self._environment.items())]
-        command += [sys.executable, "-m", "gunicorn", application, *server.split(), *options]
+        command = ("-m", "gunicorn", application, *server.split(), *options)
         self._clients: list[Client] = []
-        self._process = WatchedProcess(command, folder)
-        try:
-            self._wait_for_workers()
-        except BaseException:
-            self.stop()
-            raise
+        self._stack = contextlib.ExitStack()
+        self._process = self._stack.enter_context(
+            running(folder, *command, is_ready=self._has_workers, **self._environment)
+        )
+        self.disconnect()
 
     @property
     def output(self) -> str:
@@ -73,14 +104,15 @@ class Site:
     def manage(self, *arguments: str) -> str:
         """Run a management command with the settings of the site; what it printed."""
         command = [sys.executable, "-m", "django", *arguments]
-        done = subprocess.run(command, env=os.environ | self._environment, capture_output=True, text=True)
+        environment = os.environ | environment_of(**self._environment)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
 
     def stop(self) -> None:
         """End all processes of the site."""
         self.disconnect()
-        self._process.stop()
+        self._stack.close()
 
     def new_client(self) -> Client:
         """A client on whichever worker takes its connection."""
@@ -90,19 +122,10 @@ class Site:
 
     def _wait_for_rule(self, path: str, clients: Iterable[Client]) -> None:
         """A process learns of the first rule for a path within VERSION_CHECK_INTERVAL, not at once."""
-        deadline = time.monotonic() + START_SECONDS
         for client in clients:
-            while client.get(path, "192.0.2.1").quota is None:
-                if time.monotonic() > deadline:
-                    raise AssertionError(f"Worker {client.process} never met a rule for {path}.")
-                time.sleep(0.02)
+            wait_until(lambda client=client: client.get(path, "192.0.2.1").quota is not None)  # type: ignore[misc]
 
-    def _wait_for_workers(self) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while len(self.workers) < WORKERS:
-            if time.monotonic() > deadline or not self._process.running:
-                raise AssertionError(f"gunicorn did not start:\n{self.output}")
-            with contextlib.suppress(OSError):
-                self.workers |= {self.new_client().process}
-            time.sleep(0.02)  # a worker that answers already is not to keep the other one from starting
-        self.disconnect()
+    def _has_workers(self) -> bool:
+        """Whether both answer; one that answers already is not to keep the other one from starting."""
+        self.workers |= {self.new_client().process}
+        return len(self.workers) == WORKERS

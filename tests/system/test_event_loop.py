@@ -6,9 +6,7 @@ import http.client
 import itertools
 import os
 import re
-import sys
 import threading
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,10 +18,11 @@ from django.test import Client
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache
-from example_project.redis_server import HOST, WatchedProcess, free_port
+from example_project.redis_server import HOST, free_port
 
 from .debug_asgi import COMPLAINT
-from .site import PROJECT, START_SECONDS
+from .load import get
+from .site import START_SECONDS, running
 
 #: 250; 500 in `make test`, 5,000 with ARGS=--long.
 REQUESTS = int(os.environ.get("TWIN_STEPS", "1_000")) // 4
@@ -46,14 +45,8 @@ def make_rules() -> None:
             ("by-key", ["api_key"], "gcra"),
             ("in-flight", ["api_key"], "concurrency"),
         ):
-            rule = Rule.objects.create(
-                slug=slug,
-                name=slug,
-                path="/slow/",
-                path_kind="prefix",
-                partition_by=partition_by,
-                mode="enforce",
-            )
+            matched = {"path": "/slow/", "path_kind": "prefix", "partition_by": partition_by}
+            rule = Rule.objects.create(slug=slug, name=slug, mode="enforce", **matched)
             for tier in (None, *tiers):
                 RuleLimit.objects.create(rule=rule, tier=tier, algorithm=algorithm, quota=9_000, window_seconds=86_400)
 
@@ -91,18 +84,14 @@ def test_the_event_loop_is_never_held_up(tmp_path: Path) -> None:
     visitor.force_login(User.objects.create(username="ann"))
     session = {"Cookie": f"sessionid={visitor.cookies['sessionid'].value}"}
     port = free_port()
-    environment = [
-        "DJANGO_SETTINGS_MODULE=tests.system.settings",
-        "SYSTEM_URLCONF=tests.system.slow_urls",
-        "SYSTEM_ALL_ASYNC=1",
-        f"SYSTEM_TIER_CACHE_SECONDS={FORGET}",
-        f"PYTHONPATH={PROJECT}",
-    ]
-    process = WatchedProcess(
-        ["env", *environment, sys.executable, *UVICORN.split(), "--host", HOST, "--port", str(port)], tmp_path
-    )
-    try:
-        wait_for(port)
+    variables = {"SYSTEM_URLCONF": "tests.system.slow_urls", "SYSTEM_ALL_ASYNC": "1"}
+    command = (*UVICORN.split(), "--host", HOST, "--port", str(port))
+
+    def is_ready() -> bool:
+        """A path that no rule may touch makes Django get ready, and nothing of the limiter."""
+        return get(port, "/static/").status == 404
+
+    with running(tmp_path, *command, is_ready=is_ready, SYSTEM_TIER_CACHE_SECONDS=str(FORGET), **variables):
         numbers, ended = itertools.count(), threading.Event()
         with ThreadPoolExecutor(CLIENTS + 1) as threads:
             editor = threads.submit(edit_rules, ended)
@@ -110,27 +99,7 @@ def test_the_event_loop_is_never_held_up(tmp_path: Path) -> None:
             statuses = sum((client.result() for client in clients), Counter())
             ended.set()
             assert editor.result() >= min(5, REQUESTS // 250)
-    finally:
-        process.stop()
-        output = (tmp_path / "output.log").read_text()
-        print(output[-5_000:])
+    output = (tmp_path / "output.log").read_text()
     assert statuses == {200: REQUESTS}
     assert [line for line in output.splitlines() if line.startswith(COMPLAINT)] == []
     assert not re.search(r"Traceback|ERROR|never awaited", output)
-
-
-def wait_for(port: int) -> None:
-    """Until the server answers; a path that no rule may touch makes Django get ready, and nothing of the limiter."""
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            connection = http.client.HTTPConnection(HOST, port, timeout=START_SECONDS)
-            connection.request("GET", "/static/")
-            assert connection.getresponse().status == 404
-            return
-        except OSError:
-            if time.monotonic() > deadline:
-                pytest.fail("uvicorn did not start")
-            time.sleep(0.1)
-        finally:
-            connection.close()

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import http.client
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from example_project.redis_server import HOST, WatchedProcess, free_port
+from example_project.redis_server import HOST, free_port
 
 from .conftest import MakeRule, StartSite
-from .site import PROJECT, Site
-from .test_responses import UVICORN, wait_until
+from .load import get
+from .site import Site, running, wait_until
+from .test_responses import UVICORN
 
 #: What is exempt by hand; `None` = the default, which has STATIC_URL.
 EXEMPT = ["/static", None]
-
-
-def ask(port: int, path: str, **headers: str) -> int:
-    connection = http.client.HTTPConnection(HOST, port, timeout=20)
-    try:
-        connection.request("GET", path, headers=headers)
-        return connection.getresponse().status
-    finally:
-        connection.close()
 
 
 @pytest.fixture(params=EXEMPT)
@@ -51,28 +40,12 @@ def test_no_client_of_gunicorn_chooses_by_script_name_what_is_exempt(exempting: 
     assert statuses == [200, 200, 429, 429, 429]
 
 
-@pytest.fixture
-def port(django_db_setup: None, tmp_path: Path) -> Iterator[int]:
-    """uvicorn with a root path, behind a proxy that strips it."""
-    port = free_port()
-    environment = ["DJANGO_SETTINGS_MODULE=tests.system.settings", "SYSTEM_ALL_ASYNC=1", f"PYTHONPATH={PROJECT}"]
-    options = ["--host", HOST, "--port", str(port), "--root-path", "/static"]
-    process = WatchedProcess(["env", *environment, sys.executable, *UVICORN.split(), *options], tmp_path)
-
-    def answers() -> bool:
-        try:
-            return ask(port, "/hello/") == 200
-        except OSError:
-            return False
-
-    try:
-        wait_until(answers)
-        yield port
-    finally:
-        process.stop()
-        print(process.output)
-
-
-def test_a_rule_below_the_root_path_of_uvicorn_matches_the_path_within_the_site(make_rule: MakeRule, port: int) -> None:
+def test_a_rule_below_the_root_path_of_uvicorn_matches_the_path_within_the_site(
+    make_rule: MakeRule, tmp_path: Path
+) -> None:
+    """Behind a proxy that strips it."""
     make_rule(1, 2)
-    wait_until(lambda: ask(port, "/items/1/") == 429)
+    port = free_port()
+    options = (*UVICORN.split(), "--host", HOST, "--port", str(port), "--root-path", "/static")
+    with running(tmp_path, *options, is_ready=lambda: get(port, "/hello/").status == 200, SYSTEM_ALL_ASYNC="1"):
+        wait_until(lambda: get(port, "/items/1/").status == 429)

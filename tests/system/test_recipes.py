@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from django.test import Client
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
-from example_project.redis_server import HOST, WatchedProcess, free_port
+from example_project.redis_server import HOST, free_port
 
-from .site import PROJECT, START_SECONDS
+from .site import PROJECT, running, wait_until
 
 pytestmark = pytest.mark.once
 
@@ -59,24 +60,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def environment(folder: Path, **variables: str) -> dict[str, str]:
-    path = f"{folder}{os.pathsep}{PROJECT}"
     # A process that has begun before there was a rule learns of it with its next request.
     known = {"DJANGO_SETTINGS_MODULE": "recipe_settings", "SYSTEM_VERSION_CHECK_INTERVAL": "0"}
-    return {**known, "PYTHONPATH": path, **variables}
+    return {**known, "PYTHONPATH": f"{folder}{os.pathsep}{PROJECT}", **variables}
 
 
 def run(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """What a Python process of this project has printed."""
-    added = environment(folder, **variables)
-    return subprocess.run(
-        (sys.executable, *command), cwd=folder, env=os.environ | added, capture_output=True, text=True
-    )
-
-
-def start(folder: Path, *command: str, **more: str) -> WatchedProcess:
-    """A Python process of this project that goes on."""
-    variables = [f"{name}={value}" for name, value in environment(folder, **more).items()]
-    return WatchedProcess(["env", *variables, sys.executable, *command], folder)
+    added = os.environ | environment(folder, **variables)
+    return subprocess.run((sys.executable, *command), cwd=folder, env=added, capture_output=True, text=True)
 
 
 @pytest.fixture
@@ -104,26 +96,17 @@ def chat(folder: Path) -> Iterator[Callable[..., Any]]:
     (folder / "recipe_asgi.py").write_text(recipe)
     port = free_port()
     options = f"-m uvicorn recipe_asgi:application --lifespan off --log-level warning --host {HOST} --port {port}"
-    server = start(folder, *options.split())
 
     def connect(session: str | None = None) -> Any:
         headers = {"Cookie": f"sessionid={session}"} if session else {}
         return client.connect(f"ws://{HOST}:{port}/chat/", additional_headers=headers, proxy=None, open_timeout=30)
 
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            assert time.monotonic() < deadline, server.output
-            assert server.running, server.output
-            try:
-                with connect():
-                    break
-            except OSError:
-                time.sleep(0.02)
+    def is_ready() -> bool:
+        with connect():
+            return True
+
+    with running(folder, *options.split(), is_ready=is_ready, **environment(folder)):
         yield connect
-    finally:
-        server.stop()
-        print(server.output)
 
 
 def session_of(name: str) -> str:
@@ -170,14 +153,13 @@ def test_open_connections_of_a_consumer_are_limited(chat: Callable[..., Any], ma
         assert said(connection, "a") == "You said: a"
         with pytest.raises(InvalidStatus, match="429"), chat():
             pass
-    deadline = time.monotonic() + START_SECONDS
-    while True:  # the server notices in its own time that the client has left
-        try:
-            with chat():
-                break
-        except InvalidStatus:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+
+    def may_connect() -> bool:
+        with suppress(InvalidStatus), chat():
+            return True
+        return False
+
+    wait_until(may_connect)  # the server notices in its own time that the client has left
 
 
 def test_tasks_of_a_worker_take_turns_and_it_is_free_meanwhile(
@@ -189,27 +171,20 @@ def test_tasks_of_a_worker_take_turns_and_it_is_free_meanwhile(
         (folder / "shop" / f"{name}.py").write_text(recipe)
     with (folder / "shop/tasks.py").open("a") as tasks:
         tasks.write("@shared_task\ndef check():\n    print('was free')\n")
-    worker = start(folder, *f"-m celery --app shop --quiet worker {WORKER}".split(), RECIPE_APP="shop")
-    app = Celery("sender", broker=redis_url, set_as_current=False)
-    try:
-        began = time.monotonic()
-        for address in "abc":
-            app.send_task("shop.tasks.look_up", [address])
-        app.send_task("shop.tasks.check")
-        while "looked up c" not in worker.output:
-            assert time.monotonic() < began + START_SECONDS, worker.output
-            assert worker.running, worker.output
-            time.sleep(0.02)
+    worker_of = f"-m celery --app shop --quiet worker {WORKER}".split()
+    with running(folder, *worker_of, **environment(folder, RECIPE_APP="shop")) as worker:
+        with Celery("sender", broker=redis_url, set_as_current=False) as app:
+            began = time.monotonic()
+            for address in "abc":
+                app.send_task("shop.tasks.look_up", [address])
+            app.send_task("shop.tasks.check")
+        wait_until(lambda: "looked up c" in worker.output or not worker.running)
         assert re.findall(r"looked up (\w)", worker.output) == ["a", "b", "c"]
         assert worker.output.index("was free") < worker.output.index("looked up c")
         assert time.monotonic() - began > 2 * INTERVAL - EARLY
-        engine = get_engine()
-        counts = [count for batch in engine.take_usage(now_us=2**52) for count in engine.read_usage(batch)]
-        assert sum(count.allowed for count in counts) == 3, "each is charged once"
-    finally:
-        app.close()
-        worker.stop()
-        print(worker.output)
+    engine = get_engine()
+    counts = [count for batch in engine.take_usage(now_us=2**52) for count in engine.read_usage(batch)]
+    assert sum(count.allowed for count in counts) == 3, "each is charged once"
 
 
 def test_a_management_command_stops_at_its_limit(folder: Path, make_rule: MakeRule) -> None:

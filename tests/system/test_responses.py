@@ -7,7 +7,6 @@ import http.client
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,9 +21,10 @@ from django_ratelimiter.identity import digest
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
 from example_project.middleware import PROCESS_HEADER
-from example_project.redis_server import HOST, WatchedProcess, free_port
+from example_project.redis_server import HOST, free_port
 
-from .site import PROJECT, START_SECONDS
+from .load import get
+from .site import running, wait_until
 
 #: How long views take that nobody waits for, in milliseconds.
 FOREVER = 300_000
@@ -41,25 +41,19 @@ class Server:
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
         self.port = free_port()
-        environment = ["DJANGO_SETTINGS_MODULE=tests.system.settings", "SYSTEM_URLCONF=tests.system.slow_urls"]
+        variables = {"SYSTEM_URLCONF": "tests.system.slow_urls"}
         if kind == "uvicorn":
-            environment += ["SYSTEM_ALL_ASYNC=1"]
+            variables["SYSTEM_ALL_ASYNC"] = "1"
         if kind == "gunicorn":
             arguments = [*GUNICORN.split(), f"{HOST}:{self.port}"]
         else:
             arguments = [*UVICORN.split(), "--host", HOST, "--port", str(self.port)]
-        self._process = WatchedProcess(
-            ["env", *environment, f"PYTHONPATH={PROJECT}", sys.executable, *arguments], folder
-        )
-        wait_until(lambda: self.status("/hello/") == 200)
+        self._stack = contextlib.ExitStack()
+        self._stack.enter_context(running(folder, *arguments, is_ready=lambda: self.get("/hello/"), **variables))
+        self.stop = self._stack.close
 
     def get(self, path: str) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=SOON)
-        connection.request("GET", path)
-        response = connection.getresponse()
-        response.read()
-        connection.close()
-        return response
+        return get(self.port, path)
 
     def status(self, path: str) -> int | None:
         """`None` if there was no answer."""
@@ -73,17 +67,6 @@ class Server:
         with socket.create_connection((HOST, self.port), SOON) as client:
             client.sendall(f"GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
             yield client
-
-    def stop(self) -> None:
-        self._process.stop()
-        print(self._process.output)
-
-
-def wait_until(reached: Callable[[], bool], seconds: float = START_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def read_until(client: socket.socket, wanted: bytes) -> None:
@@ -144,30 +127,19 @@ def is_free() -> bool:
         ("uvicorn", "/slow/1000/"),  # a thread cannot be stopped, and holds on as long as it works
         ("uvicorn", f"/slow/natively/{FOREVER}/"),
         ("uvicorn behind synchronous", f"/slow/natively/{FOREVER}/"),
-    ],
-)
-def test_a_lease_ends_when_the_client_leaves_before_a_response(
-    serve: Callable[..., Server], kind: str, path: str
-) -> None:
-    server = serve(kind, "concurrency", window_seconds=3_600)
-    with server.asking(path):
-        wait_until(is_held, SOON)
-    wait_until(is_free, SOON)
-
-
-@pytest.mark.parametrize(
-    ("kind", "path"),
-    [
         ("gunicorn", f"/stream/{FOREVER}/"),
         ("uvicorn", f"/stream/natively/{FOREVER}/"),
         ("uvicorn behind synchronous", f"/stream/natively/{FOREVER}/"),
     ],
 )
-def test_a_lease_ends_when_the_client_leaves_a_stream(serve: Callable[..., Server], kind: str, path: str) -> None:
+def test_a_lease_ends_when_the_client_leaves(serve: Callable[..., Server], kind: str, path: str) -> None:
+    """Before a response, or within a stream."""
     server = serve(kind, "concurrency", window_seconds=3_600)
     with server.asking(path) as client:
-        read_until(client, b"part")
-        assert is_held()
+        if "stream" in path:
+            read_until(client, b"part")
+            assert is_held()
+        wait_until(is_held, SOON)
     wait_until(is_free, SOON)
 
 
