@@ -128,9 +128,9 @@ def whole_suite(*, has_latest: bool = False, long: bool) -> Suite:
 
     has_latest: the latest pair runs as well.
     """
-    from tests.postgres import find_programs
+    from tests.databases import find_postgres
 
-    left = ASKED_ON_POSTGRESQL if find_programs() else ()
+    left = ASKED_ON_POSTGRESQL if find_postgres() else ()
     if left and has_latest and not long:
         left += asked_twice_elsewhere()
     searching = SEARCHING_LONG if long else SEARCHING
@@ -140,9 +140,9 @@ def whole_suite(*, has_latest: bool = False, long: bool) -> Suite:
 
 def _on_other_servers(outcome: Outcome) -> Iterator[Suite]:
     """Yield the run on another server than the wheel's and on PostgreSQL."""
-    from tests.postgres import find_programs
+    from tests.databases import find_postgres
 
-    postgresql, server = find_programs(), second_server()
+    postgresql, server = find_postgres(), second_server()
     if postgresql is None:
         outcome.left_out.append("the tests on PostgreSQL (no initdb found; apt-get install postgresql)")
     if server is None:
@@ -163,11 +163,11 @@ def second_server() -> str | None:
 
 def _on_mariadb(outcome: Outcome, uv: str) -> Iterator[Suite]:
     """Yield the run of tests with the database, if there is a server and a compiler for its driver."""
-    from tests import mariadb
+    from tests import databases
 
-    if mariadb.has_server():
+    if databases.has_mariadb():
         subprocess.run((uv, "sync", "--quiet", "--frozen", "--inexact", "--group", "mariadb"), cwd=ROOT)
-    lacking = mariadb.missing()
+    lacking = databases.mariadb_lacks()
     if lacking:
         outcome.left_out.append(f"the tests on MariaDB ({lacking})")
     else:

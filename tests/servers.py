@@ -19,8 +19,7 @@ import pytest
 import redis
 
 from example_project.redis_server import RedisServer
-from tests.mariadb import mariadb_url
-from tests.postgres import postgres_url
+from tests.databases import mariadb_url, postgres_url
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 RUNNING = contextlib.ExitStack()

@@ -59,7 +59,7 @@ def database(kind: str) -> Iterator[str]:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             yield f"sqlite://{folder}/bench.sqlite3"
         return
-    from tests.postgres import postgres_url
+    from tests.databases import postgres_url
 
     with postgres_url() as url:
         yield url

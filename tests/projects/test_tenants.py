@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from example_project.watched_process import ServerError
-from tests.postgres import postgres_url
+from tests.databases import postgres_url
 
 
 @pytest.mark.once
