@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import re
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from django_ratelimiter import tasks
 from django_ratelimiter.engine import Engine
 
 from .test_docs import ROOT, TEXTS
+from .test_public_names import resolved
 
 PACKAGE = Path(django_ratelimiter.__file__).parent
 #: Where a path in the docs may begin.
@@ -62,28 +61,11 @@ def names_of_others() -> set[str]:
     return {tasks.collect_usage.name, tasks.watch_usage.name, *(f"django_ratelimiter.{name}" for name in permissions)}
 
 
-def can_be_imported(dotted: str) -> bool:
-    """Whether this is a module, or something in one."""
-    module, *names = dotted, *()
-    while True:
-        try:
-            found = importlib.import_module(module)
-            break
-        except ModuleNotFoundError:
-            module, _, name = module.rpartition(".")
-            names.insert(0, name)
-    for name in names:
-        if not hasattr(found, name):
-            return False
-        found = getattr(found, name)
-    return True
-
-
 @pytest.mark.parametrize("name", TEXTS)
 def test_modules_in_the_docs_exist(name: str) -> None:
     found = set(re.findall(r"(?<![\w./-])django_ratelimiter(?:\.[A-Za-z_]\w*)+", TEXTS[name]))
     found = {dotted for dotted in found if not re.fullmatch(r"django_ratelimiter\.[EW]\d+", dotted)}  # checks
-    assert [dotted for dotted in sorted(found - names_of_others()) if not can_be_imported(dotted)] == []
+    assert [dotted for dotted in sorted(found - names_of_others()) if resolved(dotted) is None] == []
 
 
 def test_names_in_the_picture_of_the_path_exist() -> None:
@@ -97,4 +79,4 @@ def test_names_in_the_picture_of_the_path_exist() -> None:
         elif what == "engine":
             assert hasattr(Engine, method), name
         else:
-            assert can_be_imported(f"django_ratelimiter.{name}"), name
+            assert resolved(f"django_ratelimiter.{name}"), name

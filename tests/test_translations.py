@@ -40,12 +40,7 @@ TEMPLATES = list(PACKAGE.glob("templates/**/*.html"))
 
 #: The modules and templates whose texts callers read.
 FOR_CALLERS: Final = (
-    "headers/",
-    "decorators/",
-    "throttling.py",
-    "gateway.py",
-    "templates/django_ratelimiter/",
-    "rules/formatting.py",
+    *("headers/", "decorators/", "throttling.py", "gateway.py", "templates/django_ratelimiter/", "rules/formatting.py"),
 )
 
 #: The share of the texts for operators that a language may lack.
@@ -138,21 +133,12 @@ def test_the_code_has_texts() -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_what_callers_read_is_translated(language: str) -> None:
+def test_a_catalog_has_all_that_callers_read_nearly_all_of_the_rest_and_no_more(language: str) -> None:
     translated = {entry[:3] for entry in entries(language)}
     assert len(keys(FOR_CALLERS)) > 40
     assert sorted(keys(FOR_CALLERS) - translated) == []
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_nearly_all_that_operators_read_is_translated(language: str) -> None:
-    missing = keys() - {entry[:3] for entry in entries(language)}
+    missing = keys() - translated
     assert len(missing) <= MAY_LACK * len(keys()), sorted(missing)
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_a_catalog_has_each_text_of_the_code_once(language: str) -> None:
-    translated = {entry[:3] for entry in entries(language)}
     assert sorted(translated - keys()) == [], "no code shows these any more"
     assert len(translated) == len(entries(language)), "a text is there twice"
     assert [entry for entry in entries(language) if not all(entry.forms)] == []
@@ -173,27 +159,18 @@ def test_no_text_is_uncertain_or_left_over(language: str) -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_placeholders_are_those_of_the_english(language: str) -> None:
-    """The first of several forms may spell its number out, as in English: "one rule", "%(rules)s rules"."""
+def test_placeholders_and_spaces_at_the_ends_are_those_of_the_english(language: str) -> None:
+    """Texts are put together. The first of several forms may spell its number out: "one rule", "%(rules)s rules"."""
     wrong = []
     for entry in entries(language):
-        *first, last = map(places, entry.forms)
-        english, many = places(entry.text), places(entry.plural or entry.text)
-        if last != many or not all(form in (english, many) for form in first):
+        *first, last = (Counter(_PLACE.findall(form)) for form in entry.forms)
+        english, many = (Counter(_PLACE.findall(text)) for text in (entry.text, entry.plural or entry.text))
+        ends = {
+            (form[0].isspace(), form[-1].isspace()) for form in (entry.text, *entry.forms)
+        }
+        if last != many or not all(form in (english, many) for form in first) or len(ends) > 1:
             wrong.append(entry)
     assert wrong == []
-
-
-def places(text: str) -> Counter[str]:
-    return Counter(_PLACE.findall(text))
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_spaces_at_the_ends_are_those_of_the_english(language: str) -> None:
-    """Texts are put together: " and "."""
-    for entry in entries(language):
-        for form in entry.forms:
-            assert (form[0].isspace(), form[-1].isspace()) == (entry.text[0].isspace(), entry.text[-1].isspace()), form
 
 
 #: Words with two meanings: the English, the context of one of them, and a language that has two words for it.
@@ -215,13 +192,6 @@ def test_a_word_with_two_meanings_has_two_translations(text: str, context: str, 
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_plurals_have_as_many_forms_as_the_language(language: str) -> None:
-    header = compiled(language).info()["plural-forms"]
-    count = int(header.partition("nplurals=")[2][0])
-    assert {len(entry.forms) for entry in entries(language) if entry.plural} == {count}
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
 def test_the_names_of_models(language: str) -> None:
     app = apps.get_app_config("django_ratelimiter")
     names = [name for model in app.get_models() for name in (model._meta.verbose_name, model._meta.verbose_name_plural)]
@@ -233,6 +203,8 @@ def test_the_names_of_models(language: str) -> None:
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_compiled_catalog_is_that_of_the_source(language: str) -> None:
     """If not: `msgfmt --check-format -o django.mo django.po` in that folder."""
+    count = int(compiled(language).info()["plural-forms"].partition("nplurals=")[2][0])
+    assert {len(entry.forms) for entry in entries(language) if entry.plural} == {count}
     source = {}
     for entry in entries(language):
         text = f"{entry.context}\4{entry.text}" if entry.context else entry.text
@@ -242,21 +214,14 @@ def test_the_compiled_catalog_is_that_of_the_source(language: str) -> None:
     assert catalog == source
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_the_page_names_the_language(language: str) -> None:
-    assert f"`{language}`" in PAGE.read_text("utf-8")
-
-
 def test_what_never_passes_and_what_cannot_be_checked() -> None:
     closed = decision(results(None, failure_policy="closed"), degraded=True)
+    decisions = (decision(results(NEVER)), closed, decision(results(DENIED)))
     with translation.override("de"):
-        assert (
-            "Ein erneuter Versuch hilft nicht."
-            in rejection_response(get("text/plain"), decision(results(NEVER))).content.decode()
-        )
-        assert "Vorübergehend nicht verfügbar" in rejection_response(get("text/plain"), closed).content.decode()
-        title = rejection_response(get("text/plain"), decision(results(DENIED))).content.decode().splitlines()[0]
-    assert title == "Zu viele Anfragen"
+        never, away, title = (rejection_response(get("text/plain"), each).content.decode() for each in decisions)
+    assert "Ein erneuter Versuch hilft nicht." in never
+    assert "Vorübergehend nicht verfügbar" in away
+    assert title.splitlines()[0] == "Zu viele Anfragen"
 
 
 @pytest.mark.parametrize(("asked", "language"), [pair for pair in ASKED if pair[1] in LANGUAGES])
@@ -277,5 +242,6 @@ def test_the_callers_language_is_spoken(
     assert problem["detail"].startswith(detail)
 
 
-def test_every_language_is_asked_for() -> None:
+def test_every_language_is_asked_for_and_the_page_names_it() -> None:
     assert set(LANGUAGES) <= {language for _, language in ASKED}
+    assert [language for language in LANGUAGES if f"`{language}`" not in PAGE.read_text("utf-8")] == []
