@@ -15,13 +15,15 @@ from pytest_django import DjangoAssertNumQueries
 from django_ratelimiter import limiter
 from django_ratelimiter.engine.redis.connections.async_transport import AsyncTransport
 from django_ratelimiter.engine.redis.connections.transport import Transport
-from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import AccessEntry
 from django_ratelimiter.rules import ttl_cache
 from django_ratelimiter.rules.stored import access_cache
+from django_ratelimiter.throttling import RuleThrottle, UserRateThrottle
 
+from ..limiter.test_limiter import Broken
 from .conftest import Clock, MakeRule
+from .drf_views import rated, statuses, view_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 
@@ -45,17 +47,14 @@ class TestDenied:
     def test_is_rejected_by_rules_that_nobody_can_confirm(
         self, client: Client, async_client: AsyncClient, monkeypatch: pytest.MonkeyPatch, make_rule: MakeRule
     ) -> None:
-        def away(*_arguments: Any, **_options: Any) -> Any:
-            raise EngineUnavailable("away")
-
         for address in (ADDRESS, "127.0.0.1"):
             enter(value=address)
         make_rule("all", failure_policy="open")
         always = {"CACHE_ALIAS": "ratelimit", "VERSION_CHECK_INTERVAL": 0}
         with override_settings(RATELIMITER=always):
             assert ask(client).status_code == 403
-            monkeypatch.setattr(Transport, "call", away)
-            monkeypatch.setattr(AsyncTransport, "call", away)
+            for transport in (Transport, AsyncTransport):
+                monkeypatch.setattr(transport, "call", Broken.check)
             assert [ask(client).status_code for _ in range(2)] == [403, 403]
             assert async_to_sync(async_client.get)("/plain/").status_code == 403
             assert ask(client, "192.0.2.8").status_code == 200
@@ -92,7 +91,7 @@ class TestDenied:
         assert [ask(client).status_code for _ in range(3)] == [403] * 3
         assert ask(client, "192.0.2.8")["X-RateLimit-Remaining"] == "4"
 
-    def test_a_user_and_an_api_key(self, client: Client) -> None:
+    def test_a_user_and_an_api_key(self, client: Client, async_client: AsyncClient) -> None:
         user = User.objects.create(username="ada")
         enter(kind="user", value=str(user.pk))
         enter(kind="api_key", value=hash_api_key("leaked"))
@@ -100,7 +99,8 @@ class TestDenied:
         assert ask(client, headers={"X-API-Key": "leaked"}).status_code == 403
         assert ask(client, headers={"X-API-Key": "another"}).status_code == 200
         client.force_login(user)
-        assert ask(client).status_code == 403
+        async_client.force_login(user)
+        assert ask(client).status_code == async_to_sync(async_client.get)("/native/").status_code == 403
 
     def test_an_api_key_by_its_own_hash_whatever_the_resolver_returns(self, client: Client) -> None:
         enter(kind="api_key", value=hash_api_key("leaked"))
@@ -124,31 +124,16 @@ class TestDenied:
         ]
         assert left == [1, 4]
 
-    def test_on_an_event_loop_too(self, async_client: AsyncClient) -> None:
-        user = User.objects.create(username="ada")
-        enter(kind="user", value=str(user.pk))
-        async_client.force_login(user)
-        response = async_to_sync(async_client.get)("/native/")
-        assert response.status_code == 403
-
     def test_a_page_for_people(self, client: Client) -> None:
         enter()
         response = ask(client, headers={"Accept": "text/html"})
         assert "You do not have access to this service." in response.content.decode()
 
     def test_by_the_rest_framework_once_the_user_is_known(self) -> None:
-        from rest_framework.test import APIRequestFactory, force_authenticate
-        from rest_framework.views import APIView
-
-        from django_ratelimiter.throttling import RuleThrottle, UserRateThrottle
-
         user = User.objects.create(username="ada")
         enter(kind="user", value=str(user.pk))
-        for throttle in (RuleThrottle, type("PerUser", (UserRateThrottle,), {"rate": "9/min"})):
-            view = type("View", (APIView,), {"throttle_classes": [throttle], "get": None}).as_view()  # type: ignore[attr-defined]
-            request = APIRequestFactory().get("/")
-            force_authenticate(request, user)
-            assert view(request).status_code == 403
+        for throttle in (RuleThrottle, rated("9/min", UserRateThrottle)):
+            assert statuses(view_of(throttle), 1, HTTP_X_NAME="ada") == [403]
 
 
 class TestAllowed:

@@ -127,12 +127,6 @@ def test_an_answer_has_all_fields(ask: Any, make_rule: MakeRule) -> None:
     assert {"private", "no-store"} <= set(rejected["Cache-Control"].split(", "))
 
 
-def test_a_request_that_no_rule_applies_to_passes(ask: Any) -> None:
-    answer = ask()
-    assert answer.status_code == 200
-    assert "RateLimit" not in answer
-
-
 def test_the_question_itself_is_not_limited(ask: Any, make_rule: MakeRule) -> None:
     make_rule("reads", quota=2, methods=["GET"])
     assert statuses(*(ask("/api/", "POST") for _ in range(4))) == [200] * 4
@@ -265,10 +259,8 @@ def test_a_path_is_compared_as_gateways_do(ask: Any, make_rule: MakeRule) -> Non
 )
 def test_a_path_that_servers_read_in_different_ways_is_rejected(ask: Any, uri: str) -> None:
     answer = ask(uri)
-    assert (answer.status_code, answer.content) == (
-        400,
-        b"The path has dot segments that servers read in different ways.\n",
-    )
+    assert answer.status_code == 400
+    assert answer.content == b"The path has dot segments that servers read in different ways.\n"
 
 
 @pytest.mark.parametrize("uri", ["/api/export;x=1", "/api;/export", "/api/export%3Bx", "/api\\export", "/api%5Cexport"])
@@ -292,16 +284,11 @@ def test_other_spellings_of_a_path_are_one_if_paths_are_folded(
     make_rule("all", 100)
     answers = [ask(uri, at="folding/") for uri in uris]
     assert statuses(*answers) == [200] * len(uris)
-    assert [answer["RateLimit"].split('"all";r=')[1].partition(";")[0] for answer in answers][-1] == str(
-        100 - len(uris)
-    )
+    assert f'"all";r={100 - len(uris)};' in answers[-1]["RateLimit"]
     assert statuses(*(ask(uri, at="folding/") for uri in uris)) == [429] * len(uris)
     assert ask("/other", at="folding/").status_code == 200
-
-
-def test_a_rule_in_other_letters_matches_its_own_spelling(ask: Any, make_rule: MakeRule) -> None:
-    make_rule("exports", 1, path="/API/Export", path_kind="exact")
-    assert statuses(*(ask("/API/Export", at="folding/") for _ in range(2))) == [200, 429]
+    make_rule("letters", 1, path="/Other/Letters", path_kind="exact")
+    assert statuses(*(ask("/Other/Letters", at="folding/") for _ in range(2))) == [200, 429]
 
 
 def test_where_this_site_has_its_admin_and_assets_others_have_what_is_limited(ask: Any, make_rule: MakeRule) -> None:
@@ -316,9 +303,6 @@ def test_a_question_opens_no_transaction(ask: Any, make_rule: MakeRule, monkeypa
     with CaptureQueriesContext(connection) as queries:
         assert statuses(ask(), ask()) == [200, 429]
     assert [each["sql"] for each in queries if each["sql"].startswith("BEGIN")] == []
-
-
-def test_a_question_opens_no_transaction_in_any_database() -> None:
     for make in (gateway.view, gateway.aview):
         assert vars(make())["_non_atomic_requests"] == set(connections)
 
@@ -383,9 +367,8 @@ def test_a_user_is_known_only_where_a_field_is_named_for_it(ask: Any, make_rule:
 
 
 def test_a_queue_holds_the_answer(ask: Any, make_rule: MakeRule, clock: Clock) -> None:
-    make_rule(
-        "queue", quota=1, algorithm="leaky_bucket", limit={"window_seconds": 5, "burst": 2, "max_delay_ms": 9_000}
-    )
+    limit = {"window_seconds": 5, "burst": 2, "max_delay_ms": 9_000}
+    make_rule("queue", quota=1, algorithm="leaky_bucket", limit=limit)
     assert statuses(ask(), ask()) == [200, 200]
     assert clock.slept == [5]
 
@@ -423,9 +406,8 @@ def kind_response(request: HttpRequest, decision: Any) -> HttpResponse:
 def test_a_rejection_is_never_taken_for_a_permission(ask: Any, make_rule: MakeRule) -> None:
     make_rule("all", quota=1)
     with settings(RESPONSE=f"{__name__}.kind_response"):
-        answers = [ask(), ask()]
-    assert statuses(*answers) == [200, 429]
-    assert answers[1].content == b"Slow down, please."
+        passing, rejected = ask(), ask()
+    assert (passing.status_code, rejected.status_code, rejected.content) == (200, 429, b"Slow down, please.")
 
 
 def test_signals_get_the_forwarded_request(ask: Any, make_rule: MakeRule) -> None:

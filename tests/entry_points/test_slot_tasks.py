@@ -11,7 +11,7 @@ from celery import Celery
 from celery.canvas import Signature
 from celery.exceptions import Retry
 
-from django_ratelimiter import backend, tasks
+from django_ratelimiter import backend, limiter, tasks
 from django_ratelimiter.exceptions import LimitExceeded
 
 from .conftest import Clock, MakeRule
@@ -87,16 +87,11 @@ def test_a_place_in_the_queue_is_taken_once_and_obeyed_later(make_rule: MakeRule
         assert worker.run() == "7 EUR"
         assert worker.run() is None
         assert worker.countdowns() == [2]
+        [message] = worker.sent
         assert worker.run_again() == "7 EUR"
     assert worker.began == [0, 2]
     assert worker.clock.slept == []
-
-
-def test_what_is_sent_again_is_the_same_task_and_no_retry_of_its_own(make_rule: MakeRule, worker: Worker) -> None:
-    make_rule("out", scope="stripe", **QUEUE)
-    worker.run()
-    worker.run()
-    [message] = worker.sent
+    # It is the same task, and this is no retry of its own.
     assert (message.task, *message.args, message.kwargs) == ("pay", 7, {"currency": "EUR"})
     assert (message.options["task_id"], message.options["retries"]) == ("1", 2)
     assert message.options["headers"]["own"] == "kept"
@@ -153,32 +148,25 @@ def test_a_lease_lasts_for_the_task_and_not_while_it_waits(make_rule: MakeRule, 
     make_rule("out", scope="stripe", **QUEUE)
     make_rule("one", scope="stripe", **LEASES)
     rejected: list[bool] = []
-    worker.body = lambda task: rejected.append(not slot_is_free(worker))
+    worker.body = lambda task: rejected.append(not slot_is_free())
     assert worker.run() == "7 EUR"
     assert worker.run() is None
-    assert slot_is_free(worker)
+    assert slot_is_free()
     assert worker.run_again() == "7 EUR"
     assert rejected == [True, True]
-    assert slot_is_free(worker)
+    assert slot_is_free()
 
 
-def slot_is_free(worker: Worker) -> bool:
+def slot_is_free() -> bool:
     """Whether another could take the lease."""
-    decision = worker_slot().ask(None, only_leases=True)
-    worker_slot().release(decision)
+    decision = limiter.slot("stripe").ask(None, only_leases=True)
+    limiter.slot("stripe").release(decision)
     return decision.allowed
-
-
-def worker_slot() -> Any:
-    from django_ratelimiter import limiter
-
-    return limiter.slot("stripe")
 
 
 def test_who_is_rejected_a_lease_comes_back_in_a_second(make_rule: MakeRule, worker: Worker) -> None:
     make_rule("one", scope="stripe", **LEASES)
-    holder = worker_slot()
-    with holder:
+    with limiter.slot("stripe"):
         assert worker.run() is None
     assert worker.countdowns() == [1]
     assert worker.run_again() == "7 EUR"
@@ -189,7 +177,7 @@ def test_a_failing_task_keeps_no_lease(make_rule: MakeRule, worker: Worker) -> N
     worker.body = lambda task: 1 // 0
     with pytest.raises(ZeroDivisionError):
         worker.run()
-    assert slot_is_free(worker)
+    assert slot_is_free()
 
 
 def test_a_cost_that_never_passes_fails_the_task(make_rule: MakeRule, worker: Worker) -> None:
