@@ -1,21 +1,27 @@
-"""A limit that cannot be enforced exactly cannot be built; the rate texts are read strictly."""
+"""A limit that cannot be enforced exactly cannot be built; its options go together; rate texts are read strictly."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
+from zoneinfo import available_timezones
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Algorithm, Limit
-from django_ratelimiter.engine.limits import EXACT, MAX_UNITS
+from django_ratelimiter.engine.limits import EXACT, MAX_ENTRIES, MAX_UNITS
 from tests.engine.strategies import limits
 from tests.reference import capacity_of, period_of
 
 YEAR = 366 * 86_400
+SLOTS, DAY = {"algorithm": "sliding_window_slots"}, {"algorithm": "fixed_window", "calendar": "day"}
+MONTH = {**DAY, "calendar": "month"}
+UNKNOWN = ["", "leaky", "Token_Bucket", "Clock", "hour", []]
+#: Files beside those of the zones.
+BESIDE = ["localtime", "posixrules", "Factory", "posix/UTC", "right/UTC", "America", "tzdata.zi"]
 
 
 def test_defaults() -> None:
@@ -43,51 +49,56 @@ def test_the_most_units_are_those_of_the_docs() -> None:
     assert MAX_UNITS == 2**48 - 1
 
 
-@pytest.mark.parametrize("name", ["quota", "burst", "soft_quota"])
-@pytest.mark.parametrize("value", [0, -1, MAX_UNITS + 1, EXACT, 1.0, True, "5", Decimal(5)])
-def test_impossible_units(name: str, value: object) -> None:
-    given = {"quota": 10, name: value}
-    right = "at least 1" if type(value) is int and value < 1 else "a whole number"
-    with pytest.raises(ValueError, match=f"^{name}: must be {right}"):
-        Limit(window=60, algorithm="token_bucket", **given)
+#: What is rejected, with these words: by the fields beside it, the name of the field, and values of it.
+WRONG: list[tuple[str, dict[str, object], str, list[object]]] = [
+    *(
+        (f"^{name}: must be {right}", {"quota": 10, "algorithm": "token_bucket"}, name, values)
+        for name in ("quota", "burst", "soft_quota")
+        for right, values in (
+            ("at least 1", [0, -1]),
+            ("a whole number", [MAX_UNITS + 1, EXACT, 1.0, True, "5", Decimal(5)]),
+        )
+    ),
+    ("^quota: must be a whole number", {}, "quota", [None]),
+    *(
+        ("^quota: .* at most 10000", {"algorithm": algorithm}, "quota", [MAX_ENTRIES + 1])
+        for algorithm in ("sliding_window_log", "concurrency")  # what keeps every request
+    ),
+    ("^window: must be above 0", {}, "window", [0, -1, 0.0, YEAR + 1, 10**400, float("nan"), float("inf")]),
+    ("^window: must be above 0", {}, "window", [*map(Decimal, ("NaN", "sNaN", "Infinity", "-1"))]),
+    ("^window: must be a whole number of micros", {}, "window", [1e-7, 1.0000001, Decimal("60." + "0" * 40 + "1")]),
+    ("^window: must be a number of seconds", {}, "window", [True, "60", None, [60]]),
+    ("^algorithm: .* choose one of fixed_window, .*, concurrency", {}, "algorithm", UNKNOWN),
+    ("^soft_quota: must be below", {"algorithm": "token_bucket"}, "soft_quota", [5, 6]),
+    ("^soft_quota: must be below", {"algorithm": "token_bucket", "burst": 3}, "soft_quota", [3, 4]),
+    ("^soft_quota: must be below", {"algorithm": "token_bucket", "burst": 9}, "soft_quota", [5]),
+    ("^slots: must be a whole number from 1 to 100", SLOTS, "slots", [0, -1, 101, 5.0, True, "5"]),
+    ("^slots: ", {**SLOTS, "window": 0.000099}, "slots", [100]),  # finer than a microsecond
+    ("^anchor: .* is unknown; choose one of ", {"algorithm": "fixed_window"}, "anchor", UNKNOWN),
+    ("^refill: .* is unknown; choose one of ", {"algorithm": "token_bucket"}, "refill", UNKNOWN),
+    ("^calendar: .* is unknown; choose one of ", {"algorithm": "fixed_window"}, "calendar", UNKNOWN),
+    ("^timezone: .* is unknown here", DAY, "timezone", ["", "Europe/Atlantis", "Europe", "europe/berlin", 5, "CEST+1"]),
+    ("^timezone: .* is unknown here", DAY, "timezone", ["../etc/passwd", "/etc/passwd", "../zone", "a\0b", "x" * 300]),
+    ("^timezone: .* is unknown here", DAY, "timezone", BESIDE),
+    ("^timezone: only a calendar has one", {"algorithm": "fixed_window"}, "timezone", ["Europe/Berlin"]),
+    ("^anchor_day: must be a day from 1 to 31", MONTH, "anchor_day", [0, 32, -1, 1.0, True, "15"]),
+    ("^anchor_day: ", {**MONTH, "calendar": "week"}, "anchor_day", [3]),
+    ("^anchor: a calendar's windows begin by the calendar", DAY, "anchor", ["first_request"]),
+    # A window that contradicts the calendar.
+    ("^window: ", DAY, "window", [86_399]),
+    ("^window: ", MONTH, "window", [2_592_001]),
+    ("^window: ", {**DAY, "calendar": "year"}, "window", [86_400]),
+    ("^window: ", {**DAY, "calendar": "week"}, "window", [True]),
+]
 
 
-def test_a_quota_is_not_optional() -> None:
-    with pytest.raises(ValueError, match=r"^quota: must be a whole number"):
-        Limit(None, 60)
-
-
-@pytest.mark.parametrize(
-    "window",
-    [0, -1, 0.0, YEAR + 1, 10**400, float("nan"), float("inf"), *map(Decimal, ("NaN", "sNaN", "Infinity", "-1"))],
-)
-def test_impossible_windows(window: float | Decimal) -> None:
-    with pytest.raises(ValueError, match=r"^window: must be above 0"):
-        Limit(5, window)
-
-
-@pytest.mark.parametrize("window", [1e-7, 1.0000001, Decimal("60." + "0" * 40 + "1")])
-def test_windows_finer_than_a_microsecond(window: float | Decimal) -> None:
-    with pytest.raises(ValueError, match=r"^window: must be a whole number of microseconds"):
-        Limit(5, window)
-
-
-@pytest.mark.parametrize("window", [True, "60", None, [60]])
-def test_windows_that_are_no_number(window: object) -> None:
-    with pytest.raises(ValueError, match=r"^window: must be a number of seconds"):
-        Limit(5, window)
-
-
-@pytest.mark.parametrize("algorithm", ["leaky", "", None, [], "Token_Bucket"])
-def test_unknown_algorithms(algorithm: object) -> None:
-    with pytest.raises(ValueError, match=r"^algorithm: .* choose one of fixed_window, .*, concurrency"):
-        Limit(5, 60, algorithm)
-
-
-@pytest.mark.parametrize(("burst", "soft_quota"), [(None, 5), (None, 6), (3, 3), (3, 4), (9, 5)])
-def test_a_soft_quota_stays_below_quota_and_burst(burst: int | None, soft_quota: int) -> None:
-    with pytest.raises(ValueError, match=r"^soft_quota: must be below"):
-        Limit(5, 60, "token_bucket", burst, soft_quota)
+@pytest.mark.parametrize(("words", "given", "name", "values"), WRONG)
+def test_a_limit_that_cannot_be_enforced_exactly_is_rejected(
+    words: str, given: dict[str, object], name: str, values: list[object]
+) -> None:
+    for value in values:
+        with pytest.raises(ValueError, match=words):
+            Limit(**{"quota": 5, "window": None if "calendar" in given else 60, **given, name: value})
 
 
 def test_a_bucket_that_takes_centuries_to_fill() -> None:
@@ -200,3 +211,82 @@ def test_a_share_is_a_limit_again(limit: Limit, share: float, least: int) -> Non
     part = limit.scaled(share, min(least, limit.capacity))
     assert part.capacity <= limit.capacity
     assert part.tag == limit.tag
+
+
+def test_what_is_just_right() -> None:
+    assert Limit(5, 0.0001, "sliding_window_slots", slots=100).slots == 100
+    for algorithm in ("sliding_window_log", "concurrency"):
+        assert Limit(MAX_ENTRIES, 60, algorithm).quota == 10_000
+
+
+OPTIONS = {
+    "burst": 5,
+    "slots": 5,
+    "anchor": "first_request",
+    "refill": "interval",
+    "calendar": "day",
+    "timezone": "Europe/Berlin",
+    "anchor_day": 15,
+}
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_that_the_algorithm_lacks_is_rejected(name: str, algorithm: Algorithm) -> None:
+    given = {name: OPTIONS[name]}
+    if name in ("timezone", "anchor_day"):
+        given["calendar"] = "month"
+    if name in algorithm.options:
+        assert getattr(Limit(5, None if "calendar" in given else 60, algorithm, **given), name) == OPTIONS[name]
+    else:
+        with pytest.raises(ValueError, match=rf"^({'|'.join(given)}): .* has no "):
+            Limit(5, 60, algorithm, **given)
+
+
+def test_the_options_of_each_algorithm() -> None:
+    assert {str(algorithm): set(algorithm.options) for algorithm in Algorithm} == {
+        "fixed_window": {"anchor", "calendar", "timezone", "anchor_day"},
+        "sliding_window_log": set(),
+        "sliding_window_counter": set(),
+        "sliding_window_slots": {"slots"},
+        "token_bucket": {"burst", "refill"},
+        "gcra": {"burst"},
+        "leaky_bucket": {"burst", "max_delay"},
+        "concurrency": set(),
+    }
+
+
+def test_a_calendar_takes_the_place_of_the_window() -> None:
+    day = Limit(5, **DAY)
+    assert day.window is None
+    nominal = {"day": (86_400,), "week": (604_800,), "month": (28 * 86_400, 31 * 86_400), "year": (365 * 86_400, YEAR)}
+    for name, windows in nominal.items():
+        for window in windows:
+            limit = Limit(5, window, "fixed_window", calendar=name)
+            assert limit == Limit(5, algorithm="fixed_window", calendar=name)
+            assert limit.window_us == max(windows) * 1_000_000
+    assert Limit.parse("5/day", **DAY) == day
+
+
+def test_each_meaning_has_counters_of_its_own() -> None:
+    fixed = {"algorithm": "fixed_window"}
+    meanings = [
+        *(Limit(5, 86_400, algorithm) for algorithm in Algorithm),
+        *(Limit(5, window, **fixed) for window in (8_640, 0.0864, 86_400.000001)),
+        Limit(5, 86_400, anchor="first_request", **fixed),
+        Limit(5, 86_400, "token_bucket", refill="interval"),
+        *(Limit(5, 86_400, "sliding_window_slots", slots=slots) for slots in (1, 9, 11)),
+        *(Limit(5, calendar=name, **fixed) for name in ("day", "week", "month", "year")),
+        *(Limit(5, timezone=zone, **MONTH) for zone in ("Europe/Berlin", "America/New_York")),
+        *(Limit(5, anchor_day=day, **MONTH) for day in (2, 3, 23, 30)),
+        Limit(5, timezone="Europe/Berlin", anchor_day=2, **MONTH),
+    ]
+    assert len({limit.tag for limit in meanings}) == len(meanings)
+    for limit in meanings:
+        assert replace(limit, quota=3, soft_quota=2).tag == limit.tag
+
+
+def test_every_zone_has_counters_of_its_own() -> None:
+    zones = available_timezones() - {"localtime", "Factory"}
+    tags = {Limit(5, timezone=zone, **DAY).tag for zone in zones}
+    assert len(tags) == len(zones)
