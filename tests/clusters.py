@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import redis
 from redis.backoff import NoBackoff
@@ -90,7 +89,41 @@ class ServerWith(RedisServer):
             return connection.read_response()
 
 
-class Cluster:
+class _Servers:
+    """Servers that start with the block and end with it."""
+
+    servers: list[ServerWith]
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+
+    @property
+    def running(self) -> list[ServerWith]:
+        """The servers that have not been killed and do not hang."""
+        return [server for server in self.servers if server.is_running]
+
+    @property
+    def masters(self) -> list[ServerWith]:
+        """The running servers that take writes: under Sentinel none or two while another one takes over."""
+        return [server for server in self.running if server.ask("ROLE")[0] == b"master"]
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            for server in self.servers:
+                stack.enter_context(server)
+            self._form(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stack.close()
+
+    def _form(self, stack: ExitStack) -> None:
+        """Let them find each other."""
+        raise NotImplementedError
+
+
+class Cluster(_Servers):
     """So many masters, each with so many replicas, that share all slots evenly.
 
     full_coverage: whether all of them stop while the slots of one are not served, as servers do by default.
@@ -108,7 +141,7 @@ class Cluster:
             "cluster_allow_replica_migration": "no",
             "repl_diskless_sync_delay": "0",
         }
-        self._stack = ExitStack()
+        super().__init__()
         self._masters = masters
         self.servers = [ServerWith("cluster-port", *further_ports, **options) for _ in range(masters * (1 + replicas))]
 
@@ -132,16 +165,6 @@ class Cluster:
                 return next(each for each in self.servers if each.port == port)
         raise AssertionError(f"Nobody has slot {slot}.")
 
-    @property
-    def masters(self) -> list[ServerWith]:
-        """The running servers that take writes."""
-        return [server for server in self.running if server.ask("ROLE")[0] == b"master"]
-
-    @property
-    def running(self) -> list[ServerWith]:
-        """The servers that have not been killed."""
-        return [server for server in self.servers if server.is_running]
-
     def until_it_works(self) -> None:
         """Wait until every running server finds the cluster in order, with all slots served by a running master."""
         until(lambda: all(self._in_order(server) for server in self.running), "the cluster is in order")
@@ -157,20 +180,7 @@ class Cluster:
         for server in self.masters:
             server.ask("FLUSHALL")
 
-    def __enter__(self) -> Cluster:
-        with ExitStack() as stack:
-            for server in self.servers:
-                stack.enter_context(server)
-            self._form()
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
-
-    def _form(self) -> None:
+    def _form(self, stack: ExitStack) -> None:
         first = self.servers[0]
         bounds = [SLOTS * number // self._masters for number in range(self._masters + 1)]
         for number, server in enumerate(self.servers):
@@ -200,13 +210,13 @@ class Cluster:
         return b"cluster_state:ok" in info and covered == SLOTS and linked and len(ranges) >= self._masters
 
 
-class Watched:
+class Watched(_Servers):
     """A master with a replica under three Sentinels, which call it `name`."""
 
     name: Final = "mymaster"
 
     def __init__(self) -> None:
-        self._stack = ExitStack()
+        super().__init__()
         self.servers = [ServerWith(repl_diskless_sync_delay="0") for _ in range(2)]
         self.sentinels: list[Sentinel] = []
 
@@ -229,11 +239,6 @@ class Watched:
         """The one server that takes writes."""
         (master,) = self.masters
         return master
-
-    @property
-    def masters(self) -> list[ServerWith]:
-        """The running servers that take writes: none or two while another one takes over."""
-        return [each for each in self.servers if each.is_running and each.ask("ROLE")[0] == b"master"]
 
     @property
     def settled(self) -> ServerWith | None:
@@ -267,22 +272,12 @@ class Watched:
 
         return int(until(agreed, "the Sentinels name one master"))
 
-    def __enter__(self) -> Watched:
-        with ExitStack() as stack:
-            for server in self.servers:
-                stack.enter_context(server)
-            master, replica = self.servers
-            replica.ask("REPLICAOF", HOST, master.port)
-            until(lambda: replica.ask("ROLE")[3] == b"connected", "the replica follows its master")
-            self.sentinels = [stack.enter_context(Sentinel(self.name, master.port)) for _ in range(3)]
-            until(lambda: all(map(self._sees_all, self.sentinels)), "the Sentinels know each other and the replica")
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
+    def _form(self, stack: ExitStack) -> None:
+        master, replica = self.servers
+        replica.ask("REPLICAOF", HOST, master.port)
+        until(lambda: replica.ask("ROLE")[3] == b"connected", "the replica follows its master")
+        self.sentinels = [stack.enter_context(Sentinel(self.name, master.port)) for _ in range(3)]
+        until(lambda: all(map(self._sees_all, self.sentinels)), "the Sentinels know each other and the replica")
 
     def _finds_well(self, sentinel: Sentinel, port: int) -> bool:
         seen = self._seen_by(sentinel)

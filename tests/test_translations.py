@@ -165,9 +165,7 @@ def test_placeholders_and_spaces_at_the_ends_are_those_of_the_english(language: 
     for entry in entries(language):
         *first, last = (Counter(_PLACE.findall(form)) for form in entry.forms)
         english, many = (Counter(_PLACE.findall(text)) for text in (entry.text, entry.plural or entry.text))
-        ends = {
-            (form[0].isspace(), form[-1].isspace()) for form in (entry.text, *entry.forms)
-        }
+        ends = {(form[0].isspace(), form[-1].isspace()) for form in (entry.text, *entry.forms)}
         if last != many or not all(form in (english, many) for form in first) or len(ends) > 1:
             wrong.append(entry)
     assert wrong == []

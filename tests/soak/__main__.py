@@ -24,7 +24,7 @@ from typing import Final
 
 from tests.clusters import Cluster, until
 
-from .processes import Stack, held_by, running
+from .processes import Stack, held_by, serving
 from .report import Look, early_and_late, failures_of, table_of
 from .traffic import Traffic
 
@@ -43,7 +43,7 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory(prefix="soak-") as folder,
         Cluster(replicas=0, full_coverage=False) as cluster,
-        running(cluster, Path(folder), EDIT_SECONDS) as stack,
+        serving(cluster, Path(folder), EDIT_SECONDS) as stack,
     ):
         traffic = Traffic(stack.ports, asked.threads, asked.rate)
         until(traffic.is_served, "both servers answer")

@@ -12,10 +12,7 @@ from typing import Final, NamedTuple
 
 from example_project.redis_server import HOST, WatchedProcess, free_port
 from tests.clusters import Cluster
-
-PYTHON: Final = sys.executable
-PROJECT: Final = Path(__file__).resolve().parents[2]
-
+from tests.system.site import environment_of, running
 
 #: The C library keeps what is given back to it, more in each thread and for each large block that was, and then cannot
 #: be told from what Python holds. So it shall give it back to the system.
@@ -56,30 +53,27 @@ def children_of(pid: int) -> list[int]:
 
 
 @contextmanager
-def running(cluster: Cluster, folder: Path, pause: float) -> Iterator[Stack]:
+def serving(cluster: Cluster, folder: Path, pause: float) -> Iterator[Stack]:
     """Run the site on a cluster. pause: seconds between two edits."""
     environment = {
         **MALLOC,
         "DJANGO_SETTINGS_MODULE": f"{__package__}.settings",
-        "PYTHONPATH": str(PROJECT),
         "SOAK_PORTS": ",".join(str(server.port) for server in cluster.servers),
         "TEST_DATABASE_URL": f"sqlite:{folder}/soak.sqlite3",
     }
-    operator = (PYTHON, "-m", f"{__package__}.operator", str(pause))
-    subprocess.run((*operator, "make"), env=os.environ | environment, check=True)
+    operator = ("-m", f"{__package__}.operator", str(pause))
+    subprocess.run((sys.executable, *operator, "make"), env=os.environ | environment_of(**environment), check=True)
     ports = free_port(), free_port()
     gunicorn = f"--bind {HOST}:{ports[0]} --workers 2 --threads 8 --keep-alive 75 --no-control-socket"
     uvicorn = f"--host {HOST} --port {ports[1]} --log-level error --timeout-keep-alive 75"
     commands = {
-        "gunicorn": (PYTHON, "-m", "gunicorn", "tests.system.wsgi", *gunicorn.split()),
-        "uvicorn": (PYTHON, "-m", "uvicorn", "tests.system.asgi:application", *uvicorn.split()),
+        "gunicorn": ("-m", "gunicorn", "tests.system.wsgi", *gunicorn.split()),
+        "uvicorn": ("-m", "uvicorn", "tests.system.asgi:application", *uvicorn.split()),
         "operator": operator,
     }
-    given = [f"{name}={value}" for name, value in environment.items()]
     with ExitStack() as stack:
         processes = {}
         for name, command in commands.items():
             (folder / name).mkdir()
-            processes[name] = WatchedProcess(["env", *given, *command], folder / name)
-            stack.callback(processes[name].stop)
+            processes[name] = stack.enter_context(running(folder / name, *command, **environment))
         yield Stack(ports, processes)
