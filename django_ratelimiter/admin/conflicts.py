@@ -23,6 +23,7 @@ from ..rules.stored.compiler import rule_data, tier_data
 from ..rules.stored.history.changes import FieldChange, rule_fields, tier_fields
 from ..rules.stored.history.snapshots import Pair
 from ..rules.stored.storage import primary
+from .reasons import NotAColumn
 
 #: The names of the two fields in each form of a row of the rule set that are not columns.
 REASON: Final = "change_reason"
@@ -32,11 +33,8 @@ SEEN: Final = "seen_digest"
 _NOT_EDITED: Final = ("generation",)
 
 
-class _Aside(forms.CharField):
-    """A field that is not a column, so it is not in the row's history."""
-
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        return False
+class _Aside(NotAColumn, forms.CharField):
+    """A text that is not a column."""
 
 
 class EditedForm(forms.ModelForm):

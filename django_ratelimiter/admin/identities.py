@@ -50,16 +50,25 @@ class IdentitiesWidget(forms.CheckboxSelectMultiple):
         )
 
 
-class IdentitiesField(forms.MultipleChoiceField):
+class ChoiceListField(forms.MultipleChoiceField):
+    """Several of a few known words, stored as a JSON list. If the row has no list, none is selected."""
+
+    widget = forms.CheckboxSelectMultiple(attrs={"class": "radiolist inline"})
+
+    def prepare_value(self, value: Any) -> Any:
+        return value if isinstance(value, list) else []
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return not isinstance(initial, list) or set(map(str, initial)) != set(data or [])
+
+
+class IdentitiesField(ChoiceListField):
     """Existing identities: those of every project, those of the setting IDENTITIES, and those with a name."""
 
     widget = IdentitiesWidget(attrs={"class": "radiolist inline"})
 
     def __init__(self, **options: Any) -> None:
         super().__init__(choices=_choices, **options)
-
-    def prepare_value(self, value: Any) -> Any:
-        return value if isinstance(value, list) else []
 
     def validate(self, value: Any) -> None:
         if self.required and not value:
@@ -72,9 +81,6 @@ class IdentitiesField(forms.MultipleChoiceField):
                     code="unknown",
                     params={"name": name},
                 )
-
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        return not isinstance(initial, list) or set(map(str, initial)) != set(data or [])
 
 
 def may_see_names(reader: Any) -> bool:

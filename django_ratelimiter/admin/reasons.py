@@ -11,6 +11,13 @@ from ..models import RuleSetVersion
 from ..models.validation import validate_line
 
 
+class NotAColumn:
+    """A field that is not a column of its row, so it is not in the row's history."""
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return False
+
+
 class ReasonField(forms.CharField):
     """A line of text that a version can store as its reason."""
 

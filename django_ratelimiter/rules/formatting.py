@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from math import ceil
 from typing import Any, Final
 
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
+from django.utils.translation import get_language, gettext_lazy, ngettext, ngettext_lazy, pgettext_lazy
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy, pgettext_lazy
 
 from ..engine.limits import Limit
 from ..values.bounds import MAX_NAMES
@@ -177,8 +178,13 @@ def duration(microseconds: int) -> str:
 
 
 def units(number: int) -> str:
-    """Return a number with thousands separators."""
-    return number_format(number, force_grouping=True)
+    """Return a number with the thousands separators of the reader's language."""
+    return _grouped(number, get_language())
+
+
+@lru_cache(maxsize=4096)  # a report on many rules has thousands of numbers, many of them equal
+def _grouped(number: int, language: str | None) -> str:
+    return number_format(number, use_l10n=True, force_grouping=True)
 
 
 def moment_in_words(moment: datetime) -> str:

@@ -9,9 +9,16 @@ from django.apps import apps
 from django.template import Context
 
 from ..conf import settings
+from ..forecast.samples.words import number as range_in_words
+from ..forecast.samples.words import share as share_in_words
 from ..rules import cache
+from ..rules.formatting import units
 
 register = template.Library()
+
+register.filter("units", units)
+register.filter("range", range_in_words)
+register.filter("share", share_in_words)
 
 #: Set on a request whose page already shows the state of the limiter.
 SHOWN = "ratelimiter_notice_shown"

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy
 
 from ...identity import MAX_API_KEY, hash_api_key
 from ...models import AccessEntry, TierAssignment
-from ..rules.forms import PlainDecimalField
+from ..rules.windows import PlainDecimalField
 
 
 def _multiplier_field() -> forms.DecimalField:

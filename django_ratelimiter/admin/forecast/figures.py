@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.http import HttpRequest
-from django.utils import timezone
-from django.utils.formats import date_format, number_format
+from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
 from ...engine.limits import Limit
@@ -17,7 +16,6 @@ from ...forecast.samples.console import attack_in_words, proposal_in_words
 from ...forecast.samples.doubts import doubts
 from ...forecast.samples.estimates import Range
 from ...forecast.samples.forecast import Forecast
-from ...forecast.samples.results import TierForecast
 from ...models import Tier
 from ...rules.formatting import limits_in_words, units
 from ...rules.records import RuleRecord
@@ -57,16 +55,14 @@ def advice_context(after: RuleRecord, choices: ChoicesForm, rows: Sequence[Limit
         "attack": attack.name if attack and any(each.attack_share for each in found.proposals) else "",
         "is_certain": all(each.is_certain for each in found.proposals),
         "days": number_format(round(found.days, 1)),
-        "sampled": units(found.sampled),
-        "largest": None if found.largest is None else units(found.largest),
+        "sampled": found.sampled,
+        "largest": found.largest,
         "rows": [
             {
-                "tier": tiers.get(each.tier, each.tier) or _("no tier"),
+                "tier": _tier_name(each.tier, tiers),
                 "limit": proposal_in_words(each),
                 "value": value_of(each, rows),
-                "busiest": [units(value) for value in each.busiest],
-                "callers": units(each.callers),
-                "share": words.share(each.share),
+                "proposal": each,
                 "attack": "" if each.attack_share is None else attack_in_words(each),
             }
             for each in found.proposals
@@ -116,79 +112,33 @@ def _above(drawn: line.Line) -> str:
 
 def _period(request: HttpRequest, name: str, forecast: Forecast, tiers: Mapping[str, str]) -> dict[str, Any]:
     if not forecast.sampled:
-        return {
-            "name": name,
-            "span": forecast.period,
-            "is_empty": True,
-            "requests": units(forecast.requests),
-            "has_requests": bool(forecast.requests),
-        }
-    hours = [
-        (_span(each), units(each.requests), words.number(each.before), words.number(each.after))
-        for each in forecast.by_hour
-    ]
+        return {"name": name, "forecast": forecast}
+    hours = [(_span(each), each) for each in forecast.by_hour]
+    text = _("%(time)s: now %(before)s, then %(after)s")
     labels = [
-        _("%(time)s: now %(before)s, then %(after)s") % {"time": each[0], "before": each[2], "after": each[3]}
-        for each in hours
+        text % {"time": time, "before": words.number(each.before), "after": words.number(each.after)}
+        for time, each in hours
     ]
-    pairs = [{"now": each.before.about, "then": each.after.about} for each in forecast.by_hour]
+    pairs = [{"now": each.before.about, "then": each.after.about} for _time, each in hours]
+    known = names_in_words(request.user, [each.who for each in forecast.top])
     return {
         "name": name,
-        "span": forecast.period,
-        "requests": units(forecast.requests),
-        "sampled": units(forecast.sampled),
-        "callers": units(forecast.callers),
-        "is_shared": forecast.is_shared,
-        "newly": words.share(forecast.share_of_callers),
-        "newly_requests": words.share(forecast.share_of_requests),
-        "tiers": [_tier(each, tiers) for each in forecast.by_tier],
-        "recorded": _recorded(forecast),
+        "forecast": forecast,
+        "tiers": [(_tier_name(each.tier, tiers), each) for each in forecast.by_tier],
+        "counted": sum(each.rejected + each.shadow_rejected for each in forecast.recorded.values()),
+        "counted_by_sample": Range(
+            *(sum(tier.before.requests[level] for tier in forecast.by_tier) for level in range(3))
+        ),
         "hours": hours,
         "bars": chart.bars(pairs, labels, beside=True),
-        "top_bar": units(round(max((max(pair.values()) for pair in pairs), default=0) or 1)),
+        "top_bar": round(max((max(pair.values()) for pair in pairs), default=0) or 1),
         "doubts": doubts(forecast),
-        "top": _top(request, forecast, tiers),
+        "top": [(known.get(each.who, ""), _tier_name(each.tier, tiers), each) for each in forecast.top],
     }
 
 
-def _recorded(forecast: Forecast) -> dict[str, str]:
-    """Return what the current rule has rejected by this forecast, and what was counted."""
-    sums = [sum(tier.before.requests[level] for tier in forecast.by_tier) for level in range(3)]
-    counted = sum(figures.rejected + figures.shadow_rejected for figures in forecast.recorded.values())
-    return {"counted": units(counted), "forecast": words.number(Range(*sums))}
-
-
-def _tier(each: TierForecast, tiers: Mapping[str, str]) -> dict[str, str]:
-    return {
-        "name": tiers.get(each.tier, each.tier) or _("no tier"),
-        "requests": units(each.requests),
-        "before_callers": words.number(each.before.callers),
-        "before_requests": words.number(each.before.requests),
-        "after_callers": words.number(each.after.callers),
-        "after_requests": words.number(each.after.requests),
-        "newly": words.number(each.newly),
-        "no_longer": words.number(each.no_longer),
-    }
-
-
-def _top(request: HttpRequest, forecast: Forecast, tiers: Mapping[str, str]) -> list[dict[str, str]]:
-    top = forecast.top
-    known = names_in_words(request.user, [each.who for each in top])
-    return [
-        {
-            "who": each.who,
-            "name": known.get(each.who, ""),
-            "tier": tiers.get(each.tier, each.tier) or _("no tier"),
-            "peak": units(each.peak),
-            "requests": units(each.requests),
-            "before": units(each.before),
-            "after": units(each.after),
-            "first_at": date_format(timezone.localtime(each.first_at), "SHORT_DATETIME_FORMAT")
-            if each.first_at
-            else "",
-        }
-        for each in top
-    ]
+def _tier_name(slug: str, tiers: Mapping[str, str]) -> str:
+    return tiers.get(slug, slug) or _("no tier")
 
 
 def _span(hour: Any) -> str:

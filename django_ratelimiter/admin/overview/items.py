@@ -11,8 +11,7 @@ from django.utils.translation import ngettext
 
 from ...identity.proxies import trusting
 from ...inspection.references import everybody
-from ...rules.formatting import moment_in_words, until_in_words
-from ...usage.reports.chart import number
+from ...rules.formatting import moment_in_words, units, until_in_words
 from ..viewer import Viewer
 from .attention import DeadRule, RuleDoubts, UsageDoubts
 from .health import Health, had_outage_lately
@@ -94,13 +93,13 @@ def proxy_items(health: Health) -> Iterator[Item]:
 
 def usage_items(doubts: UsageDoubts, hour: LastHour, viewer: Viewer) -> Iterator[Item]:
     """Yield problems of usage."""
-    if hour.degraded:
+    if hour.figures.degraded:
         text = ngettext(
             "%(count)s request was decided without Redis in the last hour.",
             "%(count)s requests were decided without Redis in the last hour.",
-            hour.degraded,
+            hour.figures.degraded,
         )
-        yield Item("warning", text % {"count": number(hour.degraded)})
+        yield Item("warning", text % {"count": units(hour.figures.degraded)})
     for slug, until in doubts.exhausted:
         page = viewer.digest_url(everybody(), rule=slug) or viewer.rule_url(slug)
         hint = until and _("It rejects every request until %(until)s.") % {"until": until_in_words(until)}
@@ -117,7 +116,7 @@ def usage_items(doubts: UsageDoubts, hour: LastHour, viewer: Viewer) -> Iterator
             "django_ratelimiter.collect_usage or by manage.py ratelimit collect.",
             minutes,
         )
-        yield Item("warning", text % {"count": number(minutes)})
+        yield Item("warning", text % {"count": units(minutes)})
 
 
 def rule_items(doubts: RuleDoubts, viewer: Viewer) -> Iterator[Item]:

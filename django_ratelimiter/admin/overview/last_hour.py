@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from ...models import TopPartition, UsageBucket
 from ...usage.reports.coverage import HOUR, Period
-from ...usage.reports.totals import last
+from ...usage.reports.totals import SUMS, Figures, last
 from ...usage.times import Granularity, aware, floor, stored
 
 MINUTES: Final = 60
@@ -22,25 +22,20 @@ class RejectingRule(NamedTuple):
     """What one rule decided in the hour. by_minute: requests that it rejected, or would have, in each minute."""
 
     slug: str
-    allowed: int
-    rejected: int
-    shadow_rejected: int
+    figures: Figures
     by_minute: list[int]
 
 
 class LastHour(NamedTuple):
     """The hour before the start of the current minute.
 
-    by_minute: requests rejected by all rules together; one that two rules reject counts twice. degraded: decided
-    without the engine. rules: those with most rejected requests.
+    by_minute: requests rejected by all rules together; one that two rules reject counts twice. rules: those with most
+    rejected requests.
     """
 
     period: Period
     by_minute: list[int]
-    allowed: int
-    rejected: int
-    shadow_rejected: int
-    degraded: int
+    figures: Figures
     rules: list[RejectingRule]
 
 
@@ -59,13 +54,12 @@ def read_last_hour() -> LastHour:
     rows = UsageBucket.objects.order_by().filter(
         granularity=Granularity.MINUTE, start__gte=stored(period.start), start__lt=stored(period.end)
     )
-    together = {"allowed": 0, "rejected": 0, "shadow_rejected": 0, "degraded": 0}
-    by_minute = [0] * MINUTES
-    for start, *sums in rows.values_list("start").annotate(*map(Sum, together)):
-        for name, amount in zip(together, sums, strict=True):
-            together[name] += int(amount)
-        by_minute[_minute(start, period)] += int(sums[1])
-    return LastHour(period, by_minute, **together, rules=_rules(rows, period))
+    together, by_minute = Figures(), [0] * MINUTES
+    for start, *sums in rows.values_list("start").annotate(**SUMS):
+        figures = Figures(*sums)
+        together += figures
+        by_minute[_minute(start, period)] += figures.rejected
+    return LastHour(period, by_minute, together, _rules(rows, period))
 
 
 def read_rejected_callers() -> list[RejectedCaller]:
@@ -86,19 +80,12 @@ def _rules(rows: QuerySet[UsageBucket], period: Period) -> list[RejectingRule]:
     rejecting = rows.filter(Q(rejected__gt=0) | Q(shadow_rejected__gt=0)).values_list("rule_slug")
     ranked = rejecting.annotate(sum_rejected=Sum("rejected"), sum_shadow=Sum("shadow_rejected"))
     slugs = [slug for slug, *_ in ranked.order_by("-sum_rejected", "-sum_shadow", "rule_slug")[:MAX_RULES]]
-    found = {slug: RejectingRule(slug, 0, 0, 0, [0] * MINUTES) for slug in slugs}
+    found = {slug: RejectingRule(slug, Figures(), [0] * MINUTES) for slug in slugs}
     per_minute = rows.filter(rule_slug__in=slugs).values_list("rule_slug", "start")
-    sums = per_minute.annotate(Sum("allowed"), Sum("rejected"), Sum("shadow_rejected"))
-    for slug, start, allowed, rejected, shadow_rejected in sums:
-        rule = found[slug]
-        rule.by_minute[_minute(start, period)] += int(rejected) + int(shadow_rejected)
-        found[slug] = RejectingRule(
-            slug,
-            rule.allowed + int(allowed),
-            rule.rejected + int(rejected),
-            rule.shadow_rejected + int(shadow_rejected),
-            rule.by_minute,
-        )
+    for slug, start, *sums in per_minute.annotate(**SUMS):
+        rule, figures = found[slug], Figures(*sums)
+        rule.by_minute[_minute(start, period)] += figures.rejected + figures.shadow_rejected
+        found[slug] = rule._replace(figures=rule.figures + figures)
     return list(found.values())
 
 

@@ -12,10 +12,12 @@ from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
 
 from ...checks.common import SYMPTOMS
-from ...rules.formatting import moment_in_words
+from ...models import RuleSetVersion
+from ...rules.formatting import moment_in_words, units
 from ...rules.stored import tables
-from ...usage.reports.chart import Bar, bars, number
+from ...usage.reports.chart import Bar, bars
 from ...usage.reports.totals import Freshness, freshness
+from ...usage.times import aware
 from ..history.undo import ago, offered_undo
 from ..names import names_in_words
 from ..viewer import Viewer
@@ -25,7 +27,7 @@ from .health import Health, engine_in_words, outage_began, read_health
 from .items import Item, health_items, proxy_items, rule_items, status_items, usage_items
 from .last_hour import LastHour
 from .processes import processes_context
-from .status import Status, VersionNote, read_status
+from .status import Status, read_status
 from .views import search_context
 
 
@@ -77,21 +79,19 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
 def _version(status: Status, viewer: Viewer) -> Mapping[str, Any] | None:
     if not status.number:
         return None
-    note = status.version
     return {
         "number": status.number,
-        "saved": note and _when_and_who(note),
-        "summary": note and note.summary,
-        "reason": note and note.reason,
+        "saved": status.version and _when_and_who(status.version),
+        "row": status.version,
         "is_everywhere": status.is_everywhere,
         "undo": offered_undo(viewer),
         "url": viewer.url("history_version", str(status.number)) or viewer.url("history"),
     }
 
 
-def _when_and_who(note: VersionNote) -> str:
-    when = moment_in_words(note.created_at)
-    return _("%(when)s, by %(who)s") % {"when": when, "who": note.author} if note.author else when
+def _when_and_who(version: RuleSetVersion) -> str:
+    when = moment_in_words(aware(version.created_at))
+    return _("%(when)s, by %(who)s") % {"when": when, "who": version.author.get_username()} if version.author else when
 
 
 def _health(health: Health, viewer: Viewer) -> Mapping[str, Any]:
@@ -126,20 +126,16 @@ def _hour(hour: LastHour, viewer: Viewer) -> dict[str, Any]:
         "hour_from": times[0],
         "hour_until": date_format(timezone.localtime(hour.period.end), "H:i"),
         "hour_bars": _bars(times, hour.by_minute),
-        "hour_most": number(max(hour.by_minute)),
-        "allowed": number(hour.allowed),
-        "rejected": number(hour.rejected),
-        "shadow_rejected": number(hour.shadow_rejected) if hour.shadow_rejected else "",
+        "hour_most": units(max(hour.by_minute)),
+        "figures": hour.figures,
         "rules": [
             {
                 "name": viewer.rule(rule.slug),
                 "url": viewer.rule_url(rule.slug),
                 "report_url": viewer.report_url(rule.slug),
-                "allowed": number(rule.allowed),
-                "rejected": number(rule.rejected),
-                "shadow_rejected": number(rule.shadow_rejected),
+                "figures": rule.figures,
                 "bars": _bars(times, rule.by_minute),
-                "in_words": _("At most %s in a minute") % number(max(rule.by_minute)),
+                "in_words": _("At most %s in a minute") % units(max(rule.by_minute)),
             }
             for rule in hour.rules
         ],
@@ -148,25 +144,23 @@ def _hour(hour: LastHour, viewer: Viewer) -> dict[str, Any]:
     }
 
 
-def _callers(viewer: Viewer) -> list[dict[str, str]]:
+def _callers(viewer: Viewer) -> list[dict[str, Any]]:
     found = last_hour.read_rejected_callers()
     names = names_in_words(viewer.request.user, [each.partition for each in found])
     return [
         {
-            "digest": caller.partition,
+            "caller": caller,
             "name": names.get(caller.partition, ""),
             "url": viewer.digest_url(caller.partition, rule=caller.rule_slug),
             "rule": viewer.rule(caller.rule_slug),
             "rule_url": viewer.report_url(caller.rule_slug, by="rejected"),
-            "allowed": number(caller.allowed),
-            "rejected": number(caller.rejected),
         }
         for caller in found
     ]
 
 
 def _bars(times: list[str], values: list[int]) -> list[Bar]:
-    labels = [f"{time}: {number(value)}" for time, value in zip(times, values, strict=True)]
+    labels = [f"{time}: {units(value)}" for time, value in zip(times, values, strict=True)]
     return bars([{"rejected": value} for value in values], labels)
 
 

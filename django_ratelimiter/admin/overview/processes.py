@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.utils.translation import gettext as _
 
+from ...rules.formatting import units
 from ...rules.heartbeats import HEARD_SECONDS, Heartbeat
-from ...usage.reports.chart import number
 from .health import Health
 from .status import Status
 
 #: Maximum number in the list.
 MAX_LISTED: Final = 50
-
-
-class ProcessRow(NamedTuple):
-    """A row of the list. is_older: it has not loaded the latest version yet. is_cut_off: a breaker of it is open."""
-
-    name: str
-    version: int
-    heard: str
-    is_older: bool
-    is_cut_off: bool
 
 
 def processes_context(health: Health, status: Status, *, in_detail: bool) -> dict[str, Any]:
@@ -36,7 +26,7 @@ def processes_context(health: Health, status: Status, *, in_detail: bool) -> dic
         text = _("1, this one: no other has decided a request in the last %(minutes)d minutes")
     else:
         text = _("%(count)s: this one, and those that have decided a request in the last %(minutes)d minutes")
-    count = {"count": text % {"count": number(len(found)), "minutes": round(HEARD_SECONDS / 60)}}
+    count = {"count": text % {"count": units(len(found)), "minutes": round(HEARD_SECONDS / 60)}}
     if not in_detail:
         return count
     return {
@@ -51,17 +41,18 @@ def _behind(status: Status, processes: int) -> Sequence[str]:
     """Return a sentence for each older version in a process."""
     text = _("%(some)s of %(all)s still have version %(number)d.")
     return [
-        text % {"some": number(count), "all": number(processes), "number": older}
+        text % {"some": units(count), "all": units(processes), "number": older}
         for older, count in status.older_processes.items()
     ]
 
 
-def _row(process: Heartbeat, status: Status, *, is_own: bool) -> ProcessRow:
+def _row(process: Heartbeat, status: Status, *, is_own: bool) -> dict[str, Any]:
+    """Return a row of the list. is_older: it has not loaded the latest version. is_cut_off: a breaker of it is open."""
     seconds = max(round(time.time() - process.at), 0)
-    return ProcessRow(
-        f"{process.host}:{process.pid}",
-        process.version.number,
-        _("this process") if is_own else _("%d s ago") % seconds,
-        process.version.number in status.older_processes,
-        process.open_breakers > 0,
-    )
+    return {
+        "name": f"{process.host}:{process.pid}",
+        "version": process.version.number,
+        "heard": _("this process") if is_own else _("%d s ago") % seconds,
+        "is_older": process.version.number in status.older_processes,
+        "is_cut_off": process.open_breakers > 0,
+    }

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from django.db.models import QuerySet
 
 from ...conf import settings
 from ...engine.base import Version
@@ -17,16 +19,6 @@ from .health import Health
 
 #: The summary that `switch_enforcement` writes into its version.
 STOPPED, RESUMED = "enforcement stopped", "enforcement resumed"
-
-
-class VersionNote(NamedTuple):
-    """The author, time and reason of a version. author: a login name; "" = not known."""
-
-    number: int
-    created_at: datetime
-    author: str
-    summary: str
-    reason: str
 
 
 class Status(NamedTuple):
@@ -41,11 +33,11 @@ class Status(NamedTuple):
     """
 
     state: str
-    stopped: VersionNote | None
-    resumed: VersionNote | None
+    stopped: RuleSetVersion | None
+    resumed: RuleSetVersion | None
     oldest: datetime | None
     number: int
-    version: VersionNote | None
+    version: RuleSetVersion | None
     older: Mapping[int, int]
     older_processes: Mapping[int, int]
 
@@ -56,11 +48,11 @@ class Status(NamedTuple):
 
 
 def read_status(health: Health) -> Status:
-    """Return the status from the primary database, with up to six short queries."""
+    """Return the status from the primary database, with up to four short queries."""
     enforced = cache.enforcement_enabled()
     committed = storage.committed_version()
-    latest = _note(storage.snapshots(committed))
-    switched = _note(storage.snapshots().filter(summary=RESUMED if enforced else STOPPED))
+    latest = _first(storage.snapshots(committed))
+    switched = _first(storage.snapshots().filter(summary=RESUMED if enforced else STOPPED))
     stopped, resumed = (None, switched) if enforced else (switched, None)
     oldest = None if switched else storage.snapshots().values_list("created_at", flat=True).last()
     older = _older(health.versions, committed)
@@ -83,10 +75,6 @@ def _state(enforced: bool, health: Health) -> str:
     return "degraded" if health.is_degraded else "on"
 
 
-def _note(versions: Any) -> VersionNote | None:
+def _first(versions: QuerySet[RuleSetVersion]) -> RuleSetVersion | None:
     """Return the first of these versions, without its snapshot."""
-    row: RuleSetVersion | None = versions.defer("snapshot").first()
-    if row is None:
-        return None
-    author = row.author.get_username() if row.author else ""
-    return VersionNote(row.number, aware(row.created_at), author, row.summary, row.reason)
+    return versions.defer("snapshot").first()

@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy
 
 from ...models import Rule
 from ..pages import PagesAdmin
+from ..reasons import NotAColumn
 
 PERMISSION: Final = "django_ratelimiter.publish_rule"
 
@@ -89,11 +90,8 @@ def may_enforce(request: HttpRequest) -> bool:
     return request.user.has_perm(PERMISSION)
 
 
-class Confirmation(forms.BooleanField):
-    """A checkbox. It is not a column of the row, so it is not in the row's history."""
-
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        return False
+class Confirmation(NotAColumn, forms.BooleanField):
+    """A checkbox."""
 
 
 class ConfirmationForm(forms.ModelForm):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any, Final
 
 from django import forms
@@ -19,39 +18,13 @@ from ...models.options import NOT_GIVEN, columns_used
 from ...models.validation import METHODS
 from ...rules.stored.history.log import first_generation
 from ..forecast.panel import UnsavedForm
-from ..identities import IdentitiesField
+from ..identities import ChoiceListField, IdentitiesField
 from .confirmation import ConfirmationForm, PublishingForm
 from .targets import path_suggestions
 from .windows import WindowField
 
 #: The fields of a limit with a number of units.
 _UNITS: Final = frozenset(("quota", "burst", "soft_quota"))
-
-
-class ChoiceListField(forms.MultipleChoiceField):
-    """Several of a few known words, stored as a JSON list. If the row has no list, none is selected."""
-
-    widget = forms.CheckboxSelectMultiple(attrs={"class": "radiolist inline"})
-
-    def prepare_value(self, value: Any) -> Any:
-        return value if isinstance(value, list) else []
-
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        return not isinstance(initial, list) or set(map(str, initial)) != set(data or [])
-
-
-class PlainDecimalField(forms.DecimalField):
-    """A number without the trailing zeros of the database."""
-
-    def to_python(self, value: Any) -> Any:
-        """Reject an invalid number before it is compared with the initial value: a signalling NaN raises an error."""
-        number = super().to_python(value)
-        if number is not None and not number.is_finite():
-            raise ValidationError(self.error_messages["invalid"], code="invalid")
-        return number
-
-    def prepare_value(self, value: Any) -> Any:
-        return f"{value.normalize():f}" if isinstance(value, Decimal) else value
 
 
 class KeepStoredChoicesForm(forms.ModelForm):

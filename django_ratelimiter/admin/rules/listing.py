@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import Model, QuerySet, Sum
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 from django.utils import timezone
@@ -19,13 +19,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ...models import Rule, RuleLimit, UsageBucket
-from ...rules.formatting import limits_in_short, limits_in_words
+from ...rules.formatting import limits_in_short, limits_in_words, units
 from ...rules.records import RuleRecord
 from ...rules.routes import views, views_of
 from ...rules.ruleset import RuleSet
 from ...rules.stored.compiler import snapshot_of_rows
-from ...usage.reports.chart import bars, number
-from ...usage.reports.totals import Figures
+from ...usage.reports.chart import bars
+from ...usage.reports.totals import SUMS, Figures
 from ...usage.times import Granularity, aware, floor, now, stored
 from ..viewer import Viewer
 from .targets import limited, names_of
@@ -91,9 +91,8 @@ def usage_today(slugs: Iterable[str]) -> Mapping[str, Mapping[int, Figures]]:
     rows = UsageBucket.objects.filter(
         granularity=Granularity.HOUR, start__gte=stored(midnight), rule_slug__in=list(slugs)
     )
-    sums = {f"sum_{name}": Sum(name) for name in ("allowed", "rejected", "shadow_rejected")}
     found: dict[str, dict[int, Figures]] = defaultdict(dict)
-    for slug, start, *figures in rows.order_by().values_list("rule_slug", "start").annotate(**sums):
+    for slug, start, *figures in rows.order_by().values_list("rule_slug", "start").annotate(**SUMS):
         hour = int((aware(start) - midnight).total_seconds() // 3_600)
         found[slug][hour] = found[slug].get(hour, Figures()) + Figures(*figures)
     return found
@@ -106,9 +105,9 @@ def _today(hours: Mapping[int, Figures], url: str) -> SafeString:
     stacks = [{"allowed": each.allowed, "rejected": each.rejected, "would": each.shadow_rejected} for each in day]
     context = {
         "count": together.requests,
-        "requests": number(together.requests) if together.requests else "",
-        "rejected": number(together.rejected) if together.rejected else "",
-        "shadow_rejected": number(together.shadow_rejected) if together.shadow_rejected else "",
+        "requests": units(together.requests) if together.requests else "",
+        "rejected": units(together.rejected) if together.rejected else "",
+        "shadow_rejected": units(together.shadow_rejected) if together.shadow_rejected else "",
         "bars": bars(stacks, [""] * len(stacks)),
         "width": 3 * len(stacks),
         "url": url,

@@ -26,6 +26,20 @@ UNITS: Final = (
 _MAX_EXPONENT: Final = 20
 
 
+class PlainDecimalField(forms.DecimalField):
+    """A number without the trailing zeros of the database."""
+
+    def to_python(self, value: Any) -> Any:
+        """Reject an invalid number before it is compared with the initial value: a signalling NaN raises an error."""
+        number = super().to_python(value)
+        if number is not None and not number.is_finite():
+            raise ValidationError(self.error_messages["invalid"], code="invalid")
+        return number
+
+    def prepare_value(self, value: Any) -> Any:
+        return f"{value.normalize():f}" if isinstance(value, Decimal) else value
+
+
 class WindowWidget(forms.MultiWidget):
     """A number with the field's own name, and the unit, whose name ends in "_unit"."""
 
@@ -58,19 +72,16 @@ class WindowWidget(forms.MultiWidget):
         return [f"{(value / seconds).normalize():f}", seconds]
 
 
-class WindowField(forms.DecimalField):
-    """A duration in seconds, without the trailing zeros of the database."""
+class WindowField(PlainDecimalField):
+    """A duration in seconds."""
 
     widget = WindowWidget
 
     def to_python(self, value: Any) -> Any:
-        """Reject an invalid number before it is compared with the initial value: a signalling NaN raises an error."""
         amount, unit = value if isinstance(value, list) else (value, None)
         number = super().to_python(amount)
         if number is None:
             return None
-        if not number.is_finite():
-            raise ValidationError(self.error_messages["invalid"], code="invalid")
         if unit and str(unit) not in {str(seconds) for seconds, _name in UNITS}:
             raise ValidationError(_("Choose a unit from the list."), code="unit")
         seconds = int(unit or 1)

@@ -14,6 +14,7 @@ from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
+from ...rules.formatting import units
 from ...usage.reports import chart
 from ...usage.reports.coverage import Period
 from ...usage.reports.partitions import TopPartitionRow
@@ -109,7 +110,7 @@ def _callers(request: HttpRequest, report: Report) -> dict[str, Any]:
     known = names_in_words(request.user, [each.partition for each in report.top_partitions or ()])
     return {
         "callers_chart": chart.callers(report.callers) if counts else None,
-        "callers": [(chart.span(each.period), chart.number(each.partitions or 0)) for each in counts],
+        "callers": [(chart.span(each.period), units(each.partitions or 0)) for each in counts],
         "top_partitions": [(*_top_row(each), known.get(each.partition, "")) for each in report.top_partitions],
         "top_partitions_in": report.top_partitions_in,
         "by_rejected": report.by_rejected,
@@ -123,7 +124,7 @@ def _callers(request: HttpRequest, report: Report) -> dict[str, Any]:
 
 
 def _top_row(row: TopPartitionRow) -> tuple[str, str, str]:
-    return row.partition, chart.number(row.allowed), chart.number(row.rejected)
+    return row.partition, units(row.allowed), units(row.rejected)
 
 
 def _hours(report: Report) -> dict[str, Any]:
@@ -132,7 +133,7 @@ def _hours(report: Report) -> dict[str, Any]:
     return {
         "hours_chart": chart.hours(report.day),
         "hours_in": Period(report.hours[0].start, report.hours[-1].end),
-        "hours": [(chart.hour_of_day(each), chart.number(round(each.requests))) for each in report.day],
+        "hours": [(chart.hour_of_day(each), units(round(each.requests))) for each in report.day],
         "busiest": [(_weekday(point.start), chart.span(point), _figure_row(point.figures)) for point in report.busiest],
     }
 
@@ -150,11 +151,11 @@ def _figure_row(figures: Figures, before: Figures | None = None, callers: int | 
     rate = 100 * (figures.rejection_rate or 0)
     counts = {"requests": figures.requests, **asdict(figures)}
     return {
-        **{name: chart.number(count) for name, count in counts.items()},
+        **{name: units(count) for name, count in counts.items()},
         "rate": _("%s %%") % number_format(round(rate, 1), decimal_pos=1) if figures.requests else "\u2013",
         "rate_width": f"{rate:.2f}%",
         "change": "" if before is None else _change(figures.requests, before.requests),
-        "callers": "" if callers is None else chart.number(callers),
+        "callers": "" if callers is None else units(callers),
     }
 
 
@@ -164,7 +165,7 @@ def _change(requests: int, before: int) -> str:
         return pgettext("requests where there were none before", "new") if requests else "\u2013"
     change = round(100 * (requests - before) / before)
     sign = "+" if change > 0 else "\u2212" if change < 0 else "\u00b1"
-    return _("%s %%") % f"{sign}{chart.number(abs(change))}"
+    return _("%s %%") % f"{sign}{units(abs(change))}"
 
 
 def _downloads(request: HttpRequest, table: str) -> list[tuple[str, str]]:

@@ -29,6 +29,12 @@ LENGTHS: Final = {
 }
 
 
+def _within_calendar(moment: datetime) -> None:
+    """Reject a year that some time zone does not support."""
+    if not 1970 <= moment.year < 9999:
+        raise forms.ValidationError(_("This year is out of range."))
+
+
 class PeriodForm(forms.Form):
     """The period of a report. After validation, `cleaned_data["span"]` is its Period."""
 
@@ -37,8 +43,8 @@ class PeriodForm(forms.Form):
         required=False,
         error_messages={"invalid_choice": gettext_lazy("There is no period “%(value)s”. Choose one of those above.")},
     )
-    since = forms.DateTimeField(label=gettext_lazy("From"), required=False)
-    until = forms.DateTimeField(label=gettext_lazy("To"), required=False)
+    since = forms.DateTimeField(label=gettext_lazy("From"), required=False, validators=[_within_calendar])
+    until = forms.DateTimeField(label=gettext_lazy("To"), required=False, validators=[_within_calendar])
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -61,14 +67,6 @@ class PeriodForm(forms.Form):
             data["span"] = totals.last(length)
         return data
 
-    def clean_since(self) -> datetime | None:
-        """Return the start, in a year that every time zone supports."""
-        return _within_calendar(self.cleaned_data["since"])
-
-    def clean_until(self) -> datetime | None:
-        """Return the end, in a year that every time zone supports."""
-        return _within_calendar(self.cleaned_data["until"])
-
     def _custom(self, since: datetime | None, until: datetime | None) -> Period | None:
         if since is None or until is None:
             for name, given in (("since", since), ("until", until)):
@@ -81,12 +79,6 @@ class PeriodForm(forms.Form):
         elif span.end - span.start > MAX_PERIOD:
             self.add_error("until", _("A report covers at most %d days.") % MAX_PERIOD.days)
         return span
-
-
-def _within_calendar(moment: datetime | None) -> datetime | None:
-    if moment is not None and not 1970 <= moment.year < 9999:
-        raise forms.ValidationError(_("This year is out of range."))
-    return moment
 
 
 def form_for(request: HttpRequest) -> PeriodForm:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
 from math import ceil
 from typing import Final, NamedTuple
 
 from django.utils import timezone
-from django.utils.formats import date_format, number_format
-from django.utils.translation import get_language, pgettext
+from django.utils.formats import date_format
 from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
+from ...rules.formatting import units
 from .busiest import HourOfDay
 from .coverage import Period
 from .partitions import PartitionCount
@@ -72,7 +72,7 @@ def draw(points: Sequence[Point]) -> Chart:
 def callers(counts: Sequence[PartitionCount]) -> Chart:
     """Return one bar for each hour or day: its number of different callers."""
     labels = [
-        f"{span(each.period)}: {_('not known') if each.partitions is None else number(each.partitions)}"
+        f"{span(each.period)}: {_('not known') if each.partitions is None else units(each.partitions)}"
         for each in counts
     ]
     ticks = _ticks([each.period.start for each in counts])
@@ -81,7 +81,7 @@ def callers(counts: Sequence[PartitionCount]) -> Chart:
 
 def hours(day: Sequence[HourOfDay]) -> Chart:
     """Return one bar for each hour of the day: the requests of an average day."""
-    labels = [f"{hour_of_day(each)}: {number(round(each.requests))}" for each in day]
+    labels = [f"{hour_of_day(each)}: {units(round(each.requests))}" for each in day]
     slot = 100 / max(len(day), 1)
     ticks = [Tick(percent(each.hour * slot), f"{each.hour:02}:00", each.hour % 6 == 3) for each in day[::3]]
     return stacked([{"plain": each.requests} for each in day], labels, ticks)
@@ -97,7 +97,7 @@ def stacked(stacks: Sequence[Mapping[str, float]], labels: Sequence[str], ticks:
     heights = [sum(stack.values()) for stack in stacks]
     top = _top(ceil(max(heights, default=0)))
     busiest = labels[heights.index(max(heights))] if heights else ""
-    lines = [Tick(percent(100 - 100 * i / LINES), number(top * i // LINES)) for i in range(LINES, -1, -1)]
+    lines = [Tick(percent(100 - 100 * i / LINES), units(top * i // LINES)) for i in range(LINES, -1, -1)]
     return Chart(bars(stacks, labels, top), busiest, lines, ticks)
 
 
@@ -125,16 +125,6 @@ def bars(
     return found
 
 
-def number(value: int) -> str:
-    """Return a number with the separators of the reader's language."""
-    return _grouped(value, get_language())
-
-
-@lru_cache(maxsize=4096)  # a report on many rules has thousands of numbers, many of them equal
-def _grouped(value: int, language: str | None) -> str:
-    return number_format(value, use_l10n=True, force_grouping=True)
-
-
 def span(point: Point | Period) -> str:
     """Return the time of a point or a period as text, in the current time zone."""
     start, end = timezone.localtime(point.start), timezone.localtime(point.end)
@@ -146,9 +136,9 @@ def span(point: Point | Period) -> str:
 
 def _label(point: Point) -> str:
     figures = point.figures
-    labels = [_("%s allowed") % number(figures.allowed), _("%s rejected") % number(figures.rejected)]
+    labels = [_("%s allowed") % units(figures.allowed), _("%s rejected") % units(figures.rejected)]
     if figures.shadow_rejected:
-        labels.append(_("%s would be rejected") % number(figures.shadow_rejected))
+        labels.append(_("%s would be rejected") % units(figures.shadow_rejected))
     return f"{span(point)}: {', '.join(labels)}"
 
 

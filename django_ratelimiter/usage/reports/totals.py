@@ -61,7 +61,8 @@ class Figures:
         return self.rejected / self.requests if self.requests else None
 
 
-_SUMS: Final = {f"sum_{field.name}": Sum(field.name) for field in fields(Figures)}
+#: The sums of a query, in the order of Figures.
+SUMS: Final = {f"sum_{field.name}": Sum(field.name) for field in fields(Figures)}
 
 
 class Total(NamedTuple):
@@ -115,7 +116,7 @@ def totals(
     most = Max("partitions", filter=Q(granularity=partitions_by)) if partitions_by else Value(None, IntegerField())
     sums: dict[tuple[str, str], tuple[Figures, list[int]]] = {}
     for together in [[each] for each in ranges] if is_sqlite else [ranges]:
-        rows = _rows(together, rule, tier).values_list("rule_slug", "tier_slug").annotate(**_SUMS, most=most)
+        rows = _rows(together, rule, tier).values_list("rule_slug", "tier_slug").annotate(**SUMS, most=most)
         for slug, of_tier, *figures, partitions in rows.order_by("rule_slug", "tier_slug"):
             known, counts = sums.get((slug, of_tier), (Figures(), []))
             sums[slug, of_tier] = known + Figures(*figures), [*counts, *([] if partitions is None else [partitions])]
@@ -143,7 +144,7 @@ def series(
     # row, not only for every start.
     sums = [Figures()] * len(starts)
     for each in coverage.bucket_ranges(period, widest):  # one by one, SQLite reads each in the order of its index
-        rows = _rows([each], rule, tier).values_list("start").annotate(**_SUMS).order_by("start")
+        rows = _rows([each], rule, tier).values_list("start").annotate(**SUMS).order_by("start")
         for start, *figures in rows:
             sums[bisect_right(starts, aware(start)) - 1] += Figures(*figures)
     ends = [*starts[1:], period.end]

@@ -11,6 +11,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.utils import timezone
 
+from django_ratelimiter.forecast.samples import words
 from django_ratelimiter.models import Rule, RuleSetVersion, Tier, UsageSample
 from django_ratelimiter.usage.live import names
 from django_ratelimiter.usage.times import Granularity, floor, now
@@ -44,7 +45,18 @@ def ask(client: Client, rule: Rule, quota: int = 30, **fields: Any) -> Any:
 
 
 def tiers_of(response: Any, place: int = 0) -> dict[str, dict[str, str]]:
-    return {each["name"]: each for each in response.context["forecast"]["periods"][place]["tiers"]}
+    """What the table says of each tier."""
+    return {
+        name: {
+            "before_callers": words.number(tier.before.callers),
+            "before_requests": words.number(tier.before.requests),
+            "after_callers": words.number(tier.after.callers),
+            "after_requests": words.number(tier.after.requests),
+            "newly": words.number(tier.newly),
+            "no_longer": words.number(tier.no_longer),
+        }
+        for name, tier in response.context["forecast"]["periods"][place]["tiers"]
+    }
 
 
 @pytest.mark.usefixtures("traffic")
@@ -138,7 +150,7 @@ def test_the_advisor(admin_client: Client, rule: Rule) -> None:
     assert "Advisor" not in shown(ask(admin_client, rule))
     response = ask(admin_client, rule, _forecast="advise", **beside, **{"forecast-share": "40"})
     row = response.context["forecast"]["advice"]["rows"][0]
-    assert (row["limit"], row["busiest"], row["tier"]) == ("12 per minute", ["12", "40", "40", "40"], "Free")
+    assert (row["limit"], row["proposal"].busiest, row["tier"]) == ("12 per minute", (12, 40, 40, 40), "Free")
     assert row["attack"] == "in the attack: 100 % of the callers, about 7,808 requests"
     assert "at most 40 % of callers" in shown(response)
 

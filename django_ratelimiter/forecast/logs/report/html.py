@@ -9,6 +9,7 @@ from django.template import Context, Engine
 from django.utils.translation import get_language, get_language_bidi
 from django.utils.translation import gettext as _
 
+from ....rules.formatting import units
 from ....usage.reports import chart
 from ..comparison import ReplayReport
 from .text import (
@@ -62,7 +63,7 @@ def _chart(report: ReplayReport) -> chart.Chart:
         for row in hours.values()
     ]
     labels = [
-        f"{name}: {', '.join(chart.number(round(amount)) for amount in stack.values())}"
+        f"{name}: {', '.join(units(round(amount)) for amount in stack.values())}"
         for name, stack in zip(hours, stacks, strict=True)
     ]
     every, end = max(1, len(hours) // 8), 0.93 * len(hours)  # a label at the very end would be cut off
