@@ -45,7 +45,7 @@ class Result(NamedTuple):
         """The caller's digest, as in the names of keys; `None` if nothing was counted."""
         if self.verdict is None:
             return None
-        return self.verdict.charge.key.removeprefix(f"{self.rule.slug}:").partition(":")[0]
+        return self.verdict.charge.key.removeprefix(self.rule.key_prefix).partition(":")[0]
 
     @property
     def reference(self) -> str | None:

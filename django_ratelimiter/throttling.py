@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache, wraps
 from threading import local
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
@@ -17,13 +18,17 @@ from rest_framework.settings import api_settings
 from rest_framework.throttling import BaseThrottle
 
 from . import limiter
+from .backend import get_engine
 from .conf import settings
 from .decision import NOTHING_TO_DECIDE, UNAVAILABLE_RETRY_SECONDS, Decision, decide, without
+from .engine.base import Verdict
+from .exceptions import EngineUnavailable
 from .headers import retry_after
 from .identity import digest, identify
 from .identity.users import user_key
 from .limiter import io
-from .limiter.charges import InlineRule
+from .limiter.charges import NO_ENTITLEMENT, InlineRule
+from .limiter.templates import RuleTemplate
 from .rules import inline
 from .rules.records import RuleRecord
 from .values.rates import rate_from
@@ -35,6 +40,12 @@ if TYPE_CHECKING:  # it imports the classes in DEFAULT_THROTTLE_CLASSES, and so 
 Check = Callable[..., Decision]
 
 _DISPATCH, _MEETS_RULES = "_ratelimit_dispatch", "_ratelimit_meets_rules"
+#: The name of the counters of all throttles: DRF's throttles with the same key have one history.
+_COUNTERS: Final = "code:throttle"
+
+
+#: What a throttle shares with an earlier one of its view, and must not use: nothing, the slug, or the counters.
+Second = Literal["", "slug", "counters"]
 
 
 class LimiterUnavailable(APIException):
@@ -83,25 +94,47 @@ class _CurrentRates:
 
 
 class _CacheWithHistory:
-    """The cache, in which a decided throttle finds its history, as subclasses of DRF's throttles do."""
+    """DRF's cache, in which a throttle finds the requests that the limiter has counted, as subclasses of DRF's do."""
 
-    def __init__(self, throttle: SimpleRateThrottle, cache: Any) -> None:
-        self._throttle, self._cache = throttle, cache
+    def __init__(self, throttle: SimpleRateThrottle) -> None:
+        self._throttle, self._cache = throttle, throttling.SimpleRateThrottle.cache
 
-    def get(self, key: str, *default: Any, **options: Any) -> Any:
-        throttle = self._throttle
-        return throttle.history if key == throttle.key else self._cache.get(key, *default, **options)
+    def get(self, key: str, default: Any = None, **options: Any) -> Any:
+        if self._is_history(key):
+            return self._throttle.history
+        stored = self._cache.get(key, **options)
+        return (self._throttle._counted(key) or default) if stored is None else stored
+
+    def set(self, key: str, value: Any, *args: Any, **options: Any) -> None:
+        if not self._is_history(key):
+            self._cache.set(key, value, *args, **options)
+        elif not self._throttle._decision.allowed or len(value) < len(self._throttle.history):  # type: ignore[union-attr]
+            raise _unchangeable(self._throttle)
+
+    def delete(self, key: str, **options: Any) -> bool:
+        if self._is_history(key):
+            raise _unchangeable(self._throttle)
+        return self._cache.delete(key, **options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cache, name)
 
+    def _is_history(self, key: str) -> bool:
+        return self._throttle._decision is not None and key == self._throttle.key
+
+
+def _unchangeable(throttle: SimpleRateThrottle) -> ImproperlyConfigured:
+    return ImproperlyConfigured(
+        f"{type(throttle).__qualname__}: self.cache cannot change the history of self.key, because the limiter counts: "
+        "every allowed request, and no rejected one."
+    )
+
 
 class _Cache:
-    """DRF's cache; for an instance that has decided a request, with its history."""
+    """The cache of a class, or of an instance with its history."""
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        cache = throttling.SimpleRateThrottle.cache
-        return cache if instance is None or instance._decision is None else _CacheWithHistory(instance, cache)
+        return throttling.SimpleRateThrottle.cache if instance is None else _CacheWithHistory(instance)
 
 
 class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
@@ -109,8 +142,8 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
 
     Subclasses can set and override the same names as in DRF. If several throttles of a view apply, and one rejects a
     request, none is charged. Rates up to 10,000 requests are exact; above that, `sliding_window_counter` is used.
-    `cache` stores nothing, but subclasses can read the history there. A subclass's own `timer` sets the limiter's time,
-    too.
+    A subclass finds the counted requests in `cache`, and cannot change them there. Its own `timer` sets the limiter's
+    time, too.
 
     As in DRF, results are attributes of the instance. They are local to the thread, so instances can be shared.
     """
@@ -170,13 +203,14 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         if extra is None and not isinstance(request, Request | HttpRequest):
             return True
         http = _begin(request)
+        asked: dict[str, InlineRule] = http.__dict__[_DISPATCH][1]
         if extra is not None:
             earlier: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
-            if earlier is not NOTHING_TO_DECIDE:
-                extra = self._with_distinct_slug(earlier, extra)
-            http.__dict__[_DISPATCH][1].add(extra.rule.slug)
             if not earlier.allowed:
                 return self._looks_only(request, extra)
+            if asked or extra.rule.slug in earlier.slugs:
+                extra = self._with_distinct_names(asked, extra)
+            asked[extra.rule.slug] = extra
         self._decision = decision = _decided(check, request, self._rule_scope, () if extra is None else (extra,))
         if extra is None:
             allowed = decision.allowed
@@ -185,6 +219,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         else:
             allowed = self.throttle_failure()
             if allowed:  # allowed by a subclass; the next throttle must see it as allowed
+                del asked[extra.rule.slug]
                 _forget(http, {extra.rule.slug})
         if allowed and decision.delay:
             io.sleep(decision.delay)
@@ -219,11 +254,12 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
 
     @property
     def history(self) -> list[float]:
-        """A list as long as the number of requests that count now. The times of the requests are not known."""
+        """A time for each request that counts, this one included, the newest first: see `_times_of`."""
         if self._history is None:
             verdicts = [each.verdict for each in self._decision.results if each.verdict] if self._decision else []
-            own = [verdict for verdict in verdicts if verdict.charge.key.endswith(f":{digest(str(self.key))}")]
-            self._history = [self.now] * sum(each.charge.limit.capacity - each.remaining for each in own)
+            name, quota = f":{digest(str(self.key))}", self.num_requests
+            own = [each for each in verdicts if each.charge.key.endswith(name) and each.charge.limit.quota == quota]
+            self._history = _times_of(own[0], self.now, self.duration) if own else []
         return self._history
 
     @history.setter
@@ -234,18 +270,32 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         """Return this throttle as a rule with the value that it counts by; `None` if it does not limit the request."""
         if self.rate is None:
             return None
-        key, quota, timer = self.get_cache_key(request, view), self.num_requests, self.timer
+        key, quota = self.get_cache_key(request, view), self.num_requests
         self.key = key
         if key is None or quota is None:
             return None
+        timer = self.timer
         now = self.now = timer()
         now_us = None if timer is type(self)._system_timer else round(now * 1_000_000)
         return InlineRule(self._rule(quota), str(key), now_us)
 
-    def _rule(self, quota: int, *, is_second: bool = False) -> RuleRecord:
-        """Return this throttle as a rule. is_second: with another slug than usual."""
+    def _counted(self, key: str) -> list[float]:
+        """Return the times of the requests that this throttle's limit counts for a key, before it decides."""
+        quota: int | None = getattr(self, "num_requests", None)
+        if not quota or not isinstance(key, str):
+            return []
+        [charge] = RuleTemplate(self._rule(quota), NO_ENTITLEMENT).charges(None, None)
+        now, is_usual = self.timer(), self.timer is type(self)._system_timer
         try:
-            rule = _rule_of(type(self), self.scope, quota, self.duration, is_second)  # type: ignore[arg-type]  # hashable
+            [verdict] = get_engine().peek([charge.fill(digest(key))], None if is_usual else round(now * 1_000_000))
+        except EngineUnavailable as error:
+            raise LimiterUnavailable from error
+        return _times_of(verdict, now, self.duration)
+
+    def _rule(self, quota: int, second: Second = "") -> RuleRecord:
+        """Return this throttle as a rule."""
+        try:
+            rule = _rule_of(type(self), self.scope, quota, self.duration, second)  # type: ignore[arg-type]  # hashable
         except ValueError as error:
             raise ImproperlyConfigured(
                 f"{type(self).__qualname__}: {self.rate!r} cannot be enforced: {error}"
@@ -253,17 +303,17 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         inline.register(rule)
         return rule
 
-    def _with_distinct_slug(self, earlier: Decision, extra: InlineRule) -> InlineRule:
-        """Return the rule, with another slug if another throttle of this view has already counted under its slug."""
-        rule = extra.rule
-        if rule.slug not in earlier.slugs:
+    def _with_distinct_names(self, asked: Mapping[str, InlineRule], extra: InlineRule) -> InlineRule:
+        """Return the rule with names that no earlier throttle of this view has, unless that was this one.
+
+        asked: the rules of the earlier throttles by slug. Throttles with one history do not count a request twice.
+        """
+        same = asked.get(extra.rule.slug)
+        if same is not None and same[:2] == extra[:2]:
             return extra
-        key, [record] = f"{rule.slug}:{digest(str(extra.value))}", rule.limits[None]
-        for result in earlier.results:
-            counted = result.verdict and result.verdict.charge.key
-            if result.rule.slug == rule.slug and (counted, result.limit) != (key, record.limit):
-                return extra._replace(rule=self._rule(self.num_requests or 0, is_second=True))
-        return extra
+        counters = [(each.value, each.rule.limits[None][0].limit.tag) for each in (extra, *asked.values())]
+        second: Second = "counters" if counters[0] in counters[1:] else "slug"
+        return extra._replace(rule=self._rule(self.num_requests or 0, second))
 
 
 class AnonRateThrottle(SimpleRateThrottle, throttling.AnonRateThrottle):
@@ -300,16 +350,23 @@ class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
 
 @lru_cache(maxsize=1_000)
 def _rule_of(
-    throttle: type[SimpleRateThrottle], scope: str | None, quota: int, window: int, is_second: bool
+    throttle: type[SimpleRateThrottle], scope: str | None, quota: int, window: int, second: Second
 ) -> RuleRecord:
-    """Return the rule of a throttle. As in DRF, throttles with the same scope and key share their counters."""
-    owner = next(cls for cls in throttle.__mro__ if "get_cache_key" in vars(cls))
-    names = [scope or ""]
-    if not scope or owner.__module__ not in (__name__, throttling.__name__):
-        names.append(owner.__qualname__)
-    if is_second:
-        names.append(throttle.__qualname__)
-    return inline.rule_of(inline.slug_of(*names), quota, window, "caller")
+    """Return the rule of a throttle. As in DRF, throttles with the same key share their counters."""
+    slug = inline.slug_of(scope or "", throttle.__qualname__ if second or not scope else "")
+    rule = inline.rule_of(slug, quota, window, "caller")
+    return rule if second == "counters" else replace(rule, counters=_COUNTERS)
+
+
+def _times_of(verdict: Verdict, now: float, window: float) -> list[float]:
+    """Return a time for each counted request, as DRF stores them, the newest first.
+
+    The times of the newest, and of the oldest when a request is rejected, are correct. Those between are not known.
+    """
+    times = [min(now, now + verdict.reset_after - window)] * (verdict.charge.limit.capacity - verdict.remaining)
+    if times and not verdict.allowed and verdict.retry_after is not None:
+        times[-1] = now + verdict.retry_after - window
+    return times
 
 
 def _meeting_rules(own: Callable[[Any, Any, Any], bool]) -> Callable[[Any, Any, Any], bool]:
@@ -340,11 +397,11 @@ def _begin(request: Request | HttpRequest) -> HttpRequest:
     A view may be called several times with one Django request, as in batches. Throttles count each time.
     """
     http: HttpRequest = getattr(request, "_request", request)
-    latest, slugs = http.__dict__.get(_DISPATCH, (None, set()))
+    latest, asked = http.__dict__.get(_DISPATCH, (None, {}))
     if latest is not request:
-        if slugs:
-            _forget(http, slugs)
-        http.__dict__[_DISPATCH] = (request, set())
+        if asked:
+            _forget(http, {*asked})
+        http.__dict__[_DISPATCH] = (request, {})
     return http
 
 

@@ -240,9 +240,9 @@ def _key_value(key: Key, group: str, request: Any) -> str | None:
         if kind != "ip" and identity.user_id is not None:
             key, value = "user", identity.user_id
         elif kind != "user":
-            key, value = "ip", _address(request, identity)
+            key, value = "ip", address_of(request, identity)
     elif name and kind == "header":
-        value = request.META.get("HTTP_" + name.replace("-", "_").upper())
+        value = get_header(request, name)
     elif name and kind == "get":
         value = request.GET.get(name)
     elif name and kind == "post":
@@ -254,8 +254,14 @@ def _key_value(key: Key, group: str, request: Any) -> str | None:
     return None if value in (None, "") else f"{key}:{value}"
 
 
-def _address(request: Any, identity: Identity) -> str | None:
-    """Return the caller's address, by the settings of django-ratelimit if one of them is set."""
+def get_header(request: Any, header: str) -> str:
+    """Return a header of a request; empty if it is missing."""
+    value: str = request.META.get("HTTP_" + header.replace("-", "_").upper(), "")
+    return value
+
+
+def address_of(request: Any, identity: Identity) -> str | None:
+    """Return the caller's address, by the settings of django-ratelimit if one of them is set; `None` = not known."""
     meta, *masks = _peers_settings().address
     if meta is None and masks == [None, None]:
         return identity.ip

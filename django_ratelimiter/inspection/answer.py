@@ -208,7 +208,7 @@ def _counter(charged: RuleCharge, peeked: Verdict | None, logged: ParsedRejectio
     charge, limit = charged.charge, charged.charge.limit
     engine = get_engine()
     stored_name = getattr(getattr(engine, "engine", engine), "stored_name", None)
-    digest = charge.key.removeprefix(f"{charged.rule.slug}:").partition(":")[0]
+    digest = charge.key.removeprefix(charged.rule.key_prefix).partition(":")[0]
     known: dict[str, Any] = {
         "words": limit_in_words(LimitRecord(limit)),
         "key": stored_name(charge) if stored_name else charge.key + limit.tag,

@@ -80,7 +80,7 @@ class RuleTemplate:
         units, is_split = rule.cost if cost is None else cost, bool(rule.partition_by)
         return [
             ChargeTemplate(
-                f"{rule.slug}:",
+                rule.key_prefix,
                 f":{generation}" if generation else "",
                 Charge(
                     "",

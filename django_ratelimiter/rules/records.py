@@ -74,7 +74,8 @@ class RuleRecord:
     methods: empty = all; GET includes HEAD. partition_by: empty = one counter for all callers. cost: units
     of one request. count_refusals: whether rejected requests are charged, too. charge_when: for which responses
     the charge is kept: any, success (a status below 400) or failure. sync_interval: seconds between two syncs of a
-    local counter; negative = no sync, `None` = an exact rule.
+    local counter; negative = no sync, `None` = an exact rule. counters: their name, which rules in code can share;
+    empty = the slug.
     """
 
     slug: str
@@ -95,6 +96,7 @@ class RuleRecord:
     limits: Mapping[str | None, tuple[LimitRecord, ...]] = field(hash=False)
     charge_when: str = CHARGE_WHEN[0]
     sync_interval: float | None = None
+    counters: str = ""
 
     def __post_init__(self) -> None:
         """Raise ValueError for an unknown failure policy now, and not only during an outage."""
@@ -103,6 +105,11 @@ class RuleRecord:
 
     def __str__(self) -> str:
         return self.slug
+
+    @property
+    def key_prefix(self) -> str:
+        """The start of the keys of its counters; the digest of the caller follows."""
+        return f"{self.counters or self.slug}:"
 
     @property
     def during_outage(self) -> FailurePolicy:

@@ -8,16 +8,21 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.contrib.auth.middleware import AuthenticationMiddleware
 from django.contrib.auth.models import AnonymousUser, User
+from django.contrib.sessions.middleware import SessionMiddleware
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory, override_settings
 from django.utils import translation
 
 import django_ratelimiter
 from django_ratelimiter import core, exceptions
 from django_ratelimiter.decorators import ALL, UNSAFE, Ratelimited, get_usage, is_ratelimited, ratelimit
+from django_ratelimiter.models import Tier
 from django_ratelimiter.rules import inline
+
+from .conftest import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("clock")]
 
@@ -228,3 +233,19 @@ def test_another_name_of_the_package_is_enough() -> None:
 def test_a_cost_is_spent_but_for_a_rate_that_lets_none_pass() -> None:
     assert limited(noting(rate="5/d", cost=2), *asked(3)) == [False, False, True]
     assert limited(noting(rate="0/d", cost=2), *asked(1)) == [True]
+
+
+@pytest.mark.parametrize(("key", "vary"), [("ip", None), ("header:x-key", None), ("user_or_ip", "Cookie")])
+def test_a_rate_in_code_reads_the_session_if_it_counts_by_user_or_if_there_are_tiers(
+    make_rule: MakeRule, key: str, vary: str | None
+) -> None:
+    view = ratelimit(key=key, rate="9/d")(lambda request: HttpResponse())
+    response = ask_with_session(view)
+    assert response.get("Vary") == vary
+    make_rule("all", quota=9, tier=Tier.objects.create(slug="pro", name="Pro"), path="/elsewhere/", path_kind="exact")
+    assert ask_with_session(view).get("Vary") == "Cookie"
+
+
+def ask_with_session(view: Any) -> Any:
+    """Ask a view below the middleware for sessions and users."""
+    return SessionMiddleware(AuthenticationMiddleware(view))(factory.get("/"))  # type: ignore[arg-type]

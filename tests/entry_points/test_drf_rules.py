@@ -150,23 +150,6 @@ def test_a_throttle_that_does_all_itself_does_it_as_before() -> None:
     assert statuses(view_of(own), 3) == [200, 200, 429]
 
 
-def test_the_history_is_found_in_the_cache() -> None:
-    """Where subclasses of the framework's throttles read it, such as for a header of their own."""
-    left = []
-
-    class Noting(AnonRateThrottle):
-        rate = "2/day"
-
-        def allow_request(self, request: Request, view: APIView) -> bool:
-            allowed = super().allow_request(request, view)
-            left.append(self.num_requests - len(self.cache.get(self.key, [])))
-            self.cache.set("another", 7)
-            return allowed and self.cache.get("another") == 7
-
-    assert statuses(view_of(Noting), 3) == [200, 200, 429]
-    assert left == [1, 0, 0]
-
-
 def test_an_instance_may_be_shared(clock: Clock) -> None:
     shared = rated("1/day", UserRateThrottle)()
     view = view_of(get_throttles=lambda self: [shared])
