@@ -12,7 +12,7 @@ from django.core.management import call_command
 
 PROGRAM = """
 import sys
-from django_ratelimiter.management.pipes import quiet_pipes
+from django_ratelimiter.management.output import quiet_pipes
 with quiet_pipes(sys.stdout):
     for _ in range({lines}):
         print("x" * 100)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.core.management.base import CommandError
 
-from django_ratelimiter.management.writing import require_writable, write_file
+from django_ratelimiter.management.output import require_writable, write_file
 
 
 def test_a_text_that_fails_half_way_leaves_the_old_one(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ from ..rules.files.writing import json_of, text_of_database
 from ..rules.stored import storage
 from ..values.bounds import json_from
 from ..values.terminal import on_terminal
+from .output import write_file
 from .traffic import add_traffic, forecast
-from .writing import write_file
 
 #: The exit code of `plan` if something would change.
 CHANGES: Final = 2

@@ -16,7 +16,7 @@ from ..forecast.logs.report.html import html_of
 from ..forecast.logs.report.text import lines_of, notes_of, unreadable_of
 from ..forecast.samples import console as advice
 from ..values.terminal import on_terminal
-from .writing import require_writable, whole_file, write_file
+from .output import require_writable, whole_file, write_file
 
 
 class ForecastCommands(BaseCommand):

@@ -23,7 +23,7 @@ from ...values.terminal import on_terminal
 from . import words
 from .advice import Advice, Proposal, advise
 from .cells import MICROSECONDS
-from .multipliers import multiplier_doubts
+from .doubts import multiplier_doubts
 from .periods import WEEK, read_period
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from operator import gt
-from typing import Final
+from typing import Final, NamedTuple
 
 from ...engine.limits import Limit
 from ...rules.records import RuleRecord
@@ -20,7 +20,6 @@ from . import estimates, reading
 from .cells import MAX_THRESHOLD, MICROSECONDS, CellThresholds, Width, cells_of, thresholds_by_tier
 from .estimates import NOTHING, SAMPLED_ONE_IN, Range
 from .reading import Source
-from .results import CallerForecast, Effect, HourForecast, TierForecast
 from .tally import ByTier, SampleTally, TopCaller
 
 #: The thresholds of a rule by tier and by the width of cells.
@@ -37,6 +36,54 @@ NEWLY, NO_LONGER = 2, 3
 
 #: For a rule without limits, the requests of a minute are shown.
 MINUTE: Final = Width(60)
+
+
+class Effect(NamedTuple):
+    """What a rule rejects in a tier: how many of its callers at least once, and how many requests."""
+
+    callers: Range
+    requests: Range
+
+
+class TierForecast(NamedTuple):
+    """One tier. "" = no tier. requests: recorded, all of them. sampled: callers in the sample.
+
+    before, after: by the old rule, and by the new one. newly: callers that only the new one rejects; no_longer:
+    that only the old one rejects.
+    """
+
+    tier: str
+    requests: int
+    sampled: int
+    before: Effect
+    after: Effect
+    newly: Range
+    no_longer: Range
+
+
+class HourForecast(NamedTuple):
+    """Requests in one hour, and how many of them the old and the new rule reject."""
+
+    start: datetime
+    end: datetime
+    requests: int
+    before: Range
+    after: Range
+
+
+class CallerForecast(NamedTuple):
+    """A sampled caller. peak: its most requests in one cell. before, after: its rejected requests.
+
+    first_at: when the new rule rejects it first; `None` = never.
+    """
+
+    tier: str
+    who: str
+    requests: int
+    peak: int
+    before: int
+    after: int
+    first_at: datetime | None
 
 
 class Forecast:

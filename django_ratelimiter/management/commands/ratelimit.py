@@ -38,8 +38,7 @@ from ..connecting import once_connected
 from ..errors import in_words
 from ..files import FileCommands, add_file_commands
 from ..forecast import ForecastCommands
-from ..pipes import quiet_pipes
-from ..terminal import Terminal
+from ..output import Terminal, quiet_pipes
 
 #: A digest that looks like an option: one in 64 does.
 _LIKE_AN_OPTION: Final = re.compile(r"-[A-Za-z0-9_-]{21}")

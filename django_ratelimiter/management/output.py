@@ -1,16 +1,22 @@
-"""Files that subcommands write."""
+"""Outputs of subcommands: files, pipes whose reader has ended, and terminals that a text cannot control."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, Final, TextIO
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, OutputWrapper
 from django.utils.translation import gettext as _
+
+from ..values.terminal import on_terminal
+
+#: The exit code in shells of a program that SIGPIPE has ended: 128 + SIGPIPE.
+EXIT_CODE: Final = 141
 
 
 def write_file(name: str, text: str, *, is_new: bool = False) -> None:
@@ -64,3 +70,38 @@ def _is_device(name: str) -> bool:
     """Return whether it is neither file nor folder, such as a pipe, or /dev/stdout, wherever that leads."""
     path = Path(name)
     return path.exists() and (name.startswith("/dev/") or not (path.is_file() or path.is_dir()))
+
+
+@contextmanager
+def quiet_pipes(*outputs: Any) -> Iterator[None]:
+    """End the command with EXIT_CODE, and without a traceback, if nothing reads these outputs any more."""
+    try:
+        yield
+        for output in outputs:
+            output.flush()
+    except BrokenPipeError:
+        for stream in (sys.stdout, sys.stderr):
+            _forget_what_is_unwritten(stream)
+        raise SystemExit(EXIT_CODE) from None
+
+
+def _forget_what_is_unwritten(stream: Any) -> None:
+    """Redirect the stream to /dev/null: else the interpreter's last flush would report an error."""
+    try:
+        stream.flush()
+    except BrokenPipeError:
+        with suppress(OSError, ValueError):  # a test's own stream, or a closed one
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+
+
+class Terminal(OutputWrapper):
+    """An output of a command on which only line breaks act. Styles are passed as `style_func`, not within a text."""
+
+    def __init__(self, output: Any) -> None:
+        super().__init__(output)
+        self._output = output
+
+    def write(self, msg: str = "", style_func: Any = None, ending: str | None = None) -> None:  # type: ignore[override]
+        self._output.write(on_terminal(msg.split("\n")), style_func, ending)
