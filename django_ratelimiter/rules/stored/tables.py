@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -88,8 +88,10 @@ def forget() -> None:
 
 def _has_table(model: type[Model], using: str) -> bool:
     """Return whether the table answers. A list of tables would only have those of one schema."""
+    # In the project's own transaction, which PostgreSQL would end. Otherwise none: SQLite may lock the database for it.
+    is_alone = connections[using].get_autocommit()
     try:
-        with transaction.atomic(using=using):  # PostgreSQL would end the project's own transaction
+        with nullcontext() if is_alone else transaction.atomic(using=using):
             model._base_manager.using(using).exists()
     except Error:
         if model._meta.db_table in connections[using].introspection.table_names():
