@@ -21,6 +21,7 @@ from ..inspection.explanation import CALLER_FIELDS, CallerHidden, Explanation, R
 from ..inspection.question import MAX_LENGTHS, Question, QuestionError, pairs
 from ..inspection.references import ParsedRejection, as_in_force, known_rules, parse_log_line
 from ..inspection.request import gateway_views
+from ..inspection.tier import tier_in_words
 from ..inspection.words import (
     ENTRY_POINTS,
     bypass_in_words,
@@ -29,7 +30,6 @@ from ..inspection.words import (
     logged_in_words,
     rows_in_words,
     shadow_in_words,
-    tier_in_words,
 )
 from ..models import Rule
 from ..models.validation import METHODS
@@ -188,7 +188,7 @@ def _card(viewer: Viewer, each: RuleExplanation, explanation: Explanation) -> di
         "shadow": shadow_in_words(each),
         "edge": edge if each.rejects else "",
         "counters": [
-            (counter, counter_in_words(counter, each.mode), caller_url(viewer, digest=counter.digest, rule=slug))
+            (counter, counter_in_words(counter), caller_url(viewer, digest=counter.digest, rule=slug))
             for counter in each.counters
         ],
     }

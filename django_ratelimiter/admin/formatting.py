@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 
 from ..models import Rule
 from ..rules.formatting import end_in_words
+from ..rules.records import RuleRecord
 from .identities import label_of
 
 
@@ -34,9 +35,9 @@ def breakable(text: str) -> SafeString:
     return mark_safe(re.sub(r"(?<=[^\s/])/(?=[^\s/])", "/<wbr>", escape(text)))
 
 
-def split_in_words(rule: Rule) -> str:
+def split_in_words(rule: Rule | RuleRecord) -> str:
     """Return what a rule is counted by: "user and IP address". Also for a row that cannot be enforced."""
-    parts = rule.partition_by if isinstance(rule.partition_by, list) else []
+    parts = rule.partition_by if isinstance(rule.partition_by, list | tuple) else []
     return _(" and ").join(label_of(str(part)) for part in parts) or _("all callers together")
 
 

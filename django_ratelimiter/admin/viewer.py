@@ -98,6 +98,11 @@ class Viewer:
             return False
         return bool(self.site.get_model_admin(model).has_view_permission(self.request))
 
+    def row_url(self, row: Any) -> str:
+        """Return the URL of a row's form, of any app; "" if they may not see it."""
+        name = f"admin:{row._meta.app_label}_{row._meta.model_name}_change"
+        return reverse(name, args=[row.pk], current_app=self.site.name) if self.sees(type(row)) else ""
+
     @cached_property
     def _rules(self) -> Mapping[str, tuple[str, int]]:
         """Name and key of each rule, by slug; read with one query, at the first use."""

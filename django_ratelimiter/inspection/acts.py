@@ -25,6 +25,7 @@ from .caller import Caller
 from .counters import Counter, Counters, counters_of, read
 from .giving_back import end_lease, give_back
 from .grounds import grounds_of
+from .tier import as_typed
 
 UNBLOCK: Final = "django_ratelimiter.unblock_caller"
 GRANT: Final = "django_ratelimiter.grant_caller"
@@ -197,11 +198,6 @@ def counter_named(caller: Caller, name: str) -> Counter:
     if not found:
         raise InvalidAct(_("There is no such counter of this caller's own."))
     return found[0]
-
-
-def as_typed(multiplier: Decimal) -> str:
-    """Return a multiplier without the trailing zeros of the database."""
-    return f"{multiplier.normalize():f}"
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.core.exceptions import PermissionDenied
@@ -12,38 +11,34 @@ from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils import translation
 
-from ..backend import get_engine
 from ..conf import settings
-from ..engine.base import NEVER, Verdict
+from ..engine.base import Verdict
 from ..headers import rejection_response, write_fields
 from ..identity import Identity
 from ..limiter.charges import limit_request, value_of, why_uncharged
 from ..limiter.refunds import unearned_results
 from ..limiter.templates import RuleCharge
 from ..models import TierAssignment
-from ..models.tiers import SUBJECTS
 from ..rules.cache import access_list
-from ..rules.formatting import limit_in_words
 from ..rules.records import Facts, LimitRecord, RuleRecord
 from ..values.access import NOBODY, AccessList
 from ..values.partitions import is_address
-from .counters import moment_of
+from .counters import Counter
 from .entry_points import EntryPoint, Trial, run_trial
 from .explanation import (
     Bypass,
     CallerResponse,
-    CounterState,
     Explanation,
     LoggedRejection,
     Reason,
     Rights,
     RuleExplanation,
-    TierExplanation,
     rights_of,
 )
 from .question import Question
 from .references import ParsedRejection
 from .request import BuiltRequest, build_request, find_caller, find_view, has_limiter, language_of
+from .tier import TierExplanation
 from .views import checks_credentials
 from .words import Unmet, doubts_in_words, reason_in_words
 
@@ -149,7 +144,7 @@ class _Explaining(NamedTuple):
 
     def _applying(self, rule: RuleRecord, point: EntryPoint, places: list[int]) -> RuleExplanation:
         tier, missing = point.entitlement.tier, _missing(rule, point)
-        counters = tuple(_counter(point.charges[place], point.peeked[place], self.logged) for place in places)
+        counters = tuple(self._counter(point.charges[place], point.peeked[place]) for place in places)
         has_rows = self.sees.tiers and tier is not None and tier.slug in rule.limits
         return RuleExplanation(
             rule,
@@ -163,6 +158,13 @@ class _Explaining(NamedTuple):
             rejects=any(each.allowed is False for each in counters) if self.sees.counters else None,
             counters=counters if self.sees.counters else (),
         )
+
+    def _counter(self, charged: RuleCharge, peeked: Verdict | None) -> Counter:
+        rule, tier, charge = charged
+        digest = charge.key.removeprefix(rule.key_prefix).partition(":")[0]
+        logged = self.logged is not None and self.logged.is_of(rule.slug, digest)
+        record = LimitRecord(charge.limit)
+        return Counter(rule, tier.slug if tier else "", record, charge, digest, peeked, logged=logged)
 
     def _lacks(self, rule: RuleRecord, missing: tuple[str, ...]) -> tuple[str, ...]:
         """Return the names that a rule counts by and that are not known here."""
@@ -204,65 +206,20 @@ def _missing(rule: RuleRecord, point: EntryPoint) -> tuple[str, ...]:
     return tuple(name for name in rule.partition_by if identity is not None and identity.value(name) is None)
 
 
-def _counter(charged: RuleCharge, peeked: Verdict | None, logged: ParsedRejection | None) -> CounterState:
-    charge, limit = charged.charge, charged.charge.limit
-    engine = get_engine()
-    stored_name = getattr(getattr(engine, "engine", engine), "stored_name", None)
-    digest = charge.key.removeprefix(charged.rule.key_prefix).partition(":")[0]
-    known: dict[str, Any] = {
-        "words": limit_in_words(LimitRecord(limit)),
-        "key": stored_name(charge) if stored_name else charge.key + limit.tag,
-        "digest": digest,
-        "quota": limit.capacity,
-        "cost": min(charge.cost, limit.capacity + 1),
-        "never": charge.cost == NEVER or charge.cost > limit.capacity,
-        "logged": logged is not None and logged.is_of(charged.rule.slug, digest),
-    }
-    if peeked is None:
-        return CounterState(**known)
-    return CounterState(
-        **known,
-        used=limit.capacity - peeked.remaining,
-        left=peeked.remaining,
-        allowed=peeked.allowed,
-        reset_at=_moment(peeked, peeked.reset_after),
-        retry_at=_moment(peeked, peeked.retry_after),
-        soft_exceeded=peeked.soft_exceeded,
-        delay=peeked.delay,
-    )
-
-
-def _moment(verdict: Verdict, seconds: float | None) -> datetime | None:
-    return moment_of(verdict.at_us + round(seconds * 1_000_000)) if seconds else None
-
-
 def _explain_tier(trial: Trial) -> TierExplanation:
     """Return the tier at the last entry point, and the row or the setting that it comes from."""
     point = trial.entry_points[-1] if trial.entry_points else None
     if point is None or point.bypass or not trial.rules.tiers:
         return TierExplanation()
-    tier, multiplier = point.entitlement
-    if tier is None:
-        identity = point.request.identity
+    granted, identity = point.entitlement, point.request.identity
+    if granted.tier is None:
         unchecked = point.request.before_authentication and identity and identity.awaits_authentication
         return TierExplanation("unchecked" if unchecked else "none")
-    if point.assignment is None:
-        identity = point.request.identity
-        resolves = settings.TIER_RESOLVER is not None and identity and identity.resolve_tier() == tier.slug
-        return TierExplanation("resolver" if resolves else "default", tier.slug, tier.name, multiplier)
-    row = TierAssignment.objects.filter(pk=point.assignment).select_related("tier").first()
-    subject = next((name for name in SUBJECTS if getattr(row, f"{name}_id", getattr(row, name, None))), "")
-    return TierExplanation(
-        "assignment",
-        tier.slug,
-        tier.name,
-        multiplier,
-        point.assignment,
-        subject,
-        str(getattr(row, subject)) if subject else "",
-        row.starts_at if row else None,
-        row.ends_at if row else None,
-    )
+    if point.assignment is not None:
+        row = TierAssignment.objects.filter(pk=point.assignment).select_related("tier").first()
+        return TierExplanation.of("assignment", granted, row)
+    resolves = settings.TIER_RESOLVER is not None and identity and identity.resolve_tier() == granted.tier.slug
+    return TierExplanation.of("resolver" if resolves else "default", granted)
 
 
 def _response(question: Question, http: BuiltRequest, trial: Trial) -> CallerResponse:

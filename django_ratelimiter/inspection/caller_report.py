@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from typing import Annotated, Any, ClassVar
 
 from django.utils.translation import gettext as _
-from django.utils.translation import pgettext
 
 from ..rules import cache
 from ..rules.formatting import listed, moment_in_words, units, until_in_words
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..usage.live.denials import DeniedCaller
-from .acts import as_typed
 from .caller import Caller
 from .counters import CallerRejection, Counter, Counters, Unread, counters_of, denials_of, rejections_of
+from .explanation import rights_of
 from .grounds import Grounds, grounds_of
 from .performing import LogLine, log_of
+from .tier import TierExplanation, tier_in_words
+from .words import counter_in_words
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,6 @@ class CallerAccess:
 
     action: Annotated[str, "allow or deny."]
     until: Annotated[datetime | None, "null = until it is deleted."]
-    reason: str
-
-
-@dataclass(frozen=True)
-class CallerTier:
-    """A caller's tier, and why."""
-
-    slug: str | None
-    multiplier: Annotated[Decimal, "Times each limit."]
-    source: Annotated[str, "assignment, group, default, resolver or nothing."]
-    assignment: Annotated[int | None, "The primary key of the assignment that applies."]
-    until: datetime | None
     reason: str
 
 
@@ -71,7 +59,7 @@ class CallerReport:
         "Rules for a scope that no view names, which now reject tasks and other code that ask for it.",
     ]
     access: CallerAccess | None
-    tier: CallerTier
+    tier: TierExplanation
     hidden: Annotated[Sequence[str], "What you may not view."]
     counters: Sequence[Counter]
     before_login: Annotated[
@@ -101,9 +89,9 @@ def report_of(caller: Caller, reader: Any = None) -> CallerReport:
     rules = cache.latest_rules()
     grounds = grounds_of(caller, rules)
     found = counters_of(caller, rules, grounds.entitlement, with_rejections=True)
-    grounds = grounds if reader is None else grounds.as_seen_by(reader)
+    sees = rights_of(reader)._replace(counters=True)  # of one caller, they need no permission of their own
+    grounds = grounds.as_seen_by(sees)
     shown, entry = found.of(caller), grounds.access
-    sees = {"access entries": grounds.sees_entries, "tier assignments": grounds.sees_assignments}
     elsewhere = shown.blocked_scopes if rules.enforced and caller.kind != "digest" else []
     return CallerReport(
         caller=caller,
@@ -111,14 +99,14 @@ def report_of(caller: Caller, reader: Any = None) -> CallerReport:
         blocked=_is_blocked(caller, grounds, found) if rules.enforced else False,
         blocked_scopes=list({each.rule.slug: each.rule for each in elsewhere}.values()),
         access=None if entry is None else CallerAccess(entry.action, entry.expires_at, entry.reason),
-        tier=_tier(grounds),
-        hidden=[name for name, is_seen in sees.items() if not is_seen],
+        tier=grounds.tier,
+        hidden=sees.hidden,
         counters=(shown if caller.is_everybody or caller.is_nobody else found).counters,
         before_login=found.before_login,
         unread=found.unread,
         unlimited=found.unlimited,
         rejections=rejections_of(found),
-        denials=denials_of(caller, found) if grounds.sees_entries else [],
+        denials=denials_of(caller, found) if sees.entries else [],
         log=log_of(caller, reader),
         problem=found.problem,
         rules=rules,
@@ -137,17 +125,9 @@ def _is_blocked(caller: Caller, grounds: Grounds, found: Counters) -> bool | Non
     return None if found.blocked_before_login or found.unknown_before_login else False
 
 
-def _tier(grounds: Grounds) -> CallerTier:
-    granted, row = grounds.entitlement, grounds.assignment
-    slug = None if granted.tier is None else granted.tier.slug
-    if row is None:
-        return CallerTier(slug, granted.multiplier, grounds.source, None, None, "")
-    return CallerTier(slug, granted.multiplier, grounds.source, row.pk, row.ends_at, row.reason)
-
-
 def lines_of(report: CallerReport) -> Iterator[str]:
     """Yield the lines of the command."""
-    who, tier, access = report.caller, report.tier, report.access
+    who, access = report.caller, report.access
     if who.is_everybody or who.is_nobody:
         yield _title_of_nobody(who)
         yield from map(_line, report.counters)
@@ -162,13 +142,7 @@ def lines_of(report: CallerReport) -> Iterator[str]:
         until = until_in_words(access.until) if access.until else _("it is deleted")
         values = {"action": access.action, "until": until, "reason": access.reason}
         yield _("Access entry: %(action)s until %(until)s. %(reason)s") % values
-    source = _("no assignment, and no default") if tier.source == "nothing" else tier.source
-    slug = tier.slug or pgettext("tier", "none")
-    if tier.multiplier == 1:
-        yield _("Tier: %s") % f"{slug} ({source})"
-    else:
-        values = {"slug": slug, "multiplier": as_typed(tier.multiplier), "source": source}
-        yield _("Tier: %(slug)s, %(multiplier)s times each limit (%(source)s)") % values
+    yield _("Tier: %s") % tier_in_words(report.tier)
     yield from map(_line, report.counters)
     for each in report.unread:
         yield f"{each.rule.slug}: {_('needs to know')} {', '.join(each.missing)}"
@@ -200,19 +174,8 @@ def _state(report: CallerReport) -> str:
 
 
 def _line(counter: Counter) -> str:
-    if counter.used is None:
-        return f"{counter.rule.slug}: {counter.limit}"
-    text = _("%(rule)s: %(used)s of %(capacity)s used, %(left)s left (%(limit)s)") % {
-        "rule": counter.rule.slug,
-        "used": counter.used,
-        "capacity": counter.capacity,
-        "left": counter.left,
-        "limit": counter.limit,
-    }
-    if counter.blocked:
-        until = counter.blocked_until
-        text += ", " + (_("blocked until %s") % until_in_words(until) if until else _("blocked always"))
-    return text
+    state = "" if counter.is_local else f": {counter_in_words(counter)}"
+    return f"{counter.rule.slug}: {counter.limit}{state}"
 
 
 def _rejection_line(rejection: CallerRejection) -> str:

@@ -38,22 +38,28 @@ class Counter:
     """One counter of a caller, in its current state."""
 
     MEMBERS: ClassVar = (
-        *("name", "rule", "mode", "limit", "capacity", "used", "left", "full_in", "blocked", "blocked_until"),
-        *("shared", "leases"),
+        *("name", "key", "rule", "mode", "limit", "digest", "capacity", "cost", "used", "left", "full_at", "allowed"),
+        *("blocked", "blocked_until", "never", "soft_exceeded", "shared", "leases", "logged"),
     )
 
     rule: RuleRecord
     tier: str
     record: LimitRecord
     charge: Charge
-    #: Of the caller, in its name.
-    digest: str
-    #: Of a request with the rule's cost now; `None` = not known.
+    digest: Annotated[str, "Of the caller, as in its key, in logs and reports."]
+    #: Of a request with the charge's cost now; `None` = not known.
     verdict: Verdict | None = None
     #: It counts requests from the address that lack the value that the rule is split by.
     stands_in: bool = False
     #: The caller's tier is not known, so this may not be its limit.
     is_assumed: bool = False
+    logged: Annotated[bool, "It is the counter of the rejection that the reference names."] = False
+
+    @property
+    def key(self) -> Annotated[str, "Its name in Redis."]:
+        engine = get_engine()
+        stored_name: Callable[[Charge], str] | None = getattr(getattr(engine, "engine", engine), "stored_name", None)
+        return stored_name(self.charge) if stored_name else self.charge.key + self.charge.limit.tag
 
     @property
     def name(self) -> Annotated[str, "The name of the counter in acts."]:
@@ -85,13 +91,27 @@ class Counter:
         return self.charge.limit.capacity
 
     @property
+    def cost(self) -> Annotated[int, "Units of a request."]:
+        return min(self.charge.cost, self.capacity + 1)
+
+    @property
+    def never(
+        self,
+    ) -> Annotated[bool, "A request costs more than the limit, or lacks a value."]:
+        return self.charge.cost > self.capacity
+
+    @property
+    def soft_exceeded(self) -> bool:
+        return self.verdict is not None and self.verdict.soft_exceeded
+
+    @property
     def left(self) -> int | None:
         return None if self.verdict is None else self.verdict.remaining
 
     @property
-    def share(self) -> float:
-        """How much of the capacity is used, from 0 to 1."""
-        return (self.used or 0) / self.capacity
+    def percent(self) -> float:
+        """How much of the capacity is used, at most 100."""
+        return min(100 * (self.used or 0) / self.capacity, 100)
 
     @property
     def used(self) -> Annotated[int | None, "Units; null = not known."]:
@@ -108,18 +128,26 @@ class Counter:
         return self.is_limited and self.rule.mode == "enforce"
 
     @property
-    def blocked(self) -> Annotated[bool | None, "null = not known, as the limits of a digest."]:
+    def allowed(
+        self,
+    ) -> Annotated[bool | None, "A request would be; null = not known, as of a digest."]:
+        return None if self.is_assumed or self.verdict is None else self.verdict.allowed
+
+    @property
+    def blocked(self) -> Annotated[bool | None, "Not allowed by an enforced rule; null = not known."]:
         return None if self.is_assumed else self.is_blocked
 
     @property
-    def blocked_until(self) -> Annotated[datetime | None, "null = not blocked, or blocked without an end."]:
-        if self.verdict is None or self.verdict.allowed or self.verdict.retry_after is None:
-            return None
-        return moment_of(self.verdict.at_us + round(self.verdict.retry_after * 1_000_000))
+    def blocked_until(self) -> Annotated[datetime | None, "null = a request is allowed, or never allowed."]:
+        return self._after(self.verdict.retry_after) if self.verdict and self.allowed is False else None
 
     @property
-    def full_in(self) -> Annotated[float | None, "Seconds until the full quota is back."]:
-        return None if self.verdict is None else self.verdict.reset_after
+    def full_at(self) -> Annotated[datetime | None, "When the full quota is back; null = it is, or not known."]:
+        return self._after(self.verdict.reset_after) if self.verdict else None
+
+    def _after(self, seconds: float | None) -> datetime | None:
+        """Return the time so long after the verdict; `None` if it is at once, or never."""
+        return moment_of(self.verdict.at_us + round(seconds * 1_000_000)) if self.verdict and seconds else None
 
 
 class Unread(NamedTuple):

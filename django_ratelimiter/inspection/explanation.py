@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from decimal import Decimal
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from django.utils.translation import gettext as _
 
 from ..limiter.charges import Uncharged
 from ..middleware import Exemption
+from ..models import AccessEntry, TierAssignment
 from ..rules.records import Facts, Mismatch, RejectedRule, RuleRecord
 from ..values.access import AccessRecord
+from .counters import Counter
 from .question import Question
+from .tier import TierExplanation
 
 SEES_COUNTERS: Final = "django_ratelimiter.view_usage_report"
 SEES_TIERS: Final = "django_ratelimiter.view_tierassignment"
-SEES_ACCESS: Final = "django_ratelimiter.view_accessentry"
 
 #: The caller's values: only for readers that may see what is known about callers.
 CALLER_FIELDS: Final = ("user", "api_key", "session")
@@ -58,7 +58,13 @@ def rights_of(reader: Any) -> Rights:
     """Return what this user may see; `None` = everything."""
     if reader is None:
         return Rights()
-    return Rights(*map(reader.has_perm, (SEES_COUNTERS, SEES_TIERS, SEES_ACCESS)))
+    return Rights(reader.has_perm(SEES_COUNTERS), may_view(reader, TierAssignment), may_view(reader, AccessEntry))
+
+
+def may_view(reader: Any, model: type[Any]) -> bool:
+    """Return whether this user may view the rows of a model; `None` = may see everything."""
+    acts = (f"{model._meta.app_label}.{act}_{model._meta.model_name}" for act in ("view", "change"))
+    return reader is None or any(map(reader.has_perm, acts))
 
 
 #: Why no rule is tested: the limiter is off by its setting, enforcement is stopped, the request is exempt, an access
@@ -69,36 +75,6 @@ Bypass = Literal[
 
 #: The first condition that does not match; "" = the rule applies.
 Reason = Literal[Bypass, Mismatch, Uncharged, "off"]
-
-
-@dataclass(frozen=True, slots=True)
-class CounterState:
-    """One limit of a rule that applies, and its counter before the request."""
-
-    words: Annotated[str, "The limit."]
-    key: Annotated[str, "Its name in Redis."]
-    digest: Annotated[str, "Of the caller, as in logs and reports."]
-    quota: int
-    cost: int
-    used: Annotated[int | None, "Units; null = Redis did not answer."] = None
-    left: int | None = None
-    allowed: Annotated[bool | None, "Whether this limit would allow the request; null = not known."] = None
-    reset_at: Annotated[datetime | None, "When the full quota is back; null = it is, or not known."] = None
-    retry_at: Annotated[datetime | None, "When the request would be allowed; null = now, or never."] = None
-    never: bool = False
-    soft_exceeded: bool = False
-    delay: Annotated[float, "Seconds."] = 0.0
-    logged: Annotated[bool, "It is the counter of the rejection that the reference names."] = False
-
-    @property
-    def blocked_until(self) -> datetime | None:
-        """The time at which a request like this one is allowed again; `None` = now, or never."""
-        return self.retry_at if self.allowed is False else None
-
-    @property
-    def percent(self) -> float:
-        """How much of the quota is used, at most 100."""
-        return min(100 * (self.used or 0) / self.quota, 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,26 +92,7 @@ class RuleExplanation:
     rows: Annotated[str, "The tier whose limits apply; empty = those of every other tier."] = ""
     value: Annotated[str, "The identities that split its counters."] = ""
     rejects: Annotated[bool | None, "In shadow: it would; null = you may not see it."] = None
-    counters: tuple[CounterState, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TierExplanation:
-    """The caller's tier, and why."""
-
-    kind: Annotated[
-        str,
-        "assignment, default or resolver; none = the caller has no tier; unchecked = the credentials are not checked "
-        "yet; empty = there are no tiers, or you may not see it.",
-    ] = ""
-    slug: str = ""
-    name: str = ""
-    multiplier: Decimal = Decimal(1)
-    assignment: Annotated[int | None, "Its primary key."] = None
-    subject: Annotated[str, "user, group, api_key_hash or partition."] = ""
-    whom: str = ""
-    starts_at: datetime | None = None
-    ends_at: datetime | None = None
+    counters: tuple[Counter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from functools import reduce
 from ipaddress import ip_network
 from itertools import permutations
 from operator import or_
-from typing import Any, Final
+from typing import Final
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import FieldDoesNotExist
@@ -21,9 +21,11 @@ from ..conf import settings
 from ..identity import Identity
 from ..models import AccessEntry, TierAssignment
 from ..rules.ruleset import RuleSet
-from ..rules.tiers import Entitlement, user_pk
+from ..rules.tiers import Entitlement, assigned, strongest, user_pk
 from ..values.access import AccessList, AccessRecord
 from .caller import Caller
+from .explanation import Rights
+from .tier import TierExplanation
 
 #: Maximum number of rows of each kind that are shown.
 MAX_ROWS: Final = 100
@@ -37,70 +39,45 @@ class Grounds:
     """The caller's entitlement, and its reason."""
 
     entitlement: Entitlement
-    #: assignment, group, default, resolver or nothing.
-    source: str
-    #: The one that applies.
-    assignment: TierAssignment | None
-    #: All that match the caller and have not ended.
+    tier: TierExplanation
+    #: The assignments that match the caller and have not ended.
     assignments: Sequence[TierAssignment]
     entries: Sequence[AccessEntry]
     #: The entry that applies now.
     access: AccessEntry | None
-    #: False = they are left out, because this reader may not see them.
-    sees_assignments: bool = True
-    sees_entries: bool = True
 
-    def as_seen_by(self, reader: Any) -> Grounds:
-        """Return the grounds without the rows that this user may not view."""
+    def as_seen_by(self, sees: Rights) -> Grounds:
+        """Return the grounds without the rows that a reader may not view."""
         found = self
-        if not may_view(reader, TierAssignment):
-            found = replace(found, assignment=None, assignments=(), sees_assignments=False)
-        if not may_view(reader, AccessEntry):
-            found = replace(found, access=None, entries=(), sees_entries=False)
-        return found
-
-
-def may_view(reader: Any, model: type[Any]) -> bool:
-    """Return whether this user may view the rows of a model; `None` = may see everything."""
-    acts = (f"{model._meta.app_label}.{act}_{model._meta.model_name}" for act in ("view", "change"))
-    return reader is None or any(map(reader.has_perm, acts))
+        if not sees.tiers:
+            found = replace(found, tier=found.tier.without_assignment, assignments=())
+        return found if sees.entries else replace(found, access=None, entries=())
 
 
 def grounds_of(caller: Caller, rules: RuleSet) -> Grounds:
     """Return the entitlement and its reason, from the database without caches. At most five queries."""
-    assignments = _assignments(caller)
-    entries = _entries(caller)
-    access = _counting(caller, entries)
-    if settings.TIER_RESOLVER is not None:
-        in_force = []  # assignments are ignored
+    assignments, entries = _assignments(caller), _entries(caller)
+    kind, granted, row = _granted(caller, rules, assignments)
+    return Grounds(granted, TierExplanation.of(kind, granted, row), assignments, entries, _counting(caller, entries))
+
+
+def _granted(
+    caller: Caller, rules: RuleSet, assignments: Sequence[TierAssignment]
+) -> tuple[str, Entitlement, TierAssignment | None]:
+    """Return the kind of reason, the entitlement, and the assignment that applies."""
+    if settings.TIER_RESOLVER is not None:  # assignments are ignored
         if (resolved := rules.tiers.get(_made_up_identity(caller).resolve_tier() or "")) is not None:
-            return Grounds(Entitlement(resolved), "resolver", None, assignments, entries, access)
-    else:
-        now = timezone.now()
-        in_force = [each for each in assignments if each.tier.slug in rules.tiers and not _is_to_come(each, now)]
-    if not in_force:
-        tier = _default(caller, rules)
-        source = "default" if tier else "nothing"
-        return Grounds(Entitlement(tier), source, None, assignments, entries, access)
-    best = max(in_force, key=_weight)
-    entitlement = Entitlement(rules.tiers[best.tier.slug], best.multiplier)
-    source = "group" if best.group_id is not None else "assignment"
-    return Grounds(entitlement, source, best, assignments, entries, access)
-
-
-def _weight(assignment: TierAssignment) -> tuple[bool, int, int]:
-    """Return the sort key, as in `rules.tiers`: with an end date first, then the highest rank, then the latest."""
-    dated = assignment.starts_at is not None or assignment.ends_at is not None
-    return dated, assignment.tier.rank, assignment.pk
-
-
-def _is_to_come(assignment: TierAssignment, now: Any) -> bool:
-    return assignment.starts_at is not None and assignment.starts_at > now
-
-
-def _default(caller: Caller, rules: RuleSet) -> Any:
+            return "resolver", Entitlement(resolved), None
+        assignments = ()
+    now = timezone.now()
+    rows = {each.pk: each for each in assignments if each.starts_at is None or each.starts_at <= now}
+    found = [assigned(row.tier.slug, row.starts_at, row.ends_at, row.multiplier, pk) for pk, row in rows.items()]
+    best = strongest(found, rules.tiers)
+    if best is not None:
+        return "assignment", Entitlement(rules.tiers[best.tier], best.multiplier), rows[best.number]
     is_anonymous = caller.user_id is None and caller.api_key is None and caller.kind != "digest"
-    return rules.default_tier("anonymous" if is_anonymous else "authenticated")
+    tier = rules.default_tier("anonymous" if is_anonymous else "authenticated")
+    return "default" if tier else "none", Entitlement(tier), None
 
 
 def _made_up_identity(caller: Caller) -> Identity:

@@ -20,7 +20,7 @@ from ..models.validation import validate_line
 from ..rules.stored import storage
 from .acts import ACTS, Act, Done, InvalidAct, Outcome
 from .caller import Caller
-from .grounds import may_view
+from .explanation import may_view
 
 #: Seconds for which the form of a page is valid.
 TOKEN_SECONDS: Final = 86_400

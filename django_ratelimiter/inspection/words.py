@@ -9,9 +9,11 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..rules.formatting import moment_in_words, until_in_words
+from ..rules.formatting import until_in_words
 from ..rules.records import Facts, RuleRecord
-from .explanation import CallerResponse, CounterState, Explanation, Reason, RuleExplanation, TierExplanation
+from .counters import Counter
+from .explanation import CallerResponse, Explanation, Reason, RuleExplanation
+from .tier import TierExplanation, tier_in_words
 
 #: Why no rule is tested.
 BYPASSES: Final[dict[str, Any]] = {
@@ -141,51 +143,23 @@ def rows_in_words(each: RuleExplanation, tier: TierExplanation) -> str:
     return text
 
 
-def tier_in_words(tier: TierExplanation) -> str:
-    """Return the caller's tier and why; "" if none is needed."""
-    if tier.kind == "assignment":
-        whom = {"user": _("user"), "group": _("group"), "api_key_hash": _("API key"), "partition": _("partition")}
-        text = _("%(tier)s, assigned to the %(kind)s %(whom)s") % {
-            "tier": tier.name,
-            "kind": whom.get(tier.subject, ""),
-            "whom": tier.whom,
-        }
-        if tier.multiplier != 1:
-            text = _("%(text)s, limits times %(multiplier)s") % {
-                "text": text,
-                "multiplier": number_format(tier.multiplier.normalize()),
-            }
-        return (
-            _("%(text)s, until %(end)s") % {"text": text, "end": moment_in_words(tier.ends_at)}
-            if tier.ends_at
-            else text
-        )
-    texts = {
-        "default": _("%(tier)s, the default: nothing is assigned to this caller"),
-        "resolver": _("%(tier)s, by RATELIMITER['TIER_RESOLVER']"),
-        "none": _("none: nothing is assigned to this caller, and no tier is the default"),
-        "unchecked": _("none: the credentials of this request have not been checked yet"),
-    }
-    return texts.get(tier.kind, "") % {"tier": tier.name}
-
-
-def counter_in_words(counter: CounterState, mode: str = "enforce") -> str:
-    """Return the state of a counter of a rule in this mode."""
+def counter_in_words(counter: Counter) -> str:
+    """Return the state of a counter."""
     if counter.left is None or counter.used is None:
         return _("not known: Redis cannot be reached")
     values = {
         "used": number_format(counter.used),
-        "quota": number_format(counter.quota),
+        "quota": number_format(counter.capacity),
         "left": number_format(counter.left),
     }
     words = [_("%(used)s of %(quota)s used, %(left)s left") % values]
     if counter.never:
         words.append(_("a request like this one is never allowed"))
     elif counter.blocked_until:
-        text = _("blocked until %(time)s") if mode == "enforce" else _("would be blocked until %(time)s")
+        text = _("blocked until %(time)s") if counter.mode == "enforce" else _("would be blocked until %(time)s")
         words.append(text % {"time": until_in_words(counter.blocked_until)})
-    if counter.reset_at:
-        words.append(_("full again at %(time)s") % {"time": until_in_words(counter.reset_at)})
+    if counter.full_at:
+        words.append(_("full again at %(time)s") % {"time": until_in_words(counter.full_at)})
     return "; ".join(words)
 
 
@@ -306,7 +280,7 @@ def _lines_of_rule(each: RuleExplanation, tier: TierExplanation) -> Iterator[str
     yield f"  {each.rule.slug} ({each.mode}): {rows_in_words(each, tier)}"
     for counter in each.counters:
         mark = f" ({_('in the log')})" if counter.logged else ""
-        yield f"    {counter.words}{mark}: {counter_in_words(counter, each.mode)}"
+        yield f"    {counter.limit}{mark}: {counter_in_words(counter)}"
         yield f"      {counter.key}"
     if shadow := shadow_in_words(each):
         yield f"    {shadow}"

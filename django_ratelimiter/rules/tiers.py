@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache, reduce
@@ -114,10 +114,7 @@ def entitlement_for(
     if partition_of is not None and (partitions := _partitions.get()).names:
         found = (*found, *_assigned_partitions(partition_of, partitions))
     tiers = rules.tiers
-    best = None
-    for each in found:
-        if each.tier in tiers and (best is None or _weight(each, tiers) > _weight(best, tiers)):
-            best = each
+    best = strongest(found, tiers) if found else None
     if best is None:
         return _new(Entitlement, (_default(rules, user_id, api_key), Decimal(1)))
     if note is not None:
@@ -147,9 +144,15 @@ def forget() -> None:
         remembered.forget()
 
 
-def _weight(assigned: _Assigned, tiers: Mapping[str, TierRecord]) -> tuple[bool, int, int]:
-    """Return the sort key of an assignment: the highest applies."""
-    return assigned.dated, tiers[assigned.tier].rank, assigned.number
+def strongest(found: Iterable[_Assigned], tiers: Mapping[str, TierRecord]) -> _Assigned | None:
+    """Return the one of these active assignments that applies; `None` if none of their tiers is known."""
+    known = [each for each in found if each.tier in tiers]
+    return max(known, key=lambda each: (each.dated, tiers[each.tier].rank, each.number), default=None)
+
+
+def assigned(tier: str, starts_at: Any, ends_at: Any, multiplier: Decimal, number: int) -> _Assigned:
+    """Return the assignment of a row, which must be active."""
+    return _Assigned(tier, starts_at is not None or ends_at is not None, multiplier, number)
 
 
 def _default(rules: RuleSet, user_id: str | None, api_key: str | None) -> TierRecord | None:
@@ -227,8 +230,7 @@ def _in_force(assignments: QuerySet[models.TierAssignment]) -> Iterator[tuple[_S
         )[: MAX_ASSIGNMENTS + 1]
     )
     for *subject, tier, starts_at, ends_at, multiplier, pk in rows:
-        dated = starts_at is not None or ends_at is not None
-        yield _Subject(*subject), _Assigned(tier, dated, multiplier, pk)
+        yield _Subject(*subject), assigned(tier, starts_at, ends_at, multiplier, pk)
 
 
 def _find_partitions() -> _Partitions:

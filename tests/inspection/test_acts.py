@@ -167,7 +167,7 @@ def test_doubles_until_friday(
     assert (row.reason, row.created_by) == ("he called", operator)
     assert {entry.object_repr for entry in LogEntry.objects.all()} == {f"user {user.pk}", "user ann: Free"}
     grounds = grounds_of(caller, latest_rules())
-    assert (grounds.source, grounds.assignment, grounds.entitlement.multiplier) == ("assignment", row, 2)
+    assert (grounds.tier.kind, grounds.tier.assignment, grounds.entitlement.multiplier) == ("assignment", row.pk, 2)
 
 
 def test_another_tier_for_a_while_and_says_if_another_assignment_counts(

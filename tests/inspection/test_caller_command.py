@@ -40,10 +40,10 @@ def _blocked(add_rule: Callable[..., Rule], user: User, free: Tier) -> None:
 def test_says_it_in_words(user: User) -> None:
     lines = run("--user", "ann").splitlines()
     assert lines[0] == f"user {user.pk} ({digest(f'user:{user.pk}')}): blocked"
-    assert lines[1] == "Tier: free (default)"
-    assert lines[2].startswith("export: 2 of 2 used, 0 left (2 per hour, fixed window), blocked until ")
+    assert lines[1] == "Tier: Free, the default: nothing is assigned to this caller"
+    assert lines[2].startswith("export: 2 per hour, fixed window: 2 of 2 used, 0 left; blocked until ")
     assert lines[3] == "org: needs to know header:X-Org"
-    assert "org: 2 of 5 used" in run("--user", str(user.pk), "--known", "header:X-Org=acme")
+    assert "2 of 5 used" in run("--user", str(user.pk), "--known", "header:X-Org=acme")
 
 
 def test_names_the_last_rejections(user: User, add_rule: Callable[..., Rule]) -> None:
@@ -62,17 +62,19 @@ def test_names_the_last_rejections(user: User, add_rule: Callable[..., Rule]) ->
 
 def test_says_how_often_a_limit_is_multiplied(user: User, free: Tier) -> None:
     TierAssignment.objects.create(tier=free, user=user, multiplier=Decimal("2.5"))
-    assert run("--user", "ann").splitlines()[1] == "Tier: free, 2.5 times each limit (assignment)"
+    assert run("--user", "ann").splitlines()[1] == "Tier: Free, assigned to the user ann, limits times 2.5"
 
 
 def test_says_it_as_json(user: User) -> None:
     found = json.loads(run("--user", str(user.pk), "--json"))
     assert found["blocked"]
-    assert found["tier"]["source"] == "default"
-    assert found["counters"][0] | {"blocked_until": "", "full_in": 0} == {
+    assert found["tier"]["kind"] == "default"
+    own = digest(f"user:{user.pk}")
+    assert found["counters"][0] | {"blocked_until": "", "full_at": ""} == {
         "name": "export:f3600", "rule": "export", "mode": "enforce", "limit": "2 per hour, fixed window",
-        "capacity": 2, "used": 2, "left": 0, "blocked": True, "shared": False, "blocked_until": "", "full_in": 0,
-        "leases": False,
+        "key": f"{{rl:0}}:export:{own}:f3600", "digest": own, "capacity": 2, "cost": 1, "used": 2, "left": 0,
+        "full_at": "", "allowed": False, "blocked": True, "blocked_until": "", "never": False, "soft_exceeded": False,
+        "shared": False, "leases": False, "logged": False,
     }  # fmt: skip
     assert found["unread"] == [{"rule": "org", "missing": ["header:X-Org"]}]
 
@@ -152,4 +154,4 @@ def test_a_command_waits_for_a_connection(answers: list[bool], asked: int) -> No
 
 def test_says_that_a_caller_has_no_tier(free: Tier, user: User) -> None:
     free.delete()
-    assert "Tier: none (no assignment, and no default)" in run("--user", "ann").splitlines()
+    assert "Tier: none: nothing is assigned to this caller, and no tier is the default" in run("--user", "ann")

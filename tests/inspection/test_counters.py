@@ -410,12 +410,12 @@ def rule(add_rule: Callable[..., Rule], pro: Tier) -> Rule:
 
 @RESOLVED
 @pytest.mark.parametrize(
-    ("email", "has_default", "tier", "source", "capacity"),
+    ("email", "has_default", "tier", "kind", "capacity"),
     [
         ("pro", True, "pro", "resolver", 50),
         ("", True, "free", "default", 5),
         ("gone", True, "free", "default", 5),
-        ("", False, None, "nothing", 5),
+        ("", False, "", "none", 5),
     ],
 )
 def test_the_page_shows_the_tier_that_a_request_gets(
@@ -425,8 +425,8 @@ def test_the_page_shows_the_tier_that_a_request_gets(
     admin_client: Client,
     email: str,
     has_default: bool,
-    tier: str | None,
-    source: str,
+    tier: str,
+    kind: str,
     capacity: int,
 ) -> None:
     User.objects.filter(pk=user.pk).update(email=email)
@@ -437,7 +437,7 @@ def test_the_page_shows_the_tier_that_a_request_gets(
         TierAssignment.objects.create(user=user, tier=Tier.objects.get(slug="pro"))
     caller = caller_of("user", str(user.pk))
     found = grounds_of(caller, latest_rules())
-    assert (found.entitlement.tier and found.entitlement.tier.slug, found.source) == (tier, source)
+    assert (found.tier.slug, found.tier.kind) == (tier, kind)
     decided = ask(user)
     assert decided.results[0].verdict.remaining == capacity - 1
     assert (counter(caller, "export").used, counter(caller, "export").capacity) == (1, capacity)

@@ -65,7 +65,7 @@ def test_a_counter_of_all_callers_is_nobodys_own(add_rule: Callable[..., Rule], 
     assert lines[0] == (
         f"all callers together ({everybody()}): they share one counter, so the caller cannot be known from it"
     )
-    assert lines[1].startswith("site: 1 of 1 used, 0 left")
+    assert lines[1].startswith("site: 1 per hour, sliding window: 1 of 1 used, 0 left")
     assert len(lines) == 2
 
 

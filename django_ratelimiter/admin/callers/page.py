@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.contrib import messages
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils import timezone
 from django.utils.decorators import method_decorator
 from django.utils.text import capfirst
@@ -23,19 +22,19 @@ from ...inspection.acts import GRANT, UNBLOCK, InvalidAct, can_end
 from ...inspection.caller import Caller, UnknownCaller, caller_of
 from ...inspection.caller_report import CallerReport, report_of
 from ...inspection.giving_back import leases_of
-from ...inspection.grounds import Grounds
 from ...inspection.performing import MAX_REASON, new_token, perform, read_token
+from ...inspection.tier import tier_in_words
 from ...rules import inline
 from ...rules.formatting import until_in_words
 from ...values.partitions import is_identity
-from ..identities import CALLER_PERMISSIONS, label_of
+from ..identities import label_of
+from ..pages import PagesAdmin
+from ..viewer import Viewer
 from . import rows
 from .act_forms import act_from, days
 from .asked import caller_typed, known_in, looked_up, open_query, remember
 
 ADDRESS: Final = "django_ratelimiter_caller"
-
-REPORTS: Final = "django_ratelimiter.view_usage_report"
 
 #: The key in the operator's session for the last reason.
 REASON: Final = "ratelimiter_reason"
@@ -51,24 +50,21 @@ KIND_LABELS: Final = {
 }
 
 
-class CallerPage(admin.ModelAdmin):
+class CallerPage(PagesAdmin):
     """An admin with the page of a caller."""
 
     def get_urls(self) -> list[URLPattern]:
-        page = path("caller/", self.admin_site.admin_view(self.caller_view), name=ADDRESS)
+        page = self.page_path("caller/", self.caller_view, ADDRESS, lambda request: Viewer(request).sees_callers)
         return [page, *super().get_urls()]
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
         """Show the app in the admin to users who can act on callers, but cannot view assignments."""
-        return {**super().get_model_perms(request), "act": _may_see(request)}
+        return {**super().get_model_perms(request), "act": Viewer(request).sees_callers}
 
     @method_decorator(in_own_transactions)
     @method_decorator(sensitive_post_parameters())
     def caller_view(self, request: HttpRequest) -> HttpResponse:
-        """Show a caller, look one up, or act on one. 403 without the permission."""
-        if not _may_see(request):
-            raise PermissionDenied
-        request.current_app = self.admin_site.name
+        """Show a caller, look one up, or act on one."""
         if request.method == "POST" and not {"act", "know"} & set(request.POST):
             return self._look_up(request)
         try:
@@ -114,14 +110,8 @@ class CallerPage(admin.ModelAdmin):
         return HttpResponseRedirect(self._url({"kind": caller.kind, "value": caller.open_value}))
 
     def _search(self, request: HttpRequest, problem: str = "") -> HttpResponse:
-        context = {
-            **self.admin_site.each_context(request),
-            "title": _("Find a caller"),
-            "opts": self.opts,
-            "kinds": [(kind, label, kind == request.POST.get("kind")) for kind, label in KIND_LABELS.items()],
-            "problem": problem,
-        }
-        return TemplateResponse(request, "admin/django_ratelimiter/caller_search.html", context)
+        kinds = [(kind, label, kind == request.POST.get("kind")) for kind, label in KIND_LABELS.items()]
+        return self.page(request, "caller_search", _("Find a caller"), {"kinds": kinds, "problem": problem})
 
     def _act(self, request: HttpRequest, caller: Caller) -> HttpResponse:
         """Perform the act, and show the result of the check."""
@@ -145,52 +135,40 @@ class CallerPage(admin.ModelAdmin):
         """Show the caller. may_act: False if keys are known that an act cannot include."""
         remember(request, caller)
         report = report_of(caller, request.user)
-        rules, grounds, counters = report.rules, report.grounds, report.found
-        links, name = rows.Links(self.admin_site, request), rows.name_of(caller, request)
+        viewer, slug = Viewer(request, self.admin_site), request.GET.get("rule", "")
+        name, grounds, access = rows.name_of(caller, request), report.grounds, report.access
+        named = [rule.name for rule in (*report.rules.rules, *inline.registered()) if rule.slug == slug]
         context = {
-            **self.admin_site.each_context(request),
-            "title": _title(caller, name),
-            "opts": self.opts,
+            "report": report,
             "caller": caller,
-            "user_url": rows.Links.row(links, caller.user) if caller.user is not None else "",
+            "user_url": viewer.row_url(caller.user) if caller.user is not None else "",
             "user_name": name,
-            "enforced": rules.enforced,
-            "explain_url": links.explain(caller, request.GET.get("rule", "")),
-            "named_rules": _named_rules(request, rules, links),
-            "rules_url": links.url("django_ratelimiter_rule_changelist"),
+            "explain_url": rows.explain_url(viewer, caller, slug),
+            "named_rules": [rows.RuleLink(name, viewer.rule_url(slug)) for name in named[:1]],
+            "rules_url": viewer.url("rule_changelist"),
             "find_url": self._url({}),
-            "log": report.log,
-            "rejections": report.rejections,
-            "denials": rows.denial_rows(report.denials, links),
-            **self._why(grounds, links),
-            **self._counters(request, report, links),
-            **(_acts(request, caller, rules, grounds.access) if may_act else {}),
+            "denials": rows.denial_rows(report.denials, viewer),
+            "tier": tier_in_words(report.tier),
+            "access_end": until_in_words(access.until) if access and access.until else "",
+            "assignments": rows.assignment_rows(grounds.assignments, viewer, report.tier.assignment),
+            "entries": rows.entry_rows(grounds.entries, viewer, grounds.access),
+            **self._counters(request, report, viewer),
+            **(_acts(request, report) if may_act else {}),
         }
-        if request.user.has_perm(REPORTS):
-            context["usage"] = rows.usage_rows(counters)
-        return TemplateResponse(request, "admin/django_ratelimiter/caller.html", context)
+        if viewer.may("view_usage_report"):
+            context["usage"] = rows.usage_rows(report.found)
+        return self.page(request, "caller", _title(caller, name), context)
 
-    def _why(self, grounds: Grounds, links: rows.Links) -> dict[str, Any]:
-        end = grounds.access and grounds.access.expires_at
-        return {
-            "grounds": grounds,
-            "access_end": until_in_words(end) if end else "",
-            "times": "" if grounds.entitlement.multiplier == 1 else f"{grounds.entitlement.multiplier.normalize():f}",
-            "assignments": rows.assignment_rows(grounds.assignments, links, grounds.assignment),
-            "entries": rows.entry_rows(grounds.entries, links, grounds.access),
-        }
-
-    def _counters(self, request: HttpRequest, report: CallerReport, links: rows.Links) -> dict[str, Any]:
+    def _counters(self, request: HttpRequest, report: CallerReport, viewer: Viewer) -> dict[str, Any]:
         found, shown = report.found, report.found.of(report.caller)
-        unread = [(each.rule, links.rule(each.rule.slug), [label_of(name) for name in each.missing])
-                  for each in found.unread]  # fmt: skip
         missing = [name for each in found.unread if ":" not in each.rule.slug for name in each.missing]
         context: dict[str, Any] = {
-            "counters": rows.counter_rows(shown, links),
-            "problem": found.problem,
-            "state": rows.state_of(shown, links),
-            "unread": unread,
-            "unlimited": [(rule, links.rule(rule.slug)) for rule in found.unlimited],
+            "counters": rows.counter_rows(shown, viewer),
+            "state": rows.state_of(shown, viewer),
+            "unread": [
+                (rule, viewer.rule_url(rule.slug), [label_of(name) for name in names]) for rule, names in found.unread
+            ],
+            "unlimited": [(rule, viewer.rule_url(rule.slug)) for rule in found.unlimited],
             "missing": [(name, label_of(name)) for name in dict.fromkeys(missing) if is_identity(name)],
             "page_parameters": [(key, value) for key, values in request.GET.lists() for value in values],
         }
@@ -205,30 +183,19 @@ class CallerPage(admin.ModelAdmin):
         return reverse(f"admin:{ADDRESS}", current_app=self.admin_site.name) + (f"?{text}" if text else "")
 
 
-def _may_see(request: HttpRequest) -> bool:
-    return any(request.user.has_perm(each) for each in CALLER_PERMISSIONS)
-
-
-def _named_rules(request: HttpRequest, rules: Any, links: rows.Links) -> list[rows.RuleLink]:
-    """Return the rule in the URL, whose reference led here; empty = none, or no current one."""
-    slug = request.GET.get("rule", "")
-    found = [rule.name for rule in (*rules.rules, *inline.registered()) if rule.slug == slug]
-    return [rows.RuleLink(name, links.rule(slug)) for name in found[:1]]
-
-
-def _acts(request: HttpRequest, caller: Caller, rules: Any, access: Any) -> dict[str, Any]:
+def _acts(request: HttpRequest, report: CallerReport) -> dict[str, Any]:
     """Return the context of the form of acts."""
-    may_grant = request.user.has_perm(GRANT)
+    caller, may_grant = report.caller, request.user.has_perm(GRANT)
     return {
         "may_unblock": request.user.has_perm(UNBLOCK) and not (caller.is_everybody or caller.is_nobody),
         "may_grant": may_grant and caller.kind != "digest" and not caller.is_unknown_user,
         "may_deny": may_grant and caller.kind in ("user", "api_key", "ip") and not caller.is_unknown_user,
-        "may_end_access": may_grant and can_end(caller, access),
+        "may_end_access": may_grant and can_end(caller, report.grounds.access),
         "token": new_token(request.user, caller),
         "reason": _last_reason(request, caller),
         "days": days(),
         "zone": timezone.get_current_timezone_name(),
-        "tiers": sorted(rules.tiers.values(), key=lambda tier: (tier.rank, tier.slug)),
+        "tiers": sorted(report.rules.tiers.values(), key=lambda tier: (tier.rank, tier.slug)),
     }
 
 

@@ -1,14 +1,12 @@
-"""The rows of a caller's page: counters as rows of a table, figures as text, links if the operator may open them."""
+"""The rows of a caller's page: counters as rows of a table, figures as text, viewer if the operator may open them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlencode
 
 from django.http import HttpRequest
-from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 
 from ...inspection import history
@@ -16,33 +14,27 @@ from ...inspection.acts import EndLease
 from ...inspection.caller import Caller, by_key
 from ...inspection.counters import Counter, Counters
 from ...inspection.giving_back import Lease
-from ...models import AccessEntry, Rule, TierAssignment
+from ...inspection.tier import as_typed
+from ...models import AccessEntry, TierAssignment
 from ...rules.formatting import duration, moment_in_words, units, until_in_words
 from ...usage.live.denials import DeniedCaller
 from ...values.references import reference_of
-from ..formatting import period_in_words
+from ..formatting import period_in_words, split_in_words
 from ..identities import label_of, may_see_names
+from ..viewer import Viewer
 
 #: Maximum number of rows of usage.
 MAX_DAYS: Final = 200
 
-#: The share of use from which a counter is nearly full.
-NEARLY: Final = 0.8
-
 
 class CounterRow(NamedTuple):
-    """A counter as text. used: "" = not known. width: of its bar. level: the CSS class of the bar's colour.
-
-    before_login: the rule's limits while the user is not known; "" = the same.
-    """
+    """A counter as text. used: "" = not known. before_login: limits while the user is not known; "" = the same."""
 
     counter: Counter
     rule_url: str
     limit: str
     counted_by: str
     used: str
-    width: str
-    level: str
     full: str
     until: str
     before_login: str
@@ -64,72 +56,36 @@ class LeaseRow(NamedTuple):
     value: str
 
 
-class Links:
-    """URLs of other pages of this admin, if the operator may open them; "" = none."""
-
-    def __init__(self, site: Any, request: HttpRequest) -> None:
-        self._site, self._request = site, request
-        may_see = site.is_registered(Rule) and site.get_model_admin(Rule).has_view_permission(request)
-        self._may_see_rules = may_see
-        self._rules = dict(Rule.objects.values_list("slug", "pk")) if may_see else {}
-
-    def url(self, name: str, *args: Any) -> str:
-        """Return the URL of a page; "" if the site has no page of this name."""
-        try:
-            return reverse(f"admin:{name}", args=args, current_app=self._site.name)
-        except NoReverseMatch:
-            return ""
-
-    def rule(self, slug: str) -> str:
-        return self.url("django_ratelimiter_rule_change", self._rules[slug]) if slug in self._rules else ""
-
-    def row(self, row: Any) -> str:
-        """Return the URL of a row's page."""
-        model = type(row)
-        if not self._site.is_registered(model) or not self._site.get_model_admin(model).has_view_permission(
-            self._request
-        ):
-            return ""
-        return self.url(f"{model._meta.app_label}_{model._meta.model_name}_change", row.pk)
-
-    def explain(self, caller: Caller, rule: str = "") -> str:
-        """Return the URL of the page that explains a request of this caller. rule: of the reference that led here."""
-        known = {
-            "user": by_key(caller.user_id) if caller.user_id else "",
-            "ip": caller.address,
-            "api_key": caller.api_key,
-        }
-        if rule and (caller.is_everybody or caller.is_nobody):
-            known["reference"] = reference_of(rule, caller.digest)
-        query = {name: value for name, value in known.items() if value}
-        url = self.url("django_ratelimiter_explain") if self._may_see_rules else ""
-        return f"{url}?{urlencode(query)}" if url else ""
+def explain_url(viewer: Viewer, caller: Caller, rule: str) -> str:
+    """Return the URL of the page that explains a request of this caller. rule: of the reference that led here."""
+    known = {
+        "user": by_key(caller.user_id) if caller.user_id else "",
+        "ip": caller.address or "",
+        "api_key": caller.api_key or "",
+    }
+    if rule and (caller.is_everybody or caller.is_nobody):
+        known["reference"] = reference_of(rule, caller.digest)
+    return viewer.explain_url({name: value for name, value in known.items() if value})
 
 
-def counter_rows(found: Counters, links: Links) -> list[CounterRow]:
+def counter_rows(found: Counters, viewer: Viewer) -> list[CounterRow]:
     """Return the rows: first the counters that block the caller, then the fullest."""
-    counters = sorted(found.counters, key=lambda each: (not each.is_blocked, not each.is_limited, -each.share))
-    return [_row(counter, links, found.before_login_of(counter.rule)) for counter in counters]
+    counters = sorted(found.counters, key=lambda each: (not each.is_blocked, not each.is_limited, -each.percent))
+    return [_row(counter, viewer, found.before_login_of(counter.rule)) for counter in counters]
 
 
-def _row(counter: Counter, links: Links, before_login: Iterable[Counter]) -> CounterRow:
+def _row(counter: Counter, viewer: Viewer, before_login: Iterable[Counter]) -> CounterRow:
     known = counter.verdict is not None
-    full_in = round((counter.full_in or 0) * 1_000_000)
-    by = _(" and ").join(label_of(name) for name in counter.rule.partition_by) or _("all callers together")
+    full_in = round(counter.verdict.reset_after * 1_000_000) if counter.verdict else 0
+    by = split_in_words(counter.rule)
     if counter.stands_in:
         by = _("IP address, because these are missing: %(names)s") % {"names": by}
     return CounterRow(
         counter,
-        links.rule(counter.rule.slug),
+        viewer.rule_url(counter.rule.slug),
         _limit(counter),
         _("by %(by)s") % {"by": by},
         _used(counter) if known else "",
-        f"{100 * counter.share:.2f}%",
-        "ratelimiter-full"
-        if counter.is_limited or counter.share >= 1
-        else "ratelimiter-nearly"
-        if counter.share >= NEARLY
-        else "",
         _rough(full_in) if known else "",
         _("until %(until)s") % {"until": until_in_words(counter.blocked_until)} if counter.blocked_until else "",
         "; ".join(each.limit for each in before_login),
@@ -177,20 +133,20 @@ class State(NamedTuple):
     until_before_login: str
 
 
-def state_of(found: Counters, links: Links) -> State:
+def state_of(found: Counters, viewer: Viewer) -> State:
     """Return the state of the caller."""
     elsewhere, blocked = found.blocked_scopes, found.blocked_views
     ends = _ends(blocked)
     is_latest = len(set(ends.values())) > 1
     shown = ends if is_latest else {}
     return State(
-        _named((each for each in blocked if not each.shared), links, shown),
-        _named((each for each in blocked if each.shared), links, shown),
+        _named((each for each in blocked if not each.shared), viewer, shown),
+        _named((each for each in blocked if each.shared), viewer, shown),
         _until(blocked),
         is_latest,
-        _named(elsewhere, links, _ends(elsewhere)),
-        _named(found.blocked_before_login, links),
-        _named(found.unknown_before_login, links),
+        _named(elsewhere, viewer, _ends(elsewhere)),
+        _named(found.blocked_before_login, viewer),
+        _named(found.unknown_before_login, viewer),
         _until(found.blocked_before_login),
     )
 
@@ -203,10 +159,10 @@ def _ends(blocked: Iterable[Counter]) -> dict[str, str]:
     return {slug: _until(counters) for slug, counters in by_rule.items()}
 
 
-def _named(counters: Iterable[Counter], links: Links, ends: Mapping[str, str] | None = None) -> list[RuleLink]:
+def _named(counters: Iterable[Counter], viewer: Viewer, ends: Mapping[str, str] | None = None) -> list[RuleLink]:
     """Return the rules of these counters, each once. ends: when they allow requests again, by slug, if shown."""
     rules = {each.rule.slug: each.rule for each in counters}
-    return [RuleLink(rule.name, links.rule(slug), (ends or {}).get(slug, "")) for slug, rule in rules.items()]
+    return [RuleLink(rule.name, viewer.rule_url(slug), (ends or {}).get(slug, "")) for slug, rule in rules.items()]
 
 
 def _until(blocked: Sequence[Counter]) -> str:
@@ -224,33 +180,35 @@ def lease_rows(name: str, leases: Sequence[Lease]) -> list[LeaseRow]:
     ]
 
 
-def assignment_rows(assignments: Iterable[TierAssignment], links: Links, counting: Any) -> list[dict[str, Any]]:
+def assignment_rows(
+    assignments: Iterable[TierAssignment], viewer: Viewer, counting: int | None
+) -> list[dict[str, Any]]:
     return [
         {
             "row": each,
-            "url": links.row(each),
+            "url": viewer.row_url(each),
             "period": period_in_words(each.starts_at, each.ends_at),
-            "times": "" if each.multiplier == 1 else f"{each.multiplier.normalize():f}",
-            "counts": each == counting,
+            "times": "" if each.multiplier == 1 else as_typed(each.multiplier),
+            "counts": each.pk == counting,
         }
         for each in assignments
     ]
 
 
-def entry_rows(entries: Iterable[Any], links: Links, counting: Any) -> list[dict[str, Any]]:
+def entry_rows(entries: Iterable[Any], viewer: Viewer, counting: Any) -> list[dict[str, Any]]:
     return [
-        {"row": each, "url": links.row(each), "period": period_in_words(None, each.expires_at),
+        {"row": each, "url": viewer.row_url(each), "period": period_in_words(None, each.expires_at),
          "counts": each == counting}
         for each in entries
     ]  # fmt: skip
 
 
-def denial_rows(denials: Sequence[DeniedCaller], links: Links) -> list[dict[str, Any]]:
+def denial_rows(denials: Sequence[DeniedCaller], viewer: Viewer) -> list[dict[str, Any]]:
     """Return the rows of requests that access entries denied; a deleted entry is shown by its kind."""
     rows = AccessEntry.objects.in_bulk({each.entry for each in denials if each.entry}) if denials else {}
     found = [(each, rows.get(each.entry or 0)) for each in denials]
     return [
-        {"row": each, "subject": row.subject if row else label_of(each.kind), "url": links.row(row) if row else ""}
+        {"row": each, "subject": row.subject if row else label_of(each.kind), "url": viewer.row_url(row) if row else ""}
         for each, row in found
     ]
 

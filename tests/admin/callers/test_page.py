@@ -37,7 +37,7 @@ def test_says_who_is_blocked_by_what_and_why(admin_client: Client, page: str, an
     )
     assert "3 of 3" in text
     assert "3 of 100" in text
-    assert "the default of authenticated callers" in text
+    assert "the default: nothing is assigned to this caller" in text
     export = Rule.objects.get(slug="export")
     assert f'<a href="{reverse("admin:django_ratelimiter_rule_change", args=[export.pk])}">Export</a>' in text
     assert text.index(">Export<") < text.index(">Search<")  # what blocks comes first
@@ -91,7 +91,7 @@ def test_shows_the_last_rejections_where_the_engine_keeps_them(
     )
     text = shown(admin_client.get(page))
     assert '<abbr title="about">≈</abbr> 7431 since' in text  # so many are counted from a sample
-    assert len(admin_client.get(page).context["rejections"]) == 1
+    assert len(admin_client.get(page).context["report"].rejections) == 1
 
 
 def test_a_digest_leads_to_counters_and_to_the_name_once_looked_up(

@@ -1,0 +1,81 @@
+"""A caller's tier, and why: the same for an explanation, a caller's report and the caller's page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated
+
+from django.utils.formats import number_format
+from django.utils.translation import gettext as _
+
+from ..models import TierAssignment
+from ..models.tiers import SUBJECTS
+from ..rules.formatting import moment_in_words
+from ..rules.tiers import Entitlement
+
+
+@dataclass(frozen=True, slots=True)
+class TierExplanation:
+    """The caller's tier, and why."""
+
+    kind: Annotated[
+        str,
+        "assignment, default or resolver; none = the caller has no tier; unchecked = the credentials are not checked "
+        "yet; empty = there are no tiers, or you may not see it.",
+    ] = ""
+    slug: str = ""
+    name: str = ""
+    multiplier: Annotated[Decimal, "Times each limit."] = Decimal(1)
+    assignment: Annotated[int | None, "The primary key of the assignment; null = none, or you may not see it."] = None
+    subject: Annotated[str, "user, group, api_key_hash or partition."] = ""
+    whom: str = ""
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    reason: str = ""
+
+    @classmethod
+    def of(cls, kind: str, granted: Entitlement, row: TierAssignment | None = None) -> TierExplanation:
+        """Return the explanation of an entitlement. row: the assignment that it comes from."""
+        if granted.tier is None:
+            return cls(kind)
+        found = cls(kind, granted.tier.slug, granted.tier.name, granted.multiplier)
+        if row is None:
+            return found
+        subject = next(name for name in SUBJECTS if getattr(row, f"{name}_id", getattr(row, name, None)))
+        return replace(
+            found, assignment=row.pk, subject=subject, whom=str(getattr(row, subject)), starts_at=row.starts_at,
+            ends_at=row.ends_at, reason=row.reason,
+        )  # fmt: skip
+
+    @property
+    def without_assignment(self) -> TierExplanation:
+        """The same for readers who may not see assignments."""
+        return TierExplanation(self.kind, self.slug, self.name, self.multiplier)
+
+
+def as_typed(multiplier: Decimal) -> str:
+    """Return a multiplier without the trailing zeros of the database."""
+    return f"{multiplier.normalize():f}"
+
+
+def tier_in_words(tier: TierExplanation) -> str:
+    """Return the caller's tier and why; "" if none is needed."""
+    texts = {
+        "assignment": _("%(tier)s, assigned to the %(kind)s %(whom)s") if tier.subject else _("%(tier)s, assigned"),
+        "default": _("%(tier)s, the default: nothing is assigned to this caller"),
+        "resolver": _(
+            "%(tier)s, by RATELIMITER['TIER_RESOLVER'], called with a request that contains only what is known here"
+        ),
+        "none": _("none: nothing is assigned to this caller, and no tier is the default"),
+        "unchecked": _("none: the credentials of this request have not been checked yet"),
+    }
+    whom = {"user": _("user"), "group": _("group"), "api_key_hash": _("API key"), "partition": _("partition")}
+    text = texts.get(tier.kind, "") % {"tier": tier.name, "kind": whom.get(tier.subject, ""), "whom": tier.whom}
+    if tier.multiplier != 1:
+        multiplier = number_format(tier.multiplier.normalize())
+        text = _("%(text)s, limits times %(multiplier)s") % {"text": text, "multiplier": multiplier}
+    if tier.ends_at:
+        text = _("%(text)s, until %(end)s") % {"text": text, "end": moment_in_words(tier.ends_at)}
+    return text
