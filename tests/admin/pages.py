@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from html.parser import HTMLParser
 from typing import Any
 
@@ -75,6 +76,12 @@ def stored(*limits: RuleLimit) -> list[dict[str, Any]]:
 def shown(response: Any) -> str:
     """The text of a page, entities resolved, without the places where lines may end."""
     return html.unescape(response.content.decode()).replace("<wbr>", "")
+
+
+def text_of(response: Any) -> str:
+    """What is read on a page: no tags, single spaces."""
+    assert response.status_code == 200
+    return " ".join(re.sub(r"<[^>]*>", " ", shown(response)).split())
 
 
 def errors_of(response: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from datetime import datetime, time, timedelta
 from typing import Any
 
 import pytest
-from django.conf import settings as django_settings
 from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client, override_settings
@@ -142,9 +141,3 @@ def test_the_list_of_rejections_has_the_project_s_clock(blocked: User, operator:
     begin = datetime.now()  # noqa: DTZ005
     clocks = {(begin - timedelta(seconds=second)).strftime("%H:%M:%S") for second in range(120)}
     assert {row["at_text"][-8:] for row in rows} <= clocks
-
-
-def test_the_overview(blocked: User, operator: Callable[..., Client]) -> None:
-    response = operator(*ALL).get(reverse("admin:app_list", args=["django_ratelimiter"]))
-    assert response.status_code == 200
-    assert django_settings.TIME_ZONE == "Asia/Kolkata"

@@ -79,10 +79,6 @@ class TestSave:
         assert (number(), Tier.objects.count()) == (before + 1, 0)
         assert RuleSetVersion.objects.get(number=number()).summary == "tiers deleted: Pro, Free"
 
-    def test_warns_of_a_rule_that_limits_nobody(self, admin_client: Client) -> None:
-        response = admin_client.post(ADD_RULE, rule_form(), follow=True)
-        assert "This rule has no limits" in shown(response)
-
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize("atomic_requests", [False, True])
     def test_says_when_it_is_not_in_force_everywhere(

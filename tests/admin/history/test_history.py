@@ -156,12 +156,6 @@ class TestRule:
 
 
 class TestPermissions:
-    def test_to_look_takes_the_permission_to_view_rules(self, operator: Callable[..., Client], good: int) -> None:
-        client = operator("view_tier", "publish_rule")
-        pages = [HISTORY, version_page(good), f"{COMPARE}?from={good}&to={good}", version_page(good, "bring_back")]
-        pages += [version_page(999), version_page(999, "bring_back")]
-        assert {client.get(page).status_code for page in pages} == {403}
-
     def test_which_is_enough_to_look(self, operator: Callable[..., Client], rule: Rule, good: int) -> None:
         client = operator("view_rule")
         pages = [HISTORY, version_page(good), f"{COMPARE}?from={good}&to={good}", page_of(rule, "history")]

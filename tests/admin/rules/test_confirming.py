@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -171,9 +170,3 @@ class TestAction:
         Rule.objects.update(mode="enforce")
         sent = {"action": "enforce", "_selected_action": [rule.pk for rule in rules]}
         assert "Nothing changed" in shown(admin_client.post(RULES, sent, follow=True))
-
-    def test_needs_the_right_to_change_rules(self, operator: Callable[..., Client], rules: list[Rule]) -> None:
-        client = operator("view_rule")
-        sent = {"action": "enforce", "_selected_action": [rules[0].pk], "confirm_everybody": "on"}
-        client.post(RULES, sent)
-        assert set(Rule.objects.values_list("mode", flat=True)) == {"shadow"}

@@ -178,10 +178,3 @@ class TestForget:
         before = number()
         assert "Nothing changed" in shown(self.forget(admin_client, rule))
         assert (number(), LogEntry.objects.count()) == (before, 0)
-
-    @pytest.mark.django_db
-    def test_needs_the_permission_to_change(self, operator: Callable[..., Client], rule: Rule) -> None:
-        client = operator("view_rule")
-        self.forget(client, rule)
-        assert set(rule.limits.values_list("generation", flat=True)) == {0}
-        assert "Forget" not in shown(client.get(RULES))

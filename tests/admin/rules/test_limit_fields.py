@@ -167,6 +167,3 @@ class TestSentences:
         self, operator: Callable[..., Client], permission: str, status: int
     ) -> None:
         assert operator(permission).get(SENTENCES).status_code == status
-
-    def test_needs_a_login(self, client: Client) -> None:
-        assert client.get(SENTENCES).status_code == 302

@@ -10,7 +10,7 @@ from django.test import Client
 from django.test.utils import override_settings
 
 from django_ratelimiter.admin.rules.presets import PRESETS
-from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier
+from django_ratelimiter.models import Rule, RuleLimit, Tier
 from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
 
 from ..pages import ADD_RULE, BrowserForm, number, page_of, shown
@@ -102,8 +102,3 @@ class TestCopy:
     @pytest.mark.parametrize("pk", ["999", "x", "-1", "1%00"])
     def test_a_rule_that_is_not_there(self, admin_client: Client, pk: str) -> None:
         assert admin_client.get(f"{ADD_RULE}?copy={pk}").status_code == 404
-
-    def test_nothing_is_versioned_by_looking(self, admin_client: Client, rule: Rule) -> None:
-        before = RuleSetVersion.objects.count()
-        admin_client.get(f"{ADD_RULE}?copy={rule.pk}")
-        assert RuleSetVersion.objects.count() == before

@@ -92,10 +92,6 @@ def test_needs_the_permission_to_change(operator: Callable[..., Client], permiss
     assert operator(permission).get(VIEWS).status_code == status
 
 
-def test_needs_a_login(client: Client) -> None:
-    assert client.get(VIEWS).status_code == 302
-
-
 def test_fields_are_completed_by_what_the_project_has(admin_client: Client) -> None:
     page = shown(admin_client.get(ADD_RULE))
     lists = dict(re.findall(r'<datalist id="ratelimiter-(\w+)">(.*?)</datalist>', page))

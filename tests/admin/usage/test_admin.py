@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from html import unescape
 from typing import Any
 
 import pytest
@@ -16,40 +15,17 @@ from django.utils import timezone, translation
 from django_ratelimiter.models import Rule, Tier, UsageBatch, UsageBucket
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
+from ..pages import shown, text_of
+
 pytestmark = pytest.mark.django_db
 
 REPORT = "/admin/django_ratelimiter/usagebucket/"
 Queries = Callable[[int], Any]
 
 
-@pytest.fixture
-def staff(client: Client) -> Client:
-    """Somebody who may view usage and nothing else."""
-    return log_in(client, "view_usage_report")
-
-
-def log_in(client: Client, *permissions: str) -> Client:
-    user = User.objects.create_user("staff", password="x", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
-    client.force_login(user)
-    return client
-
-
 def add(minutes_ago: int, rule: str = "search", tier: str = "free", **figures: int) -> UsageBucket:
     minute = floor(now(), Granularity.MINUTE, timezone.get_current_timezone()) - timedelta(minutes=minutes_ago)
     return UsageBucket.objects.create(rule_slug=rule, tier_slug=tier, start=stored(minute), **figures)
-
-
-def text_of(response: Any) -> str:
-    """What is read: no tags, single spaces."""
-    assert response.status_code == 200
-    return " ".join(re.sub(r"<[^>]*>", " ", response.content.decode()).split())
-
-
-def shown(response: Any) -> str:
-    """The page with its links as a browser reads them."""
-    assert response.status_code == 200
-    return unescape(response.content.decode())
 
 
 def lines(response: Any) -> list[list[str]]:
@@ -65,8 +41,8 @@ class TestWhoMaySeeIt:
     def test_staff_with_the_permission(self, staff: Client) -> None:
         assert staff.get(REPORT).status_code == 200
 
-    def test_staff_without_it(self, client: Client) -> None:
-        assert log_in(client, "view_rule", "view_usagebucket").get(REPORT).status_code == 403
+    def test_staff_without_it(self, operator: Callable[..., Client]) -> None:
+        assert operator("view_rule", "view_usagebucket").get(REPORT).status_code == 403
 
     def test_nobody_changes_counts(self, admin_client: Client) -> None:
         bucket = add(5, allowed=1)
@@ -103,10 +79,9 @@ class TestTotals:
         assert title[3:7] == ["Allowed", "Beyond soft quota", "Rejected", "Would be rejected"]
         assert together == ["Total", "10", "6", "2", "1", "3", "10.0 %"]
 
-    def test_rules_link_to_their_own_report_and_that_to_the_rule_for_those_who_may_see_it(self, client: Client) -> None:
+    def test_rules_link_to_their_own_report_and_that_to_the_rule_for_those_who_may_see_it(self, staff: Client) -> None:
         rule = Rule.objects.create(slug="search", name="Search", mode="enforce")
         add(5, allowed=1)
-        staff = log_in(client, "view_usage_report")
         [link] = re.findall(r'<th role="rowheader" scope="row"><a href="([^"]+)">Search</a>', shown(staff.get(REPORT)))
         form = f"/admin/django_ratelimiter/rule/{rule.pk}/change/"
         assert form not in shown(staff.get(link))

@@ -14,19 +14,14 @@ from django_ratelimiter.identity import digest, hash_api_key, identify, partitio
 from django_ratelimiter.testing import RulesInForce, override_rules
 from django_ratelimiter.usage.reports.coverage import HOUR
 
-from .test_admin import REPORT, log_in, shown, text_of
+from ..pages import shown, text_of
+from .test_admin import REPORT
 from .test_pages import count, weigh
 
 pytestmark = pytest.mark.django_db
 
 SEARCH = f"{REPORT}caller/?rule=search&period=7d"
 KEY = "key-of-carol"
-
-
-@pytest.fixture
-def staff(client: Client) -> Client:
-    """Somebody who may view reports and nothing else."""
-    return log_in(client, "view_usage_report")
 
 
 @pytest.fixture
@@ -129,14 +124,6 @@ def test_only_where_callers_are_told_apart(staff: Client, split_by: Any) -> None
     assert "Find a caller" not in text_of(staff.get(f"{REPORT}rule/?rule=search"))
     assert staff.post(SEARCH).status_code == 404
     assert staff.post(f"{REPORT}caller/?rule=gone").status_code == 404
-
-
-def test_who_may(client: Client, split_by: Any) -> None:
-    split_by("ip")
-    assert client.post(SEARCH).status_code == 302
-    log_in(client, "view_usagebucket", "view_rule")
-    for method in ("get", "post", "head", "options", "put", "delete"):
-        assert getattr(client, method)(SEARCH).status_code == 403
 
 
 def test_a_link_on_the_answer_leads_back_to_the_rule(staff: Client, split_by: Any) -> None:
