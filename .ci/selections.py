@@ -103,8 +103,8 @@ ASKS_NEITHER_SERVER_NOR_DATABASE = (
     *(f"tests/engine/redis/test_{name}.py" for name in ("async_engine", "redis_failures")),
     "tests/engine/redis/connections/test_failover.py::test_a_master_of_a_cluster_dies[False]",
     # What forecasts compute from samples, and what their form shows; the form's conflicts run there.
-    *(f"tests/forecast/test_{name}.py" for name in ("advice", "cells", "command", "changes")),
-    *(f"tests/forecast/test_{name}.py" for name in ("logs", "multipliers", "odd_lines")),
+    *(f"tests/forecast/test_{name}.py" for name in ("advice", "command", "changes")),
+    *(f"tests/forecast/test_{name}.py" for name in ("logs", "odd_lines")),
     *("tests/admin/forecast/test_panel.py", "tests/rules/files/test_traffic.py", "tests/rules/files/test_drift.py"),
     # URLs, responses and permissions of the API; other API tests read and write its rows there.
     *(f"tests/api/test_{name}.py" for name in ("permissions", "schema", "without_framework")),
@@ -149,8 +149,8 @@ LATEST_SPARED_BRIEFLY = (
     # What the server's script counts for many callers; the test that a fork shares no connection runs there.
     "tests/system/test_concurrency.py::test_32_clients_on_one_key_admit_exactly_the_quota",
     # What forecasts compute from lines of logs or from samples. The command and the form are tested there.
-    *(f"tests/forecast/test_{name}.py" for name in ("advice", "cells", "changes", "logs")),
-    *(f"tests/forecast/test_{name}.py" for name in ("multipliers", "odd_lines", "samples", "tally")),
+    *(f"tests/forecast/test_{name}.py" for name in ("advice", "changes", "logs")),
+    *(f"tests/forecast/test_{name}.py" for name in ("odd_lines", "samples", "tally")),
     *("tests/admin/forecast/test_panel.py", "tests/rules/files/test_traffic.py", "tests/rules/files/test_drift.py"),
     # Texts about the code, in the docs and in catalogues, and of examples and sentences.
     *(

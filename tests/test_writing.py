@@ -1,16 +1,46 @@
-"""Files that subcommands write: all of a text or nothing, and no trace of the way there."""
+"""What commands write: files, pipes that nobody reads to their end, and terminals that no text may control."""
 
 from __future__ import annotations
 
 import errno
+import io
+import logging
 import os
+import re
 import stat
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
+from django.contrib.auth.models import User
+from django.core.checks import run_checks
+from django.core.exceptions import ValidationError
+from django.core.management import call_command
 from django.core.management.base import CommandError
+from django.test import RequestFactory
 
+from django_ratelimiter import limiter
+from django_ratelimiter.management.commands.ratelimit import Command
 from django_ratelimiter.management.output import require_writable, write_file
+from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
+from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.files.reading import read
+from django_ratelimiter.rules.files.writing import yaml_of
+from django_ratelimiter.values.terminal import on_terminal, visible
+
+PROGRAM = """
+import sys
+from django_ratelimiter.management.output import quiet_pipes
+with quiet_pipes(sys.stdout):
+    for _ in range({lines}):
+        print("x" * 100)
+"""
+
+EVIL: Final = "a\x1b[2J\x9b1m\r\n::add-mask::a\n##[group]a\u2028\u202eb"
+HARMFUL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\ud800-\udfff]|(?m:^\s*::)|##\[")
 
 
 def test_a_text_that_fails_half_way_leaves_the_old_one(tmp_path: Path) -> None:
@@ -76,3 +106,135 @@ def test_asking_whether_it_can_be_written_changes_nothing(tmp_path: Path) -> Non
     file.write_text("old")
     require_writable(str(file))
     assert file.read_text() == "old"
+
+
+@pytest.mark.parametrize("lines", [1, 10_000])
+def test_a_process_ends_quietly_and_says_by_its_exit_code_why(lines: int) -> None:
+    """Also if all of it fits into the buffer, which is written at the end."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", PROGRAM.format(lines=lines)], stdout=write, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(write)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+class Unread(io.StringIO):
+    """A pipe without a reader."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("line", ["explain GET /x/", "caller --ip 192.0.2.7", "watch", "collect", "export", "on"])
+def test_each_subcommand_does(line: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        call_command("ratelimit", *line.split(), stdout=Unread())
+    assert ended.value.code == 141
+
+
+def is_clean(text: str) -> bool:
+    return HARMFUL.search(text) is None
+
+
+def test_a_text_is_one_line_that_does_nothing() -> None:
+    assert visible(EVIL) == r"a\u001b[2J\u009b1m\r\n::add-mask::a\n\u0023#[group]a\u2028\u202eb"
+    assert visible("\N{NO-BREAK SPACE}Jos\u00e9 \U0001f600 ##1 a::b fe80::1 \\n") == (
+        "\N{NO-BREAK SPACE}Jos\u00e9 \U0001f600 ##1 a::b fe80::1 \\n"
+    )
+    assert on_terminal(["  ::error::a", "##vso[task]", visible(EVIL)]) == "\n".join(
+        [r"  \u003a:error::a", r"\u0023#vso[task]", visible(EVIL)]
+    )
+
+
+@pytest.fixture
+def hostile(db: None) -> User:
+    """A user, a tier, a rule and an entry whose texts are hostile: SQL wrote them."""
+    user = User.objects.create(username=EVIL)
+    with cache.editing():
+        tier = Tier.objects.create(slug="pro", name=EVIL)
+        rule = Rule.objects.create(slug="export", name=EVIL, description=EVIL, message=EVIL, mode="enforce")
+        Rule.objects.filter(pk=rule.pk).update(partition_by=["user"])
+        RuleLimit.objects.create(rule=rule, tier=tier, quota=1, window_seconds=60)
+    TierAssignment.objects.create(tier=tier, user=user, reason=EVIL)
+    AccessEntry.objects.create(kind="user", value=str(user.pk), action="allow", reason=EVIL)
+    return user
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["explain", "GET", "/hello/", "--user", EVIL],
+        ["explain", "GET", f"/{EVIL}", "--header", f"X-Evil:{EVIL}"],
+        ["explain", "GET", f"/{EVIL}", "--json"],
+        ["explain", "--reference", EVIL],
+        ["caller", "--user", EVIL],
+        ["caller", "--partition", f"header:X={EVIL}"],
+        ["caller", "--partition", f"header:X={EVIL}", "--json"],
+        ["check", "FILE"],
+        ["plan", "FILE"],
+        ["plan", "FILE", "--json"],
+        ["apply", "FILE", "--author", EVIL],
+        ["export"],
+        ["export", "--format", "json"],
+        ["advise", EVIL],
+        ["replay", "LOG", "--no-progress"],
+        ["replay", "LOG", "--format", f"({EVIL}"],
+        ["replay", "LOG", "--csv", "--no-progress"],
+    ],
+)
+def test_no_command_repeats_it(hostile: User, tmp_path: Path, capsys: Any, words: list[str]) -> None:
+    file, log = tmp_path / "r.yaml", tmp_path / "access.log"
+    file.write_text(yaml_of({"rules": {"export": {"name": "b", "description": EVIL}, "new": {"name": EVIL}, EVIL: {}}}))
+    fine = '203.0.113.9 - - [25/Oct/2026:20:00:05 +0000] "GET /hello/\x1b[2J HTTP/1.1" 200 5\n'
+    log.write_text(fine + EVIL.replace("\n", "\x1b") + "\n")
+    found = [str({"FILE": file, "LOG": log}.get(word, word)) for word in words]
+    command = Command(io.StringIO(), io.StringIO(), no_color=True)
+    with suppress(SystemExit):
+        command.run_from_argv(["manage.py", "ratelimit", *found])
+    outputs = [output.getvalue() for output in (command.stdout, command.stderr)]
+    assert any(outputs)
+    assert all(map(is_clean, outputs)), outputs
+
+
+@pytest.mark.django_db(transaction=True)
+def test_no_record_of_a_rule_has_it(hostile: User, caplog: pytest.LogCaptureFixture) -> None:
+    with cache.editing():
+        Rule.objects.update(slug=EVIL, partition_by=[])
+        RuleLimit.objects.update(tier=None)
+    with caplog.at_level(logging.INFO, "django_ratelimiter"):
+        for _ in range(2):
+            request = RequestFactory().get("/hello/")
+            request.user = User(pk=424242)
+            limiter.check(request)
+    assert "is not in force" in caplog.text
+    assert all(is_clean(record.getMessage()) for record in caplog.records)
+    found = [message for message in run_checks() if message.id == "django_ratelimiter.W006"]
+    assert found
+    assert all(is_clean(f"{message.msg} {message.hint}") for message in found)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [(Rule, "name"), (Rule, "message"), (Rule, "path"), (Rule, "scope"), (Rule, "view_name"), (Tier, "name"),
+     (TierAssignment, "reason"), (AccessEntry, "reason"), (AccessEntry, "value")],
+)  # fmt: skip
+@pytest.mark.parametrize("text", ["a\x1b", "a\nb", "a\x9b", "a\u202e"])
+def test_the_models_reject_it(model: Any, name: str, text: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        model(**{name: text}).full_clean(validate_constraints=False)
+    assert "Must be one line, without control characters." in caught.value.message_dict[name]
+    with pytest.raises(ValidationError) as caught:
+        model(**{name: "José ##1"}).full_clean(validate_constraints=False)
+    assert "one line" not in str(caught.value)
+
+
+def test_an_export_of_such_a_text_is_read_back() -> None:
+    description = "a ##[b]\n::c\nd\x1b\x9b"
+    text = on_terminal(yaml_of({"rules": {"a": {"description": description}}}).split("\n"))
+    assert is_clean(text)
+    assert read(text, "r.yaml").rules[0]["description"] == description
