@@ -32,7 +32,11 @@ GRANT: Final = "django_ratelimiter.grant_caller"
 
 
 class InvalidAct(ValueError):
-    """An act that is not possible for this caller; the message says why, and nothing was changed."""
+    """An act that is not possible for this caller; the message says why, and nothing was changed. field: of the act."""
+
+    def __init__(self, text: str, field: str = "detail") -> None:
+        super().__init__(text)
+        self.field = field
 
 
 class Outcome(NamedTuple):
@@ -196,7 +200,7 @@ def counter_named(caller: Caller, name: str) -> Counter:
     """Return one of the caller's own counters. Raises InvalidAct."""
     found = counters_now(caller).named([name])
     if not found:
-        raise InvalidAct(_("There is no such counter of this caller's own."))
+        raise InvalidAct(_("There is no such counter of this caller's own."), "counter")
     return found[0]
 
 

@@ -83,7 +83,9 @@ _PART: Final = re.compile(r"((?:header|path|field):[^:=|]+|ip/[0-9]+|[A-Za-z_][A
 
 
 class UnknownCaller(ValueError):
-    """The input is not a caller; the message says what would be."""
+    """The input is not a caller; the message says what would be. field: of a body of the API."""
+
+    field = "value"
 
 
 @dataclass(frozen=True)

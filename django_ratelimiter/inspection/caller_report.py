@@ -64,8 +64,7 @@ class CallerReport:
     counters: Sequence[Counter]
     before_login: Annotated[
         Sequence[Counter],
-        "Of rules that have other limits where a REST framework view checks a token itself: what they decide by then. "
-        "`blocked_until` is the latest possible time.",
+        "Of rules that have other limits where a REST framework view checks a token itself: what they decide by then.",
     ]
     unread: Sequence[Unread]
     unlimited: Annotated[Sequence[RuleRecord], "Rules without a limit for the tier."]
@@ -122,7 +121,7 @@ def _is_blocked(caller: Caller, grounds: Grounds, found: Counters) -> bool | Non
         return None
     if found.of(caller).blocked_views:
         return True
-    return None if found.blocked_before_login or found.unknown_before_login else False
+    return None if found.blocked_before_login else False
 
 
 def lines_of(report: CallerReport) -> Iterator[str]:
@@ -165,12 +164,8 @@ def _state(report: CallerReport) -> str:
         return _("blocked") if report.blocked else _("not blocked")
     if report.problem or not report.before_login:
         return _("whether it is blocked is not known")
-    if blocking := [each for each in report.before_login if each.blocked]:
-        text = _("not blocked if a session logs the user in; blocked where a view checks a token itself, by %(rules)s")
-    else:
-        text = _("not blocked if a session logs the user in; not known where a view checks a token itself: %(rules)s")
-    unknown = [each for each in report.before_login if each.used is None and each.mode == "enforce"]
-    return text % {"rules": listed(dict.fromkeys(each.rule.slug for each in blocking or unknown))}
+    text = _("not blocked if a session logs the user in; blocked where a view checks a token itself, by %(rules)s")
+    return text % {"rules": listed(dict.fromkeys(each.rule.slug for each in report.before_login if each.blocked))}
 
 
 def _line(counter: Counter) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any, Final
 
-from .curl import with_curl
 from .question import Question, pairs
+from .references import ParsedRejection, asked
 from .report import texts_of
 
 #: Options with one text.
@@ -35,8 +35,8 @@ def add_question(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="Write JSON.")
 
 
-def question_from(options: dict[str, Any]) -> Question:
-    """Return the question in these arguments. Raises QuestionError."""
+def question_from(options: dict[str, Any]) -> tuple[Question, ParsedRejection | None]:
+    """Return the question in these arguments, and the content of the reference. Raises QuestionError."""
     question = Question(
         method=options["method"],
         path=options["path"],
@@ -45,4 +45,4 @@ def question_from(options: dict[str, Any]) -> Question:
         status=options["status"],
         **{name: options[name] for name in _TEXTS},
     )
-    return with_curl(options["curl"], question)
+    return asked(question, options["curl"], options["reference"])

@@ -198,16 +198,8 @@ class Counters:
     @property
     def blocked_before_login(self) -> list[Counter]:
         """The counters that reject a request of this caller with a token that only the view can check, and no other."""
-        return [each for each in self._before_login_alone() if each.is_blocked]
-
-    @property
-    def unknown_before_login(self) -> list[Counter]:
-        """The counters for which it is not known whether they would reject such a request."""
-        return [each for each in self._before_login_alone() if each.verdict is None and each.rule.mode == "enforce"]
-
-    def _before_login_alone(self) -> list[Counter]:
         slugs = {each.rule.slug for each in self.blocked}
-        return [each for each in self.before_login if each.rule.slug not in slugs]
+        return [each for each in self.before_login if each.is_blocked and each.rule.slug not in slugs]
 
     def before_login_of(self, rule: RuleRecord) -> list[Counter]:
         """Return this rule's counters while the user is not known; empty = the same as usual."""
@@ -392,41 +384,29 @@ def _before_login(caller: Caller, template: RuleTemplate, digest: str, rules: Ru
 
 def read(found: Counters, *, with_rejections: bool = False) -> Counters:
     """Return these counters with their current verdicts. with_rejections: as for `counters_of`."""
-    own = {each.name: each for each in found.counters}
-    before = [each for each in found.before_login if each.name not in own]
-    asked = [each for each in (*found.counters, *before) if not each.is_local]
-    charges = [each.charge for each in asked]
+    charges, before = (
+        [each.charge for each in part if not each.is_local] for part in (found.counters, found.before_login)
+    )
     try:
         peeked = peek_with_rejections(charges) if with_rejections else None
         verdicts = peeked.verdicts if peeked else get_engine().peek(charges) if charges else []
+        verdicts_before = get_engine().peek(before) if before else []  # a call cannot name a counter twice
     except EngineUnavailable as error:
         parts = found.counters, found.before_login
         unread = [[replace(each, verdict=None) for each in part] for part in parts]  # earlier verdicts are outdated
         return replace(found, counters=unread[0], before_login=unread[1], problem=str(error))
-    known = {each.name: replace(each, verdict=verdict) for each, verdict in zip(asked, verdicts, strict=True)}
     return replace(
         found,
         peeked=peeked or found.peeked,
-        counters=[known.get(each.name, each) for each in found.counters],
-        before_login=[
-            _measured(each, known.get(each.name)) if each.name in own else known.get(each.name, each)
-            for each in found.before_login
-        ],
+        counters=_with(verdicts, found.counters),
+        before_login=_with(verdicts_before, found.before_login),
     )
 
 
-def _measured(counter: Counter, same: Counter | None) -> Counter:
-    """Return a counter with this limit, computed from another limit's verdict: one call cannot name a key twice.
-
-    Not for buckets, which hold a level and not a number of units. Its times are the latest possible ones.
-    """
-    if same is None or same.verdict is None or "burst" in counter.charge.limit.traits.options:
-        return counter
-    remaining = max(counter.capacity - (same.capacity - same.verdict.remaining), 0)
-    allowed = remaining >= counter.charge.cost
-    retry_after = 0.0 if allowed else same.verdict.reset_after
-    return replace(counter, verdict=replace(same.verdict, allowed=allowed, remaining=remaining, retry_after=retry_after,
-                                            charge=counter.charge))  # fmt: skip
+def _with(verdicts: Iterable[Verdict], counters: Sequence[Counter]) -> list[Counter]:
+    """Return the counters with these verdicts, of all of them that are not local."""
+    left = iter(verdicts)
+    return [each if each.is_local else replace(each, verdict=next(left)) for each in counters]
 
 
 def _rules(rules: RuleSet) -> list[RuleRecord]:

@@ -20,6 +20,7 @@ from ..usage.live.rejections import recent
 from ..usage.times import now, stored
 from ..values.bounds import MAX_TEXT, json_from
 from ..values.references import Reference, parse_reference, references_in
+from .curl import with_curl
 from .question import Question, QuestionError
 
 _MESSAGE: Final = re.compile(r"A request was rejected by ([\w:.-]+(?:, [\w:.-]+)*)\.(?=\s|$|\")")
@@ -127,17 +128,20 @@ def as_in_force(logged: ParsedRejection) -> ParsedRejection:
     return logged._replace(rule=rule, rules=tuple(rule if each == logged.rule else each for each in logged.rules))
 
 
-def question_about(text: str, question: Question) -> tuple[ParsedRejection, Question]:
-    """Return the content of a reference, response or log line, and the question about such a request.
+def asked(question: Question, curl: str, reference: str) -> tuple[Question, ParsedRejection | None]:
+    """Return the question about the request in a curl command, or in a reference, a response or a line of the log.
 
-    Raises QuestionError.
+    Both may be empty. Also returns the content of the reference. Raises QuestionError.
     """
-    logged = parse_log_line(text, known_rules())
+    question = with_curl(curl, question)
+    if not reference:
+        return question, None
+    logged = parse_log_line(reference, known_rules())
     if logged is None:
         text = _("This is not the reference of a rejection. Enter it as “export#eJL8d1F2”.")
         raise QuestionError("reference", text)
     logged = as_in_force(logged)
-    return logged, asked_of(logged, question)
+    return asked_of(logged, question), logged
 
 
 def asked_of(logged: ParsedRejection, question: Question) -> Question:

@@ -290,17 +290,18 @@ def test_a_tier_without_a_limit_has_one_before_login(add_rule: Callable[..., Rul
     assert [each.rule.slug for each in found.blocked_before_login] == ["shared"]
 
 
+@pytest.mark.parametrize("algorithm", ["token_bucket", "sliding_window_counter"])
 @pytest.mark.parametrize("used", [1, 2])
-def test_a_level_that_two_limits_share_is_not_guessed(
-    add_rule: Callable[..., Rule], user: User, free: Tier, used: int
+def test_a_counter_that_two_limits_share_is_read_by_each(
+    add_rule: Callable[..., Rule], user: User, free: Tier, used: int, algorithm: str
 ) -> None:
-    shared = add_rule("shared", [], quota=2, algorithm="token_bucket")
-    shared.limits.create(tier=free, quota=50, window_seconds=3600, algorithm="token_bucket")
+    """As the next request of either kind is decided."""
+    shared = add_rule("shared", [], quota=2, algorithm=algorithm)
+    shared.limits.create(tier=free, quota=50, window_seconds=3600, algorithm=algorithm)
     ask(times=used)
-    caller = caller_of("user", str(user.pk))
-    found = counters_now(caller)
-    assert (found.blocked_before_login, [each.rule.slug for each in found.unknown_before_login]) == ([], ["shared"])
-    assert next(lines_of(report_of(caller))).endswith("not known where a view checks a token itself: shared")
+    found = counters_now(caller_of("user", str(user.pk)))
+    assert [each.rule.slug for each in found.blocked_before_login] == ([] if ask().allowed else ["shared"])
+    assert ask(user).allowed is not bool(found.blocked)
 
 
 ADDRESS = "192.0.2.7"

@@ -120,7 +120,7 @@ class State(NamedTuple):
     own, shared: those with the caller's own counter, and those with a shared one, with the URLs of their pages; "" =
     none. until: when all of them allow requests again; "" = never, or not known. is_latest: some do so earlier, and
     each has its own time. elsewhere: those for a scope that no view names. before_login: those that only reject if a
-    view checks a token itself. unknown: those for which that is not known. until_before_login: the latest time.
+    view checks a token itself. until_before_login: the latest time.
     """
 
     own: Sequence[RuleLink]
@@ -129,7 +129,6 @@ class State(NamedTuple):
     is_latest: bool
     elsewhere: Sequence[RuleLink]
     before_login: Sequence[RuleLink]
-    unknown: Sequence[RuleLink]
     until_before_login: str
 
 
@@ -146,7 +145,6 @@ def state_of(found: Counters, viewer: Viewer) -> State:
         is_latest,
         _named(elsewhere, viewer, _ends(elsewhere)),
         _named(found.blocked_before_login, viewer),
-        _named(found.unknown_before_login, viewer),
         _until(found.blocked_before_login),
     )
 

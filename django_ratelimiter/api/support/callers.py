@@ -7,26 +7,21 @@ import secrets
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
-from django.core.exceptions import ValidationError as ModelError
 from django.utils.decorators import method_decorator
 from django.utils.translation import gettext_lazy
-from rest_framework import serializers, status
-from rest_framework.exceptions import ValidationError
+from rest_framework import serializers
 from rest_framework.request import Request
-from rest_framework.response import Response
 
 from ...databases import in_own_transactions
-from ...exceptions import EngineUnavailable
-from ...inspection.acts import ACTS, Act, InvalidAct, Outcome, counter_named
-from ...inspection.caller import KINDS, Caller, UnknownCaller, caller_of
+from ...inspection.acts import ACTS, Act, Outcome, counter_named
+from ...inspection.caller import KINDS, Caller, caller_of
 from ...inspection.caller_report import CallerReport, report_of
 from ...inspection.giving_back import MAX_LEASES, Lease, leases_of
 from ...inspection.performing import MAX_REASON, perform
-from ...inspection.report import PRIVATE, encoded, members_of
-from ...throttling import RuleThrottle
+from ...inspection.report import members_of
 from ..permissions import MayAct, MaySeeCallers
 from .answers import fields_of
-from .problems import ProblemView, StrictSerializer, problem_of
+from .problems import ProblemView, StrictSerializer
 
 
 class RateLimitCallerQuerySerializer(StrictSerializer):
@@ -65,33 +60,27 @@ class RateLimitActSerializer(RateLimitCallerQuerySerializer):
 
 @method_decorator(in_own_transactions, name="dispatch")
 class CallerQueryView(ProblemView):
-    """A view about one caller. answers: what it responds with, for schemas."""
+    """A view about one caller."""
 
-    throttle_classes = (RuleThrottle,)
+    serializer_class: type[StrictSerializer] = RateLimitCallerQuerySerializer
+    permission_classes: Any = (MaySeeCallers,)
     throttle_scope = "ratelimit-callers"
-    answers: type[Any]
 
-    def read(self, request: Request) -> tuple[Caller, dict[str, Any]]:
-        """Return the caller and the data that was sent. Raises ValidationError."""
-        sent = self.get_serializer(data=request.data)
-        sent.is_valid(raise_exception=True)
-        fields = dict(sent.validated_data)
-        try:
-            return caller_of(fields["kind"], fields["value"], fields.get("known", ())), fields
-        except UnknownCaller as error:
-            raise ValidationError({"value": [str(error)]}) from error
+    def answer(self, request: Request, fields: dict[str, Any]) -> Any:
+        return self.about(caller_of(fields["kind"], fields["value"], fields.get("known", ())), request.user, fields)
+
+    def about(self, caller: Caller, user: Any, fields: dict[str, Any]) -> Any:
+        """Return the report about this caller for this user."""
+        raise NotImplementedError
 
 
 class CallerView(CallerQueryView):
     """A caller's tier and why, and the current state of all counters. Nothing is charged."""
 
-    serializer_class = RateLimitCallerQuerySerializer
-    permission_classes = (MaySeeCallers,)
     answers = CallerReport
 
-    def post(self, request: Request) -> Response:
-        caller, _fields = self.read(request)
-        return Response(encoded(report_of(caller, request.user)), headers=PRIVATE)
+    def about(self, caller: Caller, user: Any, fields: dict[str, Any]) -> CallerReport:
+        return report_of(caller, user)
 
 
 class Leases(NamedTuple):
@@ -105,20 +94,11 @@ class LeasesView(CallerQueryView):
     """The leases of a counter of requests in progress, the oldest first. Nothing is charged."""
 
     serializer_class = RateLimitLeasesQuerySerializer
-    permission_classes = (MaySeeCallers,)
     answers = Leases
 
-    def post(self, request: Request) -> Response:
-        caller, fields = self.read(request)
-        try:
-            counter = counter_named(caller, fields["counter"])
-        except InvalidAct as error:
-            raise ValidationError({"counter": [str(error)]}) from error
-        try:
-            held = leases_of(counter) if counter.leases else []
-        except EngineUnavailable as error:
-            return _unavailable(error)
-        return Response(encoded(Leases(held, MAX_LEASES)), headers=PRIVATE)
+    def about(self, caller: Caller, user: Any, fields: dict[str, Any]) -> Leases:
+        counter = counter_named(caller, fields["counter"])
+        return Leases(leases_of(counter) if counter.leases else [], MAX_LEASES)
 
 
 class ActView(CallerQueryView):
@@ -128,19 +108,9 @@ class ActView(CallerQueryView):
     answers = Outcome
     act: type[Act]
 
-    def post(self, request: Request) -> Response:
-        caller, fields = self.read(request)
-        number = fields.get("act") or secrets.token_urlsafe(9)
+    def about(self, caller: Caller, user: Any, fields: dict[str, Any]) -> Outcome:
         act = self.act(**{name: fields[name] for name in members_of(self.act) if name in fields})
-        try:
-            outcome = perform(request.user, caller, act, fields["reason"], number)
-        except InvalidAct as error:
-            raise ValidationError({"detail": [str(error)]}) from error
-        except ModelError as error:
-            raise ValidationError({"detail": error.messages}) from error
-        except EngineUnavailable as error:
-            return _unavailable(error)
-        return Response(encoded(outcome), headers=PRIVATE)
+        return perform(user, caller, act, fields["reason"], fields.get("act") or secrets.token_urlsafe(9))
 
 
 def _view_of(act: type[Act]) -> type[ActView]:
@@ -153,9 +123,3 @@ def _view_of(act: type[Act]) -> type[ActView]:
 
 #: The views of all acts, by kind.
 ACT_VIEWS: Final = {kind: _view_of(act) for kind, act in ACTS.items()}
-
-
-def _unavailable(error: EngineUnavailable) -> Response:
-    """Return a 503. An exception would roll back the transaction of ATOMIC_REQUESTS, including the log entry."""
-    code = status.HTTP_503_SERVICE_UNAVAILABLE
-    return Response(problem_of(code, {"detail": str(error)}), status=code)

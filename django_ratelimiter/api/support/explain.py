@@ -5,17 +5,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from rest_framework import serializers
-from rest_framework.exceptions import PermissionDenied, ValidationError
 from rest_framework.request import Request
-from rest_framework.response import Response
 
 from ...inspection.answer import explain
-from ...inspection.curl import with_curl
-from ...inspection.explanation import CallerHidden, Explanation
-from ...inspection.question import MAX_LENGTHS, Question, QuestionError
-from ...inspection.references import question_about
-from ...inspection.report import PRIVATE, encoded, texts_of
-from ...throttling import RuleThrottle
+from ...inspection.explanation import Explanation
+from ...inspection.question import MAX_LENGTHS, Question
+from ...inspection.references import asked
+from ...inspection.report import texts_of
 from ...values.bounds import MAX_TEXT
 from ..permissions import MayExplain
 from .problems import ProblemView, StrictSerializer
@@ -58,22 +54,10 @@ class ExplainView(ProblemView):
 
     serializer_class = RateLimitQuestionSerializer
     permission_classes = (MayExplain,)
-    throttle_classes = (RuleThrottle,)
     throttle_scope = "ratelimit-explain"
     answers = Explanation
 
-    def post(self, request: Request) -> Response:
-        sent = self.get_serializer(data=request.data)
-        sent.is_valid(raise_exception=True)
-        fields = dict(sent.validated_data)
-        curl, headers, reference = fields.pop("curl"), tuple(fields.pop("headers").items()), fields.pop("reference")
-        try:
-            question, logged = with_curl(curl, Question(headers=headers, **fields)), None
-            if reference:
-                logged, question = question_about(reference, question)
-            explanation = explain(question, request.user, logged)
-        except CallerHidden as error:
-            raise PermissionDenied(str(error)) from error
-        except QuestionError as error:
-            raise ValidationError({error.field: [str(error)]}) from error
-        return Response(encoded(explanation), headers=PRIVATE)
+    def answer(self, request: Request, fields: dict[str, Any]) -> Explanation:
+        headers, curl, reference = tuple(fields.pop("headers").items()), fields.pop("curl"), fields.pop("reference")
+        question, logged = asked(Question(headers=headers, **fields), curl, reference)
+        return explain(question, request.user, logged)

@@ -7,16 +7,24 @@ from http import HTTPStatus
 from itertools import islice
 from typing import Any, Final
 
+from django.core.exceptions import ValidationError as ModelError
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from rest_framework import serializers, status
-from rest_framework.exceptions import APIException, ParseError, ValidationError
+from rest_framework.exceptions import APIException, ParseError, PermissionDenied, ValidationError
 from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.settings import api_settings
 
+from ...exceptions import EngineUnavailable
 from ...headers import PROBLEM_JSON
+from ...inspection.acts import InvalidAct
+from ...inspection.caller import UnknownCaller
+from ...inspection.explanation import CallerHidden
+from ...inspection.question import QuestionError
+from ...inspection.report import PRIVATE, encoded
+from ...throttling import RuleThrottle
 from ...values.bounds import MAX_LISTED, MAX_NAMES, MAX_TEXT, closest, encodable
 
 #: Unknown names of fields are repeated up to here.
@@ -55,6 +63,18 @@ class ProblemView(GenericAPIView[Any]):
     versioning_class = None
     filter_backends = ()
     pagination_class = None
+    throttle_classes = (RuleThrottle,)
+    #: The class of its report.
+    answers: type[Any]
+
+    def post(self, request: Request) -> Response:
+        sent = self.get_serializer(data=request.data)
+        sent.is_valid(raise_exception=True)
+        return Response(encoded(self.answer(request, dict(sent.validated_data))), headers=PRIVATE)
+
+    def answer(self, request: Request, fields: dict[str, Any]) -> Any:
+        """Return the report for the valid fields of a body."""
+        raise NotImplementedError
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Check who asks, then how much, before any parser reads it. Parsers of a project are bound, too."""
@@ -67,7 +87,10 @@ class ProblemView(GenericAPIView[Any]):
             raise ParseError(_("JSON may not be nested so deeply, nor hold half of a surrogate pair.")) from error
 
     def handle_exception(self, exc: Exception) -> Response:
-        response = super().handle_exception(exc)
+        if isinstance(exc, EngineUnavailable):  # DRF would roll back ATOMIC_REQUESTS, and the log entry with it
+            response = Response({"detail": str(exc)}, status=status.HTTP_503_SERVICE_UNAVAILABLE, exception=True)
+        else:
+            response = super().handle_exception(_as_frameworks(exc))
         if isinstance(response.data, dict | list):
             response.data = problem_of(response.status_code, response.data)
         return response
@@ -77,6 +100,15 @@ class ProblemView(GenericAPIView[Any]):
         if response.status_code >= 400 and getattr(request.accepted_renderer, "format", "") == "json":
             response.content_type = PROBLEM_JSON
         return response
+
+
+def _as_frameworks(error: Exception) -> Exception:
+    """Return DRF's exception for one of `inspection`."""
+    if isinstance(error, QuestionError | InvalidAct | UnknownCaller):
+        return ValidationError({error.field: [str(error)]})
+    if isinstance(error, ModelError):
+        return ValidationError({"detail": error.messages})
+    return PermissionDenied(str(error)) if isinstance(error, CallerHidden) else error
 
 
 def problem_of(status: int, data: Any) -> dict[str, Any]:

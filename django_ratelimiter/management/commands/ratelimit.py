@@ -25,7 +25,6 @@ from ...inspection.caller_report import lines_of as lines_of_caller
 from ...inspection.caller_report import report_of
 from ...inspection.console import add_question, question_from
 from ...inspection.forgetting import forget
-from ...inspection.references import question_about
 from ...inspection.report import encoded
 from ...inspection.words import lines_of
 from ...rules import cache
@@ -160,9 +159,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
 
     def explain(self) -> None:
         """Explain the decision on a request. Nothing is charged."""
-        question, logged = question_from(self._options), None
-        if self._options["reference"]:
-            logged, question = question_about(self._options["reference"], question)
+        question, logged = question_from(self._options)
         explanation = once_connected(partial(explain, question, logged=logged), lambda found: not found.is_degraded)
         self._warn_of_memory()
         if self._options["json"]:
