@@ -61,25 +61,19 @@ class Rejecter(NamedTuple):
     tier: TierRecord | None
     limit: Limit
     digest: str | None
-    local: bool = False
+    local: bool
 
 
 class Rejection(NamedTuple):
     """What rejects a request.
 
     by: the limits that do. binding: the one with the longest wait; `None` = an access entry denies the caller.
-    reference: of the rejection, for clients and operators; `None` if nothing was counted.
+    reference: of the rejection, for callers and operators; `None` if nothing was counted.
     """
 
     by: Sequence[Rejecter]
     binding: Rejecter | None
     reference: str | None
-
-    @classmethod
-    def of(cls, by: Sequence[Rejecter], binding: Rejecter | None) -> Rejection:
-        """Return it with its reference."""
-        known = binding is not None and binding.digest is not None
-        return cls(by, binding, reference_of(binding.rule.slug, binding.digest) if known else None)  # type: ignore[union-attr, arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +97,8 @@ class Decision:
     access: AccessRecord | None = None
     #: The engine's verdicts until the results are read. Results can be changed, so they are dropped then.
     answer: Answer | None = field(default=None, init=False, repr=False, compare=False)
-    #: True while there is an answer none of whose charges has consequences; see `limiter.templates`.
-    is_plain: bool = field(default=False, init=False, repr=False, compare=False)
+    #: False if nothing follows an allowed request: no lease to end, no delay, no soft quota, no refund by its response.
+    has_consequences: bool = field(default=True, init=False, repr=False, compare=False)
 
     _rejection: Rejection | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -115,8 +109,8 @@ class Decision:
         draft.allowed, draft.version, draft.answer = not answer.is_rejected, version, answer
         draft.degraded, draft.access, draft._rejection = False, None, None
         call: Any = answer.charges.template  # a `RuleCallTemplate`, here and below
-        is_plain = draft.is_plain = call.is_plain
-        if is_plain:
+        has_consequences = draft.has_consequences = call.has_consequences
+        if not has_consequences:
             draft.delay = 0.0
         draft.__class__ = cls
         return draft  # type: ignore[no-any-return]
@@ -127,7 +121,7 @@ class Decision:
         if self.answer is not None:
             call: Any = self.answer.charges.template
             whole = decide(results_of(call.owners, self.answer), self.version)
-            for part in ("delay", "binding", "results", "answer", "is_plain"):
+            for part in ("delay", "binding", "results", "answer"):
                 _set(self, part, getattr(whole, part))
         return object.__getattribute__(self, name)
 
@@ -149,7 +143,16 @@ class Decision:
     @property
     def unread(self) -> Answer | None:
         """The engine's verdicts, if no result was read and an allowed request has no consequences; else `None`."""
-        return self.answer if self.is_plain else None
+        return None if self.has_consequences else self.answer
+
+    @property
+    def outcome(self) -> object:
+        """Equal for decisions that allow or reject the same limits. The results need not be computed for it."""
+        if self.answer is None:
+            verdicts = [(id(each.rule), id(each.tier), each.verdict and each.verdict.allowed) for each in self.results]
+            return self.access is not None, *verdicts
+        template, waits = self.answer.charges.template, self.answer.states.waits
+        return (template, *[wait > 0 or wait == -1 for wait in waits]) if any(waits) else template
 
     @property
     def rejection(self) -> Rejection:
@@ -163,8 +166,9 @@ class Decision:
     def _rejection_by_results(self) -> Rejection:
         rejecting = self.rejected_by
         by = [Rejecter(each.rule, each.tier, each.limit, each.digest, each.local) for each in rejecting]
-        places = [place for place, result in enumerate(rejecting) if result is self.binding and self.access is None]
-        return Rejection.of(by, by[places[0]] if places else None)
+        if self.access is not None or self.binding not in rejecting:
+            return Rejection(by, None, None)
+        return Rejection(by, by[rejecting.index(self.binding)], self.binding.reference)
 
     @property
     def rejected_by(self) -> tuple[Result, ...]:
@@ -187,11 +191,13 @@ class Decision:
     @property
     def leases(self) -> list[Verdict]:
         """The verdicts that hold leases, which count until they are released."""
-        held = []
-        for result in self.results:
-            if result.limit.holds_leases and result.verdict is not None:
-                held.append(result.verdict)
-        return leases(held) if held else held
+        return leases([each.verdict for each in self.results if each.verdict]) if self.has_consequences else []
+
+    @property
+    def soft_exceeded(self) -> list[Result]:
+        """The enforced limits whose soft quota this request, which is allowed, has exceeded."""
+        results = self.results if self.has_consequences else ()
+        return [each for each in results if each.verdict and each.verdict.soft_exceeded and each.mode == "enforce"]
 
 
 class _Draft:
@@ -201,19 +207,21 @@ class _Draft:
 
 
 _set: Final = object.__setattr__
+_new = tuple.__new__  # what a named tuple calls in the end
 
 
 def _rejection_by(answer: Answer) -> Rejection:
     """Return what rejects the call of this answer."""
     call: Any = answer.charges.template
-    partitions = answer.charges.partitions
-    found = {
-        place: Rejecter(rule, tier, call.templates[place].charge.limit, partitions[place])
-        for place, wait in enumerate(answer.states.waits)
-        if wait and call.gates[place] and wait >= -1  # below, it is a delay
-        for rule, tier in [call.owners[place]]
-    }
-    return Rejection.of([*found.values()], None if answer.binding is None else found[answer.binding])
+    by, binding, reference = [], None, None
+    for place, wait in enumerate(answer.states.waits):
+        if wait and call.gates[place] and wait >= -1:  # below, it is a delay
+            rule, tier = call.owners[place]
+            digest = answer.charges.partitions[place]
+            by.append(_new(Rejecter, (rule, tier, call.templates[place].charge.limit, digest, False)))
+            if place == answer.binding:
+                binding, reference = by[-1], reference_of(rule.slug, digest)
+    return _new(Rejection, (by, binding, reference))
 
 
 def results_of(owners: Iterable[tuple[RuleRecord, TierRecord | None]], verdicts: Iterable[Verdict]) -> list[Result]:

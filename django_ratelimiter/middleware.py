@@ -65,7 +65,7 @@ class RateLimitMiddleware:
                 response = self.process_view(request) or response
             decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
             if decision is not NOTHING_TO_DECIDE:
-                if not decision.is_plain:
+                if decision.has_consequences:
                     refunds.refund_unearned(request, response)
                 write_fields(request, response, decision)
         except BaseException:  # no response will follow whose end could release the leases
@@ -84,7 +84,7 @@ class RateLimitMiddleware:
                 response = await self.aprocess_view(request) or response
             decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
             if decision is not NOTHING_TO_DECIDE:
-                if not decision.is_plain:
+                if decision.has_consequences:
                     await refunds.arefund_unearned(request, response)
                 write_fields(request, response, decision)
         except (Exception, CancelledError):  # cancelled: the caller has disconnected

@@ -52,8 +52,7 @@ def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Dec
     if not headers._store.keys().isdisjoint(fields):
         fields = _without_the_projects(fields, headers)
     headers._ratelimit = fields  # type: ignore[attr-defined]
-    # In one step: Django calls ten functions for each field to check that it is one line of ASCII. All of these are.
-    headers._store.update(fields)
+    set_fields(response, fields)
     if "expose" in families:
         _expose(request, response, [name for name, _ in fields.values()])
     if decision.allowed:
@@ -62,6 +61,14 @@ def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Dec
         headers._store.setdefault("cache-control", _NO_STORE)
     if response.status_code in _LOGGED:
         response._has_been_logged = True  # type: ignore[attr-defined]  # Django checks it before it warns
+
+
+def set_fields(response: HttpResponseBase, fields: dict[str, Field]) -> None:
+    """Set these fields, by their lower-case names. Their values must be lines of ASCII.
+
+    In one step: Django calls ten functions for each field to check that.
+    """
+    response.headers._store.update(fields)
 
 
 def _without_the_projects(fields: dict[str, Field], headers: ResponseHeaders) -> dict[str, Field]:
@@ -103,26 +110,24 @@ def _fields_of(decision: Decision, families: Sequence[str]) -> dict[str, Field]:
         if answer is None:
             _add_quotas(fields, _rows_of(decision.results), families, decision.allowed)
             if "x-ratelimit" in families:
-                _add_soft(fields, decision.results)
+                _add_soft(fields, decision.soft_exceeded)
         else:
-            call = answer.charges.template
+            call: Any = answer.charges.template
             at_us, remaining, waits, resets, _ = answer.states
-            limits = call.kept.get(ShownLimit) or _limits_of(call)
-            rows = zip(limits, remaining, waits, resets, repeat(at_us))
+            rows = zip(call.shown or _limits_of(call), remaining, waits, resets, repeat(at_us))
             _add_quotas(fields, rows, families, decision.allowed)
     if not decision.allowed and "x-ratelimit" in families and (reference := decision.rejection.reference):
         fields["x-ratelimit-reference"] = "X-RateLimit-Reference", reference
     return fields
 
 
-def _limits_of(call: Any) -> list[ShownLimit | None]:
-    """Return the limits of a call as they are shown, and keep them with it. `None` = the limit is not enforced."""
-    limits: list[Any] = [  # plain tuples are unpacked faster than named ones
+def _limits_of(call: Any) -> list[Any]:
+    """Return the limits of a call as they are shown, and store them there. `None` = the limit is not enforced."""
+    call.shown = shown = [  # plain tuples are unpacked faster than named ones
         tuple(_shown(rule, tier, each.charge)) if rule.mode == "enforce" else None
         for (rule, tier), each in zip(call.owners, call.templates, strict=True)
     ]
-    call.kept[ShownLimit] = limits
-    return limits
+    return shown
 
 
 def _shown(rule: RuleRecord, tier: TierRecord | None, charge: Charge) -> ShownLimit:
@@ -177,15 +182,11 @@ def _add_quotas(fields: dict[str, Field], rows: Iterable[_Row], families: Sequen
         fields["x-ratelimit-reset"] = "X-RateLimit-Reset", str(-(-reset_at // 1_000_000))  # in whole seconds
 
 
-def _add_soft(fields: dict[str, Field], results: Iterable[Result]) -> None:
+def _add_soft(fields: dict[str, Field], exceeded: Sequence[Result]) -> None:
     """Add the names of the limits whose soft quota is exceeded."""
-    exceeded = [
-        (verdict.remaining / verdict.charge.limit.capacity, shown_limit(rule, tier, limit).name)
-        for rule, tier, limit, verdict, mode, _ in results
-        if verdict is not None and verdict.soft_exceeded and mode == "enforce"
-    ]
     if exceeded:
-        [names] = fitting([share for share, _ in exceeded], [quoted(name) for _, name in exceeded])
+        shares = [each.verdict.remaining / each.limit.capacity for each in exceeded if each.verdict]
+        [names] = fitting(shares, [quoted(shown_limit(each.rule, each.tier, each.limit).name) for each in exceeded])
         fields["x-ratelimit-soft-exceeded"] = "X-RateLimit-Soft-Exceeded", ",".join(names)
 
 

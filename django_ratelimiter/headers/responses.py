@@ -23,7 +23,7 @@ from django.utils.translation import gettext as _
 from ..conf import django_setting, settings
 from ..decision import Decision
 from ..exceptions import raised_at
-from .fields import SHOWS, retry_after, write_fields
+from .fields import SHOWS, retry_after, set_fields, write_fields
 from .syntax import shown_limit
 
 logger = logging.getLogger("django_ratelimiter")
@@ -44,22 +44,10 @@ _BODIES: Final = {
 }
 
 
+_VARY: Final = {"vary": ("Vary", "Accept")}
+
 #: A wait in seconds, minutes, hours or days: the unit and the number.
 Wait = tuple[str, int]
-
-
-class RejectionFacts(NamedTuple):
-    """The facts of a rejection.
-
-    message: of the binding rule. seconds: to wait; `None` = for ever. policies: the names of the limits that reject it.
-    reference: `None` = nothing was counted.
-    """
-
-    status: int
-    message: str
-    seconds: int | None
-    policies: tuple[str, ...]
-    reference: str | None
 
 
 class RejectionText(NamedTuple):
@@ -81,6 +69,7 @@ class RejectionBodies(NamedTuple):
     label: of the reference. The reference itself is not included: these are cached, and it depends on the caller.
     """
 
+    status: int
     words: RejectionText
     problem: bytes
     text: bytes
@@ -100,7 +89,7 @@ def rejection_response(request: HttpRequest, decision: Decision) -> HttpResponse
     if own is not None and not own.endswith(".html"):
         response = _own_response(own, request, decision)
     if response is None:
-        response = _usual_response(request, _facts_of(decision))
+        response = _usual_response(request, decision)
     write_fields(request, response, decision)
     if response.status_code < 400:  # else Django's cache would store the response of the project's callable
         patch_cache_control(response, private=True, no_store=True)
@@ -141,21 +130,20 @@ def _own_response(path: str, request: HttpRequest, decision: Decision) -> HttpRe
     return None
 
 
-def _usual_response(request: HttpRequest, facts: RejectionFacts) -> HttpResponse:
-    bodies = _bodies_of(facts)
-    body = _preferred_body(request)
-    page = _page(request, _context(request, facts, bodies.words)) if body == "html" else None
+def _usual_response(request: HttpRequest, decision: Decision) -> HttpResponse:
+    status, words, problem, text, label = _bodies_of(decision)
+    reference, body = decision.rejection.reference, _preferred_body(request)
+    page = _page(request, _context(request, decision, words)) if body == "html" else None
     if page is not None:
-        response = HttpResponse(page, status=facts.status)
+        response = HttpResponse(page, status=status)
     elif body == "json":
-        problem = bodies.problem
-        if facts.reference:  # contains only characters that JSON does not escape
-            problem = b'%b, "reference": "%b"}' % (problem[:-1], facts.reference.encode())
-        response = HttpResponse(problem, status=facts.status, content_type=PROBLEM_JSON)
+        if reference:  # contains only characters that JSON does not escape
+            problem = b'%b, "reference": "%b"}' % (problem[:-1], reference.encode())
+        response = HttpResponse(problem, status=status, content_type=PROBLEM_JSON)
     else:
-        named = f"{bodies.label}: {facts.reference}\n".encode() if facts.reference else b""
-        response = HttpResponse(bodies.text + named, status=facts.status, content_type="text/plain; charset=utf-8")
-    response.headers._store["vary"] = ("Vary", "Accept")  # new, so it has no such field yet
+        named = f"{label}: {reference}\n".encode() if reference else b""
+        response = HttpResponse(text + named, status=status, content_type="text/plain; charset=utf-8")
+    set_fields(response, _VARY)
     return response
 
 
@@ -171,13 +159,6 @@ def _page(request: HttpRequest, context: dict[str, object]) -> str | None:
     return None
 
 
-def _facts_of(decision: Decision) -> RejectionFacts:
-    by, binding, reference = decision.rejection
-    policies = tuple(dict.fromkeys([shown_limit(each.rule, each.tier, each.limit).name for each in by]))
-    message = binding.rule.message if binding else ""
-    return RejectionFacts(status_of(decision), message, retry_after(decision), policies, reference)
-
-
 def status_of(decision: Decision) -> int:
     """Return the status of the response to a rejected request."""
     return 403 if decision.access else 503 if decision.unavailable else 429
@@ -185,29 +166,30 @@ def status_of(decision: Decision) -> int:
 
 def words_of(decision: Decision) -> RejectionText:
     """Return the texts of a rejection, in the active language."""
-    return _bodies_of(_facts_of(decision)).words
+    return _bodies_of(decision).words
 
 
-def _bodies_of(facts: RejectionFacts) -> RejectionBodies:
-    seconds = facts.seconds
+def _bodies_of(decision: Decision) -> RejectionBodies:
+    (by, binding, _reference), seconds = decision.rejection, retry_after(decision)
+    policies = tuple([shown_limit(each.rule, each.tier, each.limit).name for each in by])
     wait = None if seconds is None else _wait_of(seconds)
-    return _bodies(facts.status, facts.message, facts.policies, wait, get_language())
+    return _bodies(status_of(decision), binding.rule.message if binding else "", policies, wait, get_language())
 
 
 @lru_cache(maxsize=1_000)
 def _bodies(
     status: int, message: str, policies: tuple[str, ...], wait: Wait | None, _language: str | None
 ) -> RejectionBodies:
-    """Return the texts of a rejection. Cached by everything that they depend on."""
+    """Return the texts of a rejection. policies: the names of the limits that reject. wait: `None` = for ever."""
     words = _rejection_text(status, message, wait)
     problem: dict[str, object] = {"title": words.title, "status": status, "detail": words.detail}
     if status == 403:
         problem = {"type": "about:blank", **problem}
     else:
         kind = "temporary-reduced-capacity" if status == 503 else "quota-exceeded"
-        problem = {"type": _PROBLEM_TYPES + kind, **problem, "violated-policies": list(policies)}
+        problem = {"type": _PROBLEM_TYPES + kind, **problem, "violated-policies": list(dict.fromkeys(policies))}
     text = f"{words.title}\n{words.reason}\n{words.when}\n"
-    return RejectionBodies(words, json.dumps(problem).encode(), text.encode(), _("Reference"))
+    return RejectionBodies(status, words, json.dumps(problem).encode(), text.encode(), _("Reference"))
 
 
 def _rejection_text(status: int, message: str, wait: Wait | None) -> RejectionText:
@@ -229,15 +211,15 @@ def _rejection_text(status: int, message: str, wait: Wait | None) -> RejectionTe
     return RejectionText(title, reason, when, message or f"{reason} {when}")
 
 
-def _context(request: HttpRequest, facts: RejectionFacts, words: RejectionText) -> dict[str, object]:
+def _context(request: HttpRequest, decision: Decision, words: RejectionText) -> dict[str, object]:
     """Return the page's context. `again`: the address to retry, `None` if a retry does not help."""
-    seconds = facts.seconds
+    seconds = retry_after(decision)
     helps = request.method == "GET" and seconds is not None
     return {
-        "status": facts.status,
+        "status": status_of(decision),
         **words._asdict(),
         "retry_after": seconds,
-        "reference": facts.reference,
+        "reference": decision.rejection.reference,
         "again": escape_leading_slashes(request.get_full_path()) if helps else None,  # "//" would begin a host name
         "stylesheet": _stylesheet(),
     }

@@ -23,7 +23,6 @@ from ..engine.fallback import FallbackEngine
 from ..engine.locks import freed_by_fork
 from ..exceptions import EngineUnavailable
 from ..identity import Identity, digest, partition
-from ..rules.records import RuleRecord
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
 from ..usage.live import denials
 from ..usage.live import names as caller_names
@@ -38,8 +37,8 @@ MESSAGE: Final = "A request was rejected by %s.%s"
 #: For how many partitions a process remembers the signals that it sent; the oldest are dropped.
 MAX_NOTIFIED: Final = 10_000
 
-#: By the partitions and view of a rejection: the monotonic time until which their names need not be sent again.
-names_until: Final[dict[tuple[Any, str], float]] = {}
+#: By the reference and view of a rejection: the monotonic time until which its names need not be sent again.
+names_until: Final[dict[tuple[str | None, str], float]] = {}
 
 
 class NotificationDedup:
@@ -70,46 +69,34 @@ _reached = NotificationDedup()
 
 def has_events(latest: Decision) -> bool:
     """Return whether signals must be sent for a request that one call has allowed."""
-    if soft_exceeded(latest):
-        return True
-    return bool(quota_reached.receivers) and any(map(percent_reached, latest.results))
+    return bool(latest.soft_exceeded or (quota_reached.receivers and any(map(percent_reached, latest.results))))
 
 
 async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: Decision) -> None:
     """Log and signal what one call decided for a request. decision: merged from all calls for it."""
-    answer = latest.answer
     if not latest.allowed:
         if logger.isEnabledFor(logging.WARNING):
             _log_rejection(decision)
         meta = request.META
         if "HTTP_X_FORWARDED_FOR" in meta or "HTTP_FORWARDED" in meta or settings.TRUSTED_PROXIES.own:
-            untrusted.examine(request, [rule for rule, _ in _counted(latest)])
+            untrusted.examine(request, [each.rule for each in latest.rejection.by if each.digest and not each.local])
         match = request.resolver_match
-        about = (None if answer is None else answer.charges.partitions, match.view_name if match else "")
-        if names_until.get(about, 0.0) < monotonic():  # tested here, because most rejections repeat a known caller
+        about = (latest.rejection.reference, match.view_name if match else "")
+        # Tested here, because most rejections repeat a known caller.
+        if not latest.degraded and names_until.get(about, 0.0) < monotonic():
             await _tell_names(io, request, latest, about)
         if limit_exceeded.receivers:
             await io.send(limit_exceeded, Decision, request=request, decision=decision)
-    if not latest.is_plain:
-        await _send_soft(io, request, latest, decision)
-    if quota_reached.receivers:
-        await _send_reached(io, request, latest)
-
-
-async def _send_reached(io: IO, request: HttpRequest, latest: Decision) -> None:
-    for result in latest.results:
-        percent = percent_reached(result)
-        if percent and _is_reached_first(result, percent):
-            await io.send(quota_reached, Result, request=request, result=result, percent=percent)
-
-
-async def _send_soft(io: IO, request: HttpRequest, latest: Decision, decision: Decision) -> None:
-    for result in soft_exceeded(latest):
+    for result in latest.soft_exceeded:
         if result.verdict and _soft_exceeded.is_first_in_window(result.verdict):
             logger.info(
                 "The soft quota of %s is exceeded.", result.rule, extra=_extra(decision, result, result.reference)
             )
             await io.send(soft_limit_exceeded, Result, request=request, result=result)
+    for result in latest.results if quota_reached.receivers else ():
+        percent = percent_reached(result)
+        if percent and _is_reached_first(result, percent):
+            await io.send(quota_reached, Result, request=request, result=result, percent=percent)
 
 
 def note_denied(request: HttpRequest, identity: Identity, record: AccessRecord) -> None:
@@ -120,17 +107,16 @@ def note_denied(request: HttpRequest, identity: Identity, record: AccessRecord) 
         denials.note(record, found, digest(found), (match and match.view_name) or "")
 
 
-async def _tell_names(io: IO, request: HttpRequest, latest: Decision, about: tuple[Any, str]) -> None:
+async def _tell_names(io: IO, request: HttpRequest, latest: Decision, about: tuple[str | None, str]) -> None:
     """Send the names of the callers and views of a rejection to the engine, unless that was done lately."""
-    partitions, view = about
-    news = caller_names.news_of(_counted(latest), view)
-    if partitions is not None:
-        now = monotonic()
-        if len(names_until) >= MAX_NOTIFIED:
-            names_until.clear()
-        names_until[about] = now + news.lasts
-        for replaced in news.replaced:  # if it becomes the latest again, it is sent again
-            names_until[partitions, replaced] = now + caller_names.TELL_SOON_SECONDS
+    reference, view = about
+    news = caller_names.news_of([(each.rule, each.digest or "") for each in latest.rejection.by], view)
+    now = monotonic()
+    if len(names_until) >= MAX_NOTIFIED:
+        names_until.clear()
+    names_until[about] = now + news.lasts
+    for replaced in news.replaced:  # if it becomes the latest again, it is sent again
+        names_until[reference, replaced] = now + caller_names.TELL_SOON_SECONDS
     if news.texts and not await io.look_up(caller_names.tell, news.texts, partial(_partition_of, request)):
         names_until.pop(about, None)
 
@@ -139,16 +125,6 @@ async def send_degraded(io: IO, local: FallbackEngine, error: Exception) -> None
     """Log and signal, at intervals, that requests are decided without the engine."""
     if local.log_outage(error, server_in_words if isinstance(error, EngineUnavailable) else None):
         await io.send(engine_degraded, type(error), error=error)
-
-
-def soft_exceeded(decision: Decision) -> list[Result]:
-    """Return the enforced limits whose soft quota an allowed request has exceeded."""
-    exceeded = []
-    for result in decision.results:
-        verdict = result.verdict
-        if verdict is not None and verdict.soft_exceeded and result.mode == "enforce":
-            exceeded.append(result)
-    return exceeded
 
 
 def percent_reached(result: Result) -> int:
@@ -168,18 +144,14 @@ def _is_reached_first(result: Result, percent: int) -> bool:
 
 
 def _log_rejection(decision: Decision) -> None:
-    """Log a rejection. Not by `Logger.warning`, whose search for the line that logs would take as long as the rest."""
+    """Log a rejection. Not by `Logger.warning`, which would search the stack for the line that logs."""
     by, binding, reference = decision.rejection
     names = by[0].rule.slug if len(by) == 1 else ", ".join(dict.fromkeys([each.rule.slug for each in by]))
-    told = names, "" if decision.answer else _why(decision, by)
-    extra = _extra(decision, binding, reference)
-    record = logger.makeRecord(logger.name, logging.WARNING, __file__, 0, MESSAGE, told, None, "_log_rejection", extra)
+    args = names, _why(decision, by) if decision.degraded else ""
+    make = logging.getLogRecordFactory()
+    record = make(logger.name, logging.WARNING, __file__, 0, MESSAGE, args, None, "_log_rejection")
+    record.__dict__.update(_extra(decision, binding, reference))
     logger.handle(record)
-
-
-def _counted(latest: Decision) -> list[tuple[RuleRecord, str]]:
-    """Return the rules that reject a request by Redis's counts, each with the caller's digest."""
-    return [(each.rule, each.digest) for each in latest.rejection.by if each.digest is not None and not each.local]
 
 
 def _partition_of(request: HttpRequest, names: tuple[str, ...]) -> tuple[str, str] | None:

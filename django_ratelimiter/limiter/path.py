@@ -57,11 +57,9 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
         return earlier
     decision = latest if earlier is NOTHING_TO_DECIDE else merge(earlier, latest)
     http.ratelimit = decision  # type: ignore[attr-defined]
-    if latest.is_plain and latest.allowed and not quota_reached.receivers:
-        return decision  # no event to send, and no lease to release
-    if not io.is_live:
+    if (latest.allowed and not latest.has_consequences and not quota_reached.receivers) or not io.is_live:
         return decision
-    if not latest.is_plain and latest.leases:
+    if latest.leases:
         leases.on_request_closed(http, partial(refunds.release, decision=latest))
     if not latest.allowed or events.has_events(latest):
         await events.send_events(io, http, latest, decision)

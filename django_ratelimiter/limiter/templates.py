@@ -116,11 +116,11 @@ class RuleCallTemplate(CallTemplate):
     """The charges of one kind of request.
 
     owners: the rule and tier of each charge. slugs: of these rules. pick: selects the partition of each charge from the
-    one of all callers and those of the sources. is_plain: an allowed request has no consequences: no lease, no delay,
-    no soft quota, and no refund.
+    one of all callers and those of the sources. has_consequences: see `Decision`. shown: of each charge, what
+    `headers/fields.py` shows; `None` = nothing was shown yet.
     """
 
-    __slots__ = ("is_plain", "owners", "pick", "slugs")
+    __slots__ = ("has_consequences", "owners", "pick", "shown", "slugs")
 
     def __init__(
         self, charges: Sequence[tuple[RuleTemplate, int, ChargeTemplate]], like: CallTemplate | None = None
@@ -133,8 +133,9 @@ class RuleCallTemplate(CallTemplate):
         self.slugs = frozenset([rule.slug for rule, _ in self.owners])
         self.pick = _picking(places)
         limits: list[Limit] = [charge.charge.limit for _, _, charge in charges]
-        self.is_plain = not self.takes_leases and all(
-            rule.charge_when == "any" and not limit.holds and limit.soft_quota is None
+        self.shown: Any = None
+        self.has_consequences = self.takes_leases or any(
+            rule.charge_when != "any" or limit.holds or limit.soft_quota is not None
             for (rule, _), limit in zip(self.owners, limits, strict=True)
         )
 

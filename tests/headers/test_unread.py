@@ -127,7 +127,6 @@ def decision() -> Decision:
 
 def test_parts_are_made_when_somebody_looks(decision: Decision) -> None:
     assert decision.answer is not None
-    assert not decision.answer.is_made
     assert decision.binding is decision.results[0]
     assert decision.answer is None
     assert [result.mode for result in decision.results] == ["enforce", "shadow"]

@@ -14,7 +14,6 @@ from django.test import AsyncClient, Client, override_settings
 
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.conf import problems
-from django_ratelimiter.engine.base import Version
 from django_ratelimiter.engine.coroutines import run_sync
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis.callers import MAX_NAMES, NAME_SECONDS
@@ -120,11 +119,8 @@ def reject_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, str], None]:
     for module in (names, events):
         monkeypatch.setattr(module, "monotonic", lambda: now[0])
     monkeypatch.setattr(events, "_log_rejection", lambda _decision: None)
-    monkeypatch.setattr(events, "_counted", lambda _latest: [(build_record(BY_IP), "me")])
-    charges = SimpleNamespace(partitions=("me", "me"))
-    rejected: Any = SimpleNamespace(
-        allowed=False, answer=SimpleNamespace(charges=charges), is_plain=True, version=Version(1)
-    )
+    rejection = SimpleNamespace(by=[SimpleNamespace(rule=build_record(BY_IP), digest="me")], reference="me")
+    rejected: Any = SimpleNamespace(allowed=False, degraded=False, rejection=rejection, soft_exceeded=())
 
     def reject(at: float, view: str) -> None:
         now[0] = at

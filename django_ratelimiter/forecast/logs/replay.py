@@ -65,10 +65,9 @@ class Replay:
             decision = run_sync(decide(io, asked))
             if not decision.allowed:
                 break
-            if not decision.is_plain:
-                waited += decision.delay
+            waited += decision.delay
         self.decision = decision
-        if not decision.is_plain and decision.results:
+        if decision.has_consequences and decision.results:
             self._end(decision, line, waited)
         return self._outcome(decision)
 
@@ -82,23 +81,8 @@ class Replay:
 
     def _outcome(self, decision: Decision) -> ReplayOutcome:
         """Return the outcome of a decision; equal ones are one object."""
-        answer = decision.answer
-        if answer is None:
-            key: Any = (
-                decision.access is not None,
-                *[_rejected(result.verdict) for result in decision.results],
-                *[(id(result.rule), id(result.tier)) for result in decision.results],
-            )
-        else:
-            waits = answer.states.waits
-            key = answer.charges.template
-            if any(waits):
-                key = key, *[wait > 0 or wait == -1 for wait in waits]
-        found = self._outcomes.get(key)
+        outcome = decision.outcome
+        found = self._outcomes.get(outcome)
         if found is None:
-            found = self._outcomes[key] = outcome_of(decision)
+            found = self._outcomes[outcome] = outcome_of(decision)
         return found
-
-
-def _rejected(verdict: Any) -> bool:
-    return not verdict.allowed
