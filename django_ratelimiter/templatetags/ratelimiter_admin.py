@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django import template
 from django.apps import apps
 from django.template import Context
+from django.utils.translation import gettext as _
 
 from ..conf import settings
 from ..forecast.samples.words import number as range_in_words
 from ..forecast.samples.words import share as share_in_words
 from ..rules import cache
-from ..rules.formatting import units
+from ..rules.formatting import moment_in_words, units
+from ..usage.times import aware
 
 register = template.Library()
 
@@ -22,6 +25,19 @@ register.filter("share", share_in_words)
 
 #: Set on a request whose page already shows the state of the limiter.
 SHOWN = "ratelimiter_notice_shown"
+
+
+@register.filter
+def moment(value: datetime) -> str:
+    """Return a time of the database, or an aware one, as text."""
+    return moment_in_words(aware(value))
+
+
+@register.filter
+def when_and_who(version: Any) -> str:
+    """Return when a version was saved, and by whom."""
+    when = moment(version.created_at)
+    return _("%(when)s, by %(who)s") % {"when": when, "who": version.author.get_username()} if version.author else when
 
 
 @register.inclusion_tag("admin/django_ratelimiter/stopped.html", takes_context=True)

@@ -115,29 +115,16 @@ class ForecastPanel(VersionedAdmin):
         self, request: HttpRequest, context: dict[str, Any], choices: ChoicesForm, rows: list[LimitRow], pk: str | None
     ) -> dict[str, Any]:
         """Return the forecast, and the proposals if requested; or the reason why there is none."""
-        form, own = context["adminform"].form, dict[str, Any]()
-        if pk is None:
-            return self._forecast_of_new(request, form.instance, choices, rows)
-        saved = Rule.objects.get(pk=pk)
-        are_shown = any(issubclass(each.formset.model, RuleLimit) for each in context["inline_admin_formsets"])
-        limits = [row.limit for row in rows] if are_shown else list(_limits_of(saved))
-        before, _reason = _record(saved, list(_limits_of(saved)))
-        after, reason = _record(form.instance, limits, slug=saved.slug)
+        form, limits = context["adminform"].form.instance, [row.limit for row in rows]
+        saved = Rule.objects.get(pk=pk) if pk else None
+        if saved and not any(issubclass(each.formset.model, RuleLimit) for each in context["inline_admin_formsets"]):
+            limits = list(_limits_of(saved))
+        after, reason = _record(form, limits, saved.slug if saved else "")
         if after is None:
             return {"problem": reason}
-        if _wants_advice(request):
-            own["advice"] = advice_context(after, choices, rows)
-        return own | panel_context(request, before, after, choices, rows)
-
-    def _forecast_of_new(
-        self, request: HttpRequest, rule: Rule, choices: ChoicesForm, rows: list[LimitRow]
-    ) -> dict[str, Any]:
-        """Return the forecast of an unsaved rule, from the samples of one that matches the same requests."""
-        after, reason = _record(rule, [row.limit for row in rows])
-        if after is None:
-            return {"problem": reason}
-        recorded = recorded_by(rule, Rule.objects.exclude(mode=Rule.Mode.OFF).order_by("pk"))
-        if recorded is None:
+        if saved is None:  # the requests of a new rule are those that another one has recorded
+            saved = recorded_by(form, Rule.objects.exclude(mode=Rule.Mode.OFF).order_by("pk"))
+        if saved is None:
             return {
                 "problem": _(
                     "Nothing is known about these requests: only rules record requests, and no saved rule "
@@ -145,10 +132,12 @@ class ForecastPanel(VersionedAdmin):
                     "shadow, which rejects nothing, and look again tomorrow."
                 )
             }
-        after = replace(after, slug=recorded.slug)
-        own = {"advice": advice_context(after, choices, rows)} if _wants_advice(request) else {}
-        found = panel_context(request, None, after, choices, rows)
-        return own | found | {"recorded_by": str(recorded)}
+        after = replace(after, slug=saved.slug)
+        own: dict[str, Any] = {"advice": advice_context(after, choices, rows)} if _wants_advice(request) else {}
+        if pk is None:
+            return own | panel_context(request, None, after, choices, rows) | {"recorded_by": str(saved)}
+        before, _reason = _record(saved, list(_limits_of(saved)))
+        return own | panel_context(request, before, after, choices, rows)
 
 
 def _is_asked(request: HttpRequest) -> bool:

@@ -35,18 +35,15 @@ LATE: Final = 300.0
 OWN_CHECKS: Final = {"django_ratelimiter.W006", "django_ratelimiter.W013", "django_ratelimiter.W019"}
 
 
-class DeadRule(NamedTuple):
-    """A rule that matches no request, because no view has the name in it."""
-
-    slug: str
-    unknown: UnknownName
-
-
 class RuleDoubts(NamedTuple):
-    """Problems of rules. idle: slugs of rules that matched no request for IDLE."""
+    """Problems of rules, by their slugs.
+
+    dead: rules that match no request, because no view has the name in them. idle: rules that matched no request for
+    IDLE.
+    """
 
     left_out: list[RejectedRule]
-    dead: list[DeadRule]
+    dead: list[tuple[str, UnknownName]]
     idle: list[str]
     checks: list[CheckMessage]
 
@@ -72,7 +69,7 @@ def read_rule_doubts() -> RuleDoubts:
     if rules.version != storage.committed_version():
         rules = storage.load()
     active = [rule for rule in rules.rules if rule.mode != "off"]
-    dead = [DeadRule(rule.slug, each) for rule in active for each in unknown_names(rule) if _is_dead(each)]
+    dead = [(rule.slug, each) for rule in active for each in unknown_names(rule) if _is_dead(each)]
     checks = [each for each in messages_about(rules) if each.id not in OWN_CHECKS]
     return RuleDoubts(list(rules.left_out), dead, _idle(active), checks)
 

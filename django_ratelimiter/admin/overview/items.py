@@ -12,8 +12,9 @@ from django.utils.translation import ngettext
 from ...identity.proxies import trusting
 from ...inspection.references import everybody
 from ...rules.formatting import moment_in_words, units, until_in_words
+from ...rules.routes import UnknownName
 from ..viewer import Viewer
-from .attention import DeadRule, RuleDoubts, UsageDoubts
+from .attention import RuleDoubts, UsageDoubts
 from .health import Health, had_outage_lately
 from .last_hour import LastHour
 from .status import Status
@@ -123,7 +124,7 @@ def rule_items(doubts: RuleDoubts, viewer: Viewer) -> Iterator[Item]:
     """Yield problems of rules and settings."""
     for level, text, found in (
         ("bad", _("Not in force:"), [(slug, str(reason)) for slug, reason in doubts.left_out]),
-        ("warning", _("Matches no request:"), [(dead.slug, _why(dead)) for dead in doubts.dead]),
+        ("warning", _("Matches no request:"), [(slug, _why(unknown)) for slug, unknown in doubts.dead]),
     ):
         for slug, hint in found[:MAX_NAMED]:
             yield Item(level, text, [_link(viewer, slug)], hint)
@@ -152,12 +153,11 @@ def _named(slugs: Sequence[str], viewer: Viewer) -> list[tuple[str, str]]:
     return [*named, (_("and %d more") % rest, viewer.url("rule_changelist"))] if rest > 0 else named
 
 
-def _why(dead: DeadRule) -> str:
+def _why(unknown: UnknownName) -> str:
     texts = {
         "view_name": _("No view is named “%(name)s”."),
         "route": _("No route is “%(name)s”."),
         "scope": _("No view has the scope “%(name)s”."),
     }
-    unknown = dead.unknown
     text = texts[unknown.field] % {"name": unknown.name}
     return f"{text} {_('Did you mean “%(close)s”?') % {'close': unknown.close}}" if unknown.close else text

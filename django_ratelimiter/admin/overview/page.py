@@ -12,12 +12,10 @@ from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
 
 from ...checks.common import SYMPTOMS
-from ...models import RuleSetVersion
-from ...rules.formatting import moment_in_words, units
+from ...rules.formatting import units
 from ...rules.stored import tables
 from ...usage.reports.chart import Bar, bars
 from ...usage.reports.totals import Freshness, freshness
-from ...usage.times import aware
 from ..history.undo import ago, offered_undo
 from ..names import names_in_words
 from ..viewer import Viewer
@@ -42,13 +40,8 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
     status = read_status(health)
     items: list[Item] = [*status_items(status, health, viewer), *health_items(health), *proxy_items(health)]
     context: dict[str, Any] = {
-        "state": status.state,
-        "stopped": status.stopped and _when_and_who(status.stopped),
-        "stopped_why": status.stopped and status.stopped.reason,
-        "resumed": status.resumed and _when_and_who(status.resumed),
-        "resumed_why": status.resumed and status.resumed.reason,
-        "on_since": status.oldest and moment_in_words(status.oldest),
-        "degraded_since": (began := outage_began(health)) and moment_in_words(began),
+        "status": status,
+        "degraded_since": outage_began(health),
         "actions": _actions(viewer, status),
         **search_context(viewer),
     }
@@ -81,17 +74,11 @@ def _version(status: Status, viewer: Viewer) -> Mapping[str, Any] | None:
         return None
     return {
         "number": status.number,
-        "saved": status.version and _when_and_who(status.version),
         "row": status.version,
         "is_everywhere": status.is_everywhere,
         "undo": offered_undo(viewer),
         "url": viewer.url("history_version", str(status.number)) or viewer.url("history"),
     }
-
-
-def _when_and_who(version: RuleSetVersion) -> str:
-    when = moment_in_words(aware(version.created_at))
-    return _("%(when)s, by %(who)s") % {"when": when, "who": version.author.get_username()} if version.author else when
 
 
 def _health(health: Health, viewer: Viewer) -> Mapping[str, Any]:
