@@ -97,5 +97,5 @@ def microseconds(window: object) -> int:
         raise ValueError(f"window: must be above 0 and at most {MAX_WINDOW_SECONDS} seconds, not {window}.")
     found = seconds * 1_000_000
     if found.denominator != 1:
-        raise ValueError(f"window: must be a whole number of microseconds, not {window!r} seconds.")
+        raise ValueError(f"window: must be a whole number of microseconds, not {Decimal(str(window)):f} seconds.")
     return int(found)

@@ -21,10 +21,11 @@ from ..inspection.question import QuestionError
 from ..rules.files.documents import LibraryMissing
 from ..rules.files.faults import WrongFile
 from ..rules.stored.history.rows import NotApplied
+from .output import of_file
 
 #: Errors whose text says what is wrong.
 _IN_WORDS: Final = (
-    *(NotApplied, OSError, TooManyCounters, UnknownCaller, UnknownRules, WrongFormat, WrongOption, LibraryMissing),
+    *(NotApplied, TooManyCounters, UnknownCaller, UnknownRules, WrongFormat, WrongOption, LibraryMissing),
 )
 
 
@@ -41,5 +42,7 @@ def in_words() -> Iterator[None]:
         count = len(error.faults)
         text = ngettext("%d fault; nothing was changed:", "%d faults; nothing was changed:", count) % count
         raise CommandError(f"{text}\n{error}") from error  # each error on its own line, for programs
+    except OSError as error:
+        raise CommandError(of_file(error)) from error
     except _IN_WORDS as error:
         raise CommandError(str(error)) from error

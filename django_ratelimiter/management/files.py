@@ -197,11 +197,7 @@ class FileCommands(BaseCommand):
             self.stderr.write(untold, self.style.WARNING)
 
     def _load(self) -> RulesFile:
-        name = self._options["file"]
-        try:
-            file = load(name)
-        except OSError as error:
-            raise CommandError(_("%(file)s cannot be read: %(error)s") % {"file": name, "error": error}) from error
+        file = load(self._options["file"])
         for fault in file.warnings:
             self.stderr.write(fault.in_words(file.name), self.style.WARNING)
         return file

@@ -44,7 +44,7 @@ def whole_file(name: str) -> Iterator[TextIO]:
                 shutil.copymode(target, beside)
             beside.replace(target)
     except OSError as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(of_file(error)) from error
     finally:
         if beside is not None:
             with suppress(OSError):
@@ -63,7 +63,7 @@ def require_writable(name: str) -> None:
             target.open("xb").close()
             target.unlink()
     except OSError as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(of_file(error)) from error
 
 
 def _is_device(name: str) -> bool:
@@ -105,3 +105,8 @@ class Terminal(OutputWrapper):
 
     def write(self, msg: str = "", style_func: Any = None, ending: str | None = None) -> None:  # type: ignore[override]
         self._output.write(on_terminal(msg.split("\n")), style_func, ending)
+
+
+def of_file(error: OSError) -> str:
+    """Return an error as text, without its number."""
+    return f"{error.filename}: {error.strerror}." if error.filename and error.strerror else str(error)

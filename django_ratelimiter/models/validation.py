@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_interface
 from typing import Any, Final
+from urllib.parse import unquote
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
@@ -65,8 +66,13 @@ def validate_path(path: str, kind: str) -> None:
         raise ValidationError(_("Choose how the path is matched, or leave it empty."), code="unused")
     if kind in ("exact", "prefix", "route") and not path:
         raise ValidationError(_("Give the path that is to be matched."), code="required")
-    elif kind in ("exact", "prefix") and not path.startswith("/"):
-        raise ValidationError(_("Must start with “/”."), code="relative")
+    elif kind in ("exact", "prefix"):
+        right = unquote(re.sub(r"[?#].*", "", re.sub(r"^[a-z]+://[^/?#]*", "", path)))
+        if not right.startswith("/"):
+            raise ValidationError(_("Must start with “/”."), code="relative")
+        if right != path:
+            text = _("A path has no host, query, fragment or escapes such as %%20. Write %(path)s.")
+            raise ValidationError(text, code="never", params={"path": right})
     elif kind == "route":
         validate_route(path)
 

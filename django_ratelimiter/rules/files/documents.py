@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
+from collections.abc import Iterator
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any, Final
 
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from .faults import Fault, Place, WrongFile, shown
 
@@ -22,6 +25,23 @@ _MAX_DIGITS: Final = 100
 _MAX_GROWTH: Final = 10
 
 _TAG: Final = "tag:yaml.org,2002:"
+
+#: What is wrong with a text that is not YAML, and what would be right, by the words of the library.
+_PROBLEMS: Final = {
+    r"expected <block end>|did not find expected": gettext_lazy(
+        "This line is not indented like the other lines of its group, or a bracket or quote above it is not closed."
+    ),
+    r"mapping values are not allowed": gettext_lazy(
+        "This “:” is not expected here. Write “name: value”, with a space after the colon, and quote texts with “: ”."
+    ),
+    r"could not find expected ':'": gettext_lazy("A field is “name: value”, with a colon and a space."),
+    r"expected ',' or '[\]}]'": gettext_lazy("A comma or the closing bracket is missing before this."),
+    r"quoted scalar, found unexpected end": gettext_lazy("The quote that begins here is not closed."),
+    r"cannot start any token": gettext_lazy("A text cannot begin with this character. Put the text in quotes."),
+    r"undefined alias": gettext_lazy("Nothing above has this name. Write “&name” before the value that is meant."),
+    r"expected a single document": gettext_lazy("A rules file is one document. Leave this line out."),
+    r"unknown escape character": gettext_lazy("This is not an escape in double quotes. Use single quotes."),
+}
 #: What begins or ends a value, in a text that may also have it within one.
 _MARK: Final = re.compile(r"[\[\]{},\n]|[:?-](?=\s)")
 #: Characters of a valid JSON text that YAML does not allow, or reads as the end of a line.
@@ -44,12 +64,14 @@ class Document:
     #: The place of each value, and of each key of a dict.
     places: dict[Path, Place]
     keys: dict[Path, Place]
-    #: The keys that cannot be used.
+    #: The keys and values that cannot be used.
     faults: list[Fault]
+    #: The numbers and words that are not texts, as they are written.
+    written: dict[Path, str]
 
     def __init__(self, text: str, file: str, *, is_json: bool, most: int = MAX_VALUES) -> None:
         """Parse a text with at most so many values. Raises WrongFile, and LibraryMissing."""
-        self.places, self.keys, self.faults = {}, {}, []
+        self.places, self.keys, self.faults, self.written = {}, {}, [], {}
         self._file, self._values_left, self._characters_left = file, most, _MAX_GROWTH * len(text)
         node = _composed(_as_yaml(text, file) if is_json else text, file, most)
         self.places[()] = Place(1, 1)
@@ -60,26 +82,53 @@ class Document:
         return self.places.get(path) or self.keys.get(path[:-1]) or self.places[path[:-1]]
 
     def _value(self, node: Any, path: Path) -> Any:
-        place = self.places[path] = _place(node.start_mark)
-        self._values_left -= 1
-        self._characters_left -= len(node.value)
-        if len(path) > MAX_DEPTH or min(self._values_left, self._characters_left) < 0:  # a reference may contain itself
-            raise _too_large(self._file, place)
+        place = self.places[path] = self._counted(node, len(path))
+        if not str(node.tag).startswith(_TAG):
+            self.faults.append(Fault(place, _("Tags such as %(tag)s are not supported.") % {"tag": node.tag}))
         if node.id == "mapping":
             return self._group(node, path)
         if node.id == "sequence":
             return [self._value(each, (*path, number)) for number, each in enumerate(node.value)]
-        return self._storable(_scalar(node), place)
+        value = self._storable(_scalar(node), place)
+        if not isinstance(value, str):
+            self.written[path] = node.value
+        return value
+
+    def _counted(self, node: Any, depth: int) -> Place:
+        """Return the place of a node. Raises WrongFile if it is one too many: a reference may contain itself."""
+        place = _place(node.start_mark)
+        self._values_left -= 1
+        self._characters_left -= len(node.value)
+        if depth > MAX_DEPTH or min(self._values_left, self._characters_left) < 0:
+            raise _too_large(self._file, place)
+        return place
+
+    def _fields(self, node: Any, depth: int = 0) -> Iterator[tuple[Any, Any, bool]]:
+        """Yield the keys and values of a group and whether they are merged: its own, then those of merge keys."""
+        merged: list[Any] = []
+        for key, value in node.value:
+            if key.tag == f"{_TAG}merge":
+                merged += value.value if value.id == "sequence" else [value]
+            else:
+                yield key, value, depth > 0
+        for each in merged:
+            place = self._counted(each, depth)
+            if each.id == "mapping":
+                yield from self._fields(each, depth + 1)
+            else:
+                self.faults.append(Fault(place, _("A merge key (<<) takes a group of fields, such as *name.")))
 
     def _group(self, node: Any, path: Path) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for key, value in node.value:
+        for key, value, is_merged in self._fields(node):
             place = _place(key.start_mark)
             if key.id != "scalar":
                 self.faults.append(Fault(place, _("A slug is a text.")))
                 continue
             name = self._storable(key.value, place)
             where = (*path, name)
+            if name in found and is_merged:
+                continue
             if name in found:
                 text = _("%(word)s is here twice: also in line %(line)s. Keep one of them.")
                 self.faults.append(Fault(place, text % {"word": shown(name), "line": self.keys[where].line}))
@@ -128,17 +177,20 @@ def _as_yaml(text: str, file: str) -> str:
 def _composed(text: str, file: str, most: int) -> Any:
     """Return ruamel's nodes of a YAML text; `None` if it is empty. Raises WrongFile, and LibraryMissing."""
     reader = library()
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 
     _check_size(text, file, most)
     try:
-        return reader.compose(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ReusedAnchorWarning)
+            return reader.compose(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         if error.context_mark and re.search(r"(stream end|end of stream)", error.problem or ""):
             mark = error.context_mark  # where the open bracket or quote begins
         words = ", ".join(filter(None, (error.context, error.problem)))
-        fault = _("Not YAML: %(problem)s.") % {"problem": words}
+        known = next((text for problem, text in _PROBLEMS.items() if re.search(problem, words)), words)
+        fault = _("Not YAML: %(problem)s.") % {"problem": str(known).removesuffix(".")}
         if mark and mark.buffer[mark.pointer : mark.pointer + 1] == "\t":
             fault = _("A tab is not allowed here. Indent YAML with spaces.")
         raise WrongFile(file, [Fault(_place(mark) if mark else Place(1, 1), fault)]) from error

@@ -73,9 +73,8 @@ class RulesFile:
 
 def load(path: str | Path) -> RulesFile:
     """Return the rules file of this name; "-" = standard input. Raises WrongFile, OSError, and LibraryMissing."""
-    if str(path) == STDIN:
-        return read(sys.stdin.read(), STDIN)
-    return read(decoded(Path(path).read_bytes(), str(path)), str(path))
+    data = sys.stdin.buffer.read() if str(path) == STDIN else Path(path).read_bytes()
+    return read(decoded(data, str(path)), str(path))
 
 
 def decoded(data: bytes, name: str) -> str:

@@ -91,6 +91,7 @@ def schema() -> dict[str, Any]:
         "title": gettext_noop("a rules file"),
         "type": "object",
         "additionalProperties": False,
+        "patternProperties": {"x-.*": {"description": "Anything, such as values that others refer to by *name."}},
         "anyOf": [{"required": [section]} for section in ("tiers", "rules", "access")],
         "properties": {
             "version": {"const": VERSION, "description": "The version of this format."},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
@@ -50,9 +51,10 @@ def faults_of(document: Document) -> Iterator[tuple[Path, Fault]]:
     for error in _validator().iter_errors(document.data):
         path = tuple(error.absolute_path)
         if error.validator == "additionalProperties":
-            for name in [name for name in error.instance if name not in error.schema["properties"]]:
+            others = [*error.schema["properties"], *error.schema.get("patternProperties", ())]
+            for name in [name for name in error.instance if not any(re.fullmatch(each, name) for each in others)]:
                 yield path, Fault(document.keys[*path, name], _unknown_field(name, error.schema))
-        elif text := _text(error, path):
+        elif text := _text(error, path, document.written.get(path)):
             yield path, Fault(document.places[path], text)
 
 
@@ -74,19 +76,21 @@ def _validator() -> Any:
     return Draft202012Validator(schema(), format_checker=formats)
 
 
-def _text(error: Any, path: Path) -> str:
-    """Return what an error says; empty = the models report it."""
+def _text(error: Any, path: Path, written: str | None) -> str:
+    """Return what an error says; empty = the models report it. written: a value that is not a text, as in the file."""
     if path == ("exported_version",):
         return _("exported_version: Must be as `export` writes it, such as 12@1795322634345.")
     title = error.schema.get("title", "")
     text = _TEXTS.get(f"{error.validator} of {title}", _TEXTS.get(error.validator, ""))
     if not text:
         return ""
-    value = shown(error.instance)
+    value = written or shown(error.instance)
     words = {"kind": _kind(error.schema), "value": value, "word": value, "name": "kind"}  # the only required field
     found = str(text) % {**words, "version": VERSION, "count": MAX_LIMITS}
     if error.validator == "enum":
         found += f" {did_you_mean(error.instance, filter(None, error.validator_value))}"
+    elif written and error.validator == "type" and "string" in error.validator_value:
+        found += " " + _("Put it in quotes: %(text)s.") % {"text": f'"{written}"'}
     names = [name for name in path if isinstance(name, str)]
     return found if title or error.validator == "const" else f"{names[-1]}: {found}"
 

@@ -449,7 +449,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     file.write_text(FILE)
     for words in (("export", "--to", nowhere), ("adopt", "--to", nowhere), ("plan", str(file), "--out", nowhere)):
         code, said = run(*words)
-        assert (code, said.splitlines()[-1]) == (1, f"[Errno 2] No such file or directory: '{nowhere}'")
+        assert (code, said.splitlines()[-1]) == (1, f"{nowhere}: No such file or directory.")
 
 
 def test_the_commands(tmp_path: Path) -> None:

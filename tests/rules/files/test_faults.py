@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,10 +32,58 @@ def faults(text: str, name: str = "r.yaml") -> list[str]:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("rules: [a\nb: 1", "r.yaml:2:2: Not YAML: while parsing a flow sequence, expected ',' or ']', but got"),
+        ("rules: [a\nb: 1", "r.yaml:2:2: Not YAML: A comma or the closing bracket is missing before this."),
         ("rules:\n  a: \x01", "r.yaml:2:6: Not YAML: special characters are not allowed."),
-        ('rules:\n  a: {name: "x}\n', "r.yaml:2:13: Not YAML: while scanning a quoted scalar, found unexpected end of"),
-        ("rules: [a\n\n", "r.yaml:1:8: Not YAML: while parsing a flow sequence, expected ',' or ']', but got"),
+        ('rules:\n  a: {name: "x}\n', "r.yaml:2:13: Not YAML: The quote that begins here is not closed."),
+        ("rules: [a\n\n", "r.yaml:1:8: Not YAML: A comma or the closing bracket is missing before this."),
+        (
+            "rules:\n  a: {}\n b: {}",
+            "r.yaml:3:2: Not YAML: This line is not indented like the other lines of its group",
+        ),
+        (
+            "rules:\n  a:\n    mode off\n    cost: 1",
+            "r.yaml:4:9: Not YAML: This “:” is not expected here. Write “name: ",
+        ),
+        ("rules:\n- a:\n  b\n", "r.yaml:4:1: Not YAML: A field is “name: value”, with a colon and a space."),
+        (
+            "rules:\n  a: {name: @x}",
+            "r.yaml:2:13: Not YAML: A text cannot begin with this character. Put the text in quotes.",
+        ),
+        (
+            "rules:\n  a: *x",
+            "r.yaml:2:6: Not YAML: Nothing above has this name. Write “&name” before the value that is meant.",
+        ),
+        ("rules: {}\n---\nrules: {}", "r.yaml:2:1: Not YAML: A rules file is one document. Leave this line out."),
+        (
+            'rules:\n  a: {name: "\\q"}',
+            "r.yaml:2:15: Not YAML: This is not an escape in double quotes. Use single quotes.",
+        ),
+        ("rules:\n  a: !env {}", "r.yaml:2:6: Tags such as !env are not supported."),
+        ("rules:\n  a:\n    <<: text", "r.yaml:3:9: A merge key (<<) takes a group of fields, such as *name."),
+        ("rules:\n  a: {name: 007}", 'r.yaml:2:13: name: Must be a text, not 007. Put it in quotes: "007".'),
+        (
+            RULE.replace("5,", "5, tier: true,"),
+            'r.yaml:4:26: tier: Must be a text, not true. Put it in quotes: "true".',
+        ),
+        (RULE.replace("5,", "1e3,"), "r.yaml:4:17: quota: Must be a whole number, not 1e3."),
+        (
+            RULE.replace("60", "1E-7"),
+            "r.yaml:4:36: window_seconds: Ensure that there are no more than 6 decimal places. Must "
+            "be a whole number of microseconds, not 0.0000001 seconds.",
+        ),
+        *[
+            (
+                f"rules:\n  a: {{path: {path!r}, path_kind: {kind}}}",
+                f"r.yaml:2:13: path: A path has no host, query, fragment or escapes such as %20. Write {right}.",
+            )
+            for path, kind, right in (
+                ("/a/?page=1", "exact", "/a/"),
+                ("/a/?", "prefix", "/a/"),
+                ("/a#top", "exact", "/a"),
+                ("https://shop.example/a/?b#c", "exact", "/a/"),
+                ("/a%20b/", "prefix", "/a b/"),
+            )
+        ],
         ("", "r.yaml:1:1: Must be a rules file, not nothing."),
         ("- a", "r.yaml:1:1: Must be a rules file, not a list."),
         ("rules:\n  a: {limits: {quota: 5}}", "r.yaml:2:15: Must be a list of limits, not a group of fields."),
@@ -142,11 +193,36 @@ def test_a_wrong_tier_hides_no_other_fault_of_its_rule() -> None:
     assert found == [f"r.yaml:{place}:" for place in ("3:11", "4:16", "5:20", "7:16", "7:28")]
 
 
-def test_a_file_that_is_not_utf_8(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "r.yaml"
     path.write_bytes(b"rules:\n  caf\xe9: {}\n")
     with pytest.raises(WrongFile, match=r"r\.yaml:2:6: Not UTF-8\."):
         load(path)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=BytesIO(path.read_bytes())))
+    with pytest.raises(WrongFile, match=r"-:2:6: Not UTF-8\."):
+        load("-")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["check", "none.yaml"], "none.yaml: No such file or directory."),
+        (["check", "."], ".: Is a directory."),
+        (["apply", "right.yaml", "--plan", "none.json"], "none.json: No such file or directory."),
+        (["export", "--schema", "--to", "none/new.yaml"], "No such file or directory."),
+        (["export", "--schema", "--to", "right.yaml"], "right.yaml exists already."),
+    ],
+)
+def test_a_file_that_cannot_be_opened_is_named_without_a_number_of_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], answer: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("right.yaml").write_text(RULE)
+    with pytest.raises(CommandError) as caught:
+        call_command("ratelimit", *arguments)
+    assert answer in str(caught.value)
+    assert "Errno" not in str(caught.value)
+    assert Path("right.yaml").read_text() == RULE
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
@@ -176,6 +252,28 @@ def test_words_numbers_and_dates_are_what_they_look_like(directive: str) -> None
     )
     found = [[rule[name] for name in ("slug", "mode", "cost", "name")] for rule in file.rules]
     assert found == [["no", "off", 10, "2026-12-31"], ["404", "shadow", 1, "yes"]]
+
+
+@pytest.mark.parametrize("slug", ["007", "true", "1_000", "0x1F", "null", "2026-01-01"])
+def test_the_text_of_a_slug_counts(slug: str) -> None:
+    [rule] = read(RULE.replace("  a:", f"  {slug}:"), "r.yaml").rules
+    assert rule["slug"] == slug
+
+
+def test_values_can_stand_in_sections_of_their_own_and_be_merged() -> None:
+    """As others do with YAML, so that several rules share fields. Its own fields go before those of a merge key."""
+    text = "x-usual: &usual\n  mode: enforce\n  limits: &few\n    - {quota: 5, window_seconds: 60}\n"
+    text += "x-slow: &slow {<<: *usual, priority: 7, mode: off}\nx-slow-too: &slow {cost: 2}\n"
+    text += "rules:\n  a:\n    <<: *usual\n    mode: shadow\n  b:\n    limits: *few\n    <<: [*slow, *usual]\n"
+    found = [[rule[name] for name in ("slug", "mode", "cost", "priority")] for rule in read(text, "r.yaml").rules]
+    assert found == [["a", "shadow", 1, 100], ["b", "enforce", 2, 100]]
+    assert {len(rule["limits"]) for rule in read(text, "r.yaml").rules} == {1}
+    assert faults(text.replace("mode: enforce", "mode: on"))[0].startswith("r.yaml:2:9: mode: “on” is unknown.")
+
+
+def test_many_merge_keys_are_no_way_to_keep_a_process_busy() -> None:
+    bomb = "".join(f"x-{n}: &x{n} {{<<: [{', '.join([f'*x{n - 1}'] * 10)}]}}\n" for n in range(1, 12))
+    assert faults("x-0: &x0 {a: b}\n" + bomb)[0].endswith("This is too large or too deep for a rules file.")
 
 
 def test_a_right_file_has_none() -> None:
