@@ -155,7 +155,7 @@ class Identity:
             return network_around(client_address(self._request), name)
         kind, colon, own = name.partition(":")
         if not colon:
-            return _custom(self._request, name)
+            return _own(self._request, settings.IDENTITIES.get(name), f"The identity {name}")
         if kind == "header":
             return _header(self._request, own)
         if kind == "path":
@@ -265,10 +265,6 @@ def _field(name: str, value: object) -> str | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return spelled(name, str(value)) if isinstance(value, str | int | float) else None
-
-
-def _custom(request: HttpRequest, name: str) -> str | None:
-    return _own(request, settings.IDENTITIES.get(name), f"The identity {name}")
 
 
 def _own(request: HttpRequest, path: str | None, name: str) -> str | None:

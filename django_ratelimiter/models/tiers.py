@@ -182,29 +182,19 @@ class TierAssignment(models.Model):
                 name="ratelimiter_assignment_one_subject",
                 violation_error_message=_("Choose exactly one of user, group, API key and partition."),
             ),
-            models.UniqueConstraint(
-                fields=["user", "tier"],
-                condition=_UNDATED,
-                name="ratelimiter_assignment_user",
-                violation_error_message=_("This user is in this tier already."),
-            ),
-            models.UniqueConstraint(
-                fields=["group", "tier"],
-                condition=_UNDATED,
-                name="ratelimiter_assignment_group",
-                violation_error_message=_("This group is in this tier already."),
-            ),
-            models.UniqueConstraint(
-                fields=["api_key_hash", "tier"],
-                condition=~Q(api_key_hash="") & _UNDATED,
-                name="ratelimiter_assignment_api_key",
-                violation_error_message=_("This API key is in this tier already."),
-            ),
-            models.UniqueConstraint(
-                fields=["partition", "tier"],
-                condition=~Q(partition="") & _UNDATED,
-                name="ratelimiter_assignment_partition",
-                violation_error_message=_("This partition is in this tier already."),
+            *(
+                models.UniqueConstraint(
+                    fields=[subject, "tier"],
+                    condition=_UNDATED if SUBJECTS[subject] is None else ~Q(**{subject: ""}) & _UNDATED,
+                    name=f"ratelimiter_assignment_{subject.removesuffix('_hash')}",
+                    violation_error_message=text,
+                )
+                for subject, text in (
+                    ("user", _("This user is in this tier already.")),
+                    ("group", _("This group is in this tier already.")),
+                    ("api_key_hash", _("This API key is in this tier already.")),
+                    ("partition", _("This partition is in this tier already.")),
+                )
             ),
             models.CheckConstraint(
                 condition=Q(multiplier__gt=0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from threading import Lock
 from typing import Any, Final
 
@@ -92,7 +93,7 @@ def current_rules() -> RuleSet:
     if uncommitted.any_open and (edited := versions.uncommitted_rules()) is not None:
         return edited
     if _state.outdated and _is_outdated():
-        _load_if_outdated()
+        _load_if(_is_outdated)
     return _state.rules
 
 
@@ -149,7 +150,7 @@ def rules_during_outage() -> RuleSet:
     """
     if versions.uncommitted_rules() is None:
         if _is_aged():
-            _load_if_aged()
+            _load_if(_is_aged, confirm=True)
         elif _is_switch_check_due():
             _load_if_switched()
     return current_rules()
@@ -261,25 +262,18 @@ def _is_outdated() -> bool:
     return _state.outdated and time.monotonic() - _state.failed_at > RETRY_SECONDS
 
 
-@_WAITS
-def _load_if_outdated() -> None:
-    with _state.lock:
-        if _is_outdated():
-            _load_or_keep()
-    _send_if_changed()
-
-
 def _is_aged() -> bool:
     return time.monotonic() - _state.confirmed_at > settings.RULES_MAX_AGE
 
 
 @_WAITS
-def _load_if_aged() -> None:
+def _load_if(is_due: Callable[[], bool], *, confirm: bool = False) -> None:
+    """Reload the rules, unless another thread has done so. confirm: until they are due again, even after a failure."""
     with _state.lock:
-        if _is_aged():
+        if is_due():
             _load_or_keep()
-            if not is_in_transaction(storage.primary()):
-                mark_confirmed(_state.rules)  # even after a failure: one query per RULES_MAX_AGE
+            if confirm and not is_in_transaction(storage.primary()):
+                mark_confirmed(_state.rules)
     _send_if_changed()
 
 
@@ -301,9 +295,7 @@ def _load_if_switched() -> None:
             _state.switch_check_at = time.monotonic() + settings.RULES_MAX_AGE
         return
     if switched:
-        with _state.lock:
-            _load_or_keep()
-        _send_if_changed()
+        _load_if(lambda: True)
 
 
 def _load_or_keep() -> None:

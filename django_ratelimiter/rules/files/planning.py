@@ -14,9 +14,9 @@ from ...engine.base import Version
 from ...models import Rule
 from ..formatting import listed
 from ..stored import storage
+from ..stored.history.back import needed_tiers, planned_snapshot
 from ..stored.history.changes import Change, diff, rule_fields, tier_fields
 from ..stored.history.log import first_generations
-from ..stored.history.plan import needed_tiers, planned_snapshot
 from ..stored.history.snapshots import Data, Snapshot, by_slug, changed_pairs, normal_rule, normal_tier, pairs
 from .access import AccessPlan, plan_access
 from .faults import Fault, WrongFile

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
 from django.db import Error, connections, router
@@ -11,7 +11,7 @@ from django.db.models import OuterRef, Q, Subquery
 
 from ...databases import as_committed, read_beside, read_committed
 from ...engine.base import Version
-from ..ruleset import NO_VERSION, RuleSet
+from ..ruleset import NO_VERSION, RuleSet, Snapshot
 from . import tables, uncommitted
 from .compiler import snapshot_of_rows
 from .tables import models
@@ -22,6 +22,9 @@ Found = TypeVar("Found")
 
 #: How often rows are read again if their number changes meanwhile.
 READINGS: Final = 5
+
+#: Maximum number of snapshots in memory while many are read; each contains the whole rule set.
+CHUNK: Final = 5
 
 #: The rules if the app is not installed, or its tables do not exist. They were never edited, so calls of
 #: the engine do not carry their version: another database may have published a later one there.
@@ -142,3 +145,9 @@ def snapshots_after(version: Version) -> Any:
     """Return the stored versions later than this one, the latest first, as a query set."""
     later = Q(epoch__gt=version.epoch) | Q(epoch=version.epoch, number__gt=version.number)
     return snapshots().filter(later)
+
+
+def in_chunks(versions: Any, count: int | None = None) -> Iterator[Snapshot]:
+    """Return the snapshots of these versions, or of the first ones. They are read a few at a time."""
+    found: Iterator[Snapshot] = versions.values_list("snapshot", flat=True)[:count].iterator(chunk_size=CHUNK)
+    return found

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from django.db import router
+from django.utils.formats import number_format
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from ....engine.base import Version
+from ...formatting import listed
 from .. import storage
-from .plan import Plan, plan
+from ..tables import models
+from .changes import Change, diff
 from .rows import NotApplied, NotAsPlanned, RulesHaveChanged, replace_rules
+from .snapshots import Data, Snapshot, meaning_of, normal_rule, normal_tier, pairs
 
 
 class NothingToBringBack(NotApplied):
@@ -44,3 +52,144 @@ def bring_back(version: Version, seen: Version, author: Any = None, reason: str 
     except NotAsPlanned as error:
         text = _("That version cannot be enforced any more. %(reasons)s")
         raise NotApplied(text % {"reasons": error}) from error
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan for restoring a version. seen: the current version; the plan is not valid for any other.
+
+    now: the current rules. planned: the future ones. changes: between the two. notes: what is not
+    restored, or not as expected, in sentences.
+    """
+
+    target: Version
+    seen: Version
+    now: Snapshot
+    planned: Snapshot
+    changes: list[Change]
+    notes: list[str]
+
+
+def plan(target: Version, then: Snapshot) -> Plan:
+    """Return the plan for restoring this stored version from the current rows."""
+    seen = storage.committed_version()
+    now = storage.current_rows()
+    assigned = needed_tiers(now, then)
+    generations = _generations_since(target) if _asks_for_generations(now, then) else {}
+    planned = planned_snapshot(now, then, set(assigned), generations)
+    notes = [*_notes_on_tiers(now, then, assigned), *_notes_on_rules(now, then)]
+    return Plan(target, seen, now, planned, diff(now, planned), notes)
+
+
+def planned_snapshot(now: Snapshot, then: Snapshot, assigned: set[str], generations: Mapping[str, int]) -> Snapshot:
+    """Return the future rows: the rules and tiers of `then`, with their current counters.
+
+    assigned: current tiers that stay although `then` lacks them. generations: the highest that a rule's limits
+    have had since, by slug. The switch of all enforcement, and rules that cannot be enforced now, do not change.
+    """
+    tiers = [normal_tier(data) for data in then["tiers"]]
+    for pair in pairs(now["tiers"], then["tiers"]):
+        if pair.before and pair.after is None and pair.before["slug"] in assigned:
+            tiers.append({**normal_tier(pair.before), "default_for": "none"})
+    rules = []
+    out_then = {entry["rule"] for entry in then["left_out"]}
+    for pair in pairs(now["rules"], then["rules"]):
+        if pair.before == pair.after:  # the common case
+            rules.append(pair.before)
+        elif pair.after:
+            rules.append(rule_again(pair.before and normal_rule(pair.before), normal_rule(pair.after), generations))
+        elif pair.before and pair.before["slug"] in out_then:
+            rules.append(normal_rule(pair.before) | {"mode": "off"})
+    return {**now, "tiers": tiers, "rules": rules}
+
+
+def rule_again(now: Data | None, then: Data, generations: Mapping[str, int]) -> dict[str, Any]:
+    """Return a rule of `then`, with a generation for each limit.
+
+    A current limit keeps its counters. Any other gets the highest generation that the rule has had
+    since, so that a reset of counters is not undone.
+    """
+    ours = now["limits"] if now else []
+    highest = max([generations.get(then["slug"], 0), *(limit["generation"] for limit in ours)])
+    limits = []
+    for limit in then["limits"]:
+        counting = [each["generation"] for each in ours if meaning_of(each) == meaning_of(limit)]
+        generation = max([limit["generation"], *(counting or [highest])])
+        limits.append({**limit, "generation": generation})
+    return {"description": (now or {}).get("description", ""), **then, "limits": limits}
+
+
+def _asks_for_generations(now: Snapshot, then: Snapshot) -> bool:
+    """Return whether a limit is restored that does not exist now; the generation of current ones is known."""
+    for pair in pairs(now["rules"], then["rules"]):
+        if pair.after and pair.before != pair.after:
+            before, after = ({*map(meaning_of, normal_rule(data)["limits"])} if data else set() for data in pair)
+            if after - before:
+                return True
+    return False
+
+
+def _generations_since(version: Version) -> dict[str, int]:
+    """Return the highest generation that each rule's limits have had since a version, by slug."""
+    highest: dict[str, int] = {}
+    for snapshot in storage.in_chunks(storage.snapshots_after(version)):
+        for rule in snapshot["rules"]:
+            for limit in rule["limits"]:
+                highest[rule["slug"]] = max(highest.get(rule["slug"], 0), limit.get("generation", 0))
+    return highest
+
+
+def needed_tiers(now: Snapshot, then: Snapshot) -> dict[str, int]:
+    """Return the tiers that `then` lacks but that are needed now, by slug, with their number of assignments.
+
+    Needed by assignments, which versions do not contain, or by a rule that cannot be enforced and does not change.
+    """
+    gone = [pair.before["slug"] for pair in pairs(now["tiers"], then["tiers"]) if pair.before and not pair.after]
+    if not gone:
+        return {}
+    using = router.db_for_write(models.Tier)
+    out = [entry["rule"] for entry in now["left_out"]]
+    found = {}
+    for tier in models.Tier.objects.using(using).filter(slug__in=gone):
+        assignments = models.TierAssignment.objects.using(using).filter(tier=tier).count()
+        if assignments or models.RuleLimit.objects.using(using).filter(tier=tier, rule__slug__in=out).exists():
+            found[tier.slug] = assignments
+    return found
+
+
+def _notes_on_tiers(now: Snapshot, then: Snapshot, assigned: Mapping[str, int]) -> Iterator[str]:
+    for slug, count in assigned.items():
+        text = ngettext(
+            "The tier %(tier)s did not exist then, but %(count)s assignment refers to it. Both are kept.",
+            "The tier %(tier)s did not exist then, but %(count)s assignments refer to it. All are kept.",
+            count,
+        )
+        yield text % {"tier": slug, "count": number_format(count, force_grouping=True)}
+    again = [pair.after["slug"] for pair in pairs(now["tiers"], then["tiers"]) if pair.after and not pair.before]
+    if again:
+        text = _("Assignments are not part of a version. Tiers that come back have none: %(tiers)s.")
+        yield text % {"tiers": listed(again)}
+
+
+def _notes_on_rules(now: Snapshot, then: Snapshot) -> Iterator[str]:
+    here = pairs(now["rules"], then["rules"])
+    out_now, out_then = ({entry["rule"] for entry in each["left_out"]} for each in (now, then))
+    gone = {pair.before["slug"] for pair in here if pair.before and not pair.after}
+    if deleted := sorted(gone - out_then):
+        text = _(
+            "Rules that did not exist then are deleted: %(rules)s. The history keeps them, so you can bring them back."
+        )
+        yield text % {"rules": listed(deleted)}
+    if off := sorted(gone & out_then):
+        text = _("Rules that could not be enforced then are switched off: %(rules)s.")
+        yield text % {"rules": listed(off)}
+    if lost := sorted(out_then - gone - out_now):
+        text = _("Rules that could not be enforced then are in no version, and do not come back: %(rules)s.")
+        yield text % {"rules": listed(lost)}
+    if staying := sorted(out_now - {rule["slug"] for rule in then["rules"]}):
+        text = _("Rules that cannot be enforced now stay as they are, not in force: %(rules)s.")
+        yield text % {"rules": listed(staying)}
+    if now["enforcement"] and then.get("enforcement", True) is False:
+        yield _("All enforcement was stopped then. It is not stopped again.")
+    elif not now["enforcement"]:
+        yield _("All enforcement is stopped until you resume it.")

@@ -20,8 +20,6 @@ LOOKED_THROUGH: Final = 25
 RECENT: Final = 10
 #: Maximum number of rules that are searched for in all snapshots, one by one.
 LOOKED_FOR: Final = 20
-#: Maximum number of snapshots in memory; each contains the whole rule set.
-CHUNK: Final = 5
 
 
 class VersionEntry(NamedTuple):
@@ -74,7 +72,7 @@ def iter_entries(page: Sequence[Any]) -> Iterator[VersionEntry]:
     """Yield what `entries_of` returns. The changes of a version are computed only when it is reached."""
     if not page:
         return
-    snapshots = _snapshots_from(version_of(page[0]), len(page) + 1)
+    snapshots = storage.in_chunks(storage.snapshots_until(version_of(page[0])), len(page) + 1)
     after = next(snapshots, None)
     for row in page:
         before = next(snapshots, None)
@@ -96,7 +94,7 @@ def past_of_rule(slug: str, start: Version | None = None) -> RulePast:
     first = start or Version(*(storage.snapshots().values_list("number", "epoch").first() or (0,)))
     page = [*storage.snapshots_until(first).defer("snapshot").prefetch_related("author")[: LOOKED_THROUGH + 1]]
     entries: list[RuleEntry] = []
-    neighbours = pairwise(_snapshots_from(first, LOOKED_THROUGH + 1))
+    neighbours = pairwise(storage.in_chunks(storage.snapshots_until(first), LOOKED_THROUGH + 1))
     for (row, before), (after, earlier) in zip(pairwise(page), neighbours, strict=False):
         pair = _pair_of(slug, earlier, after)
         if pair is not None and differ(pair):
@@ -149,8 +147,3 @@ def _pair_of(slug: str, earlier: Snapshot, after: Snapshot) -> Pair | None:
 
 def _slug(data: Data | None) -> str | None:
     return data["slug"] if data else None
-
-
-def _snapshots_from(version: Version, count: int) -> Iterator[Snapshot]:
-    found = storage.snapshots_until(version).values_list("snapshot", flat=True)
-    yield from found[:count].iterator(chunk_size=CHUNK)
