@@ -1,70 +1,76 @@
-"""Templates of calls: the common part for all callers with the same limits is made once; a request fills in its values.
+"""One shape of a call: a template with the common part of the charges, and the partitions of one caller.
 
-An engine may have a fast path for filled charges. For other engines they are a sequence of charges, and the
-verdicts are a sequence of verdicts. Both are created when one is read.
+A template is made once for all callers with the same limits. Charges that come in a list get one as well, at the edge
+of each engine: see `Call.of`. For engines of a project, a call is a sequence of charges, and an answer is a sequence of
+verdicts. Both are created when one is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from math import inf
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, overload
 
-from .base import Charge, Verdict
+from .base import Charge, Verdict, check_units
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
 _NO_STATES: Final = "reply: must be a time, and two or four whole numbers for each charge."
 
-#: Extract the parts of `CounterStates` from a reply: the time, then the numbers of each charge in turn.
-_long_parts: Final = itemgetter(0, *[slice(start, None, 4) for start in (1, 2, 3, 4)])
-_short_parts: Final = itemgetter(0, *[slice(start, None, 2) for start in (1, 2)])
+#: Extract the parts of `CounterStates` from a reply with all numbers: the time, then those of each charge in turn.
+_parts: Final = itemgetter(0, *[slice(start, None, 4) for start in (1, 2, 3, 4)])
 
-
-def is_synced(charge: Charge) -> bool:
-    """Return whether a charge may be counted locally between two calls of the engine."""
-    interval, cost = charge.sync_interval, charge.cost
-    return interval is not None and interval > 0 and type(cost) is int and cost >= 0 and not charge.carried
+#: Maximum number of parts of a template that are kept.
+MAX_PARTS: Final = 100
 
 
 class ChargeTemplate(NamedTuple):
     """A charge without its partition, which is in the middle of its key.
 
     charge: without its key and its partition. is_split: callers have their own counters.
+    is_named: False = what is filled in is no partition but a whole key; the charge has its partition already.
     """
 
     before: str
     after: str
     charge: Charge
     is_split: bool = True
+    is_named: bool = True
 
     def fill(self, partition: str) -> Charge:
         """Return the charge of this partition."""
-        before, after, charge, _ = self
+        before, after, charge, _, is_named = self
         # [1:7] = limit to max_delay, [8:] = sync_interval and carried; the partition is between them.
-        return _new(Charge, (f"{before}{partition}{after}", *charge[1:7], partition, *charge[8:]))
+        own = partition if is_named else charge[7]
+        return _new(Charge, (f"{before}{partition}{after}", *charge[1:7], own, *charge[8:]))
 
 
 class CallTemplate:
     """The charges of a call without their partitions. Compared by identity, as a cache key on the request path.
 
     sources: which value is the partition of each charge; `None` = a different value for each. like: a template that
-    differs only in its costs. gates: which of the charges may reject the call. is_fixed: their limits' terms are the
-    same in each call. is_exact: none of them may be decided by local counters. sync_interval: the longest of them in
-    seconds, if all charges have one; else 0. own: the places of the partitions that distinguish callers, one for each
-    source. unsplit: the labels of charges whose counters all callers share. takes_leases: an allowed call may hold
-    leases. is_counted: usage is counted under a label. counters: the same object in templates that differ only in
-    their costs. kept: data that other modules cache for it, by module. It is freed with the template, so that deleted
-    rules use no memory.
+    differs only in its costs. is_packed: calls are packed once for all callers, whose partitions are digests; False =
+    each is packed anew, as its charges came in a list, or their limits' terms differ from call to call.
+    gates: which of the charges may reject the call. is_exact: none of them may be decided by local counters.
+    sync_interval: the longest of them in seconds, if all charges have one; else 0. own: the places of the partitions
+    that distinguish callers, one for each source. unsplit: the labels of charges whose counters all callers share.
+    takes_leases: an allowed call may hold leases. is_counted: usage is counted under a label. counters: the same object
+    in templates that differ only in their costs. kept: data that other modules cache for it, by module. It is freed
+    with the template, so that deleted rules use no memory.
+
+    Raises ValueError if the units of a charge are not whole numbers, if its label has several lines, or if two charges
+    use one counter.
     """
 
     __slots__ = (
+        "_parts",
         "counters",
         "gates",
         "is_counted",
         "is_exact",
-        "is_fixed",
+        "is_packed",
         "kept",
         "own",
         "sync_interval",
@@ -78,21 +84,47 @@ class CallTemplate:
         templates: Sequence[ChargeTemplate],
         sources: Sequence[object] | None = None,
         like: CallTemplate | None = None,
+        *,
+        is_packed: bool = True,
     ) -> None:
         self.templates = tuple(templates)
         self.counters: object = object() if like is None else like.counters
         self.kept: dict[object, Any] = {}
+        self._parts: dict[tuple[tuple[int, ...], tuple[int, ...]], CallTemplate] = {}
         split = [place for place, each in enumerate(self.templates) if each.is_split]
         places = {sources[place] if sources else place: place for place in reversed(split)}
         self.own = tuple(sorted(places.values()))
-        self.gates = tuple([each.charge.gating for each in self.templates])
-        self.is_fixed = all(each.charge.limit.is_fixed for each in self.templates)
-        self.takes_leases = any(each.charge.limit.holds_leases for each in self.templates)
         self.unsplit = frozenset([each.charge.usage for each in self.templates if not each.is_split])
-        self.is_counted = any(each.charge.usage is not None for each in self.templates)
-        self.is_exact = all(each.charge.sync_interval is None for each in self.templates)
-        synced = all(is_synced(each.charge) for each in self.templates)
-        self.sync_interval = max([each.charge.sync_interval or 0.0 for each in self.templates], default=0.0) * synced
+        charges = [each.charge for each in self.templates]
+        for charge in charges:
+            check_units(charge)
+            if charge.usage is not None and "\n" in charge.usage:
+                raise ValueError("usage: a label is one line of text.")
+        if is_packed:
+            _check_names([f"{each.before} {each.after}{each.charge.limit.tag}" for each in self.templates])
+        self.gates = tuple([charge.gating for charge in charges])
+        self.is_packed = is_packed and bool(charges) and all(charge.limit.is_fixed for charge in charges)
+        self.takes_leases = any(charge.limit.holds_leases for charge in charges)
+        self.is_counted = any(charge.usage is not None for charge in charges)
+        self.is_exact = all(charge.sync_interval is None for charge in charges)
+        intervals = [charge.sync_interval or 0.0 for charge in charges]
+        is_synced = all(interval > 0 for interval in intervals) and all(each.is_named for each in self.templates)
+        self.sync_interval = max(intervals, default=0.0) * is_synced
+
+    def part(self, places: Sequence[int], uncounted: Sequence[int] = ()) -> CallTemplate:
+        """Return the template with only these places. uncounted: of charges whose usage is not counted."""
+        if len(places) == len(self.templates) and not uncounted:
+            return self
+        part = self._parts.get(key := (tuple(places), tuple(uncounted)))
+        if part is None:
+            templates = [self.templates[place] for place in places]
+            for number, place in enumerate(places):
+                if place in uncounted:
+                    templates[number] = templates[number]._replace(charge=templates[number].charge._replace(usage=None))
+            if len(self._parts) >= MAX_PARTS:
+                self._parts.clear()
+            part = self._parts[key] = CallTemplate(templates, is_packed=self.is_packed)
+        return part
 
 
 class Call(Sequence[Charge]):
@@ -106,6 +138,44 @@ class Call(Sequence[Charge]):
     def __init__(self, template: CallTemplate, partitions: tuple[str, ...], carried: tuple[int, ...] = ()) -> None:
         self.template, self.partitions, self.carried = template, partitions, carried
         self._charges: list[Charge] | None = None
+
+    @classmethod
+    def of(cls, charges: Iterable[Charge]) -> Call:
+        """Return these charges as a call; itself if it is one.
+
+        Raises ValueError if units are not whole numbers, or two charges use one counter.
+        """
+        if type(charges) is cls:
+            return charges
+        charges, carries = [*charges], False
+        terms: list[Any] = []
+        partitions: list[str] = []
+        for charge in charges:
+            key, limit, cost, gating, label, counts_refusals, max_delay, partition, interval, carried = charge
+            if carried != 0 or type(cost) is not int or cost < 0:
+                check_units(charge)
+                carries = True
+            before, after, is_named = "", "", False
+            if partition and partition in key:
+                (before, key, after), partition, is_named = key.partition(partition), None, True
+            same = "", limit, cost, gating, label, counts_refusals, max_delay, partition, interval
+            terms.append((before, after, same, is_named))
+            partitions.append(key)
+        if len(charges) > 1:
+            _check_names([charge[0] + charge[1].tag for charge in charges])
+        units = tuple([charge[9] for charge in charges]) if carries else ()
+        call = cls(_template_of(tuple(terms)), tuple(partitions), units)
+        call._charges = charges
+        return call
+
+    def part(self, places: Sequence[int], uncounted: Sequence[int] = (), carried: Sequence[int] = ()) -> Call:
+        """Return the call of the charges at these places.
+
+        uncounted: the places of those whose usage is not counted. carried: instead of the units that they carry.
+        """
+        units = carried or [self.carried[place] for place in places if self.carried]
+        template = self.template.part(places, uncounted)
+        return Call(template, tuple([self.partitions[place] for place in places]), tuple(units))
 
     def __len__(self) -> int:
         return len(self.partitions)
@@ -126,6 +196,28 @@ class Call(Sequence[Charge]):
             charges = [charge._replace(carried=units) for charge, units in zip(charges, self.carried, strict=True)]
         self._charges = charges
         return charges
+
+
+def _check_names(names: list[str]) -> None:
+    """Raise ValueError if two counters of a call have the same name."""
+    if len(names) > 1 and len(set(names)) < len(names):
+        raise ValueError("charges: the same key and limit occur twice in one call; add up their costs instead.")
+
+
+@lru_cache(maxsize=500)
+def _template_of(terms: tuple[Any, ...]) -> CallTemplate:
+    """Return the template of charges in a list. terms: of each, what does not differ from caller to caller."""
+    return CallTemplate(
+        [
+            ChargeTemplate(before, after, _new(Charge, (*charge, 0)), charge[7] != "", is_named)
+            for before, after, charge, is_named in terms
+        ],
+        is_packed=False,
+    )
+
+
+#: A call without charges: only for a version, a refund, or usage.
+NO_CHARGES: Final = Call.of(())
 
 
 class CounterStates(NamedTuple):
@@ -153,28 +245,15 @@ class CounterStates(NamedTuple):
         return told.index(most) if (most := max(told)) > 0 else None
 
 
-def states_of(reply: Sequence[int], charges: int) -> CounterStates:
-    """Return the data of a reply for this number of charges. Raises ValueError for any other reply.
-
-    reply: the engine's time, then the fields of `CounterStates` for each charge; without waits and leads if all are 0.
-    """
-    if len(reply) == 1 + 2 * charges:
-        at_us, remaining, resets = _short_parts(reply)
-        zeros = (0,) * charges
-        return _new(CounterStates, (at_us, remaining, zeros, resets, zeros))
-    if len(reply) == 1 + 4 * charges:
-        return _new(CounterStates, _long_parts(reply))
-    raise ValueError(_NO_STATES)
-
-
 class Answer(Sequence[Verdict]):
-    """The engine's verdicts on filled charges. is_made: a verdict was read.
+    """The engine's verdicts on a call.
 
     is_rejected: nothing was charged. binding: the place of the charge that rejects, see `CounterStates`; `None` = none.
-    reply: see `states_of`. Raises ValueError for any other reply.
+    reply: the engine's time, then the fields of `CounterStates` for each charge; without waits and leads if all are 0.
+    Raises ValueError for any other reply.
     """
 
-    __slots__ = ("_verdicts", "binding", "charges", "is_made", "is_rejected", "states")
+    __slots__ = ("_verdicts", "binding", "charges", "is_rejected", "states")
 
     #: True if this process has decided itself.
     is_local = False
@@ -194,27 +273,24 @@ class Answer(Sequence[Verdict]):
         else:
             if len(reply) != 1 + 4 * number:
                 raise ValueError(_NO_STATES)
-            self.states = states = _new(CounterStates, _long_parts(reply))
+            self.states = states = _new(CounterStates, _parts(reply))
             self.binding = binding = states.binding(charges.template.gates) if any(states[2]) else None
             self.is_rejected = binding is not None
         self._verdicts: list[Verdict] | None = None
-        self.is_made = False
 
     @classmethod
-    def of(cls, charges: Call, states: CounterStates) -> Answer:
-        """Return the verdicts from the result of an engine in this process."""
-        verdicts = object.__new__(cls)
-        verdicts.charges, verdicts.states = charges, states
-        verdicts.binding = states.binding(charges.template.gates) if any(states.waits) else None
-        verdicts.is_rejected = verdicts.binding is not None
-        verdicts._verdicts, verdicts.is_made = None, False
-        return verdicts
+    def of(cls, charges: Call, states: CounterStates, verdicts: list[Verdict] | None = None) -> Answer:
+        """Return the answer of these states, which did not come in one reply. verdicts: those that exist already."""
+        answer = object.__new__(cls)
+        answer.charges, answer.states = charges, states
+        answer.binding = states.binding(charges.template.gates) if any(states.waits) else None
+        answer.is_rejected = answer.binding is not None
+        answer._verdicts = verdicts
+        return answer
 
-    def lengthen(self, least: Sequence[int]) -> None:
-        """Raise the wait of rejected callers to at least these microseconds, one entry for each charge."""
-        waits = [max(wait, each) if wait > 0 else wait for wait, each in zip(self.states.waits, least, strict=True)]
-        self.states = states = self.states._replace(waits=waits)
-        self.binding = states.binding(self.charges.template.gates)
+    def reject(self) -> None:
+        """Record that the call was rejected already. Do so before a verdict is read."""
+        self.is_rejected = True
 
     @property
     def retry_after(self) -> float | None:
@@ -235,41 +311,46 @@ class Answer(Sequence[Verdict]):
     def __getitem__(self, place: int | slice) -> Verdict | list[Verdict]:
         return (self._verdicts or self._make())[place]
 
-    def _make(self) -> list[Verdict]:
-        self._verdicts = verdicts_from(self.charges, self.states, rejected=self.is_rejected)
-        self.is_made = True
-        return self._verdicts
+    def listed(self) -> list[Verdict]:
+        """Return the verdicts, in the order of the charges."""
+        return self._verdicts or self._make()
 
+    def peeked(self) -> list[Verdict]:
+        """Return the verdicts of a peek: nothing was charged."""
+        return self._make(spending=False)
 
-def verdicts_from(
-    charges: Sequence[Charge], states: CounterStates, *, rejected: bool, spending: bool = True
-) -> list[Verdict]:
-    """Return the verdicts, in the order of the charges. spending: the call was not a peek."""
-    at, verdicts = states.at_us, []
-    for charge, remaining, wait, reset, lead in zip(charges, *states[1:], strict=True):
-        limit, cost, delay = charge.limit, charge.cost, 0.0
-        allowed = wait == 0
-        if wait < -1:
-            allowed, wait, delay = True, 0, (-1 - wait) / 1_000_000
-        charged = allowed and not rejected
-        soft = charged and (remaining if spending else remaining - cost) < limit.terms.soft_floor
-        if limit.holds and charge.max_delay is not None and reset - lead > limit.terms_at(0, charge.max_delay).extra:
-            remaining = 0
-        verdicts.append(
-            Verdict(
-                allowed,
-                remaining,
-                None if wait < 0 else wait / 1_000_000,
-                reset / 1_000_000,
-                delay,
-                soft,
-                at,
-                charge,
-                cost if charged and spending else 0,
-                at + lead,
+    def _make(self, *, spending: bool = True) -> list[Verdict]:
+        states, rejected = self.states, self.is_rejected
+        at, verdicts = states.at_us, list[Verdict]()
+        for charge, remaining, wait, reset, lead in zip(self.charges, *states[1:], strict=True):
+            limit, cost, delay = charge.limit, charge.cost, 0.0
+            allowed = wait == 0
+            if wait < -1:
+                allowed, wait, delay = True, 0, (-1 - wait) / 1_000_000
+            charged = allowed and not rejected
+            soft = charged and (remaining if spending else remaining - cost) < limit.terms.soft_floor
+            if (
+                limit.holds
+                and charge.max_delay is not None
+                and reset - lead > limit.terms_at(0, charge.max_delay).extra
+            ):
+                remaining = 0
+            verdicts.append(
+                Verdict(
+                    allowed,
+                    remaining,
+                    None if wait < 0 else wait / 1_000_000,
+                    reset / 1_000_000,
+                    delay,
+                    soft,
+                    at,
+                    charge,
+                    cost if charged and spending else 0,
+                    at + lead,
+                )
             )
-        )
-    return verdicts
+        self._verdicts = verdicts
+        return verdicts
 
 
 def is_from_engine(verdicts: Sequence[Verdict]) -> bool:

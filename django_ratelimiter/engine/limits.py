@@ -109,6 +109,10 @@ class Limit:
             raise ValueError(f"soft_quota: must be below {ceiling}, the quota or the smaller burst.")
         self.terms  # noqa: B018  computed now, so that a limit which cannot be exact raises an error here
 
+    def __hash__(self) -> int:
+        """Return a hash of few fields: templates of calls are found by it."""
+        return hash((self.quota, self.window_us))
+
     @classmethod
     def parse(cls, rate: str, **options: Any) -> Limit:
         """Return the limit of a rate such as "100/minute" or "10 per 30 seconds". options: other fields.

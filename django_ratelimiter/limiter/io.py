@@ -51,7 +51,7 @@ class IO(Protocol):
 
     def check(
         self,
-        charges: Sequence[Charge],
+        charges: Call,
         version: Version | None = None,
         receipts: Sequence[Verdict] = (),
         now_us: int | None = None,
@@ -94,7 +94,7 @@ class ThreadIO:
 
     async def check(
         self,
-        charges: Sequence[Charge],
+        charges: Call,
         version: Version | None = None,
         receipts: Sequence[Verdict] = (),
         now_us: int | None = None,
@@ -147,7 +147,7 @@ class LoopIO:
 
     async def check(
         self,
-        charges: Sequence[Charge],
+        charges: Call,
         version: Version | None = None,
         receipts: Sequence[Verdict] = (),
         now_us: int | None = None,
@@ -157,11 +157,7 @@ class LoopIO:
         except SynchronousOnlyOperation:
             engine = await _engine()
         deciding = engine.check(charges, version=version, refund_if_denied=receipts, now_us=now_us)
-        if isinstance(charges, Call):
-            takes_leases = charges.template.takes_leases
-        else:
-            takes_leases = any(charge.limit.holds_leases for charge in charges)
-        if not takes_leases:
+        if not charges.template.takes_leases:
             return await deciding  # type: ignore[no-any-return]
         taking = asyncio.ensure_future(deciding)
         try:
@@ -209,7 +205,7 @@ class TrialIO:
 
     async def check(
         self,
-        charges: Sequence[Charge],
+        charges: Call,
         version: Version | None = None,
         receipts: Sequence[Verdict] = (),
         now_us: int | None = None,
@@ -251,7 +247,7 @@ class ClockIO(ThreadIO):
 
     async def check(
         self,
-        charges: Sequence[Charge],
+        charges: Call,
         version: Version | None = None,
         receipts: Sequence[Verdict] = (),
         now_us: int | None = None,

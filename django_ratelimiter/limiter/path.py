@@ -132,7 +132,7 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
 async def _check_version(io: IO, rules: RuleSet) -> None:
     """Call the engine, at intervals, for the version alone. Raises StaleRules if these rules are not current."""
     if io.is_live and cache.is_version_check_due(rules):
-        await io.check((), rules.compared_as)
+        await io.check(NO_CHARGES, rules.compared_as)
         cache.mark_confirmed(rules)
 
 

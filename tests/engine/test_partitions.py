@@ -225,7 +225,7 @@ class TestNotes:
     """What a process tells."""
 
     def tell(self, notes: PartitionTracker, partition: str, at_us: int | None = None) -> list[Any]:
-        told = notes.of([charge(partition)])
+        told = notes.of(Call.of([charge(partition)]))
         if told:
             notes.acknowledge(told, notes._clock() if at_us is None else at_us)
         return told
@@ -271,7 +271,7 @@ class TestNotes:
     def test_what_was_not_answered_is_told_again(self) -> None:
         notes = self.busy([NOW_US])
         for _ in range(3):
-            told = [note for _ in range(100) for note in notes.of([charge("caller-3")])]
+            told = [note for _ in range(100) for note in notes.of(Call.of([charge("caller-3")]))]
             assert any(note.what[0] == partition_notes.IS_NEW and note.partition == "caller-3" for note in told)
 
     def test_what_another_hour_has_noted_is_told_again(self) -> None:

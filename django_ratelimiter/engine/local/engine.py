@@ -13,13 +13,13 @@ from typing import Any
 from ...exceptions import EngineUnavailable
 from ..adapters import ImmediateAdapter, as_async
 from ..base import Charge, Verdict, Version, as_charged
-from ..call import Call
+from ..call import Answer, Call
 from ..coroutines import run_sync
 from ..usage.rejections import CounterRejections
 from .call import LocalCall
 from .counter import LocalVerdict, is_local
 from .store import LocalCounters
-from .sync import SyncCall, decide
+from .sync import NO_CALL, SyncCall, decide
 
 
 class AsyncLocalFirstEngine:
@@ -43,64 +43,62 @@ class AsyncLocalFirstEngine:
         now_us: int | None = None,
     ) -> Sequence[Verdict]:
         """As the engine's; decided here if the charges' `sync_interval` allows it, or a rejection is remembered."""
-        asked = charges if type(charges) is Call else list(charges)
+        call = charges if type(charges) is Call else Call.of(charges)
         receipts = list(refund_if_denied) if refund_if_denied else ()
-        found = self.decide(asked, version, receipts) if now_us is None else None
+        found: Any = self.decide(call, version, receipts) if now_us is None else None
         if found is None:
-            return await self.engine.check(asked, version=version, refund_if_denied=receipts, now_us=now_us)  # type: ignore[no-any-return]
-        return await self.ask(found) if isinstance(found, SyncCall) else found
+            found = await self.engine.check(call, version=version, refund_if_denied=receipts, now_us=now_us)
+        elif type(found) is SyncCall:
+            found = await self.ask(found)
+        return found if call is charges else [*found]
 
     def decide(
-        self, charges: Sequence[Charge], version: int | Version | None, receipts: Sequence[Verdict]
-    ) -> Sequence[Verdict] | SyncCall | None:
-        """Return the verdicts, or the call to make for them; `None` = ask the engine, and keep nothing of its reply."""
-        counters, usage = self.counters, self.counters.usage
+        self, call: Call, version: int | Version | None, receipts: Sequence[Verdict]
+    ) -> Answer | SyncCall | None:
+        """Return the answer, or the call to make for it; `None` = ask the engine, and keep nothing of its reply."""
+        counters, usage, template = self.counters, self.counters.usage, call.template
         is_due = bool(usage.counts or not usage.buffer.is_empty) and usage.is_due()
-        if type(charges) is Call:
-            template = charges.template
-            is_exact = template.is_exact
-            if template.sync_interval and not (is_due or receipts) and counters.is_first(charges, counters.now()):
-                return None
-        else:
-            is_exact = all(charge.sync_interval is None for charge in charges)
+        if template.sync_interval and not (is_due or receipts) and counters.is_first(call, counters.now()):
+            return None
+        is_exact = template.is_exact
         if receipts and any(type(receipt) is LocalVerdict for receipt in receipts):
             is_exact = False
-        if is_exact and not (is_due or counters.rejections.seconds):
+        if call.carried or (is_exact and not (is_due or counters.rejections.seconds)):
             return None
-        call, now = LocalCall(charges), counters.now()
+        local, now = LocalCall(call), counters.now()
         with counters.lock:
-            found = decide(counters, call, version, receipts, now)
+            found = decide(counters, local, version, receipts, now)
         if found is None:
-            return SyncCall(counters, call, version, receipts, now, is_exact and not is_due)
+            return SyncCall(counters, local, version, receipts, now, is_exact and not is_due)
         return found
 
-    async def ask(self, call: SyncCall) -> Sequence[Verdict]:
+    async def ask(self, call: SyncCall) -> Answer:
         """Call the engine for what cannot be decided here, usually once. If it raises, nothing is charged here."""
         counters = self.counters
         if call.is_exact:
-            verdicts: Sequence[Verdict] = await call.ask_as_given(self.engine)
+            answer: Answer = await call.ask_as_given(self.engine)
             with counters.lock:
-                call.remember(verdicts, counters.now())
-            return verdicts
+                call.remember(answer, counters.now())
+            return answer
         with counters.lock:
             wider = call.wider()
         if wider is not None:
             await self._make(wider)
         return await self._make(call)
 
-    async def _make(self, call: SyncCall) -> Sequence[Verdict]:
-        counters, replies = self.counters, list[Verdict]()
+    async def _make(self, call: SyncCall) -> Answer:
+        counters, answer = self.counters, None
         with counters.lock:
             call.prepare()
         if call.is_made:
             try:
-                replies = await call.send(self.engine)
+                answer = await call.send(self.engine)
             except BaseException:
                 with counters.lock:
                     call.fail()
                 raise
         with counters.lock:
-            return call.settle(replies, counters.now())
+            return call.settle(answer, counters.now())
 
     async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return approximately the verdicts that `check` would give now. Charges and counts nothing."""
@@ -125,7 +123,7 @@ class AsyncLocalFirstEngine:
         """Send all unsent units and usage to the engine, at the end of a process."""
         call, counters = None, self.counters
         while call is None or call.is_made:
-            call = SyncCall(counters, LocalCall(()), None, (), counters.now())
+            call = SyncCall(counters, NO_CALL, None, (), counters.now())
             with counters.lock:
                 call.add_piggybacked(due=False)
             await self._make(call)
@@ -162,12 +160,14 @@ class LocalFirstEngine:
         now_us: int | None = None,
     ) -> Sequence[Verdict]:
         """As the engine's; decided here if the charges' `sync_interval` allows it, or a rejection is remembered."""
-        asked = charges if type(charges) is Call else list(charges)
+        call = charges if type(charges) is Call else Call.of(charges)
         receipts = list(refund_if_denied) if refund_if_denied else ()
-        found = self._twin.decide(asked, version, receipts) if now_us is None else None
+        found: Any = self._twin.decide(call, version, receipts) if now_us is None else None
         if found is None:  # without a coroutine, as nearly every call comes here
-            return self.engine.check(asked, version=version, refund_if_denied=receipts, now_us=now_us)  # type: ignore[no-any-return]
-        return run_sync(self._twin.ask(found)) if isinstance(found, SyncCall) else found
+            found = self.engine.check(call, version=version, refund_if_denied=receipts, now_us=now_us)
+        elif type(found) is SyncCall:
+            found = run_sync(self._twin.ask(found))
+        return found if call is charges else [*found]
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return approximately the verdicts that `check` would give now. Charges and counts nothing."""

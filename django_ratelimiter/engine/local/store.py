@@ -100,12 +100,12 @@ class LocalCounters:
         self.version_state = VersionState(self._ask_interval)
         self._swept_at = -inf
 
-    def is_first(self, charges: Call, now: float) -> bool:
+    def is_first(self, call: Call, now: float) -> bool:
         """Return whether nothing is known of a call whose charges are all synced: then the engine decides it.
 
         Notes its callers as seen. It takes the lock.
         """
-        template, partitions, seen = charges.template, charges.partitions, self.seen
+        template, partitions, seen = call.template, call.partitions, self.seen
         with self.lock:
             if not self.partitions.keys().isdisjoint(partitions):
                 return False
@@ -143,7 +143,7 @@ class LocalCounters:
 
     def source(self, name: str, charge: Charge, version: int | Version | None, now: float) -> Source:
         """Return what decides this charge here; `None` = the engine must decide it. Call it under the lock."""
-        if charge[8] is None or charge[9]:  # what carries units was decided elsewhere
+        if charge[8] is None:
             return self.rejections.find(name, charge, version, now)
         return self.counter(name, charge, now)
 
@@ -175,8 +175,7 @@ class LocalCounters:
             self.memory.check([counter.carry(carried)], now_us=at_us)
             counter.acknowledge(carried)
         if charge is not None:
-            charge = charge._replace(key=counter.key)
-            [state] = states_of(self.memory.peek([charge]))
+            [state] = states_of(self.memory.look(Call.of([charge._replace(key=counter.key)])))
             interval = min(LOCAL_INTERVAL, charge.limit.window_us / 1_000_000 / LOCAL_PARTS)
             counter.renew(charge._replace(sync_interval=interval), state, 0, now, now)
 

@@ -11,15 +11,15 @@ Everything here is called under the lock of `LocalCounters`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Final
 
 from ..base import Charge, Verdict, Version
-from ..call import CounterStates
+from ..call import NO_CHARGES, Answer, Call, CounterStates
 from ..usage import UsageCarry
-from .call import CallShape, LocalCall, LocalVerdicts, Source, answer, is_rejected, states_of
+from .call import LocalAnswer, LocalCall, Source, answer, states_of
 from .counter import CounterState, LocalCounter, LocalVerdict, is_local
 from .rejections import CachedRejection, rejects
 from .store import LocalCounters
@@ -29,16 +29,19 @@ MAX_PIGGYBACKED: Final = 50
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
+#: A call without charges.
+NO_CALL: Final = LocalCall(NO_CHARGES)
+
 
 def decide(
     counters: LocalCounters, call: LocalCall, version: int | Version | None, receipts: Sequence[Verdict], now: float
-) -> Sequence[Verdict] | None:
-    """Return the verdicts if each charge can be decided here. `None` = the engine must be asked; nothing is charged."""
+) -> Answer | None:
+    """Return the answer if each charge can be decided here. `None` = the engine must be asked; nothing is charged."""
     terms, sources = call.terms, list[Source]()
     if not terms or not counters.version_state.is_current(version, now):
         return None
-    if call.shape is not None and call.shape.usual and (verdicts := _allow(counters, call, call.shape, now)):
-        return verdicts
+    if call.shape.usual and (allowed := _allow(counters, call, now)):
+        return allowed
     rejected = False
     for name, charge in zip(call.names, terms, strict=True):
         source = counters.source(name, charge, version, now)
@@ -55,8 +58,9 @@ def decide(
     return answer(call, states, sources)
 
 
-def _allow(counters: LocalCounters, call: LocalCall, shape: CallShape, now: float) -> LocalVerdicts | None:
+def _allow(counters: LocalCounters, call: LocalCall, now: float) -> LocalAnswer | None:
     """Allow the usual call: its local counters have room, and none is due. `None` = it must be decided in full."""
+    shape = call.shape
     by_name, taken = counters.local if shape.is_local else counters.by_name, []
     for counter, (quota, cost) in zip(map(by_name.get, call.names), shape.usual, strict=True):
         if counter is None or now >= counter.due_at or now >= counter.reset_at:
@@ -74,7 +78,7 @@ def _allow(counters: LocalCounters, call: LocalCall, shape: CallShape, now: floa
     at_us, zeros = taken[0].time_at(now), [0] * len(taken)
     if shape.field:
         counters.usage.add(at_us, shape.field)
-    return LocalVerdicts(call.charges, _new(CounterStates, (at_us, remaining, zeros, resets, zeros)), taken)  # type: ignore[arg-type]
+    return LocalAnswer(call.call, _new(CounterStates, (at_us, remaining, zeros, resets, zeros)), taken)
 
 
 @dataclass(slots=True, eq=False)
@@ -112,20 +116,20 @@ class SyncCall:
 
     def ask_as_given(self, engine: Any) -> Any:
         """Have the engine decide everything, as if there were no local counters. Afterwards call `remember`."""
-        return engine.check(self._call.charges, version=self._version, refund_if_denied=self._receipts)
+        return engine.check(self._call.call, version=self._version, refund_if_denied=self._receipts)
 
-    def remember(self, replies: Sequence[Verdict], now: float) -> None:
+    def remember(self, reply: Answer, now: float) -> None:
         """Remember this reply if it is a rejection."""
         self._counters.version_state.confirm(self._version, self._began)
-        if is_rejected(replies):
-            self._remember(dict(enumerate(states_of(replies))), now)
+        if reply.is_rejected:
+            self._remember(dict(enumerate(states_of(reply))), now)
 
     def wider(self) -> SyncCall | None:
         """Return a call for units of the same counters that were charged under a wider limit; `None` = there are none.
 
         The engine accepts units only up to the quota of the limit that they come with, so they are sent with their own.
         """
-        wider = SyncCall(self._counters, LocalCall(()), None, (), self._began)
+        wider = SyncCall(self._counters, NO_CALL, None, (), self._began)
         for name, charge in zip(self._call.names, self._call.terms, strict=True):
             counter = self._counters.by_name.get(name)
             if counter is not None and counter.widest > charge.limit.quota and self._began >= counter.due_at:
@@ -173,7 +177,7 @@ class SyncCall:
         comes_again = self._counters.comes_again(self._call, self._began)
         for place, (name, charge) in enumerate(zip(self._call.names, terms, strict=True)):
             counter = None
-            if charge.sync_interval is not None and not charge.carried:
+            if charge.sync_interval is not None:
                 counter = self._counters.counter(name, charge, self._began)
                 if counter is None:
                     self._reserve(place, name, charge, is_new=comes_again)
@@ -197,7 +201,7 @@ class SyncCall:
         if counter is None:
             if not is_new or not self._can_make():
                 return
-            counter = LocalCounter(self._call.charges[place])
+            counter = LocalCounter(self._call.call[place])
             counters.add(name, counter)
         carried = counter.unsynced(now)
         self._reserved[place] = counter
@@ -218,11 +222,11 @@ class SyncCall:
         options: dict[str, Any] = {"reject": True} if self._rejected else {}
         if self._counts:
             options["counts"] = self._counts
-        carried = {place: units for place, units in self._synced.items() if units}
-        charges: Iterable[Charge] = self._call.part(self._asked, self._uncounted(), carried)
+        units = [self._synced.get(place, 0) for place in self._asked]
+        call = self._call.call.part(self._asked, self._uncounted(), units if any(units) else ())
         if self._piggybacked:
-            charges = [*charges, *[counter.carry(units) for counter, units in self._piggybacked.values()]]
-        return engine.check(charges, version=self._version, refund_if_denied=self._theirs, **options)
+            call = Call.of([*call, *[counter.carry(units) for counter, units in self._piggybacked.values()]])
+        return engine.check(call, version=self._version, refund_if_denied=self._theirs, **options)
 
     def _uncounted(self) -> list[int]:
         """Return the places of charges that the engine must not count: this process counts calls under their label."""
@@ -247,10 +251,10 @@ class SyncCall:
             for place in self._allowed:
                 self._here[place].refund(self._call.terms[place].cost)
 
-    def settle(self, replies: Sequence[Verdict], now: float) -> Sequence[Verdict]:
-        """Store the engine's replies, if there are any. Return the verdicts on all charges."""
+    def settle(self, reply: Answer | None, now: float) -> Answer:
+        """Store the engine's reply, if there is one. Return the answer to all charges."""
         counters, terms = self._counters, self._call.terms
-        rejected = self._rejected or is_rejected(replies)
+        rejected = self._rejected or (reply is not None and reply.is_rejected)
         if self.is_made:
             counters.version_state.confirm(self._version, self._began)
             counters.usage.acknowledge(self._counts, done=True)
@@ -258,10 +262,8 @@ class SyncCall:
             counter.acknowledge(carried)
             if not (counter.unsent or counter.pending) and counters.by_name.get(name) is counter:
                 counters.drop(name)
-        results = {  # the last replies are about piggybacked counters
-            place: self._learn(place, state, now, rejected=rejected)
-            for place, state in zip(self._asked, states_of(replies), strict=False)
-        }
+        replies = zip(self._asked, states_of(reply) if reply else (), strict=False)  # the last are of piggybacked ones
+        results = {place: self._learn(place, state, now, rejected=rejected) for place, state in replies}
         if rejected:
             self._refund()
             for receipt in self._ours:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..algorithms import ALLOW, STEPS, TIMED_STEPS, Allow, State, Steps
-from ..base import Charge, Verdict, check_units
+from ..base import Charge, Verdict
 from ..call import Call, CallTemplate, CounterStates
 from ..limits import EXACT, Terms
 
@@ -52,55 +52,36 @@ class MemoryCounters:
         limit = charge.limit
         return TIMED_STEPS[limit.algorithm].charge_times(state, at, limit.terms) if state else []
 
-    def named(self, charges: Sequence[Charge]) -> list[Named]:
-        """Return the charges with the names of their counters. Filled charges share the charge of their template.
-
-        Raises ValueError if units are not whole numbers, or two charges use one counter.
-        """
-        if isinstance(charges, Call) and not charges.carried:
-            parts = charges.template.kept.get(MemoryCounters) or prepared(charges.template)
+    def named(self, call: Call) -> list[Named]:
+        """Return the charges of a call, without keys, and the names of their counters."""
+        parts = call.template.kept.get(MemoryCounters) or prepared(call.template)
+        named: list[Named] = [
+            (before + partition + after, charge, steps, terms, allow)
+            for (before, after, charge, steps, terms, allow), partition in zip(parts, call.partitions, strict=True)
+        ]
+        if call.carried:
             named = [
-                (before + partition + after, charge, steps, terms, allow)
-                for (before, after, charge, steps, terms, allow), partition in zip(
-                    parts, charges.partitions, strict=True
-                )
+                (name, charge._replace(carried=units), steps, terms, None)
+                for (name, charge, steps, terms, _), units in zip(named, call.carried, strict=True)
             ]
-        else:
-            for charge in charges:
-                check_units(charge)
-            named = [
-                (_name(charge), charge, STEPS[charge.limit.algorithm], _fixed(charge), _allow(charge))
-                for charge in charges
-            ]
-        if len(named) > 1 and len({each[0] for each in named}) != len(named):
-            raise ValueError("charges: the same key and limit occur twice in one call; add up their costs instead.")
         return named
 
-    def decide(
-        self, named: Sequence[Named], now: int, *, spending: bool, reject: bool = False
-    ) -> tuple[CounterStates, bool]:
-        """Decide, all or nothing. Return the result for each charge, and whether the call is rejected.
+    def decide(self, named: Sequence[Named], now: int, *, spending: bool, reject: bool = False) -> CounterStates:
+        """Decide, all or nothing, and return the result for each charge.
 
         spending: store the charges. reject: the call is rejected already.
         """
-        if spending and not reject:
-            charged = self._allow(named, now)
-            if charged is not None:
-                return charged, False
-        return self.decide_by_steps(named, now, spending=spending, reject=reject)
-
-    def decide_by_steps(
-        self, named: Sequence[Named], now: int, *, spending: bool, reject: bool = False
-    ) -> tuple[CounterStates, bool]:
-        """Do the same as `decide`, step by step: for calls in which a charge needs more than `Allow`."""
+        if spending and not reject and (charged := self._allow(named, now)) is not None:
+            return charged
         found = self._look(named, now, spending)
         rejected = reject or not all(each[10] or not each[1].gating for each in found)
         settled = [self._settle(each, now, rejected, spending) for each in found]
         if len(self._by_name) > self._sweep_at:
             self._sweep(now)
-        return _states(now, settled), rejected
+        parts = zip(*settled, strict=True) if settled else ((), (), (), ())
+        return _new(CounterStates, (now, *parts))
 
-    def trial(self, named: Sequence[Named], now: int) -> tuple[CounterStates, bool]:
+    def trial(self, named: Sequence[Named], now: int) -> CounterStates:
         """Return the result of `decide` with spending, without changing the counters."""
         counters = self._by_name
         self._by_name = dict(counters)  # a copy, which `decide` may change
@@ -226,12 +207,13 @@ class MemoryCounters:
 
 def prepared(template: CallTemplate) -> list[Prepared]:
     """Return the common parts of all calls of a template, and cache them."""
-    for each in template.templates:
-        check_units(each.charge)
-    parts = template.kept[MemoryCounters] = [
-        (before, after + charge.limit.tag, charge, STEPS[charge.limit.algorithm], _fixed(charge), _allow(charge))
-        for before, after, charge, _ in template.templates
-    ]
+    parts: list[Prepared] = []
+    for before, after, charge, *_ in template.templates:
+        limit = charge.limit
+        allow = ALLOW[limit.algorithm] if limit.is_fixed and charge.cost else None
+        terms = limit.terms if limit.is_fixed else None
+        parts.append((before, after + limit.tag, charge, STEPS[limit.algorithm], terms, allow))
+    template.kept[MemoryCounters] = parts
     return parts
 
 
@@ -239,22 +221,8 @@ def _name(charge: Charge) -> str:
     return charge.key + charge.limit.tag
 
 
-def _fixed(charge: Charge) -> Terms | None:
-    return charge.limit.terms if charge.limit.is_fixed else None
-
-
-def _allow(charge: Charge) -> Allow | None:
-    is_simple = charge.limit.is_fixed and charge.cost and not charge.carried
-    return ALLOW[charge.limit.algorithm] if is_simple else None
-
-
 def _carried(state: State | None, charge: Charge, at: int, steps: Steps, terms: Terms) -> State:
     """Return the state after charging units that were allowed elsewhere."""
     _, before, y = steps.look(state, at, terms)
     x = steps.spend(before, charge.carried, terms)
     return steps.store(x, y, at, terms, state, charge.carried, x - before)
-
-
-def _states(now: int, settled: Sequence[tuple[int, int, int, int]]) -> CounterStates:
-    parts = zip(*settled, strict=True) if settled else ((), (), (), ())
-    return _new(CounterStates, (now, *parts))

@@ -12,7 +12,7 @@ from uuid import uuid4
 from ...exceptions import StaleRules
 from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, as_version, leases
-from ..call import Answer, Call, CounterStates, verdicts_from
+from ..call import Answer, Call
 from ..limits import check_time
 from ..locks import freed_by_fork
 from ..partition_stats import MINUTE_US, MemoryPartitions
@@ -88,37 +88,40 @@ class MemoryEngine:
         reject: the call is rejected already: its charges are handled as if one more charge had rejected it.
         counts: usage that this process has kept; it is added once, even if the same id is sent several times.
         """
-        if not isinstance(charges, Call):
-            charges = list(charges)
-        is_counted = self._counts_usage and _is_counted(charges)  # a bad label is rejected before anything is charged
+        call = charges if type(charges) is Call else Call.of(charges)
         with self._lock:
             if version is not None:
                 self._compare(as_version(version))
             now = self._now(now_us)
-            states, rejected = self._counters.decide(self._counters.named(charges), now, spending=True, reject=reject)
-            verdicts = _verdicts(charges, states, rejected, reject)
-            if rejected:
+            answer = Answer.of(
+                call, self._counters.decide(self._counters.named(call), now, spending=True, reject=reject)
+            )
+            if reject:
+                answer.reject()
+            if answer.is_rejected:
                 self._counters.refund(refund_if_denied)
-            if is_counted and (field := usage.field_of(verdicts)):
-                self._rejections.record(verdicts, self._count(now // MINUTE_US, field, 1), now)
-                self.partitions.note(verdicts, now)
+            if self._counts_usage and call.template.is_counted:
+                field = usage.field_of(answer)
+                self._rejections.record(answer, self._count(now // MINUTE_US, field, 1), now)
+                self.partitions.note(answer, now)
             if counts:
                 self._add_once(counts, now)
-            return verdicts
+        return answer if call is charges else [*answer]
+
+    def look(self, call: Call, now_us: int | None = None) -> Answer:
+        """Return the states that `check` would find now. Nothing is charged or counted."""
+        with self._lock:
+            return Answer.of(call, self._counters.decide(self._counters.named(call), self._now(now_us), spending=False))
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts that `check` would give now. Nothing is charged or counted."""
-        charges = list(charges)
-        with self._lock:
-            states, rejected = self._counters.decide(self._counters.named(charges), self._now(now_us), spending=False)
-            return verdicts_from(charges, states, rejected=rejected, spending=False)
+        return self.look(Call.of(charges), now_us).peeked()
 
     def trial(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts of `check`, with what would be left after it. Nothing is charged or counted."""
-        charges = list(charges)
+        call = Call.of(charges)
         with self._lock:
-            states, rejected = self._counters.trial(self._counters.named(charges), self._now(now_us))
-            return verdicts_from(charges, states, rejected=rejected)
+            return [*Answer.of(call, self._counters.trial(self._counters.named(call), self._now(now_us)))]
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Refund these verdicts, once each. Units that no longer count are ignored."""
@@ -208,16 +211,3 @@ class MemoryEngine:
         self.partitions.forget_before(minute)
         self._minutes = {stored: counts for stored, counts in self._minutes.items() if stored >= minute}
         self._batches = {batch: counts for batch, counts in self._batches.items() if usage.minute_of(batch) >= minute}
-
-
-def _is_counted(charges: Sequence[Charge]) -> bool:
-    """Return whether usage is counted under a label. Raises ValueError for a label of several lines."""
-    if isinstance(charges, Call):
-        return charges.template.is_counted
-    return bool(usage.labels_of(usage.lines_of(charges)))
-
-
-def _verdicts(charges: Sequence[Charge], states: CounterStates, rejected: bool, reject: bool) -> Sequence[Verdict]:
-    if isinstance(charges, Call) and not reject:
-        return Answer.of(charges, states)
-    return verdicts_from(charges, states, rejected=rejected)

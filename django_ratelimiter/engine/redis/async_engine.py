@@ -14,6 +14,7 @@ from redis.cluster import RedisCluster
 
 from .. import usage
 from ..base import Charge, Verdict, Version, leases
+from ..call import Call
 from ..coroutines import shielded
 from ..usage.rejections import Rejection, latest
 from .cluster.nodes import AsyncClusterTransport, ClusterTransport, cluster_transport
@@ -72,17 +73,20 @@ class AsyncRedisEngine(RedisCore):
         counts: usage.UsageCarry | None = None,
     ) -> Sequence[Verdict]:
         """Decide and charge, all or nothing; see RedisEngine."""
+        if type(charges) is not Call:
+            call = Call.of(charges)
+            return (await self._decide(call, refund_if_denied, version, now_us, reject, counts)).listed()
         special = now_us is not None or refund_if_denied or reject or counts
         if special or (packed := self.encode_filled(charges, version)) is None:
             return await self._decide(charges, refund_if_denied, version, now_us, reject, counts)
         began, reply = monotonic(), await self._transport.call(packed[0])
-        if (verdicts := self._read(packed, reply)) is not None:
-            return verdicts
+        if (answer := self._read(packed, reply)) is not None:
+            return answer
         return await self._check_again(packed, version, began)
 
     async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts that `check` would give now. Nothing is charged or counted."""
-        return await self._peek(list(charges), now_us)
+        return await self._peek(charges, now_us)
 
     async def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Refund these verdicts, once each. Units that no longer count are ignored."""

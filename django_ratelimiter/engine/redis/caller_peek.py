@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 
 from ...exceptions import EngineUnavailable
 from ..base import Charge, Verdict
+from ..call import Answer, Call
 from ..usage.rejections import CounterRejections, Denial, RejectionCounts, latest
 from .callers import denials_in
 from .commands import Send, ShardCommands
 from .connections.faults import NOT_A_REPLY
 from .packing import RECENT, command
-from .protocol import ScriptMode, decode
+from .protocol import ScriptMode
 from .rejections import remembered_in
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ def peek_at_caller(
     places: dict[int, list[int]] = {}  # of the charges, by shard
     for place, charge in enumerate(charges):
         places.setdefault(encoder.shard_of(charge), []).append(place)
-    asked = {shard: [charges[place] for place in them] for shard, them in places.items()}
+    asked = {shard: Call.of([charges[place] for place in them]) for shard, them in places.items()}
     times = (encoder.estimate_time(now_us),)
     pipelines = []
     for shards in commands.nodes():
@@ -57,8 +58,8 @@ def peek_at_caller(
         for shard, reply in zip(peeked, replies, strict=False):
             with suppress(*NOT_A_REPLY):
                 if not isinstance(reply, Exception) and reply[0] >= 0:  # else it has another time
-                    decoded = decode(reply, asked[shard], ScriptMode.PEEK)
-                    verdicts |= zip(places[shard], decoded, strict=True)
+                    found = Answer(asked[shard], reply).peeked()
+                    verdicts |= zip(places[shard], found, strict=True)
         hashes = replies[len(peeked) :]
         if not hashes or not all(isinstance(each, list) for each in hashes):
             hashes = _attempt(partial(commands.execute_slowly, shards[0], words)) or []

@@ -11,8 +11,8 @@ from typing import Any
 from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
 from ..algorithms import TIMED_STEPS, unpacked
-from ..base import Charge, Verdict, Version, as_charged, mark_refunded, mark_refunded_if_denied, receipts_of
-from ..call import Answer, Call
+from ..base import Charge, Verdict, Version, as_charged, mark_refunded, receipts_of
+from ..call import NO_CHARGES, Answer, Call
 from .cluster.sharding import ShardCall, ShardCoordinator, names_by_shard
 from .connections.faults import NOT_A_REPLY
 from .connections.server import Server
@@ -24,7 +24,7 @@ from .protocol import (
     CallEncoder,
     PackedCall,
     ScriptMode,
-    decode,
+    now,
 )
 
 
@@ -66,63 +66,61 @@ class RedisCore(CallEncoder, ABC):
         return None if self._deadline is None else monotonic() + self._deadline
 
     def _read(self, packed: PackedCall, reply: list[int]) -> Answer | None:
-        """Return the verdicts in the reply to a filled call; `None` = it must be repeated by `_check_again`."""
-        _, has_new, filled = packed
+        """Return the answer in the reply to a packed call; `None` = it must be repeated by `_check_again`."""
+        _, has_new, call = packed
         try:
             if reply[0] >= 0:
-                verdicts = Answer(filled, reply)
+                answer = Answer(call, reply)
                 if has_new:
-                    self._partition_tracker.acknowledge_new(filled, reply[0])
-                return verdicts
+                    self._partition_tracker.acknowledge_new(call, reply[0])
+                return answer
             self.decode_retry(reply, None)
             return None
         except NOT_A_REPLY as error:
             raise self._no_reply(reply) from error
 
-    async def _check_again(self, packed: PackedCall, version: int | Version | None, began: float) -> Sequence[Verdict]:
-        """Repeat a filled call. began: monotonic seconds, when it was sent."""
+    async def _check_again(self, packed: PackedCall, version: int | Version | None, began: float) -> Answer:
+        """Repeat a packed call. began: monotonic seconds, when it was sent."""
         deadline_at = self._deadline and began + self._deadline
         return await self._call(ScriptMode.CHECK, packed[2], (), version, None, deadline_at=deadline_at)
 
     async def _decide(
         self,
-        charges: Iterable[Charge],
+        call: Call,
         refund_if_denied: Iterable[Verdict],
         version: int | Version | None,
         now_us: int | None,
         reject: bool,
         counts: usage.UsageCarry | None,
-    ) -> Sequence[Verdict]:
-        """Check charges of any kind."""
-        asked = charges if type(charges) is Call else list(charges)
+    ) -> Answer:
+        """Check a call of any kind."""
         receipts = receipts_of(refund_if_denied)
         mode = ScriptMode.REJECTED if reject else ScriptMode.CHECK
         if self._coordinator:
-            call = ShardCall(0, mode, asked, receipts, version, now_us, counts)
-            return await self._coordinator.check(call, self._deadline_from_now())
-        verdicts = await self._call(mode, asked, receipts, version, now_us, counts)
-        if reject or (isinstance(verdicts, Answer) and verdicts.is_rejected):
+            shard_call = ShardCall(0, mode, call, receipts, version, now_us, counts)
+            return await self._coordinator.check(shard_call, self._deadline_from_now())
+        answer = await self._call(mode, call, receipts, version, now_us, counts)
+        if answer.is_rejected:
             mark_refunded(receipts)
-        elif not isinstance(verdicts, Answer):
-            mark_refunded_if_denied(receipts, verdicts)
-        return verdicts
+        return answer
 
-    async def _peek(self, charges: Sequence[Charge], now_us: int | None) -> list[Verdict]:
+    async def _peek(self, charges: Iterable[Charge], now_us: int | None) -> list[Verdict]:
+        call = Call.of(charges)
         if self._coordinator:
-            return await self._coordinator.peek(charges, now_us, self._deadline_from_now())
-        return [*await self._call(ScriptMode.PEEK, charges, (), None, now_us)]
+            return await self._coordinator.peek(call, now_us, self._deadline_from_now())
+        return (await self._call(ScriptMode.PEEK, call, (), None, now_us)).peeked()
 
-    async def _trial(self, charges: Sequence[Charge], now_us: int | None) -> list[Verdict]:
+    async def _trial(self, charges: Iterable[Charge], now_us: int | None) -> list[Verdict]:
         if self._coordinator:  # no shard knows whether another one rejects the call
             return as_charged(await self._peek(charges, now_us))
-        return [*await self._call(ScriptMode.TRIAL, charges, (), None, now_us)]
+        return [*await self._call(ScriptMode.TRIAL, Call.of(charges), (), None, now_us)]
 
     async def _refund(self, verdicts: Iterable[Verdict]) -> None:
         receipts = receipts_of(verdicts)
         if self._coordinator:
             await self._coordinator.refund(receipts)
         elif receipts:
-            await self._call(ScriptMode.REFUND, (), receipts, None, None)
+            await self._call(ScriptMode.REFUND, NO_CHARGES, receipts, None, None)
             mark_refunded(receipts)
 
     async def _reset(self, charges: Iterable[Charge]) -> None:
@@ -137,34 +135,36 @@ class RedisCore(CallEncoder, ABC):
     async def _publish(self, version: int | Version) -> None:
         """Make a version current on the only server."""
         with suppress(StaleRules):  # a later version is current already
-            await self._call(ScriptMode.PUBLISH, (), (), version, None)
+            await self._call(ScriptMode.PUBLISH, NO_CHARGES, (), version, None)
 
     async def _call(
         self,
         mode: ScriptMode,
-        charges: Sequence[Charge],
+        call: Call,
         receipts: Sequence[Verdict],
         version: int | Version | None,
         now_us: int | None,
         counts: usage.UsageCarry | None = None,
         shard: int = 0,
         deadline_at: float | None = None,
-    ) -> Sequence[Verdict]:
-        """Send one call of check.lua, again if Redis has another time, and return the verdicts. All in one shard."""
-        if now_us is None:
-            now_us = self.time_to_send()
+    ) -> Answer:
+        """Send one call of check.lua, again if Redis has another time, and return the answer. All in one shard."""
+        if now_us is None and self.clock == "client":
+            now_us = now()
         times: Sequence[int] = (self.estimate_time(now_us),)
         began = monotonic()
-        notes = self._partition_tracker.of(charges, times[0]) if mode in COUNTING else ()
+        notes = self._partition_tracker.of(call, times[0]) if mode in COUNTING else ()
         for _ in range(ATTEMPTS):
-            call = self.encode(mode, charges, receipts, version, now_us, times, shard=shard, counts=counts, notes=notes)
-            reply: list[int] = await self._send(shard, call, deadline_at)
+            packed = self.encode(mode, call, receipts, version, now_us, times, shard=shard, counts=counts, notes=notes)
+            reply: list[int] = await self._send(shard, packed, deadline_at)
             try:
                 if reply[0] >= 0:
-                    verdicts = decode(reply, charges, mode)
+                    answer = Answer(call, reply)
+                    if mode is ScriptMode.REJECTED:
+                        answer.reject()
                     if notes:
                         self._partition_tracker.acknowledge(notes, reply[0])
-                    return verdicts
+                    return answer
                 times = self.decode_retry(reply, now_us)
             except NOT_A_REPLY as error:
                 raise self._no_reply(reply, shard) from error
@@ -176,10 +176,10 @@ class RedisCore(CallEncoder, ABC):
         self.server_of(shard).renew()
         return EngineUnavailable(f"A reply that no Redis sends: {reply!r:.100}")
 
-    async def _make(self, call: ShardCall, deadline_at: float | None) -> Sequence[Verdict]:
-        """Send the call of one shard, and return its verdicts; a packed call has none."""
+    async def _make(self, call: ShardCall, deadline_at: float | None) -> Answer:
+        """Send the call of one shard, and return its answer; that to a packed call is empty."""
         deadline_at = call.deadline_at(deadline_at)
         if call.packed is None:
             return await self._call(*call[1:7], call.shard, deadline_at)  # from mode to counts
         await self._send(call.shard, call.packed, deadline_at)
-        return []
+        return Answer(NO_CHARGES, (0,))

@@ -19,6 +19,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from ...exceptions import EngineUnavailable
 from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, leases
+from ..call import Call
 from ..coroutines import run_sync
 from ..usage.rejections import CounterRejections, Rejection, latest
 from .async_engine import AsyncRedisEngine
@@ -119,21 +120,24 @@ class RedisEngine(RedisCore):
         reject: the call is rejected already: its charges are handled as if one more charge had rejected it.
         counts: usage that this process has kept; it is added once, even if the same id is sent several times.
         """
+        if type(charges) is not Call:
+            call = Call.of(charges)
+            return run_sync(self._decide(call, refund_if_denied, version, now_us, reject, counts)).listed()
         special = now_us is not None or refund_if_denied or reject or counts
         if special or (packed := self.encode_filled(charges, version)) is None:
             return run_sync(self._decide(charges, refund_if_denied, version, now_us, reject, counts))
         began, reply = monotonic(), self._transport.call(packed[0])
-        if (verdicts := self._read(packed, reply)) is not None:
-            return verdicts
+        if (answer := self._read(packed, reply)) is not None:
+            return answer
         return run_sync(self._check_again(packed, version, began))
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts that `check` would give now. Nothing is charged or counted."""
-        return run_sync(self._peek(list(charges), now_us))
+        return run_sync(self._peek(charges, now_us))
 
     def trial(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts of `check`, with the remaining units after it. Charges and counts nothing."""
-        return run_sync(self._trial(list(charges), now_us))
+        return run_sync(self._trial(charges, now_us))
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Refund these verdicts, once each. Units that no longer count are ignored."""

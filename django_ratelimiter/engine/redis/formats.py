@@ -17,8 +17,8 @@ _HOLE: Final = "\x00hole of a partition\x00\x01"
 #: Maximum number of cached formats of a template; above that, all are made again.
 MAX_FORMATS: Final = 200
 
-#: Packs a check of these charges, with this version, in this minute, and with these notes.
-Encode = Callable[[Sequence[Charge], int | Version | None, int, Sequence[PartitionNote]], bytes]
+#: Packs a check of this call, with this version, in this minute, and with these notes.
+Encode = Callable[[Call, int | Version | None, int, Sequence[PartitionNote]], bytes]
 
 #: The carried units that are packed into a hole: more than any process counts.
 _CARRIED: Final = 0x5AFE_C0DE_CAFE
@@ -83,10 +83,9 @@ class CallFormats:
         minute: int,
     ) -> CallFormat:
         note_kind, carries = kind
-        charges = [each.fill(_HOLE) for each in template.templates]
+        number = len(template.templates)
+        charges = Call(template, (_HOLE,) * number, (_CARRIED,) * number if carries else ())
         flags = [FLAGS[charge.gating, charge.count_refusals] for charge in charges if carries]
-        if carries:
-            charges = [charge._replace(carried=_CARRIED) for charge in charges]
         notes, noted = _notes_of(charges, *note_kind)
         call = self._encode(charges, version, minute, notes)
         text = call.replace(b"%", b"%%").replace(_HOLE.encode(), b"%b")

@@ -9,13 +9,12 @@ from struct import pack
 from typing import Final
 
 from .. import usage
-from ..base import Charge, Verdict, check_units
+from ..base import Charge, Verdict
 from ..limits import EXACT, MAX_UNITS
 from .partition_notes import IS_SAMPLED, PartitionNote, keys_of
 
 #: The flags of a charge that carries nothing, by `gating` and `count_refusals`.
 FLAGS: Final = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
-COST_ONE: Final = {key: pack("<dd", 1, flags) for key, flags in FLAGS.items()}
 
 #: Bits of the random number that distinguishes usage keys which began at the same time; a double holds it exactly.
 _MARK_BITS: Final = 52
@@ -47,13 +46,6 @@ RECENT: Final = "recent"
 EMPTY: Final = bulk_string(b"")
 
 
-@lru_cache(maxsize=1_000)
-def field_bulk_string(*lines: str) -> bytes:
-    """Return the packed field that counts a call of these lines, see `usage`, if all its charges are allowed."""
-    labels = usage.labels_of(lines)
-    return bulk_string(f"{labels}\n{'a' * len(lines)}".encode()) if labels else EMPTY
-
-
 def opening_of(now_us: int, mode: int, charges: int, receipts: int, minute: int | None) -> bytes:
     """Return the beginning of the last argument, whose size includes the records after it.
 
@@ -69,9 +61,9 @@ opening_by_redis: Final = lru_cache(maxsize=1_000)(partial(opening_of, -1))
 
 
 def cost_of(charge: Charge) -> bytes:
-    """Return the end of a charge's record: cost and flags. Raises ValueError if its units are not whole numbers."""
-    check_units(charge)
-    return pack("<d", min(charge.cost, EXACT)) + flags_of(FLAGS[charge.gating, charge.count_refusals], charge.carried)
+    """Return the end of a charge's record: cost and flags."""
+    flags = FLAGS[charge.gating, charge.count_refusals]
+    return pack("<d", min(charge.cost, EXACT)) + flags_of(flags, charge.carried)
 
 
 def flags_of(flags: int, carried: int) -> bytes:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from random import randrange
 from typing import Final, NamedTuple
 
-from ..base import Charge
 from ..call import Call
 from ..partition_stats import HOUR_US, is_sampled, rule_of
 
@@ -89,12 +89,12 @@ class PartitionTracker:
         self._hour, self._one_by_one, self._left = hour, WEIGHED_EXACTLY, 1
         self.forget()
 
-    def of(self, charges: Sequence[Charge], now_us: int | None = None) -> list[PartitionNote]:
+    def of(self, charges: Call, now_us: int | None = None) -> list[PartitionNote]:
         """Return the notes of a call. now_us: its time, in microseconds since the Unix epoch; `None` = the clock's.
 
         A call without charges, which only asks for the version, has none, and its reply confirms none.
         """
-        if not charges:
+        if not charges.partitions:
             return []
         hour = (self._clock() if now_us is None else now_us) // HOUR_US
         if hour != self._hour:
@@ -106,7 +106,10 @@ class PartitionTracker:
                 if notified.get(charge[0]) != charge[4]:
                     return self._notes_for(charges, 0)
             return []  # nothing new; samples are sent each time
-        return [*self._notes_for(charges, self._weight()), *self._new_partitions()]
+        notes = self._notes_for(charges, self._weight())
+        if self._new:
+            notes += self._new_partitions()
+        return notes
 
     def kind_of(self, charges: Call, now_us: int) -> NoteKind | None:
         """Return the notes of a call by their kind, without creating charges; `None` = it has other notes, see `of`.
@@ -144,7 +147,7 @@ class PartitionTracker:
         These with place, key, label and partition; of charges in a row with one label, only the first.
         """
         notified, sampled, unknown, previous = self._notified, 0, [], None
-        for place, ((start, end, charge, is_split), partition) in enumerate(
+        for place, ((start, end, charge, is_split, _), partition) in enumerate(
             zip(charges.template.templates, charges.partitions, strict=True)
         ):
             label = charge[4]
@@ -173,11 +176,11 @@ class PartitionTracker:
         self._left = randrange(1, 2 * WEIGHT)
         return WEIGHT
 
-    def _notes_for(self, charges: Sequence[Charge], weight: int) -> list[PartitionNote]:
+    def _notes_for(self, charges: Call, weight: int) -> list[PartitionNote]:
         notes: list[PartitionNote] = []
         notified = self._notified
-        unsplit = charges.template.unsplit if type(charges) is Call else ()
-        for number, charge in enumerate(charges[:MAX_CHARGES], 1):
+        unsplit = charges.template.unsplit
+        for number, charge in enumerate(islice(charges, MAX_CHARGES), 1):
             key, label, partition = charge[0], charge[4], charge[7]
             if label is None:
                 continue
@@ -198,17 +201,16 @@ class PartitionTracker:
 
     def _new_partitions(self) -> Iterator[PartitionNote]:
         """Yield the partitions that calls without a weight have seen for the first time."""
-        if self._new:
-            if self._is_unconfirmed:  # the last note may have been lost, so send all again
-                self._known.clear()
-            new, self._new, self._is_unconfirmed = self._new, {}, True
-            by_label: dict[str, list[tuple[str, str]]] = {}
-            for key, (label, partition) in new.items():
-                by_label.setdefault(label, []).append((key, partition.replace("\n", "\0")))
-            for label, pairs in by_label.items():
-                for place in range(0, len(pairs), _MAX_NEW):
-                    keys, partitions = zip(*pairs[place : place + _MAX_NEW], strict=True)
-                    yield PartitionNote(bytearray((IS_NEW, 0)), label, "\n".join(partitions), keys)
+        if self._is_unconfirmed:  # the last note may have been lost, so send all again
+            self._known.clear()
+        new, self._new, self._is_unconfirmed = self._new, {}, True
+        by_label: dict[str, list[tuple[str, str]]] = {}
+        for key, (label, partition) in new.items():
+            by_label.setdefault(label, []).append((key, partition.replace("\n", "\0")))
+        for label, pairs in by_label.items():
+            for place in range(0, len(pairs), _MAX_NEW):
+                keys, partitions = zip(*pairs[place : place + _MAX_NEW], strict=True)
+                yield PartitionNote(bytearray((IS_NEW, 0)), label, "\n".join(partitions), keys)
 
     def acknowledge(self, notes: Iterable[PartitionNote], at_us: int) -> None:
         """Record the engine's reply. at_us: the engine's time; notes belong to its hour, not to ours."""

@@ -5,23 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from ...exceptions import StaleRules
 from .. import usage
 from ..base import Charge, Verdict, Version, WrongServer, as_version
-from ..call import Answer, Call, states_of, verdicts_from
+from ..call import Call, CallTemplate
 from ..limits import check_time
 from ..partition_stats import MINUTE_US
 from .formats import CallFormats
 from .packing import (
-    COST_ONE,
     EMPTY,
     RECENT,
     bulk_string,
     cost_of,
-    field_bulk_string,
     keys_of_more,
     more_of,
     opening_by_redis,
@@ -62,8 +60,31 @@ MAX_CACHED_HEADS: Final = 5_000
 COUNTING: Final = (ScriptMode.CHECK, ScriptMode.REJECTED)
 
 
-#: A call as it is sent; whether it has notes of new partitions, so that `acknowledge_new` must follow; and its charges.
+#: A call as it is sent; whether it has notes of new partitions, so that `acknowledge_new` must follow; and the call.
 PackedCall = tuple[bytes, bool, Call]
+
+
+class Parts(NamedTuple):
+    """What all calls of a template have in common.
+
+    names: the beginning and the end of each counter's name, without the prefix of its shard. records: of all charges;
+    empty if their limits' terms differ from call to call. field: counts the call if all its charges are allowed.
+    """
+
+    names: list[tuple[str, str]]
+    records: bytes
+    field: bytes
+
+
+def _parts_of(template: CallTemplate) -> Parts:
+    charges = [each.charge for each in template.templates]
+    names = [(each.before, each.after + each.charge.limit.tag) for each in template.templates]
+    is_fixed = all(charge.limit.is_fixed for charge in charges)
+    records = b"".join([charge.limit.packed + cost_of(charge) for charge in charges if is_fixed])
+    labels = usage.labels_of(usage.lines_of(charges))
+    field = bulk_string(f"{labels}\n{'a' * len(charges)}".encode()) if labels else EMPTY
+    parts = template.kept[Parts] = Parts(names, records, field)
+    return parts
 
 
 class CallEncoder:
@@ -82,7 +103,7 @@ class CallEncoder:
         if clock not in CLOCKS:
             raise ValueError(f"clock: must be one of {', '.join(CLOCKS)}, not {clock!r}.")
         self.clock = clock
-        #: True if filled charges are packed by their template.
+        #: True if calls are packed by their template.
         self._uses_templates = shards == 1 and clock == "server"
         #: The beginnings of calls, each with the minute that it is for.
         self._heads: dict[tuple[int, int, int, bool], tuple[int | None, bytes]] = {}
@@ -125,7 +146,7 @@ class CallEncoder:
     def encode(
         self,
         mode: ScriptMode,
-        charges: Sequence[Charge],
+        call: Call,
         receipts: Sequence[Verdict],
         version: int | Version | None,
         now_us: int | None,
@@ -135,7 +156,7 @@ class CallEncoder:
         counts: usage.UsageCarry | None = None,
         notes: Sequence[PartitionNote] = (),
     ) -> bytes:
-        """Return one call for charges and receipts of the same shard.
+        """Return one packed call for charges and receipts of the same shard.
 
         now_us: the time that the call sends. times: the estimated time of the call; after a reply that names other
         times, these: of Redis, then by the clock of each charge. counts: usage that this process has counted.
@@ -144,53 +165,39 @@ class CallEncoder:
         if now_us is not None:
             check_time(now_us)
         prefix = self._prefixes[shard]
-        names: list[bytes] = []
-        records: list[bytes] = []
-        lines: list[str] = []
-        for charge in charges:  # unpacking is faster than reading attributes
-            key, limit, cost, gating, label, counts_refusals, _, _, _, carried = charge
-            names.append(f"{prefix}{key}{limit.tag}".encode())
-            records.append(limit.packed if limit.is_fixed else self._packed_limit(charge, times, len(records)))
-            if type(cost) is int and cost == 1 and type(carried) is int and carried == 0:
-                records.append(COST_ONE[gating, counts_refusals])
-            else:
-                records.append(cost_of(charge))
-            lines.append("" if label is None else label if gating else usage.SHADOW + label)
-        if len(names) > 1 and len(set(names)) != len(names):
-            raise ValueError("charges: the same key and limit occur twice in one call; add up their costs instead.")
+        parts: Parts = call.template.kept.get(Parts) or _parts_of(call.template)
+        counters = zip(parts.names, call.partitions, strict=True)
+        names = [f"{prefix}{before}{partition}{after}".encode() for (before, after), partition in counters]
+        records = [parts.records] if parts.records and not call.carried else self._records(call, times)
         for receipt in receipts:
             names.append(f"{prefix}{receipt.charge.key}{receipt.charge.limit.tag}".encode())
             records.append(receipt_of(receipt, receipt.spent))
-        field = field_bulk_string(*lines) if mode in COUNTING else EMPTY
+        field, charges = parts.field if mode in COUNTING else EMPTY, len(call.partitions)
         minute = None if field is EMPTY and not (notes or counts) else times[0] // MINUTE_US
         if now_us is None:
-            opening = opening_by_redis(mode, len(lines), len(receipts), minute)
+            opening = opening_by_redis(mode, charges, len(receipts), minute)
         else:
-            opening = opening_of(now_us, mode, len(lines), len(receipts), minute)
+            opening = opening_of(now_us, mode, charges, len(receipts), minute)
         words = (self._word_of_version(version), field, opening, *records, b"\r\n")
         if minute is not None and (notes or counts):
             keys = keys_of_more(prefix, minute, notes, counts)
             return self._call_of(shard, names, words, minute, keys, more_of(notes, counts))
         return self._call_of(shard, names, words, minute)
 
-    def encode_filled(self, charges: Iterable[Charge], version: int | Version | None) -> PackedCall | None:
-        """Return the call that checks filled charges, without creating them; `None` = `encode` must pack it."""
-        if type(charges) is not Call or not self._uses_templates or not charges.template.is_fixed:
+    def encode_filled(self, call: Call, version: int | Version | None) -> PackedCall | None:
+        """Return the call that checks these charges, without creating them; `None` = `encode` must pack it."""
+        if not self._uses_templates or not call.template.is_packed:
             return None
         at_us = time.time_ns() // 1_000 + self._clock_ahead
-        kind = self._partition_tracker.kind_of(charges, at_us)
-        if kind is None or (call := self._formats.fill(charges, version, at_us // MINUTE_US, kind)) is None:
+        kind = self._partition_tracker.kind_of(call, at_us)
+        if kind is None or (packed := self._formats.fill(call, version, at_us // MINUTE_US, kind)) is None:
             return None
-        return call, kind[2] != 0, charges
+        return packed, kind[2] != 0, call
 
     def _encode_format(
-        self,
-        charges: Sequence[Charge],
-        version: int | Version | None,
-        minute: int,
-        notes: Sequence[PartitionNote],
+        self, call: Call, version: int | Version | None, minute: int, notes: Sequence[PartitionNote]
     ) -> bytes:
-        return self.encode(ScriptMode.CHECK, charges, (), version, None, (minute * MINUTE_US,), notes=notes)
+        return self.encode(ScriptMode.CHECK, call, (), version, None, (minute * MINUTE_US,), notes=notes)
 
     def encode_undo(self, verdicts: Sequence[Verdict], *, shard: int = 0) -> bytes:
         """Return a call that undoes a check: its charges, the units that it carried, and its usage.
@@ -246,10 +253,16 @@ class CallEncoder:
             cached = self._version_word = version, bulk_string(text)
         return cached[1]
 
-    def _packed_limit(self, charge: Charge, times: Sequence[int], records: int) -> bytes:
-        """Return the packed terms of a limit whose terms differ from call to call. records: number of earlier ones."""
-        at_us = times[0] if len(times) == 1 else times[1 + records // 2]
-        return charge.limit.packed_with(charge.limit.terms_at(at_us, charge.max_delay))
+    def _records(self, call: Call, times: Sequence[int]) -> list[bytes]:
+        """Return the records of charges that carry units, or whose limits' terms differ from call to call."""
+        records = []
+        for place, charge in enumerate(call):
+            limit, at_us = charge.limit, times[0] if len(times) == 1 else times[1 + place]
+            records.append(
+                limit.packed if limit.is_fixed else limit.packed_with(limit.terms_at(at_us, charge.max_delay))
+            )
+            records.append(cost_of(charge))
+        return records
 
     def decode_retry(self, reply: list[int], now_us: int | None) -> Sequence[int]:
         """Return the times of a reply without a result. Raises StaleRules if the reply is about the version."""
@@ -262,16 +275,6 @@ class CallEncoder:
                 raise WrongServer(_NO_CLOCK)
             self._clock_ahead = reply[1] - now()
         return reply[1:]
-
-
-def decode(reply: Sequence[int], charges: Sequence[Charge], mode: ScriptMode) -> Sequence[Verdict]:
-    """Return the verdicts of a reply of check.lua, in the order of the charges. mode: of the call."""
-    if mode is ScriptMode.CHECK and type(charges) is Call:
-        return Answer(charges, reply)
-    states = states_of(reply, len(charges))
-    gates = [charge.gating for charge in charges]
-    rejected = mode is ScriptMode.REJECTED or (any(states[2]) and states.binding(gates) is not None)
-    return verdicts_from(charges, states, rejected=rejected, spending=mode is not ScriptMode.PEEK)
 
 
 def now() -> int:

@@ -381,7 +381,7 @@ class TestPurelyLocal:
         one, asked = process(), charge(5, sync_interval=-1.0)
         engine.publish(1)
         assert admitted(one, asked, 9, version=1) == 5
-        assert engine.calls == [[]]
+        assert [*map(len, engine.calls)] == [0]
 
     @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_counter", "sliding_window_slots"])
     def test_one_process_keeps_to_the_quota_and_says_when(self, process: Process, clock: Clock, algorithm: str) -> None:

@@ -8,12 +8,14 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Verdict
 from django_ratelimiter.engine.call import Call, CallTemplate, ChargeTemplate
 from django_ratelimiter.engine.local.counter import LocalCounter
+from django_ratelimiter.engine.redis import RedisEngine
 
 from .world import INTERVAL, Clock, Counted, Process, admitted, charge, counts, held, over
 
@@ -263,3 +265,25 @@ def test_a_process_exceeds_the_quota_only_by_calls_under_way_when_it_makes_the_c
         assert held(engine, asked) == min(allowed, quota)
     if calm == 1.0:
         assert allowed <= quota
+
+
+def no_charge(_charges: Call) -> list[Charge]:
+    raise AssertionError("No charge need be made.")
+
+
+def test_who_passes_is_counted_without_making_a_charge(engine: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = over(engine, Clock())
+    for _ in range(3):
+        one.check(rules("a"))
+    monkeypatch.setattr(Call, "_fill", no_charge)
+    answer = one.check(rules("a"))
+    assert (answer.is_local, list(answer.states.remaining)) == (True, [96] * 3)
+
+
+def test_a_first_request_makes_none_either(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, call = RedisEngine(redis_client, "filled"), Call(TEMPLATES[9], ("a" * 22, "b" * 22, "c" * 22))
+    for _ in range(2):  # in the first, the partitions are new in this hour
+        engine.check(call)
+    monkeypatch.setattr(Call, "_fill", no_charge)
+    answer = over(engine, Clock()).check(call)
+    assert (answer.is_local, list(answer.states.remaining)) == (False, [6] * 3)

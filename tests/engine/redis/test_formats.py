@@ -106,7 +106,7 @@ def test_a_rejection_spends_nothing_and_a_refund_gives_back(engine: RedisEngine)
     assert type(admitted) is Answer
     rejected = engine.check(fill(call), version=1)
     assert type(rejected) is Answer
-    assert (rejected.is_rejected, rejected.is_made) == (True, False)
+    assert rejected.is_rejected
     assert rejected.retry_after == rejected[0].retry_after
     assert [(each.allowed, each.remaining, each.spent) for each in rejected] == [(False, 0, 0), (True, 6, 0)]
     engine.refund(admitted)
@@ -149,11 +149,9 @@ def test_limits_whose_terms_change_are_packed_one_by_one(engine: RedisEngine) ->
     assert [first for first, _ in found] == [4, 3, 2]
 
 
-def test_two_charges_for_one_counter_are_a_mistake(engine: RedisEngine) -> None:
-    twice = CallTemplate([ChargeTemplate("rule:", "", Charge("", Limit(5, 60), usage="rule|"))] * 2)
-    for _ in range(3):
-        with pytest.raises(ValueError, match="occur twice"):
-            engine.check(fill(twice), version=1)
+def test_two_charges_for_one_counter_are_a_mistake() -> None:
+    with pytest.raises(ValueError, match="occur twice"):
+        CallTemplate([ChargeTemplate("rule:", "", Charge("", Limit(5, 60), usage="rule|"))] * 2)
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +191,7 @@ def test_a_call_that_carries_units_is_packed_once_however_many_they_are(units: l
     for carried in ((1,) * 6, tuple(units)):
         carrying = Call(filled.template, filled.partitions, carried)
         assert [charge.carried for charge in carrying] == list(carried)
-        assert kept.fill(carrying, 1, 7, (0, 0, 0)) == encode(list(carrying), 1, 7, ())
+        assert kept.fill(carrying, 1, 7, (0, 0, 0)) == encode(carrying, 1, 7, ())
     assert packed == 3  # two of them by this test itself
 
 

@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from django_ratelimiter.engine import Algorithm, Charge, Engine, Limit, MemoryEngine, UsageCount, Verdict
+from django_ratelimiter.engine.call import Call
 from django_ratelimiter.engine.partition_stats import is_sampled
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis.checks.dry_run import dry_run
@@ -139,7 +140,7 @@ def test_a_wrong_guess_of_the_minute_costs_a_call_and_counts_once(
 
 
 def test_a_wrong_guess_writes_nothing(engine: RedisEngine, strict: StrictServer, clock: list[int]) -> None:
-    packed = engine.encode(ScriptMode.CHECK, [charge()], (), 7, None, (NOW_US + 60_000_000,))
+    packed = engine.encode(ScriptMode.CHECK, Call.of([charge()]), (), 7, None, (NOW_US + 60_000_000,))
     strict.space.do_set(b"{strict:0}:version", b"0:6")
     before = copy.deepcopy(strict.space.keys)
     assert engine._transport.call(packed) == [-2, NOW_US, NOW_US]

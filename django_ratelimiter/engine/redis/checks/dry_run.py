@@ -12,6 +12,7 @@ from redis.cluster import RedisCluster
 from redis.exceptions import ResponseError
 
 from ...base import Charge, WrongServer
+from ...call import NO_CHARGES, Call
 from ...coroutines import run_sync
 from ...limits import Algorithm, Limit
 from ...partition_stats import MINUTE_US, is_sampled
@@ -26,7 +27,7 @@ _LABEL: Final = "dry|run"
 #: A partition that is sampled.
 _WHO: Final = next(name for name in map(str, count()) if is_sampled(name))
 
-_CHARGES: Final = tuple(
+_CHARGES: Final = Call.of(
     Charge(algorithm, Limit(1, 10, algorithm), usage=_LABEL, partition=_WHO) for algorithm in Algorithm
 )
 
@@ -68,7 +69,7 @@ class _DryEngine(RedisEngine):
         repeated = [verdict for verdict in second if not verdict.charge.limit.traits.resets_at_end]  # in one window
         if not all(verdict.allowed for verdict in first) or any(verdict.allowed for verdict in repeated):
             raise WrongServer("The server runs the script, but its decisions are wrong.")
-        run_sync(self._call(ScriptMode.REFUND, (), first, None, None, None, shard))
+        run_sync(self._call(ScriptMode.REFUND, NO_CHARGES, first, None, None, None, shard))
 
     def _collect(self, shard: int) -> None:
         later = (max(self._minutes) + 1) * MINUTE_US

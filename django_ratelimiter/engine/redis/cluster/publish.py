@@ -9,6 +9,7 @@ from redis.exceptions import NoScriptError
 
 from ....exceptions import EngineUnavailable
 from ...base import Version
+from ...call import NO_CHARGES
 from ..connections.clients import Address
 from ..connections.connection import LOAD, Pipeline
 from ..connections.faults import explain
@@ -32,7 +33,7 @@ class VersionBroadcast:
         self._topology, self._shards = topology, encoder.shards
         at = encoder.time_to_send()
         self._calls = {
-            shard: encoder.encode(ScriptMode.PUBLISH, (), (), version, at, (at or 0,), shard=shard)
+            shard: encoder.encode(ScriptMode.PUBLISH, NO_CHARGES, (), version, at, (at or 0,), shard=shard)
             for shard in range(encoder.shards)
         }
         self._sent_on: dict[int, Redirection] = {}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import count
 from time import monotonic
 from typing import Any, Final, NamedTuple
@@ -14,6 +15,7 @@ from redis.exceptions import ResponseError
 from ....exceptions import EngineUnavailable
 from ... import usage
 from ...base import Charge, Verdict, Version, mark_refunded
+from ...call import NO_CHARGES, Answer, Call, CounterStates
 from ...partition_stats import MINUTE_US
 from ..protocol import CallEncoder, ScriptMode
 
@@ -29,7 +31,7 @@ class ShardCall(NamedTuple):
 
     shard: int
     mode: ScriptMode
-    charges: Sequence[Charge] = ()
+    call: Call = NO_CHARGES
     receipts: Sequence[Verdict] = ()
     version: int | Version | None = None
     now_us: int | None = None
@@ -44,20 +46,19 @@ class ShardCall(NamedTuple):
 
 
 #: Makes a call to one shard; a packed one returns no verdicts. The deadline is in monotonic seconds.
-MakeCall = Callable[[ShardCall, float | None], Awaitable[Sequence[Verdict]]]
+MakeCall = Callable[[ShardCall, float | None], Awaitable[Answer]]
 
 #: Runs work to its end, even if the waiting task is cancelled.
 Finish = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
 
 
+@dataclass(slots=True)
 class ShardPart:
-    """The part of a call in one shard."""
+    """The part of a call in one shard. places: of its charges in the call."""
 
-    def __init__(self) -> None:
-        #: The places of its charges in the call.
-        self.places: list[int] = []
-        self.charges: list[Charge] = []
-        self.receipts: list[Verdict] = []
+    call: Call = NO_CHARGES
+    places: list[int] = field(default_factory=list)
+    receipts: list[Verdict] = field(default_factory=list)
 
 
 class ShardCoordinator:
@@ -71,43 +72,46 @@ class ShardCoordinator:
         self._make_call, self._finish = make_call, finish
         self._next_shard = count()
 
-    async def check(self, call: ShardCall, deadline_at: float | None) -> list[Verdict]:
+    async def check(self, call: ShardCall, deadline_at: float | None) -> Answer:
         """Decide all or nothing: if one shard rejects the call, later ones reject it too, and earlier ones refund it.
 
         call: over all shards.
         """
-        counts, parts = call.counts, self._parts(call.charges, call.receipts)
+        counts, parts = call.counts, self._parts(call.call, call.receipts)
         asked = self._order(parts)
         carrier = asked[0] if counts is None or counts.shard is None else counts.shard
-        found: list[tuple[int, Sequence[Verdict]]] = []
+        found: dict[int, Answer] = {}
         allowing: list[int] = []  # the shards that allowed their part, before any other shard rejected the call
         mode = call.mode
         for shard in asked:
             part = parts.setdefault(shard, ShardPart())
             carried = counts if shard == carrier else None
-            one = ShardCall(shard, mode, part.charges, part.receipts, call.version, call.now_us, carried)
+            one = ShardCall(shard, mode, part.call, part.receipts, call.version, call.now_us, carried)
             try:
-                verdicts = await self._send_with_counts(one, deadline_at)
+                found[shard] = answer = await self._send_with_counts(one, deadline_at)
             except (Exception, CancelledError):
                 if found:
                     await self._finish(self._undo_counted(found, deadline_at))
                 raise
-            found.append((shard, verdicts))
-            if any(not verdict.allowed and verdict.charge.gating for verdict in verdicts):
+            if answer.is_rejected:
                 mode = ScriptMode.REJECTED
-            if mode is ScriptMode.REJECTED:
                 mark_refunded(part.receipts)
             else:
                 allowing.append(shard)
         if mode is ScriptMode.REJECTED:
-            await self._finish(self._roll_back_allowed(parts, dict(found), allowing, deadline_at))
+            await self._finish(self._roll_back_allowed(parts, found, allowing, deadline_at))
         if counts:
             await self._settle_counts(counts, carrier, asked, deadline_at)
-        return _in_order(parts, found, len(call.charges))
+        if len(asked) == 1:
+            return answer
+        joined = _joined(call.call, [(parts[shard].places, answer) for shard, answer in found.items()])
+        if mode is ScriptMode.REJECTED:
+            joined.reject()
+        return joined
 
     def _order(self, parts: dict[int, ShardPart]) -> list[int]:
         """Return the shards to ask, first those out of reach, so that this is known before anything is charged."""
-        asked = [shard for shard in sorted(parts) if parts[shard].charges]
+        asked = [shard for shard in sorted(parts) if parts[shard].places]
         if not asked:
             return [next(self._next_shard) % self._encoder.shards]
         return sorted(asked, key=self._is_down, reverse=True) if len(asked) > 1 else asked
@@ -123,18 +127,18 @@ class ShardCoordinator:
             await self._send_with_counts(ShardCall(carrier, ScriptMode.CHECK, counts=counts), deadline_at)
             counts.shard = None
 
-    async def peek(self, charges: Sequence[Charge], now_us: int | None, deadline_at: float | None) -> list[Verdict]:
+    async def peek(self, call: Call, now_us: int | None, deadline_at: float | None) -> list[Verdict]:
         """Return the verdicts that `check` would give."""
-        parts, found = self._parts(charges, ()), []
-        for shard in sorted(parts):
-            call = ShardCall(shard, ScriptMode.PEEK, parts[shard].charges, now_us=now_us)
-            found.append((shard, await self._make_call(call, deadline_at)))
-        return _in_order(parts, found, len(charges))
+        verdicts: dict[int, Verdict] = {}
+        for shard, part in sorted(self._parts(call, ()).items()):
+            answer = await self._make_call(ShardCall(shard, ScriptMode.PEEK, part.call, now_us=now_us), deadline_at)
+            verdicts |= zip(part.places, answer.peeked(), strict=True)
+        return [verdicts[place] for place in range(len(call))]
 
     async def refund(self, receipts: Sequence[Verdict]) -> None:
         """Refund in every shard that can be reached; raises EngineUnavailable if one could not."""
         if receipts:
-            await self._finish(self._refund_each(self._parts((), receipts)))
+            await self._finish(self._refund_each(self._parts(NO_CHARGES, receipts)))
 
     async def _refund_each(self, parts: dict[int, ShardPart]) -> None:
         problem: BaseException | None = None
@@ -148,19 +152,19 @@ class ShardCoordinator:
         if problem:
             raise problem
 
-    def _parts(self, charges: Sequence[Charge], receipts: Iterable[Verdict]) -> dict[int, ShardPart]:
+    def _parts(self, call: Call, receipts: Iterable[Verdict]) -> dict[int, ShardPart]:
         parts: dict[int, ShardPart] = {}
-        for place, charge in enumerate(charges):
-            part = parts.setdefault(self._encoder.shard_of(charge), ShardPart())
-            part.places.append(place)
-            part.charges.append(charge)
+        for place, charge in enumerate(call):
+            parts.setdefault(self._encoder.shard_of(charge), ShardPart()).places.append(place)
+        for part in parts.values():
+            part.call = call if len(parts) == 1 else call.part(part.places)
         for receipt in receipts:
             parts.setdefault(self._encoder.shard_of(receipt.charge), ShardPart()).receipts.append(receipt)
         return parts
 
-    async def _undo_counted(self, found: Iterable[tuple[int, Sequence[Verdict]]], deadline_at: float | None) -> None:
+    async def _undo_counted(self, found: Mapping[int, Answer], deadline_at: float | None) -> None:
         """Undo the charges and counts of these shards. If a shard is out of reach, its charges stay."""
-        for shard, verdicts in found:
+        for shard, verdicts in found.items():
             if verdicts:
                 packed = self._encoder.encode_undo(verdicts, shard=shard)
                 with suppress(EngineUnavailable, CancelledError):
@@ -168,8 +172,8 @@ class ShardCoordinator:
 
     async def _roll_back_allowed(
         self,
-        parts: dict[int, ShardPart],
-        found: dict[int, Sequence[Verdict]],
+        parts: Mapping[int, ShardPart],
+        found: Mapping[int, Answer],
         allowing: Sequence[int],
         deadline_at: float | None,
     ) -> None:
@@ -180,7 +184,7 @@ class ShardCoordinator:
         for shard, part in sorted(parts.items()):
             if shard in found and shard not in allowing:
                 continue
-            verdicts = found.get(shard, ())
+            verdicts: Sequence[Verdict] = found.get(shard, ())
             receipts = [*(verdict for verdict in verdicts if verdict.spent), *part.receipts]
             counts = _as_rejected(verdicts)
             if receipts or counts:
@@ -189,7 +193,7 @@ class ShardCoordinator:
                     await self._make_call(call, deadline_at)
                     mark_refunded(receipts)
 
-    async def _send_with_counts(self, call: ShardCall, deadline_at: float | None) -> Sequence[Verdict]:
+    async def _send_with_counts(self, call: ShardCall, deadline_at: float | None) -> Answer:
         """Make a call that may carry counts, and record their shard in them, unless they cannot have arrived there."""
         counts = call.counts
         if counts is None:
@@ -229,16 +233,13 @@ def names_by_shard(encoder: CallEncoder, charges: Iterable[Charge]) -> dict[int,
     return names
 
 
-def _in_order(
-    parts: dict[int, ShardPart], found: Iterable[tuple[int, Sequence[Verdict]]], length: int
-) -> list[Verdict]:
-    """Return the verdicts in the order of the call's charges."""
-    placed = dict(_placed(parts, found))
-    return [placed[place] for place in range(length)]
-
-
-def _placed(
-    parts: dict[int, ShardPart], found: Iterable[tuple[int, Sequence[Verdict]]]
-) -> Iterator[tuple[int, Verdict]]:
-    for shard, verdicts in found:
-        yield from zip(parts[shard].places, verdicts, strict=True)
+def _joined(call: Call, found: Iterable[tuple[Sequence[int], Answer]]) -> Answer:
+    """Return the answer to a call from the answers to its parts, each with the places of its charges."""
+    placed = {
+        place: (verdict, verdict.remaining, *rest, answer.states.at_us)
+        for places, answer in found
+        for place, verdict, *rest in zip(places, answer, *answer.states[2:], strict=True)
+    }
+    verdicts, remaining, waits, resets, ahead, times = zip(*[placed[place] for place in range(len(call))], strict=True)
+    leads = [lead + at_us - times[0] for lead, at_us in zip(ahead, times, strict=True)]
+    return Answer.of(call, CounterStates(times[0], remaining, waits, resets, leads), [*verdicts])

@@ -15,6 +15,7 @@ from collections.abc import Generator
 from typing import Any, Final
 
 from ...base import Charge
+from ...call import Call
 from ...limits import Limit
 from ...registry import SIMPLEST
 from ..packing import command
@@ -23,8 +24,8 @@ from ..scripts import CHECK_SHA
 from .connection import LOAD, PING, Pipeline
 from .faults import is_elsewhere, is_outage, is_refused
 
-#: The charge of a probe: like that of a request, with a short expiry.
-_PROBE: Final = Charge("probe", Limit(1_000_000, 1, SIMPLEST))
+#: The call of a probe: like that of a request, with a short expiry.
+_PROBE: Final = Call.of([Charge("probe", Limit(1_000_000, 1, SIMPLEST))])
 
 _ABOUT_IT: Final = command("INFO", "server") + command("INFO", "replication") + command("SCRIPT", "EXISTS", CHECK_SHA)
 _RUN: Final = re.compile(rb"^(?:run_id|master_replid):(\w+)", re.MULTILINE)
@@ -39,7 +40,7 @@ class Handshake:
         self._runs = [f"{encoder.prefix(shard)}run" for shard in shards]
         at = encoder.time_to_send()
         self._probes = [
-            encoder.encode(ScriptMode.CHECK, [_PROBE], (), None, at, (at or 0,), shard=shard) for shard in shards
+            encoder.encode(ScriptMode.CHECK, _PROBE, (), None, at, (at or 0,), shard=shard) for shard in shards
         ]
         self._questions = Pipeline(_ABOUT_IT + b"".join(command("GET", run) for run in self._runs), 3 + encoder.shards)
         #: Deletes the version of every shard, before the script is loaded to a server without it.

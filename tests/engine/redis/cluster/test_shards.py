@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from django_ratelimiter.engine import Algorithm, Charge, Limit, Verdict
+from django_ratelimiter.engine.call import Call
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis.protocol import CallEncoder, ScriptMode
 from django_ratelimiter.engine.usage import in_order, shard_of
@@ -39,7 +40,7 @@ def test_a_charge_lies_in_the_shard_of_its_partition() -> None:
 def test_all_keys_of_a_call_stand_under_the_tag_of_its_shard() -> None:
     planner, charge = CallEncoder("ns", shards=64), Charge("key", FIVE, partition="user", usage="a|")
     shard = planner.shard_of(charge)
-    packed = planner.encode(ScriptMode.CHECK, [charge], (), 3, None, (HOUR,), shard=shard)
+    packed = planner.encode(ScriptMode.CHECK, Call.of([charge]), (), 3, None, (HOUR,), shard=shard)
     assert packed.count(b"{ns:") == packed.count(b"{ns:%d}:" % shard) == len(["version", "usage", "recent", "key"])
     assert b"{ns:%d}:version\r\n" % shard in packed
     assert b"{ns:%d}:key:f60\r\n" % shard in packed
