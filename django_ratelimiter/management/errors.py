@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..exceptions import EngineUnavailable
-from ..forecast.logs.comparison import TooManyCounters
+from ..forecast.logs.comparison import TooMuchMemory
 from ..forecast.logs.console import WrongOption
 from ..forecast.logs.line import WrongFormat
 from ..forecast.logs.rule_sets import UnknownRules
@@ -25,7 +25,7 @@ from .output import of_file
 
 #: Errors whose text says what is wrong.
 _IN_WORDS: Final = (
-    *(NotApplied, TooManyCounters, UnknownCaller, UnknownRules, WrongFormat, WrongOption, LibraryMissing),
+    *(NotApplied, TooMuchMemory, UnknownCaller, UnknownRules, WrongFormat, WrongOption, LibraryMissing),
 )
 
 

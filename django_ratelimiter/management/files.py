@@ -140,28 +140,41 @@ class FileCommands(BaseCommand):
         """Show what a file would change. Exits with CHANGES if there are changes."""
         file, options = self._load(), self._options
         plan = plan_file(file, prune=options["prune"])
-        text = json.dumps(data_of(plan) | {"prune": options["prune"]}, indent=2, ensure_ascii=False)
+        data = data_of(plan) | {"prune": options["prune"]}
         if options["out"]:
-            write_file(options["out"], f"{text}\n")
-        self.stdout.write(text if options["json"] else on_terminal(lines_of(plan)))
-        self._forecast(plan)
+            write_file(options["out"], f"{json.dumps(data, indent=2, ensure_ascii=False)}\n")
+        if not options["json"]:
+            self.stdout.write(on_terminal(lines_of(plan)))
+        if options["traffic"]:
+            self._forecast(plan, data)
+        elif self._most != (None, None):
+            raise CommandError(_("--max-newly-rejected needs --traffic."))
+        elif options["json"]:
+            self.stdout.write(json.dumps(data, indent=2, ensure_ascii=False))
         self._has_changes = not plan.is_empty
         if self._has_changes:
             sys.exit(CHANGES)
 
-    def _forecast(self, plan: FilePlan) -> None:
-        """Show the effect of the plan on recorded traffic, and fail if it exceeds a maximum."""
-        options = self._options
-        most = options["max_newly_rejected"], options["max_newly_rejected_requests"]
-        if not options["traffic"]:
-            if most != (None, None):
-                raise CommandError(_("--max-newly-rejected needs --traffic."))
+    @property
+    def _most(self) -> tuple[float | None, float | None]:
+        """The maximum shares of callers and requests that a plan may newly reject; `None` = there is none."""
+        return self._options["max_newly_rejected"], self._options["max_newly_rejected_requests"]
+
+    def _forecast(self, plan: FilePlan, data: dict[str, Any]) -> None:
+        """Show the effect of the plan on traffic, and fail if it exceeds a maximum, or if this is not known."""
+        found = forecast(plan, self._options)
+        unknown, excess = [*found.unknown()], found.excess(*self._most)
+        if self._options["json"]:
+            forecasted = found.data() | {"unknown": unknown, "excess": excess}
+            self.stdout.write(json.dumps(data | {"traffic": forecasted}, indent=2, ensure_ascii=False))
+        else:
+            self.stdout.write(on_terminal(found.in_lines()))
+        if self._most == (None, None):
             return
-        found = forecast(plan, options)
-        text, excess = on_terminal(found.in_lines()), found.excess(*most)
-        (self.stderr if options["json"] else self.stdout).write(text)
-        if excess:
-            raise CommandError(on_terminal([_("This would newly reject too many:"), *excess]))
+        wrong = [_("It is not known whom this would newly reject:"), *unknown] if unknown else []
+        wrong += [_("This would newly reject too many:"), *excess] if excess else []
+        if wrong:
+            raise CommandError(on_terminal(wrong))
 
     def run_apply(self) -> None:
         """Make the database equal to a file."""

@@ -6,14 +6,13 @@ import json
 from contextlib import ExitStack
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
-from django.utils.translation import gettext as _
+from django.core.management.base import BaseCommand
 
 from ..forecast.logs.console import add_replay, replay
 from ..forecast.logs.report.data import csv_of, json_of
 from ..forecast.logs.report.decisions import decision_writer
 from ..forecast.logs.report.html import html_of
-from ..forecast.logs.report.text import lines_of, notes_of, unreadable_of
+from ..forecast.logs.report.text import lines_of, notes_of
 from ..forecast.samples import console as advice
 from ..values.terminal import on_terminal
 from .output import require_writable, whole_file, write_file
@@ -41,9 +40,6 @@ class ForecastCommands(BaseCommand):
             name = self._options["decisions"]
             watch = decision_writer(stack.enter_context(whole_file(name)).write) if name else None
             report = replay(self._options, self.stderr, watch)
-        if report.files.unreadable and not (report.decided or report.exempt):
-            self.stderr.write(on_terminal(unreadable_of(report)))
-            raise CommandError(_("Nothing was replayed. Is this an access log? Name its --format."))
         if self._options["json"]:
             self.stdout.write(json.dumps(json_of(report), indent=2, ensure_ascii=False))
         elif self._options["csv"]:

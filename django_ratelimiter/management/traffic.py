@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from ..forecast.logs.comparison import Options, ReplayReport, compare
-from ..forecast.logs.console import WrongOption, add_reading, read_identities
-from ..forecast.logs.reading import LogFiles
+from ..forecast.logs.console import WrongOption, add_reading, open_logs
+from ..forecast.logs.reading import MAX_UNUSABLE
+from ..forecast.logs.report.data import json_of
 from ..forecast.logs.report.text import lines_of
 from ..forecast.samples import words
 from ..forecast.samples.doubts import doubts, is_of_others, tiers_in_words
@@ -26,9 +26,6 @@ from ..rules.stored.history.snapshots import pairs
 
 #: The argument that selects the recorded samples instead of a log.
 SAMPLES: Final = "samples"
-
-#: Maximum share of lines that cannot be read; above it, a check of the effect fails.
-MAX_UNREADABLE: Final = 0.01
 
 _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
 
@@ -47,36 +44,37 @@ class TrafficForecast:
         """Yield the forecast for people."""
         yield from lines_of(self.report)
 
+    def data(self) -> dict[str, Any]:
+        """Return the forecast for programs."""
+        return json_of(self.report)
+
+    def unknown(self) -> Iterator[str]:
+        """Yield what the replay could not see: lines, and what they lack for the changed rules."""
+        files, report = self.report.files, self.report
+        if not report.decided:
+            yield _("The log has no request that rules can apply to, so it is not known whom the change would reject.")
+        yield from (str(each) for each in [*report.left_out, *report.unseen] if each.rule in self.changed)
+        unread = files.unreadable + (0 if files.any_order else files.out_of_order)
+        lines = unread + report.decided + report.exempt
+        if unread > MAX_UNUSABLE * lines:
+            text = _(
+                "%(number)s of %(lines)s lines of the log cannot be read, so it is not known whom the change would "
+                "reject."
+            )
+            yield text % {"number": f"{unread:,}", "lines": f"{lines:,}"}
+
     def excess(self, most_callers: float | None, most_requests: float | None) -> Sequence[str]:
-        """Return, as text, what exceeds these shares, from 0 to 1, or is not known; `None` = no maximum."""
-        if most_callers is None and most_requests is None:
-            return []
-        if not self.report.decided:
-            return [
-                _("The log has no request that rules can apply to, so it is not known whom the change would reject.")
-            ]
+        """Return, as text, what exceeds these shares, from 0 to 1; `None` = no maximum."""
         changes = self.report.changes
         checked = (
             (most_callers, changes.share_of_callers, _("%(found)s of the callers, more than %(most)s.")),
             (most_requests, changes.share_of_requests, _("%(found)s of the requests, more than %(most)s.")),
         )
-        return [*self._unknown()] + [
+        return [
             text % {"found": _percent(share), "most": _percent(most)}
             for most, share, text in checked
             if most is not None and share > most
         ]
-
-    def _unknown(self) -> Iterator[str]:
-        """Yield what the replay could not see: lines, and the changed rules that seem to reject no request."""
-        unreadable, report = self.report.files.unreadable, self.report
-        lines = unreadable + report.decided + report.exempt
-        if unreadable > MAX_UNREADABLE * lines:
-            text = _(
-                "%(number)s of %(lines)s lines of the log cannot be read, so it is not known whom the change would "
-                "reject."
-            )
-            yield text % {"number": f"{unreadable:,}", "lines": f"{lines:,}"}
-        yield from (str(each) for each in report.left_out if each.rule in self.changed)
 
 
 @dataclass(frozen=True)
@@ -104,11 +102,24 @@ class SamplesForecast:
             for doubt in doubts(found):
                 yield f"    {doubt}"
 
+    def data(self) -> dict[str, Any]:
+        """Return the forecast for programs. Shares are from 0 to 1; `None` = nothing is recorded."""
+        shares = {
+            slug: {
+                "share_of_callers": each.share_of_callers._asdict() if each.sampled else None,
+                "share_of_requests": each.share_of_requests._asdict() if each.sampled else None,
+            }
+            for slug, each in self.rules.items()
+        }
+        return {"period": self.name, "rules": shares}
+
+    def unknown(self) -> Iterator[str]:
+        """Yield what the samples do not show."""
+        yield from (text for slug, each in self.rules.items() if (text := _untold(slug, each)))
+
     def excess(self, most_callers: float | None, most_requests: float | None) -> Sequence[str]:
-        """Return, as text, what exceeds these shares by the best estimate, or is not known; see TrafficForecast."""
-        if most_callers is None and most_requests is None:
-            return []
-        found = [text for slug, each in self.rules.items() if (text := _untold(slug, each))]
+        """Return, as text, what exceeds these shares by the best estimate; see TrafficForecast."""
+        found = []
         for slug, each in self.rules.items():
             callers, requests = most_callers, most_requests
             if each.is_shared:  # callers are all or none rejected, so only requests are compared
@@ -139,18 +150,18 @@ def forecast(plan: FilePlan, options: Mapping[str, Any]) -> TrafficForecast | Sa
     """Forecast the effect of a plan, with these arguments. Raises WrongOption, WrongFormat, OSError."""
     logs = options["traffic"]
     before, after = (RuleSet.from_snapshot(each) for each in (plan.now, plan.planned))
-    identities = read_identities(options["identity"])
     renamed = pairs(plan.now["rules"], plan.planned["rules"])
     old_slugs = {pair.after["slug"]: pair.before["slug"] for pair in renamed if pair.before and pair.after}
     changed = _changed_rules(before, after, old_slugs)
     if SAMPLES in logs:
-        if len(logs) > 1 or identities:
+        if len(logs) > 1 or any(options[name] for name in ("identity", "field", "timezone", "any_order")):
             raise WrongOption(
                 _("--traffic samples cannot be combined with logs. For a log with this name, write ./samples.")
             )
         return _from_samples(changed, options["traffic_period"])
-    chosen = Options(identities, max_counters=options["max_counters"], is_current=True)
-    with LogFiles(list(logs), options["traffic_format"], tuple(identities), timezone.get_current_timezone()) as files:
+    files, identities = open_logs(logs, options["traffic_format"], options)
+    chosen = Options(identities, max_memory=options["max_memory"], is_current=True)
+    with files:
         return TrafficForecast(compare(files, before, after, chosen), frozenset(rule.slug for _saved, rule in changed))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC
 from pathlib import Path
@@ -10,8 +12,10 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
+from django_ratelimiter.forecast.logs import comparison
 from django_ratelimiter.forecast.logs.changes import CallerChange, Change
-from django_ratelimiter.forecast.logs.comparison import Options, ReplayReport, TooManyCounters, compare
+from django_ratelimiter.forecast.logs.comparison import Options, ReplayReport, TooMuchMemory, compare
+from django_ratelimiter.forecast.logs.formats import Wanted
 from django_ratelimiter.forecast.logs.reading import LogFiles
 from django_ratelimiter.forecast.logs.report.text import notes_of
 from django_ratelimiter.rules.records import TierRecord
@@ -44,7 +48,7 @@ def compared(tmp_path: Path) -> Compare:
         ]
         tiers = [TierRecord("free", "Free", 1, "anonymous"), TierRecord("member", "Member", 2, "authenticated")]
         before, after = [RuleSet(NO_VERSION, tiers, map(build_record, rules)) for rules in (*rule_sets, ())[:2]]
-        with LogFiles([str(trace.write_log(asked, tmp_path / "log"))], "auto", (), UTC) as files:
+        with LogFiles([str(trace.write_log(asked, tmp_path / "log"))], Wanted(), UTC) as files:
             return compare(files, before, after if len(rule_sets) == 2 else None, Options(**options))
 
     return go
@@ -130,7 +134,7 @@ def test_a_limit_of_requests_in_progress_needs_durations(tmp_path: Path) -> None
     rules = RuleSet(NO_VERSION, (), [build_record({"slug": "busy", "limits": [{"algorithm": "concurrency", "quota": 1,
         "window_seconds": 60}]})])  # fmt: skip
     (tmp_path / "log").write_text('203.0.113.9 - - [22/Nov/2026:18:00:00 +0000] "GET /plain/ HTTP/1.1" 200 1\n')
-    with LogFiles([str(tmp_path / "log")], "auto", (), UTC) as files:
+    with LogFiles([str(tmp_path / "log")], Wanted(), UTC) as files:
         report = compare(files, rules, None, Options())
     assert notes_of(report)[0] == "busy: left out, because the log has no durations"
 
@@ -141,12 +145,41 @@ def test_users_that_the_database_does_not_have_are_counted(compared: Compare) ->
     assert compared(requests, [by_ip("9/hour")]).unknown_users == 2
 
 
-def test_a_replay_that_would_remember_too_much_stops(compared: Compare) -> None:
-    requests = [(second, f"203.0.{second // 250 % 6}.{second % 250}", "/plain/") for second in range(4_000)]
-    few = {"slug": "few", "limits": ["9/minute"], "partition_by": ["ip"]}
-    found = compared(requests, [by_ip("2/minute"), few], max_counters=1_600)
-    assert (found.decided, found.changes.callers) == (4_000, 1_500)  # counters that are full again are dropped
-    with pytest.raises(TooManyCounters, match="Stopped at line 2,000: more than 1,600 counters or callers"):
-        compared(requests, [by_ip("2/day"), few | {"limits": ["9/day"]}], max_counters=1_600)
-    with pytest.raises(TooManyCounters):
-        compared(requests, [by_ip("2/minute")], max_counters=1_400)  # callers
+def test_a_replay_that_would_remember_too_much_stops(compared: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = [(second, "203.0.113.1", "/plain/") for second in range(4_000)]
+    monkeypatch.setattr(comparison, "memory_used", lambda: 90.0)
+    assert compared(requests, [by_ip("2/minute")], max_memory=100).decided == 4_000
+    with pytest.raises(TooMuchMemory, match="Stopped at line 2,000: the counters and callers to remember"):
+        compared(requests, [by_ip("2/minute")], max_memory=99)
+
+
+@pytest.mark.once
+def test_the_process_never_takes_more_memory_than_it_may(tmp_path: Path) -> None:
+    """A process of its own, in which nothing else was before."""
+    line = '10.%s.%s.%s - - [22/Nov/2026:18:00:00 +0000] "GET /plain/1/ HTTP/1.1" 200 1\n'
+    log = tmp_path / "log"
+    log.write_text("".join(line % (each >> 16, each >> 8 & 255, each & 255) for each in range(60_000)))
+    code = f"""if True:
+        from datetime import UTC
+        from benchmarks.replay import configure
+        configure()
+        from django.core.management import call_command
+        call_command("migrate", verbosity=0)
+        from django_ratelimiter.forecast.logs.comparison import Options, TooMuchMemory, compare, memory_used
+        from django_ratelimiter.forecast.logs.formats import Wanted
+        from django_ratelimiter.forecast.logs.reading import LogFiles
+        from django_ratelimiter.rules.ruleset import NO_VERSION, RuleSet
+        from django_ratelimiter.testing.builders import build_record
+        records = [
+            build_record({{"slug": f"rule{{number}}", "limits": [limit], "partition_by": ["ip"]}})
+            for number, limit in enumerate(["9/day", "8/day"])
+        ]
+        most = int(memory_used()) + 40
+        try:
+            with LogFiles([{str(log)!r}], Wanted(), UTC) as files:
+                compare(files, RuleSet(NO_VERSION, (), records), None, Options(max_memory=most))
+        except TooMuchMemory:
+            print(most - memory_used() > 0)
+    """
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("True\n", "")

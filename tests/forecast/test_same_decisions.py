@@ -15,6 +15,7 @@ from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.forecast.logs import callers
 from django_ratelimiter.forecast.logs.callers import MAX_CALLERS
 from django_ratelimiter.forecast.logs.comparison import Options, compare
+from django_ratelimiter.forecast.logs.formats import Wanted
 from django_ratelimiter.forecast.logs.line import AccessLogLine
 from django_ratelimiter.forecast.logs.reading import LogFiles
 from django_ratelimiter.forecast.logs.replay import Replay
@@ -71,7 +72,7 @@ def _replay(log: str) -> dict[int, list[Any]]:
     def note(line: AccessLogLine, replays: Sequence[Replay]) -> None:
         replayed[line.number] = trace.told(replays[0].decision)
 
-    with LogFiles([log], "auto", tuple(IDENTITIES), UTC) as files:
+    with LogFiles([log], Wanted(more=tuple(IDENTITIES)), UTC) as files:
         found = compare(files, in_force(), None, Options(IDENTITIES), watch=note)
     assert (found.left_out, files.unreadable) == ([], 0)
     return replayed

@@ -169,7 +169,7 @@ def write_log(asked: list[Asked], path: Path) -> Path:
     with path.open("w") as file:
         for each in asked:
             fields = {
-                "time": f"{each.now_us // 1_000_000}.{each.now_us % 1_000_000:06d}",
+                "start_time": f"{each.now_us // 1_000_000}.{each.now_us % 1_000_000:06d}",
                 "remote_addr": each.address,
                 "remote_user": each.user or "-",
                 "request_method": each.method,

@@ -2,35 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from django.utils.translation import gettext as _
 
 from ...conf import settings
 from ...inspection.request import has_limiter
+from ...rules.records import RuleRecord
 from ...rules.ruleset import RuleSet
+from .line import AccessLogLine
+from .reading import MAX_UNUSABLE
 from .rule_sets import changed
 
 #: What the lines of a log may lack, beside identities.
 DURATION: Final = "duration"
+STATUS: Final = "status"
 
 
-class LeftOut(NamedTuple):
-    """A rule that is not replayed. lacks: the identities that the log does not contain, and "duration"."""
+class Blind(NamedTuple):
+    """A rule that cannot be judged. lacks: the identities that the log does not contain, "duration" or "status".
+
+    number: of the lines that lack it, of so many; 0 = all, so that the rule is left out of the replay.
+    """
 
     rule: str
     lacks: tuple[str, ...]
+    number: int = 0
+    lines: int = 0
 
     def __str__(self) -> str:
+        words = {"rule": self.rule, "lacks": _in_words(self.lacks)}
+        if self.number:
+            what = lacking_in_words(self.lacks[0], self.number, self.lines)
+            return _("%(rule)s: not known, because %(what)s") % {"rule": self.rule, "what": what}
         if self.lacks == (DURATION,):
-            return _("%(rule)s: left out, because the log has no durations") % {"rule": self.rule}
-        known = {"user": _("users"), "ip": _("addresses"), "api_key": _("API keys"), "session": _("sessions")}
-        words = {"rule": self.rule, "lacks": ", ".join(known.get(name, name) for name in self.lacks)}
+            return _("%(rule)s: left out, because the log has no durations") % words
         return _("%(rule)s: left out, because the log cannot tell %(lacks)s apart") % words
 
 
-def without_blind_spots(rules: RuleSet, known: Collection[str], held: Collection[str]) -> tuple[RuleSet, list[LeftOut]]:
+def lacking_in_words(name: str, number: int, lines: int) -> str:
+    """Return, as text, how many lines lack an identity, a duration or a status."""
+    words = {"number": f"{number:,}", "lines": f"{lines:,}", "lacks": _in_words((name,))}
+    return _("%(number)s of %(lines)s lines do not tell %(lacks)s apart") % words
+
+
+def _in_words(names: Iterable[str]) -> str:
+    known = {
+        "user": _("users"),
+        "ip": _("addresses"),
+        "api_key": _("API keys"),
+        "session": _("sessions"),
+        "tier": _("tiers"),
+        DURATION: _("durations"),
+        STATUS: _("statuses"),
+    }
+    return ", ".join(known.get(name, name) for name in names)
+
+
+def without_blind_spots(rules: RuleSet, known: Collection[str], held: Collection[str]) -> tuple[RuleSet, list[Blind]]:
     """Return the rules that can be replayed, and the others.
 
     known: the identities in the log. held: see `LogFormat`. Without durations, a limit of requests in progress would
@@ -38,22 +68,46 @@ def without_blind_spots(rules: RuleSet, known: Collection[str], held: Collection
     """
     usable, left_out = [], []
     for rule in rules.rules:
-        lacks = [name for name in rule.partition_by if name not in known and not name.startswith("path:")]
-        if DURATION not in held and any(
-            each.limit.holds_leases for several in rule.limits.values() for each in several
-        ):
+        lacks = [name for name in rule.partition_by if _source(name) not in known and not name.startswith("path:")]
+        if DURATION not in held and _holds_leases(rule):
             lacks.append(DURATION)
         if lacks and not rule.is_off:
-            left_out.append(LeftOut(rule.slug, tuple(lacks)))
+            left_out.append(Blind(rule.slug, tuple(lacks)))
         else:
             usable.append(rule)
     return changed(rules, usable), left_out
 
 
-def known_identities(held: Collection[str], mapped: Iterable[str], *, has_users: bool) -> set[str]:
-    """Return the identities in a log. held: see `LogFormat`. mapped: those that fields were mapped to."""
-    known = set(mapped)
-    if "address" in held:
+def unseen(rules: RuleSet, lacking: Mapping[str, int], lines: int) -> list[Blind]:
+    """Return the rules that more than MAX_UNUSABLE of the lines do not let judge. lacking: lines by what they lack."""
+    found = []
+    for rule in rules.rules:
+        needs = {_source(name) for name in rule.partition_by}
+        needs |= {"user", "tier"} if rule.depends_on_tier else set()
+        needs |= {DURATION} if _holds_leases(rule) else set()
+        needs |= {STATUS} if rule.charge_when != "any" else set()
+        for name in sorted(needs):
+            number = lacking.get(name, 0)
+            if number > MAX_UNUSABLE * lines and not rule.is_off:
+                found.append(Blind(rule.slug, (name,), number, lines))
+    return found
+
+
+def _source(name: str) -> str:
+    """Return the identity that another one is made of: "ip" for "ip/48"."""
+    return "ip" if name.startswith("ip/") else name
+
+
+def _holds_leases(rule: RuleRecord) -> bool:
+    return any(each.limit.holds_leases for several in rule.limits.values() for each in several)
+
+
+def known_identities(
+    held: Collection[str], mapped: Sequence[str], lines: Collection[AccessLogLine], *, has_users: bool
+) -> set[str]:
+    """Return the identities that some lines have. held: see `LogFormat`. mapped: those of the additional fields."""
+    known = {name for place, name in enumerate(mapped) if any(line.more[place] for line in lines)}
+    if ("address" in held and any(line.address for line in lines)) or "forwarded" in known:
         known.add("ip")
     known.discard("user")
     return known | {"user"} if has_users else known
@@ -65,6 +119,8 @@ def doubts(rule_sets: Collection[RuleSet], held: Collection[str], known: Collect
     rules = [rule for each in rule_sets for rule in each.rules if not rule.is_off]
     if not has_limiter():
         found.append(_("RateLimitMiddleware is not in MIDDLEWARE, so rules apply only to views that ask for them."))
+    if "ip" not in known:
+        found.append(_("The log names no addresses. Behind a Unix socket, a server sees none: log X-Forwarded-For."))
     if not {"user", "api_key", "tier"} & set(known) and any(rule.depends_on_tier for rule in rules):
         found.append(_("The log names no users and no API keys, so every caller has the tier of anonymous callers."))
     if settings.TIER_RESOLVER is not None and "tier" not in known:

@@ -13,7 +13,7 @@ from django.core.exceptions import ValidationError
 from ...conf import settings
 from ...databases import spelled
 from ...identity import Identity, client_ip, hash_api_key, partition
-from ...identity.proxies import client_address
+from ...identity.proxies import client_address, network_around
 from ...limiter.charges import NO_ENTITLEMENT
 from ...rules.cache import access_list, entitlement_for
 from ...rules.ruleset import RuleSet
@@ -39,15 +39,17 @@ class LoggedCaller(Identity):
     """A caller of some lines, with the values that the log contains. There are many, so it is small.
 
     name: for reports: "user:42", "api_key:HASH" or "ip:ADDRESS", the first that is known. early: the same caller before
-    authentication. is_new: the caller was not counted since the object was made.
+    authentication. is_new: the caller was not counted since the object was made. lacks: identities that every request
+    has, or that the lines name, and that are not known: no address, or a user who is not in the database.
     """
 
-    __slots__ = ("_address", "_entitlements", "early", "is_new", "name")
+    __slots__ = ("_address", "_entitlements", "early", "is_new", "lacks", "name")
 
     def __init__(self, name: str, values: dict[str, str | None], address: str | None, entitled: Entitlements) -> None:
         self._fields = self._request = None  # type: ignore[assignment]
         self._values, self._address, self._entitlements = values, address, entitled
         self.name, self.early, self.is_new = name, self, True
+        self.lacks: tuple[str, ...] = ()
 
     def value(self, name: str) -> str | None:
         return self._values.get(name)
@@ -89,7 +91,7 @@ class LoggedCallers:
 
     def __init__(self, identities: Sequence[str], rule_sets: Sequence[RuleSet] = ()) -> None:
         self._identities = tuple(identities)
-        self.rule_sets = rule_sets
+        self.use(rule_sets)
         self._callers: dict[Any, LoggedCaller] = {}
         self._earlier = self._callers  # earlier callers, which are moved when they come back
         self._users: dict[str, str | None] = {}
@@ -98,6 +100,12 @@ class LoggedCallers:
         self._peer: Any = SimpleNamespace()
         self.entries = access_list()
         self.unknown_users = 0
+
+    def use(self, rule_sets: Sequence[RuleSet]) -> None:
+        """Use the tiers of these rule sets, and the networks that they count by, such as "ip/48"."""
+        self.rule_sets = rule_sets
+        names = {name for rules in rule_sets for rule in rules.rules for name in rule.partition_by}
+        self._networks = [name for name in names if name.startswith("ip/")]
 
     def read_users(self, lines: Iterable[AccessLogLine]) -> None:
         """Read the users of these lines, with one query for unknown names."""
@@ -134,25 +142,24 @@ class LoggedCallers:
         return caller
 
     def _make(self, address: str, user: str, more: tuple[str, ...]) -> LoggedCaller:
-        values: dict[str, str | None] = {}
-        for name, value in zip(self._identities, more, strict=True) if more else ():
-            if value:
-                values[name] = spelled(name, value)
-        tier, http = values.pop(TIER, None), self._peer
-        http.META = {"REMOTE_ADDR": values.pop("ip", address)}
+        given = {name: value for name, value in zip(self._identities, more, strict=True) if value} if more else {}
+        values: dict[str, str | None] = {name: spelled(name, value) for name, value in given.items()}
+        tier, user, http = values.pop(TIER, None), values.pop("user", user) or "", self._peer
+        http.META = _connection(values.pop("ip", None) or address)
         if "forwarded" in values:
             http.META["HTTP_X_FORWARDED_FOR"] = values.pop("forwarded")
-        if (network := client_ip(http)) is not None:
-            values["ip"] = network
-        if (user_id := self._users.get(values.pop("user", user) or "")) is not None:
-            values["user"] = user_id
-        if (api_key := _api_key(values.pop("api_key", ""))) is not None:
-            values["api_key"] = api_key
+        found = {"ip": client_ip(http), "user": self._users.get(user), "api_key": _api_key(values.pop("api_key", ""))}
+        values |= {name: value for name, value in found.items() if value is not None}
+        whole = client_address(http) if self.entries is not NOBODY or self._networks else None
+        values |= {each: around for each in self._networks if (around := network_around(whole, each))}
         name = next((each for each in ("user", "api_key", "ip", "session") if each in values), "")
         name = f"{name}:{values[name]}" if name else "(unknown)"
-        whole = client_address(http) if self.entries is not NOBODY else None
         caller = LoggedCaller(name, values, whole, self._entitlements(values, tier))
-        if user_id is not None:
+        needed = {"ip": "ip", "user": user, "api_key": given.get("api_key")}
+        caller.lacks = tuple(name for name, each in needed.items() if each and name not in values)
+        if tier and not any(tier in rules.tiers for rules in self.rule_sets):
+            caller.lacks += (TIER,)
+        if "user" in values:
             known = {each: value for each, value in values.items() if each != "user"}
             caller.early = LoggedCaller(name, known, whole, self._entitlements(known, None, is_early=True))
         return caller
@@ -172,6 +179,20 @@ class LoggedCallers:
             return Entitlement(rules.tiers[tier])
         partition_of = partial(partition, LoggedCaller("", values, None, ()))
         return entitlement_for(rules, values.get("user"), values.get("api_key"), partition_of)
+
+
+def _connection(address: str) -> dict[str, str]:
+    """Return what a request says of the connection of a line with this address or list, see `AccessLogLine`."""
+    forwarded, bar, peer = address.rpartition("|")
+    if bar:
+        return {"REMOTE_ADDR": peer, "HTTP_X_FORWARDED_FOR": forwarded}
+    if "," not in address:
+        return {"REMOTE_ADDR": address}
+    trusted = settings.TRUSTED_PROXIES
+    if trusted.hops or trusted.unix:  # of which the peer, that the log does not name, is one
+        return {"REMOTE_ADDR": "", "HTTP_X_FORWARDED_FOR": address}
+    forwarded, _comma, peer = address.rpartition(",")
+    return {"REMOTE_ADDR": peer.strip(), "HTTP_X_FORWARDED_FOR": forwarded}
 
 
 def _api_key(text: str | None) -> str | None:

@@ -28,7 +28,7 @@ class Change:
     #: Requests that only the second rejects, and that only the first rejects.
     newly: int = 0
     no_longer: int = 0
-    #: Requests that a rule in shadow of the second would reject.
+    #: Requests that a rule in shadow of the second would reject, and that are not rejected.
     shadow: int = 0
     #: Different callers with a request that is newly, or no longer, rejected.
     callers_newly: int = 0
@@ -46,7 +46,7 @@ class Change:
         self.after += number * after
         self.newly += number * (after and not before)
         self.no_longer += number * (before and not after)
-        self.shadow += number * shadow
+        self.shadow += number * (shadow and not after)
 
 
 @dataclass(slots=True)
@@ -95,11 +95,6 @@ class OutcomeCounts:
         self.callers = set[str]()
         self._changed: dict[str, CallerChange] = {}
         self._sets: defaultdict[tuple[Subject | None, str, bool], set[str]] = defaultdict(set)
-
-    @property
-    def remembered(self) -> int:
-        """How many callers are remembered, each as often as it is."""
-        return len(self.callers) + len(self._changed) + sum(map(len, self._sets.values()))
 
     def add(self, time_us: int, view: str, caller: str, before: ReplayOutcome, after: ReplayOutcome) -> None:
         """Count a request."""

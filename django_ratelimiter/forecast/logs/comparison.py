@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from pathlib import Path
 from time import perf_counter
 from typing import Final
 
@@ -14,20 +17,20 @@ from django.utils.translation import gettext as _
 
 from ...rules.ruleset import RuleSet
 from .agreement import Agreement, agreement
-from .blind_spots import LeftOut, doubts, known_identities, without_blind_spots
+from .blind_spots import Blind, doubts, known_identities, unseen, without_blind_spots
 from .callers import LoggedCallers
 from .changes import Changes, OutcomeCounts
-from .line import AccessLogLine
+from .line import AccessLogLine, WrongFormat
 from .outcomes import ReplayOutcome
-from .reading import SAMPLED, LogFiles
+from .reading import CHUNK, SAMPLED, LogFiles
 from .replay import Replay
-from .targets import target_finder
+from .targets import UNREACHED, target_finder
 
-#: Number of lines that are read at once, so that one query reads their users.
-CHUNK: Final = 2_000
+#: The memory that the process may take, in MB, unless the user says otherwise.
+MAX_MEMORY: Final = 1_000
 
-#: Maximum number of counters that are in use at one time, and of callers, unless the user says otherwise.
-MAX_COUNTERS: Final = 2_000_000
+#: A replay stops at this share of it: a dictionary that grows needs more at once.
+_FULL: Final = 0.9
 
 #: Called with the number of lines decided so far.
 Progress = Callable[[int], None]
@@ -36,7 +39,7 @@ Progress = Callable[[int], None]
 Watch = Callable[[AccessLogLine, Sequence[Replay]], None]
 
 
-class TooManyCounters(ValueError):
+class TooMuchMemory(ValueError):
     """A replay would have to remember more than it may; it has no result."""
 
 
@@ -50,19 +53,23 @@ class ReplayReport:
     #: `None` = there is only one rule set.
     after: RuleSet | None
     changes: Changes
-    #: The rules that are not replayed.
-    left_out: list[LeftOut]
+    #: The rules that are not replayed, and those of the last rule set that many lines do not let judge.
+    left_out: list[Blind]
+    unseen: list[Blind]
+    #: Lines that lack what they should have, by what they lack: "ip" or another identity, "duration" or "status".
+    lacking: Mapping[str, int]
     #: What the log does not contain, as text.
     doubts: list[str]
     #: The comparison with the recorded usage; `None` if the first rules are not the current ones.
     check: Agreement | None
-    #: Requests that some entry point decides, those that no rule applies to, and those of views with rates in code.
+    #: Requests that some entry point decides, those that no rule applies to, those of views with rates in code, and
+    #: lines of requests that never reach Django.
     decided: int
     exempt: int
     inline: int
-    #: Users of the log that are not in the database, and lines that are earlier than a line before.
+    unreached: int
+    #: Users of the log that are not in the database.
     unknown_users: int
-    out_of_order: int
     #: The time of the traffic; 0 = there is none.
     first_us: int
     last_us: int
@@ -75,13 +82,13 @@ class Options:
     """How to replay.
 
     identities: the identity in a field of the log, by the field. any_delay: requests may be delayed as long
-    as a queue requires, as on an event loop. max_counters: in use at one time. top: callers in the list. is_current:
+    as a queue requires, as on an event loop. max_memory: of the process, in MB. top: callers in the list. is_current:
     the first rules are those in force, so that they are compared with the recorded usage.
     """
 
     identities: Mapping[str, str] = field(default_factory=dict)
     any_delay: bool = False
-    max_counters: int = MAX_COUNTERS
+    max_memory: int = MAX_MEMORY
     top: int = 20
     is_current: bool = False
 
@@ -96,49 +103,54 @@ def compare(
 ) -> ReplayReport:
     """Replay a log with one rule set, or with two side by side. after: `None` = there is only one.
 
-    Raises TooManyCounters.
+    Raises TooMuchMemory, and WrongFormat if no line can be read.
     """
     mapped = tuple(options.identities.values())
     callers = LoggedCallers(mapped)
     lines = iter(files)
     sample = list(islice(lines, SAMPLED))
     callers.read_users(sample)
-    known = known_identities(files.holds, mapped, has_users=callers.knows_users)
+    known = known_identities(files.holds, mapped, sample, has_users=callers.knows_users)
     rule_sets = [before] if after is None else [before, after]
-    usable, left_out = [], list[LeftOut]()
+    usable, left_out = [], list[Blind]()
     for each in rule_sets:
-        rules, lacking = without_blind_spots(each, known, files.holds)
+        rules, blind = without_blind_spots(each, known, files.holds)
         usable.append(rules)
-        left_out += (each for each in lacking if each not in left_out)
+        left_out += (each for each in blind if each not in left_out)
     max_delay = None if options.any_delay else "rule"
-    callers.rule_sets = usable
-    replays = [
-        Replay(rules, callers.entries, max_delay=max_delay, max_counters=options.max_counters // len(usable))
-        for rules in usable
-    ]
+    callers.use(usable)
+    replays = [Replay(rules, callers.entries, max_delay=max_delay) for rules in usable]
     run = _Run(callers, replays, watch)
     began = perf_counter()
     with _without_garbage_collection():
         for chunk in _chunks(chain(sample, lines)):
             run.decide(chunk)
-            run.require_at_most(options.max_counters)
+            if memory_used() > _FULL * options.max_memory:
+                raise _too_much(run.lines, options.max_memory)
             if progress:
                 progress(run.lines)
     seconds = perf_counter() - began
+    if files.unreadable and not run.lines:
+        text = _("Nothing was replayed. Is this an access log? Name its --format.")
+        raise WrongFormat("\n".join([text, *files.unreadable_in_words()]))
     slugs = {rule.slug for rule in usable[0].rules}
+    lacking = run.lacking + replays[-1].lacking
+    decided = run.lines - run.exempt - run.unreached
     return ReplayReport(
         files,
         before,
         after,
         run.outcomes.changes(options.top),
         left_out,
+        unseen(usable[-1], lacking, decided),
+        lacking,
         doubts(usable, files.holds, known),
         agreement(run.outcomes.counts, slugs, run.first_us, run.last_us) if options.is_current else None,
-        decided=run.lines - run.exempt,
+        decided=decided,
         exempt=run.exempt,
         inline=run.inline,
+        unreached=run.unreached,
         unknown_users=callers.unknown_users,
-        out_of_order=run.out_of_order,
         first_us=run.first_us if run.lines else 0,
         last_us=run.last_us,
         seconds=seconds,
@@ -152,7 +164,8 @@ class _Run:
         self.callers, self.replays, self.watch = callers, replays, watch
         self.find_target = target_finder()
         self.outcomes = OutcomeCounts()
-        self.lines = self.exempt = self.inline = self.out_of_order = 0
+        self.lines = self.exempt = self.inline = self.unreached = 0
+        self.lacking = Counter[str]()
         self.first_us, self.last_us = 2**62, 0
 
     def decide(self, lines: Sequence[AccessLogLine]) -> None:
@@ -160,40 +173,49 @@ class _Run:
         self.callers.read_users(lines)
         find_target, find_caller, add = self.find_target, self.callers.find, self.outcomes.add
         first, other = self.replays[0], self.replays[-1]
-        latest = self.last_us
         for line in lines:
-            now = line.time_us
-            if now >= latest:
-                latest = now
-            else:
-                self.out_of_order += 1
-                self.first_us = min(self.first_us, now)
-            target = find_target(line.method, line.path)
+            target = find_target(line[1], line[2])  # method, path
             if not target.calls:
-                self.exempt += 1
+                if target is UNREACHED:
+                    self.unreached += 1
+                else:
+                    self.exempt += 1
                 continue
             caller = find_caller(line)
+            if caller.lacks:
+                self.lacking.update(caller.lacks)
             if caller.is_new:
                 caller.is_new = False
                 self.outcomes.callers.add(caller.name)
             before: ReplayOutcome = first.decide(line, target, caller)
             after = before if other is first else other.decide(line, target, caller)
-            add(now, target.view, caller.name, before, after)
+            add(line[0], target.view, caller.name, before, after)
             if target.has_inline:
                 self.inline += 1
             if self.watch:
                 self.watch(line, self.replays)
         self.lines += len(lines)
-        self.first_us, self.last_us = min(self.first_us, lines[0].time_us), latest
+        self.first_us = min(self.first_us, lines[0].time_us)
+        self.last_us = max(self.last_us, lines[-1].time_us)
 
-    def require_at_most(self, most: int) -> None:
-        """Raise TooManyCounters if counters were dropped that were still in use, or more callers are remembered."""
-        if self.outcomes.remembered > most or any(replay.engine.dropped_counters for replay in self.replays):
-            text = _(
-                "Stopped at line %(line)s: more than %(most)s counters or callers would have to be remembered. Raise "
-                "--max-counters (a million take about 0.5 GB), or replay a part of the log."
-            )
-            raise TooManyCounters(text % {"line": f"{self.lines:,}", "most": f"{most:,}"})
+
+def memory_used() -> float:
+    """Return the most memory that this process has taken, in MB; 0 where Python cannot say it, as on Windows."""
+    with suppress(OSError, IndexError):  # Linux. `resource` includes the process that has started this one
+        return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) * 1_024 / 1_000_000
+    with suppress(ImportError):
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1_000_000 if sys.platform == "darwin" else 976)
+    return 0
+
+
+def _too_much(lines: int, most: int) -> TooMuchMemory:
+    text = _(
+        "Stopped at line %(line)s: the counters and callers to remember need more than %(most)s MB. "
+        "Raise --max-memory, or replay a part of the log."
+    )
+    return TooMuchMemory(text % {"line": f"{lines:,}", "most": f"{most:,}"})
 
 
 def _chunks(lines: Iterable[AccessLogLine]) -> Iterator[list[AccessLogLine]]:

@@ -7,6 +7,7 @@ from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -15,7 +16,8 @@ from ...rules.ruleset import RuleSet
 from ...values.partitions import is_identity
 from . import rule_sets
 from .callers import TIER
-from .comparison import MAX_COUNTERS, Options, ReplayReport, compare
+from .comparison import MAX_MEMORY, Options, ReplayReport, compare
+from .formats import LAYOUTS, ROLES, Wanted
 from .reading import LogFiles
 
 #: Targets of fields that are not identities: the caller's tier, and X-Forwarded-For.
@@ -28,7 +30,7 @@ class WrongOption(ValueError):
 
 def add_replay(command: ArgumentParser) -> None:
     """Add the arguments of `replay`."""
-    command.add_argument("logs", nargs="+", metavar="LOG", help="Access log, plain, gzip or zstd; - = standard input.")
+    command.add_argument("logs", nargs="+", metavar="LOG", help="Access log, plain or compressed; - = standard input.")
     after = command.add_mutually_exclusive_group()
     after.add_argument("--rules", metavar="FILE", help="Replay the rules of this file.")
     after.add_argument("--version", type=int, metavar="N", dest="rule_version", help="Replay this stored version.")
@@ -36,8 +38,9 @@ def add_replay(command: ArgumentParser) -> None:
         "--draft", action="store_true", help="Replay today's rules, as if rules in shadow were enforced."
     )
     command.add_argument("--against", metavar="FILE|N", help="Compare with these rules. Default: the rules in force.")
+    names = ", ".join(("auto", "combined", *LAYOUTS))
     command.add_argument(
-        "--format", default="auto", help="auto, common, combined, json, or a regular expression with named groups."
+        "--format", default="auto", help=f"{names}, or a regular expression with named groups. Default: %(default)s."
     )
     add_reading(command)
     command.add_argument("--asgi", action="store_true", help="Let queues delay requests for any time, as under ASGI.")
@@ -52,19 +55,41 @@ def add_replay(command: ArgumentParser) -> None:
 
 
 def add_reading(command: ArgumentParser) -> None:
-    """Add the arguments for the identities in a log, and for how many of them are remembered."""
+    """Add the arguments that say how to read a log, and how many callers are remembered."""
     text = "Use a field of the log as an identity: http_x_api_key=api_key. Also FIELD=tier, FIELD=forwarded."
     command.add_argument("--identity", action="append", default=[], metavar="FIELD=IDENTITY", help=text)
-    text = "Stop if more than this number of counters or callers must be remembered. Default: %(default)s."
-    command.add_argument("--max-counters", type=int, default=MAX_COUNTERS, metavar="N", help=text)
+    text = f"The field of a JSON log for a role, such as path=request.uri. Roles: {', '.join(ROLES)}."
+    command.add_argument("--field", action="append", default=[], metavar="ROLE=FIELD", help=text)
+    text = "The time zone of times without one, such as Europe/Berlin. Default: that of the project."
+    command.add_argument("--timezone", metavar="NAME", help=text)
+    text = "Also replay lines that are not in the order of their times, where they stand."
+    command.add_argument("--any-order", action="store_true", help=text)
+    text = "Stop before the process takes more memory than this. Default: %(default)s MB."
+    command.add_argument("--max-memory", type=int, default=MAX_MEMORY, metavar="MB", help=text)
+
+
+def open_logs(names: Sequence[str], format_name: str, options: Mapping[str, Any]) -> tuple[LogFiles, dict[str, str]]:
+    """Open logs with the arguments of `add_reading`. Return them, and the identities by the fields that contain them.
+
+    Raises WrongOption, WrongFormat, OSError.
+    """
+    identities = read_identities(options["identity"])
+    wanted = Wanted(format_name, tuple(identities), read_fields(options["field"]))
+    zone = timezone.get_current_timezone()
+    if options["timezone"]:
+        try:
+            zone = ZoneInfo(options["timezone"])
+        except (KeyError, OSError, ValueError) as error:
+            raise WrongOption(_("--timezone %s: there is no such time zone.") % options["timezone"]) from error
+    return LogFiles(names, wanted, zone, any_order=options["any_order"]), identities
 
 
 def replay(options: Mapping[str, Any], stderr: Any, watch: Any = None) -> ReplayReport:
-    """Replay with these arguments. Raises WrongOption, WrongFormat, UnknownRules, TooManyCounters, OSError."""
-    identities = read_identities(options["identity"])
+    """Replay with these arguments. Raises WrongOption, WrongFormat, UnknownRules, TooMuchMemory, OSError."""
     before, after, is_current = _rule_sets(options)
-    chosen = Options(identities, options["asgi"], options["max_counters"], options["top"], is_current)
-    with LogFiles(options["logs"], options["format"], tuple(identities), timezone.get_current_timezone()) as files:
+    files, identities = open_logs(options["logs"], options["format"], options)
+    chosen = Options(identities, options["asgi"], options["max_memory"], options["top"], is_current)
+    with files:
         shown = None if options["no_progress"] else _Progress(files, stderr)
         report = compare(files, before, after, chosen, shown, watch)
         if shown:
@@ -81,6 +106,19 @@ def read_identities(given: Sequence[str]) -> dict[str, str]:
             text = _("--identity %s: write FIELD=IDENTITY, such as http_x_api_key=api_key or remote_user=user.")
             raise WrongOption(text % each)
         found[field] = identity
+    return found
+
+
+def read_fields(given: Sequence[str]) -> dict[str, str]:
+    """Return the fields by their roles. Raises WrongOption."""
+    found = {}
+    for each in given:
+        name, _equals, field = each.partition("=")
+        role = next((role for role, names in ROLES.items() if name in (role, *names)), None)
+        if role is None or not field:
+            text = _("--field %(given)s: write ROLE=FIELD, such as path=request.uri. Roles: %(roles)s.")
+            raise WrongOption(text % {"given": each, "roles": ", ".join(ROLES)})
+        found[role] = field
     return found
 
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import tzinfo
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
 
 from ...identity.proxies import is_peer
 from ...values.bounds import json_from
 from .line import AccessLogLine, WrongFormat
-from .times import time_reader
+from .times import TimeReader
 
 #: Reads a line: its text, its number and the number of its file. ValueError, KeyError: it is not a request.
 Parse = Callable[[str, int, int], AccessLogLine]
 
-#: Fields with several names in logs: nginx's variables, gunicorn's atoms, and other common names.
+#: The names of fields in logs: nginx's variables, gunicorn's atoms, and other common names. A dot leads into an object.
+#: Servers write a line when they know its status, so a time is the end of the request, unless its name says otherwise.
 ROLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "time": ("time", "msec", "time_iso8601", "time_local", "timestamp", "@timestamp", "ts", "t", "date"),
+    "start": ("start", "start_time"),
+    "end": ("time", "msec", "time_iso8601", "time_local", "timestamp", "@timestamp", "ts", "t", "date", "end_time"),
     "request": ("request", "request_line", "r"),
     "method": ("method", "request_method", "m", "http_method"),
     "path": ("path", "request_uri", "uri", "request_path", "url", "U"),
@@ -28,158 +30,318 @@ ROLES: Final[Mapping[str, tuple[str, ...]]] = {
     "duration": ("duration", "request_time", "response_time", "L"),
     "duration_ms": ("duration_ms", "request_time_ms", "M"),
     "duration_us": ("duration_us", "request_time_us", "D"),
+    "duration_ns": ("duration_ns",),
 }
 
-#: Units per second for each field with a duration.
-_DURATIONS: Final = {"duration": 1, "duration_ms": 1_000, "duration_us": 1_000_000}
+#: The formats that are recognised, beside common and combined; the earlier one wins. Of JSON, the field of each role:
+#: "a|b" = one of two, nothing = those of ROLES. Of text, an expression with groups.
+LAYOUTS: Final[Mapping[str, str]] = {
+    "caddy": "end=ts method=request.method path=request.uri address=request.remote_ip user=user_id status=status "
+    "duration=duration",
+    "traefik": "start=StartUTC|StartLocal method=RequestMethod path=RequestPath address=ClientHost user=ClientUsername "
+    "status=DownstreamStatus duration_ns=Duration",
+    "ecs": "start=event.start end=event.end|@timestamp method=http.request.method path=url.original|url.path "
+    "address=source.ip|client.ip|source.address user=user.name status=http.response.status_code "
+    "duration_ns=event.duration",
+    "gcp": "start=timestamp method=httpRequest.requestMethod path=httpRequest.requestUrl address=httpRequest.remoteIp "
+    "status=httpRequest.status duration=httpRequest.latency",
+    "cloudflare": "start=EdgeStartTimestamp end=EdgeEndTimestamp method=ClientRequestMethod address=ClientIP "
+    "path=ClientRequestURI|ClientRequestPath status=EdgeResponseStatus",
+    "json": "",
+    "alb": r"(?:https?|h2|grpcs|wss?) (?P<time>\S+) \S+ (?P<address>\S+) \S+ \S+ (?P<duration>\S+) \S+ "
+    r'(?P<status>\S+) \S+ \S+ \S+ "(?P<request>[^"]*)" ',
+    "haproxy": r".{0,200}?(?P<address>[0-9A-Fa-f.:]+):\d+ \[(?P<start>[^\]]+)\] \S+ \S+/\S+ "
+    r'(?:-?\d+/){4}\+?(?P<duration_ms>\d+) (?P<status>-?\d+) \+?\d+ .*?"(?P<request>[^"]*)"',
+    "uwsgi": r".{0,200}?\[pid: \d+\|[^\]]*\] (?P<address>\S*) \((?P<user>[^)]*)\) \{[^}]*\} \[(?P<start>[^\]]+)\] "
+    r"(?P<request>.*?) => generated \d+ bytes in (?P<duration_ms>\d+) msecs \(HTTP/\S+ (?P<status>\d+)\)",
+}
 
-#: Common, and combined with more fields: only the beginning is read.
-_COMMON: Final = re.compile(
-    r'(\S+) \S+ (.+?) \[([^\]\[]{1,40})\] "([A-Za-z][A-Za-z_-]*) (\S+?)(?: [^"]*)?" ([0-9]{3})\b'
-)
+#: Roles that are not looked for if the user names the field of another one, which says the same.
+_REPLACES: Final = {
+    "request": ("method", "path"),
+    "method": ("request",),
+    "path": ("request",),
+    "start": ("end",),
+    "end": ("start",),
+}
+
+#: Fields that contain a line of a common log: those of Docker, Filebeat, Fluentd, journald and Google Cloud.
+_WRAPPERS: Final = ("log", "message", "MESSAGE", "textPayload", "msg")
+
+#: The units per second of each role with a duration.
+_DURATIONS: Final = {"duration": 1, "duration_ms": 1_000, "duration_us": 1_000_000, "duration_ns": 1_000_000_000}
+_UNITS: Final = {"": 0, "s": 1, "ms": 1_000, "us": 1_000_000, "µs": 1_000_000, "ns": 1_000_000_000}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d*)?(?:e-?\d+)?)(s|ms|us|µs|ns|)", re.ASCII)
+
+#: The usual line of common and combined logs: only its beginning is read.
+_COMMON: Final = re.compile(r'(\S+) - (\S+) \[([^\]\[]{1,40})\] "([A-Za-z][A-Za-z_-]*) (\S+?)(?: [^"]*)?" ([0-9]{3})\b')
+
+#: What begins and ends the request on any other such line. In a line that is quoted, quotation marks are \" or "".
+_BEFORE: Final = re.compile(r'\[([^\]\[]{1,40})\] (?:""(?! )|\\?")')
+_AFTER: Final = re.compile(r'(.*?)(?:""|\\?") ([0-9]{3}|-)(?=[\s"\\]|\Z)')
 
 _REQUEST: Final = re.compile(r"([A-Za-z][A-Za-z_-]*) (\S+)(?: .*)?")
+_METHOD: Final = re.compile(r"[A-Za-z][A-Za-z_-]*")
+
+#: Maximum length of what stands before the time of a line.
+_MAX_HEAD: Final = 2_000
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
 
-class LogFormat:
-    """A format: a parser for lines, and what these contain besides time, method and path.
+class LogFormat(NamedTuple):
+    """A format: a parser for lines, and which of address, user, status, duration are in them. name: for people."""
 
-    name: for people. holds: which of address, user, status, duration are in lines. fields: all fields with their
-    names in the log; `None` = the format is fixed.
+    name: str
+    parse: Parse
+    holds: frozenset[str]
+
+
+class Wanted(NamedTuple):
+    """How to read a log. name: auto, common, combined, one of LAYOUTS, or an expression.
+
+    more: additional fields to read. fields: the fields of a JSON log by their roles.
     """
 
-    def __init__(self, name: str, parse: Parse, holds: frozenset[str], fields: tuple[str, ...] | None = None) -> None:
-        self.name, self.parse, self.holds, self.fields = name, parse, holds, fields
+    name: str = "auto"
+    more: Sequence[str] = ()
+    fields: Mapping[str, str] = {}
 
 
-def find_format(name: str, first: str, more: Sequence[str], zone: tzinfo) -> LogFormat:
-    """Return the format of a log. Raises WrongFormat.
-
-    name: auto, common, combined, json, or a regular expression with named groups. first: the first non-empty
-    line. more: names of additional fields to read. zone: of times without one.
-    """
-    if name == "json" or (name == "auto" and first.lstrip().startswith("{")):
-        return _json_format(first, more, zone)
-    if name in ("auto", "common", "combined"):
-        if more:
-            raise WrongFormat(
-                f"The format {'combined' if name == 'auto' else name} has no field {more[0]!r}. "
-                "Describe the log with --format, a regular expression with named groups, or write JSON lines."
-            )
-        return LogFormat("combined", _common_parser(zone), frozenset(("address", "user", "status")))
-    return _pattern_format(name, more, zone)
+#: Exceptions for a line that is not a request.
+UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
-def _common_parser(zone: tzinfo) -> Parse:
-    match, time_of = _COMMON.match, time_reader(zone)
+def find_format(wanted: Wanted, first: Sequence[str], time_of: TimeReader) -> LogFormat:
+    """Return the format that reads most of the first lines. Raises WrongFormat."""
+    objects = [each for line in first if (each := _tried(_object, line))]
+    if wanted.name in ("common", "combined"):
+        return _common_format(wanted, time_of)
+    if wanted.name != "auto":
+        name = wanted.name if wanted.name in LAYOUTS else "own"
+        return _format_of(name, LAYOUTS.get(name, wanted.name), wanted, objects, time_of)
+    found: list[LogFormat] = []
+    for name, layout in LAYOUTS.items():
+        with suppress(WrongFormat):
+            found.append(_format_of(name, layout, wanted, objects, time_of))
+    if not (wanted.more or wanted.fields):
+        found += [_wrapped_format(name, wanted, time_of) for name in _WRAPPERS if any(name in each for each in objects)]
+        found.append(_common_format(wanted, time_of))
+    read = [sum(_tried(each.parse, line, 0, 0) is not None for line in first) for each in found]
+    if any(read):
+        return found[read.index(max(read))]
+    return _format_of("json", "", wanted, objects, time_of) if objects else _common_format(wanted, time_of)
+
+
+def _tried(read: Callable[..., Any], *given: Any) -> Any:
+    """Return the result of a reader; `None` if it cannot read this."""
+    with suppress(*UNREADABLE):
+        return read(*given)
+    return None
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        data = json_from(text)
+    except json.JSONDecodeError as error:  # its text would contain another line number
+        raise ValueError(f"is not JSON at character {error.pos + 1}") from None
+    if type(data) is not dict:
+        raise ValueError("is not a JSON object")
+    return data
+
+
+def _common_format(wanted: Wanted, time_of: TimeReader) -> LogFormat:
+    if wanted.more or wanted.fields:
+        name = [*wanted.more, *wanted.fields.values()][0]
+        raise WrongFormat(
+            f"The format combined has no field {name!r}. "
+            "Describe the log with --format, a regular expression with named groups, or write JSON lines."
+        )
+    match = _COMMON.match
 
     def parse(text: str, number: int, file: int) -> AccessLogLine:
         found = match(text)
-        if found is None:
-            raise ValueError("is not in the format common or combined")
-        address, user, time, method, path, status = found.groups()
-        parts = time_of(time), method, path.partition("?")[0], _address(address), "" if user == "-" else user
+        if found is None or not is_peer(found[1]):
+            address, user, time, method, path, status = _unusual(text)
+        else:
+            address, user, time, method, path, status = found.groups()
+        if ":" in address:
+            address = _address(address)
+        parts = time_of(time), method, path.partition("?")[0], address, "" if user == "-" else user
         return _new(AccessLogLine, (*parts, int(status), -1, (), number, file))
 
-    return parse
+    return LogFormat("combined", parse, frozenset(("address", "user", "status")))
 
 
-def _json_format(first: str, more: Sequence[str], zone: tzinfo) -> LogFormat:
-    try:
-        example = json_from(first)
-    except ValueError:
-        raise WrongFormat("The first line is not JSON. Choose the --format of the log.") from None
-    if not isinstance(example, dict):
-        raise WrongFormat("The first line is not a JSON object. Choose the --format of the log.")
-    roles = _roles(tuple(example))
-    build = _builder(roles, more, zone)
+def _unusual(text: str) -> tuple[str, ...]:
+    """Return the parts of a common line with words before the address, in quotes, or without a request."""
+    before = _BEFORE.search(text)
+    after = _AFTER.match(text, before.end()) if before else None
+    if before is None or after is None or before.start() > _MAX_HEAD:
+        raise ValueError("is not in the format common or combined")
+    request, status = after[1], str(_status(after[2]))
+    return *_who(text[: before.start()]), before[1], *_target(*_split(request), int(status)), status
+
+
+def _who(head: str) -> tuple[str, str]:
+    """Return address and user from what stands before the time: WORDS ADDRESS - USER.
+
+    Addresses at the end of WORDS are a list of X-Forwarded-For.
+    """
+    words = [word for each in head.replace(",", ", ").split() if (word := each.strip("\"'"))]
+    for place, word in enumerate(words):
+        if place and (word == "-" or place == len(words) - 2) and is_peer(words[place - 1]):
+            return _listed(words[:place]), _after_dash(words[place + 1 :])
+    for place, word in enumerate(words):  # a server on a Unix socket, maybe after a prefix
+        if word == "-" and (not place or words[place - 1][-1:] in (":", "|")):
+            return "", _after_dash(words[place + 1 :])
+    if not words or is_peer(words[-1]):
+        return _listed(words) if words else "", ""
+    raise ValueError(f"has no address in {head.strip()!r:.60}")
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Return the address that is the last of these words, with the list before it, see `AccessLogLine`."""
+    *others, peer = words
+    start = len(others)
+    while start and (others[start - 1][-1:] == "," or _is_bare(others[start - 1])):
+        start -= 1
+    if start == len(others):
+        return peer
+    if others[-1][-1:] == ",":
+        return " ".join([*others[start:], peer])
+    return ", ".join(word.rstrip(",") for word in others[start:]) + f"|{peer}"
+
+
+def _after_dash(words: Sequence[str]) -> str:
+    """Return the user at the end of these words; some logs have another field before it, and a dash."""
+    last = max((place for place, word in enumerate(words[:-1]) if word == "-"), default=-1)
+    return " ".join(words[last + 1 :])
+
+
+def _is_bare(text: str) -> bool:
+    """Return whether this is an address without a port: with one it may name a virtual host."""
+    return bool(text) and text[0].isalnum() and "." in text and ":" not in text and is_peer(text)
+
+
+def _wrapped_format(field: str, wanted: Wanted, time_of: TimeReader) -> LogFormat:
+    """Return the format of JSON objects, each with a line of a common log in a field."""
+    common = _common_format(wanted, time_of)
 
     def parse(text: str, number: int, file: int) -> AccessLogLine:
-        try:
-            data = json_from(text)
-        except json.JSONDecodeError as error:  # its text would contain another line number
-            raise ValueError(f"is not JSON at character {error.pos + 1}") from None
-        if type(data) is not dict:
-            raise ValueError("is not a JSON object")
-        return build(data, number, file)
+        return common.parse(_object(text)[field], number, file)
 
-    return LogFormat("json", parse, _holds(roles), tuple(example))
+    return common._replace(name=f"combined in {field}", parse=parse)
 
 
-def _pattern_format(text: str, more: Sequence[str], zone: tzinfo) -> LogFormat:
+def _format_of(
+    name: str, layout: str, wanted: Wanted, objects: Sequence[Mapping[str, Any]], time_of: TimeReader
+) -> LogFormat:
+    """Return the format of a layout for a log with these objects. Raises WrongFormat if a field is missing."""
+    if name == "own" or "(?P<" in layout:
+        return _pattern_format(name, layout, wanted, time_of)
+    if not objects:
+        raise WrongFormat("The first lines are not JSON objects. Choose the --format of the log.")
+    pairs = (each.split("=") for each in layout.split())
+    fields = {role: tuple(names.split("|")) for role, names in pairs} or ROLES
+    own = {role: (field,) for role, field in wanted.fields.items()}
+    replaced = {other for role in own for other in _REPLACES.get(role, ())} | own.keys()
+    roles = _roles({**own, **{role: names for role, names in fields.items() if role not in replaced}}, objects)
+    build = _builder(roles, wanted.more, time_of)
+    return LogFormat(name, lambda text, *at: build(_object(text), *at), _holds(roles))
+
+
+def _pattern_format(name: str, text: str, wanted: Wanted, time_of: TimeReader) -> LogFormat:
     try:
         pattern = re.compile(text)
     except re.error as error:
+        names = ", ".join(("auto", "common", "combined", *LAYOUTS))
         raise WrongFormat(
-            "--format is auto, common, combined, json, or a regular expression; this is not a valid expression: "
-            f"{error}."
+            f"--format is {names}, or a regular expression; this is not a valid expression: {error}."
         ) from None
-    names = tuple(pattern.groupindex)
-    roles = _roles(names)
-    if unknown := [name for name in more if name not in names]:
-        raise WrongFormat(f"--format has no group {unknown[0]!r}; its groups are {', '.join(names) or 'none'}.")
-    build, match = _builder(roles, more, zone), pattern.match
+    groups = tuple(pattern.groupindex)
+    roles = _roles(ROLES, [dict.fromkeys(groups, "")])
+    if unknown := [each for each in (*wanted.more, *wanted.fields.values()) if each not in groups]:
+        raise WrongFormat(f"--format has no group {unknown[0]!r}; its groups are {', '.join(groups) or 'none'}.")
+    build, match = _builder(roles, wanted.more, time_of), pattern.match
+    why = "does not match --format" if name == "own" else f"is not in the format {name}"
 
     def parse(line: str, number: int, file: int) -> AccessLogLine:
-        found = match(line)
+        found = match(line.rstrip("\r\n"))
         if found is None:
-            raise ValueError("does not match --format")
+            raise ValueError(why)
         return build(found.groupdict(""), number, file)
 
-    return LogFormat("own", parse, _holds(roles), names)
+    return LogFormat(name, parse, _holds(roles))
 
 
-def _roles(names: tuple[str, ...]) -> dict[str, str]:
-    """Return the field for each role. Raises WrongFormat if a required one is missing."""
-    roles = {role: found for role, known in ROLES.items() for found in [_first(known, names)] if found is not None}
-    if "time" not in roles:
-        raise WrongFormat(f"No field contains the time. Name the field one of {', '.join(ROLES['time'])}.")
+def _roles(fields: Mapping[str, tuple[str, ...]], objects: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the field for each role: of its names, the most frequent one. Raises WrongFormat if there is none."""
+    roles = {}
+    for role, names in fields.items():
+        counts = [sum(_at(each, name) is not None for each in objects) for name in names]
+        if any(counts):
+            roles[role] = names[counts.index(max(counts))]
+    known = ", ".join(list(dict.fromkeys(name for each in objects for name in each))[:20])
+    if not roles.keys() & {"start", "end"}:
+        raise WrongFormat(f"No field contains the time. Name it: --field time=NAME. The fields are: {known}.")
     if "request" not in roles and not {"method", "path"} <= roles.keys():
-        raise WrongFormat("No field contains the request. Name the field request, or log method and path.")
+        raise WrongFormat(f"No field contains the request. Name it: --field request=NAME. The fields are: {known}.")
     return roles
 
 
-def _first(known: tuple[str, ...], names: tuple[str, ...]) -> str | None:
-    return next((name for name in known if name in names), None)
+def _at(data: Any, name: str) -> Any:
+    """Return the value of a field; a dot leads into an object or a list. `None` = there is none."""
+    if name in data:
+        return data[name]
+    for part in name.split("."):
+        if isinstance(data, dict):
+            data = data.get(part)
+        elif isinstance(data, list) and part.isdecimal():
+            data = next(iter(data[int(part) :]), None)
+        else:
+            return None
+    return data
 
 
 def _holds(roles: Mapping[str, str]) -> frozenset[str]:
     found = {role for role in ("address", "user", "status") if role in roles}
-    return frozenset(found | ({"duration"} if roles.keys() & _DURATIONS.keys() else set()))
+    has_both = {"start", "end"} <= roles.keys()
+    return frozenset(found | ({"duration"} if has_both or roles.keys() & _DURATIONS.keys() else set()))
 
 
 def _builder(
-    roles: Mapping[str, str], more: Sequence[str], zone: tzinfo
+    roles: Mapping[str, str], more: Sequence[str], time_of: TimeReader
 ) -> Callable[[Mapping[str, Any], int, int], AccessLogLine]:
     """Return a function that makes a line from fields by name."""
-    time_of, more = time_reader(zone), tuple(more)
-    time_name, request_name = roles["time"], roles.get("request", "")
-    method_name, path_name = roles.get("method"), roles.get("path")
+    dotted, more = [name for name in (*roles.values(), *more) if "." in name], tuple(more)
+    start_name, end_name, request_name = (roles.get(role, "") for role in ("start", "end", "request"))
+    method_name, path_name = roles.get("method", ""), roles.get("path", "")
+    by_parts = bool(method_name and path_name)
     address_name, user_name, status_name = (roles.get(role, "") for role in ("address", "user", "status"))
-    duration_name, units = next(((roles[role], units) for role, units in _DURATIONS.items() if role in roles), ("", 1))
+    duration_name, units = next(((roles[role], _DURATIONS[role]) for role in roles if role in _DURATIONS), ("", 1))
 
     def build(data: Mapping[str, Any], number: int, file: int) -> AccessLogLine:
-        if method_name is None or path_name is None:
-            found = _REQUEST.fullmatch(data[request_name])
-            if found is None:
-                raise ValueError("has no request")
-            method, target = found.groups()
+        if dotted:
+            data = {**data, **{name: _at(data, name) for name in dotted}}
+        status = _status(data.get(status_name))
+        parts = (data[method_name], data[path_name]) if by_parts else _split(data[request_name])
+        method, target = _target(parts[0], parts[1], status)
+        duration_us = _microseconds(data.get(duration_name), units) if duration_name else -1
+        if start := _text(data.get(start_name)):
+            time_us = time_of(start)
+            if duration_us < 0 and (end := _text(data.get(end_name))):
+                duration_us = max(time_of(end) - time_us, 0)
         else:
-            method, target = data[method_name], data[path_name]
-            if not isinstance(method, str):
-                raise ValueError("has no method")
-        duration = _microseconds(data.get(duration_name), units) if duration_name else -1
-        status = data.get(status_name)
+            time_us = time_of(str(data[end_name or start_name])) - max(duration_us, 0)
         return AccessLogLine(
-            time_of(str(data[time_name])),
+            time_us,
             method,
             target.partition("?")[0],
             _address(_text(data.get(address_name))),
             _text(data.get(user_name)),
-            int(status) if status else 0,
-            duration,
+            status,
+            duration_us,
             tuple([_text(data.get(name)) for name in more]) if more else (),
             number,
             file,
@@ -192,18 +354,43 @@ def _text(value: Any) -> str:
     return "" if value is None or value == "-" else str(value)
 
 
+def _status(value: Any) -> int:
+    """Return a status; 0 if there is none. Raises ValueError for anything else."""
+    return 0 if value in (None, "", "-") else int(value)
+
+
+def _split(request: str) -> tuple[str, str]:
+    found = _REQUEST.fullmatch(request)
+    return (found[1], found[2]) if found else ("", request)
+
+
+def _target(method: Any, target: Any, status: int) -> tuple[str, str]:
+    """Return method and target; empty ones if the server has answered that this is no request."""
+    if isinstance(method, str) and isinstance(target, str) and _METHOD.fullmatch(method) and target not in ("", "-"):
+        return method, target
+    if 400 <= status < 500:
+        return "", ""
+    raise ValueError(f"has no request in {target or method!r:.60}")
+
+
 def _address(text: str) -> str:
-    """Return the address of a line; "" = there is none. Raises ValueError for anything else."""
-    if text == "-":
+    """Return the address of a line, see `AccessLogLine`; "" = there is none. Raises ValueError for anything else."""
+    if text in ("", "-"):
         return ""
-    if not is_peer(text):
+    last = re.split("[,|]", text)[-1].strip() if "," in text or "|" in text else text
+    if not last or not is_peer(last):
         raise ValueError(f"has no address in {text!r:.60}")
+    if text.count(":") == 1 and "." in text and last is text:
+        return text.partition(":")[0]  # the port differs with each connection
     return text
 
 
 def _microseconds(value: Any, units: int) -> int:
-    """Return a duration; -1 if there is none, as for a request that reached no server."""
-    try:
-        return round(float(value) * 1_000_000 / units)
-    except (TypeError, ValueError, OverflowError):
+    """Return a duration, which may have a unit; -1 if there is none. Raises ValueError for anything else."""
+    text = _text(value)
+    if not text:
         return -1
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise ValueError(f"has no duration in {text!r:.60}")
+    return round(float(found[1]) * 1_000_000 / (_UNITS[found[2]] or units))

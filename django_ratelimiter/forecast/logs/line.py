@@ -8,10 +8,11 @@ from typing import NamedTuple
 class AccessLogLine(NamedTuple):
     """A request in a log.
 
-    time_us: microseconds since the Unix epoch. path: as it was sent, without the query. address, user: empty = not in
-    the log. status: 0 = unknown. duration_us: microseconds until the end of the response; -1 = unknown. more: values
-    of the requested additional fields, in their order; empty = not in the line. number: of the line in its
-    file, from 1. file: number of the file, from 0.
+    time_us: microseconds since the Unix epoch, of the start of the request if it is known. method: empty = no request,
+    as the server has answered. path: as it was sent, without the query. address, user: empty = not in the log. An
+    address can be a list of X-Forwarded-For; then "|" and the peer, if it is known. status: 0 = unknown. duration_us:
+    microseconds until the end of the response; -1 = unknown. more: values of the requested additional fields, in their
+    order; empty = not in the line. number: of the line in its file, from 1. file: number of the file, from 0.
     """
 
     time_us: int

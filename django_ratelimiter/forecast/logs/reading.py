@@ -2,70 +2,93 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import sys
+import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import tzinfo
 from heapq import merge
 from importlib import import_module
-from itertools import chain, repeat, zip_longest
+from itertools import chain, islice, repeat, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any, Final
 
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
 from ...values.bounds import MAX_TEXT
-from .formats import find_format
+from ...values.terminal import visible
+from .formats import UNREADABLE, LogFormat, Wanted, find_format
 from .line import AccessLogLine, WrongFormat
+from .times import WINDOW_US, TimeReader
 
 STDIN: Final = "-"
-
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 #: Maximum number of unreadable lines that are shown.
 MAX_SHOWN: Final = 10
 
-#: Exceptions for a line that is not a request.
-UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-
 #: Lines that are read before the first decision, to find out what the log contains.
 SAMPLED: Final = 5_000
 
+#: Lines at the beginning of a file that decide its format.
+_FIRST: Final = 100
+
+#: Lines are put in order within WINDOW_US, within at least CHUNK of them, and within at most _MOST_WAITING.
+CHUNK: Final = 2_000
+_MOST_WAITING: Final = 50_000
+
+#: Maximum share of lines that are out of order, or otherwise of no use. Beyond it, nothing is known for sure.
+MAX_UNUSABLE: Final = 0.01
+
+_time_of = itemgetter(0)
+
 
 class LogFiles:
-    """The lines of some logs, the earliest first; those of one file stay in their order.
+    """The lines of some logs, the earliest first.
 
-    names: paths; "-" = standard input. Unreadable lines are counted in `unreadable`, and the first of them are
-    in `shown`. Raises WrongFormat, OSError.
+    names: paths; "-" = standard input. zone: of times without one. any_order: lines that are out of order are replayed
+    where they stand. Unreadable lines are counted in `unreadable`, and the first of them are in `shown`. Raises
+    WrongFormat, OSError.
     """
 
-    def __init__(self, names: Sequence[str], format_name: str, more: Sequence[str], zone: tzinfo) -> None:
-        self.names = list(names)
-        self.read_lines = 0
-        self.unreadable = 0
+    def __init__(self, names: Sequence[str], wanted: Wanted, zone: tzinfo, *, any_order: bool = False) -> None:
+        self.names, self.any_order = list(names), any_order
+        #: Lines that cannot be read, and lines that are earlier than lines before them.
+        self.unreadable = self.out_of_order = 0
         self.shown: list[tuple[str, int, str, str]] = []
         self._raw: list[Any] = []
         self._texts: list[io.TextIOWrapper] = []
         try:
-            self._open(format_name, more, zone)
+            self._open(wanted, zone)
         except BaseException:
             self.__exit__()
             raise
 
-    def _open(self, format_name: str, more: Sequence[str], zone: tzinfo) -> None:
+    def _open(self, wanted: Wanted, zone: tzinfo) -> None:
+        self._sizes: list[int] = []
+        self._times: list[TimeReader] = []
         for name in self.names:
             self._raw.append(sys.stdin.buffer if name == STDIN else Path(name).open("rb"))  # noqa: SIM115
-            self._texts.append(io.TextIOWrapper(_unpacked(self._raw[-1]), "utf-8", "backslashreplace"))
-        self._sizes = [
-            0 if name == STDIN else os.fstat(raw.fileno()).st_size
-            for name, raw in zip(self.names, self._raw, strict=True)
-        ]
+            with _damage_named(name, self._raw[-1]):
+                self._texts.append(_text_of(_unpacked(self._raw[-1], name)))
+            about = None if name == STDIN else os.fstat(self._raw[-1].fileno())
+            self._sizes.append(about.st_size if about else 0)
+            self._times.append(TimeReader(zone, about.st_mtime_ns // 1_000 if about else None))
         self.total_bytes = sum(self._sizes) if all(self._sizes) else 0
-        self._firsts = [_first_line(text, name) for text, name in zip(self._texts, self.names, strict=True)]
-        self._formats = [find_format(format_name, line, more, zone) if line else None for _blank, line in self._firsts]
+        self._firsts = [self._first_lines(file) for file in range(len(self.names))]
+        self._formats: list[LogFormat | None] = []
+        for (_blank, lines), time_of in zip(self._firsts, self._times, strict=True):
+            some = [line for line in lines if line.strip()]
+            self._formats.append(find_format(wanted, some, time_of) if some else None)
+            time_of.restart()
         self.formats = [each for each in self._formats if each is not None]
         if not self.formats:
             raise WrongFormat(f"There are no lines in {', '.join(self.names)}.")
@@ -83,15 +106,63 @@ class LogFiles:
         """The contents of lines in all files, see `LogFormat`."""
         return frozenset.intersection(*(each.holds for each in self.formats))
 
+    @property
+    def times_lack(self) -> set[str]:
+        """What times that were read lack, see `TimeReader`."""
+        return set().union(*(each.lacks for each in self._times))
+
     def bytes_read(self) -> int:
         """Return how many bytes of the files, as stored, were read."""
         return sum(
             os.lseek(raw.fileno(), 0, os.SEEK_CUR) for raw, size in zip(self._raw, self._sizes, strict=True) if size
         )
 
+    def unreadable_in_words(self) -> Iterator[str]:
+        """Yield, as text, how many lines cannot be read, and the first of them."""
+        number = self.unreadable
+        if number:
+            yield ngettext("%s line cannot be read:", "%s lines cannot be read; the first:", number) % f"{number:,}"
+            yield from (f"  {visible(f'{name}:{line}: {why}: {text}')}" for name, line, why, text in self.shown)
+
     def __iter__(self) -> Iterator[AccessLogLine]:
-        several = [self._lines(file) for file in range(len(self._texts))]
-        return several[0] if len(several) == 1 else merge(*several, key=itemgetter(0))
+        several = [self._in_order(file) for file in range(len(self._texts))]
+        return several[0] if len(several) == 1 else merge(*several, key=_time_of)
+
+    def _in_order(self, file: int) -> Iterator[AccessLogLine]:
+        """Yield the lines of a file, the earliest first. Raises WrongFormat if it is in another order."""
+        lines, waiting = self._lines(file), list[AccessLogLine]()
+        latest = read = late = 0
+        while chunk := list(islice(lines, CHUNK)):
+            read += len(chunk)
+            waiting += chunk
+            waiting.sort(key=_time_of)
+            if waiting[0][0] < latest:
+                earlier = bisect_left(waiting, latest, key=_time_of)
+                late += earlier
+                self.out_of_order += earlier
+                if late > CHUNK:
+                    self._require_order(file, late, read)
+                if not self.any_order:
+                    del waiting[:earlier]
+            if len(waiting) > CHUNK:
+                until = bisect_right(waiting, waiting[-1][0] - WINDOW_US, key=_time_of)
+                ready = max(until, len(waiting) - _MOST_WAITING)
+                if ready:
+                    latest = max(latest, waiting[ready - 1][0])
+                    yield from waiting[:ready]
+                    del waiting[:ready]
+        self._require_order(file, late, read)
+        yield from waiting
+
+    def _require_order(self, file: int, late: int, lines: int) -> None:
+        if self.any_order or late <= MAX_UNUSABLE * lines:
+            return
+        text = _(
+            "%(file)s is not in order: %(late)s of %(lines)s lines are more than 5 minutes earlier than a line before "
+            "them. If the newest line is first, turn the log around: `tac LOG | … -`. If logs were joined, give them "
+            "one by one. With --any-order, lines are replayed as they stand."
+        )
+        raise WrongFormat(text % {"file": self.names[file], "late": f"{late:,}", "lines": f"{lines:,}"})
 
     def _lines(self, file: int) -> Iterator[AccessLogLine]:
         found, number = self._formats[file], 0
@@ -99,8 +170,8 @@ class LogFiles:
             return
         parse = found.parse
         blank, first = self._firsts[file]
-        with _damage_named(self.names[file]):
-            for text in chain(repeat("\n", blank), (first,), _cut_lines(self._texts[file])):
+        with _damage_named(self.names[file], self._raw[file]):
+            for text in chain(repeat("\n", blank), first, _cut_lines(self._texts[file])):
                 number += 1
                 try:
                     if len(text) == MAX_TEXT:
@@ -114,15 +185,73 @@ class LogFiles:
         self.unreadable += 1
         if len(self.shown) < MAX_SHOWN:
             why = f"has no field {error}" if isinstance(error, KeyError) else str(error)
-            self.shown.append((self.names[file], number, why, text.rstrip("\n")[:120]))
+            self.shown.append((self.names[file], number, why, text.rstrip("\r\n")[:120]))
+
+    def _first_lines(self, file: int) -> tuple[int, list[str]]:
+        """Return the number of empty lines at the beginning, and the lines after them that decide the format."""
+        lines = _cut_lines(self._texts[file])
+        with _damage_named(self.names[file], self._raw[file]):
+            for number, line in enumerate(lines):
+                if line.strip():
+                    return number, [line, *islice(lines, _FIRST - 1)]
+        return 0, []
 
 
-def _unpacked(raw: Any) -> Any:
+def _unpacked(raw: Any, name: str) -> Any:
     """Return a stream of the content of a file."""
-    magic = raw.peek(4)[:4] if hasattr(raw, "peek") else b""
-    if magic.startswith(_GZIP):
+    magic = raw.peek(6)[:6] if hasattr(raw, "peek") else b""
+    if magic.startswith(b"\x1f\x8b"):
         return gzip.GzipFile(fileobj=raw)
-    return _zstd(raw) if magic.startswith(_ZSTD) else raw
+    if magic.startswith(b"BZh"):
+        return io.BufferedReader(_Unpacked(raw, bz2.BZ2Decompressor))
+    if magic.startswith(b"\xfd7zXZ\0"):
+        return io.BufferedReader(_Unpacked(raw, lzma.LZMADecompressor))
+    if magic.startswith(b"PK\x03\x04"):
+        return _zipped(raw, name)
+    return _zstd(raw) if magic.startswith(b"\x28\xb5\x2f\xfd") else raw
+
+
+class _Unpacked(io.RawIOBase):
+    """The content of a file of bz2 or xz. The library's own streams ignore what follows the end."""
+
+    def __init__(self, raw: IO[bytes], decompressor: Callable[[], Any]) -> None:
+        self._raw, self._new, self._part = raw, decompressor, decompressor()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = b""
+        while not data:
+            packed = b""
+            if self._part.eof:
+                packed = self._part.unused_data.lstrip(b"\0") or self._raw.read(io.DEFAULT_BUFFER_SIZE)
+                if not packed:
+                    return 0
+                self._part = self._new()
+            elif self._part.needs_input and not (packed := self._raw.read(io.DEFAULT_BUFFER_SIZE)):
+                raise EOFError("the end is missing")
+            data = self._part.decompress(packed, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _zipped(raw: IO[bytes], name: str) -> Any:
+    """Return a stream of the only file in a ZIP archive."""
+    if not raw.seekable():
+        raise WrongFormat(f"{name} is a ZIP archive, which cannot be read from a pipe: send it through `funzip`.")
+    archive = zipfile.ZipFile(raw)
+    inner = [each for each in archive.infolist() if not each.is_dir()]
+    if len(inner) != 1:
+        raise WrongFormat(f"{name} is a ZIP archive of {len(inner)} files. Unpack it, and name the logs.")
+    return archive.open(inner[0])
+
+
+def _text_of(stream: Any) -> io.TextIOWrapper:
+    """Return a stream of text. Its lines end with a line feed, so that no other character divides a line."""
+    begin = stream.peek(2)[:2] if hasattr(stream, "peek") else b""
+    encoding = "utf-16" if begin in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    return io.TextIOWrapper(stream, encoding, "backslashreplace", newline="\n")
 
 
 def _zstd(raw: IO[bytes]) -> Any:
@@ -141,28 +270,33 @@ def _zstd(raw: IO[bytes]) -> Any:
 
 
 @contextmanager
-def _damage_named(name: str) -> Iterator[None]:
-    """Raise WrongFormat if a compressed file is truncated or damaged."""
+def _damage_named(name: str, raw: Any) -> Iterator[None]:
+    """Raise WrongFormat if a compressed file is truncated or damaged, or followed by other bytes."""
     try:
         yield
     except Exception as error:
-        if not isinstance(error, (EOFError, zlib.error)) and type(error).__name__ != "ZstdError":
+        known = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, RuntimeError)
+        is_bz2 = isinstance(error, OSError) and error.errno is None
+        if not (is_bz2 or isinstance(error, known) or type(error).__name__ == "ZstdError"):
             raise
-        raise WrongFormat(f"{name} is cut off or damaged: {error}") from error
+        at = f" before byte {raw.tell():,}" if name != STDIN else ""
+        raise WrongFormat(f"{name} is cut off or damaged{at}: {error}") from error
 
 
 def _cut_lines(text: Any) -> Iterator[str]:
-    """Yield the lines of a log. Of one that is longer than MAX_TEXT, only the beginning is kept in memory."""
+    """Yield the lines of a log. Of one that is longer than MAX_TEXT, only the beginning is kept in memory.
+
+    NUL bytes before a line are left out: a log that is truncated while a server writes it begins with many.
+    """
     while line := text.readline(MAX_TEXT):
+        if line[0] == "\0":
+            line = _after_nuls(line, text)
         yield line
         while len(line) == MAX_TEXT and line[-1] != "\n":
             line = text.readline(MAX_TEXT)
 
 
-def _first_line(text: Any, name: str) -> tuple[int, str]:
-    """Return the number of empty lines at the beginning, and the first other line; "" = there is none."""
-    with _damage_named(name):
-        for number, line in enumerate(_cut_lines(text)):
-            if line.strip():
-                return number, line
-    return 0, ""
+def _after_nuls(line: str, text: Any) -> str:
+    while line and not (line := line.lstrip("\0")):
+        line = text.readline(MAX_TEXT)
+    return line if line[-1:] == "\n" else line + text.readline(MAX_TEXT - len(line))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from heapq import heappop, heappush
 from typing import Any
 
@@ -15,6 +16,7 @@ from ...limiter.refunds import refund_results, release, unearned
 from ...limiter.templates import MaxDelay
 from ...rules.ruleset import RuleSet
 from ...values.access import AccessList
+from .blind_spots import DURATION, STATUS
 from .callers import LoggedCaller
 from .line import AccessLogLine
 from .outcomes import ReplayOutcome, outcome_of
@@ -30,7 +32,8 @@ class _Request:
 class Replay:
     """One rule set, and its counters after the last decided line.
 
-    max_delay: see `RuleTemplates`. decision: the last one, as its entry point would return it.
+    max_delay: see `RuleTemplates`. decision: the last one, as its entry point would return it. lacking: lines that lack
+    the status or the duration that a decision needs.
     """
 
     def __init__(
@@ -39,10 +42,10 @@ class Replay:
         entries: AccessList,
         *,
         max_delay: MaxDelay = "rule",
-        max_counters: int | None = None,
     ) -> None:
-        self.engine = MemoryEngine(max_counters=max_counters, counts_usage=False)
+        self.engine = MemoryEngine(counts_usage=False)
         self.decision = NOTHING_TO_DECIDE
+        self.lacking = Counter[str]()
         self._io = ClockIO(rules, entries, self.engine)
         self._max_delay = max_delay
         self._by_path = any(name.startswith("path:") for rule in rules.rules for name in rule.partition_by)
@@ -73,9 +76,12 @@ class Replay:
 
     def _end(self, decision: Decision, line: AccessLogLine, waited: float) -> None:
         """Make the refunds for the response, and record when leases end."""
+        if not line.status:
+            self.lacking[STATUS] += 1
         if back := unearned(decision, failed=line.status >= 400 and line.status != 429):
             run_sync(refund_results(self._io, back))
         if decision.leases:
+            self.lacking[DURATION] += line.duration_us < 0
             until = line.time_us + round(waited * 1_000_000) + max(line.duration_us, 0)
             heappush(self._in_flight, (until, id(decision), decision))
 

@@ -47,6 +47,10 @@ class LoggedTarget(NamedTuple):
     has_inline: bool
 
 
+#: The target of what a server answers itself: HTTP/2's preface, tunnels, `OPTIONS *`, and what is no request.
+UNREACHED: Final = LoggedTarget("", {}, (), has_inline=False)
+
+
 def target_finder() -> Callable[[str, str], LoggedTarget]:
     """Return a function that finds the target of a method and a path in a log. It caches MAX_TARGETS."""
     root = get_script_prefix().rstrip("/")
@@ -55,6 +59,8 @@ def target_finder() -> Callable[[str, str], LoggedTarget]:
 
     @lru_cache(maxsize=MAX_TARGETS)
     def find(method: str, path: str) -> LoggedTarget:
+        if method in ("", "PRI", "CONNECT") or not (path.startswith("/") or "://" in path):
+            return UNREACHED
         http = _request(method, path, root)
         if translated:
             with translation.override(language_of(http)):  # type: ignore[arg-type]

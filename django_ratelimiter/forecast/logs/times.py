@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from datetime import UTC, datetime, tzinfo
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from time import time
 from typing import Final
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _END_US: Final = 32_503_680_000 * 1_000_000  # the year 3000
-_MONTHS: Final = {
-    name: number
-    for number, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), start=1)  # noqa: SIM905
-}
+_DAY_US: Final = 86_400 * 1_000_000
+_MONTHS: Final = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()  # noqa: SIM905
+
+#: How far lines may be from their order: written by several processes, or at the end of requests that take long.
+WINDOW_US: Final = 300 * 1_000_000
 
 _NO_TIME: Final = "has no time in {!r:.60}"
-_COMMON: Final = re.compile(
-    r"(\d\d)/([A-Z][a-z]{2})/(\d{4}):(\d\d):(\d\d):00(?:\.(\d{1,6}))?(?: ?([+-])(\d\d):?(\d\d))?", re.ASCII
-)
 _NUMBER: Final = re.compile(r"(\d{1,20})(?:\.(\d*))?", re.ASCII)
+_CLOCK: Final = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
+_ZONE: Final = r"(?: ?(?P<zone>Z|GMT|UTC|(?P<sign>[+-])(?P<hours>[01]\d):?(?P<minutes>[0-5]\d)))?"
+_NAME: Final = r"(?P<month>[A-Z][a-z]{2})"
+
+#: The shapes of times: of common logs, HAProxy and Django's own server; ISO 8601; ctime and syslog; HTTP and e-mail.
+_SHAPES: Final = [
+    re.compile(shape, re.ASCII)
+    for shape in (
+        rf"(?P<day>\d\d)/{_NAME}/(?P<year>\d{{4}})[: ]{_CLOCK}{_ZONE}",
+        rf"(?P<year>\d{{4}})(?P<dash>[-/])(?P<month>\d\d)(?P=dash)(?P<day>\d\d)[T ]{_CLOCK}{_ZONE}",
+        rf"(?:[A-Z][a-z]{{2}} )?{_NAME}  ?(?P<day>\d\d?) {_CLOCK}{_ZONE}(?: (?P<year>\d{{4}}))?",
+        rf"(?:[A-Z][a-z]{{2}}, )?(?P<day>\d\d?) {_NAME} (?P<year>\d{{4}}) {_CLOCK}{_ZONE}",
+    )
+]
 
 #: Maximum number of cached times, and of cached minutes of common logs: many successive lines have the same one.
 _MAX_KNOWN: Final = 10_000
@@ -31,62 +44,114 @@ _SECONDS: Final = {f"{second:02}": second * 1_000_000 for second in range(60)}
 _NOT_SECONDS: Final = 10**11
 
 
-def time_reader(zone: tzinfo) -> Callable[[str], int]:
-    """Return a function that reads a time. zone: of times without one. It raises ValueError for an invalid time."""
-    known: dict[str, int] = {}
-    minutes: dict[str, int] = {}
+class TimeReader:
+    """Reads the times of one file, in the order of its lines. Raises ValueError for a text that is not a time.
 
-    def read(text: str) -> int:
-        found = known.get(text)
+    zone: of times without one. latest_us: the file has no later line; it decides the year of the first line if the log
+    has no years.
+    """
+
+    def __init__(self, zone: tzinfo, latest_us: int | None = None) -> None:
+        self._zone, self._latest_us = zone, latest_us or int(time() * 1_000_000)
+        self._known: dict[str, int] = {}
+        self._minutes: dict[str, int] = {}
+        #: The time that was read before.
+        self._before_us: int | None = None
+        #: What the times that were read lack: "years", "zones".
+        self.lacks = set[str]()
+
+    def restart(self) -> None:
+        """Begin with the first line again."""
+        self._before_us = None
+        self._known.clear()
+        self._minutes.clear()
+        self.lacks.clear()
+
+    def __call__(self, text: str) -> int:
+        found = self._known.get(text)
         if found is None:
-            if len(known) >= _MAX_KNOWN:
-                known.clear()
-            found = _read(text, zone, minutes)
+            found, is_sure = self._read(text.strip("[]"))
             if not 0 <= found < _END_US:
                 raise ValueError("has a time that is not between 1970 and 2999")
-            known[text] = found
+            self._before_us = found
+            if is_sure:
+                _remember(self._known, text, found)
         return found
 
-    return read
+    def _read(self, text: str) -> tuple[int, bool]:
+        """Return a time, and whether it is the same on each line."""
+        if text[2:3] == "/" and text[17:18] == ":" and (second := _SECONDS.get(text[18:20])) is not None:
+            minute = f"{text[:18]}00{text[20:]}"
+            begin = self._minutes.get(minute)
+            if begin is not None:
+                return begin + second, True
+            begin, is_sure = self._among(minute, [*self._candidates(minute)], second)
+            if is_sure:
+                _remember(self._minutes, minute, begin)
+            return begin + second, is_sure
+        if found := _NUMBER.fullmatch(text):
+            return _number(int(found[1]), found[2] or ""), True
+        return self._among(text, [*self._candidates(text)])
 
-
-def _read(text: str, zone: tzinfo, minutes: dict[str, int]) -> int:
-    text = text.strip("[]")
-    if text[2:3] == "/":
-        second = _SECONDS.get(text[18:20])
-        if second is None or text[17:18] != ":":
+    def _among(self, text: str, candidates: list[int], second_us: int = 0) -> tuple[int, bool]:
+        """Return the candidate that fits the order of the file: without a year or in an hour that comes twice."""
+        if not candidates:
             raise ValueError(_NO_TIME.format(text))
-        minute = f"{text[:18]}00{text[20:]}"
-        begin = minutes.get(minute)
-        if begin is None:
-            if len(minutes) >= _MAX_KNOWN:
-                minutes.clear()
-            begin = minutes[minute] = _common(minute, zone)
-        return begin + second
-    if found := _NUMBER.fullmatch(text):
-        return _number(int(found[1]), found[2] or "")
-    try:
-        moment = datetime.fromisoformat(text.replace(",", "."))
-    except ValueError:
-        raise ValueError(_NO_TIME.format(text)) from None
-    return _to_us(moment if moment.tzinfo else moment.replace(tzinfo=zone))
+        if len(candidates) == 1:
+            return candidates[0], True
+        year_us = 365 * _DAY_US
+        before = self._before_us
+        if before is None:  # a year until the latest line that may be
+            before = self._latest_us + _DAY_US - year_us // 2 if candidates[-1] - candidates[0] > _DAY_US else 0
+
+        def distance(us: int) -> tuple[bool, bool, int]:
+            away = us + second_us - before
+            return abs(away) > year_us // 2, away < -WINDOW_US, abs(away)
+
+        return min(candidates, key=distance), False
+
+    def _candidates(self, text: str) -> Iterator[int]:
+        """Yield the times that a text may mean, in their order."""
+        found = next((match for shape in _SHAPES if (match := shape.fullmatch(text))), None)
+        if found is None:
+            return
+        part = found.groupdict()
+        name = part["month"]
+        month = int(name) if name.isdigit() else _MONTHS.index(name) + 1 if name in _MONTHS else 0
+        micros = int(f"{part['fraction'] or '':0<6}"[:6])
+        years = [int(part["year"])] if part["year"] else self._years()
+        for year in years:
+            try:
+                clock = int(part["hour"]), int(part["minute"]), int(part["second"])
+                moment = datetime(year, month, int(part["day"]), *clock, micros, tzinfo=UTC)
+            except ValueError:  # 29 February, for one
+                continue
+            if part["zone"]:
+                offset = timedelta(hours=int(part["hours"] or 0), minutes=int(part["minutes"] or 0))
+                yield _to_us(moment) - (-1 if part["sign"] == "-" else 1) * _to_us(_EPOCH + offset)
+            else:
+                yield from self._in_zone(moment)
+
+    def _years(self) -> list[int]:
+        """Return the years that a time without one may mean."""
+        self.lacks.add("years")
+        year = datetime.fromtimestamp((self._before_us or self._latest_us) / 1_000_000, UTC).year
+        return [year - 1, year, year + 1]
+
+    def _in_zone(self, moment: datetime) -> Iterator[int]:
+        """Yield the times at which clocks in the zone show this: none in spring, and two in autumn, of one hour."""
+        self.lacks.add("zones")
+        found = {_to_us(moment.replace(tzinfo=self._zone, fold=fold)) for fold in (0, 1)}
+        for us in sorted(found):
+            shown = (_EPOCH + timedelta(microseconds=us)).astimezone(self._zone)
+            if shown.replace(tzinfo=UTC, fold=0) == moment:
+                yield us
 
 
-def _common(text: str, zone: tzinfo) -> int:
-    """Read a time of common logs, such as 22/Nov/2026:18:00:00 +0000; the zone is optional, as is a fraction."""
-    found = _COMMON.fullmatch(text)
-    if found is None or found[2] not in _MONTHS:
-        raise ValueError(_NO_TIME.format(text))
-    day, month, year, hour, minute, fraction, sign, hours, minutes = found.groups()
-    micros = int(f"{fraction or '':0<6}")
-    try:
-        moment = datetime(int(year), _MONTHS[month], int(day), int(hour), int(minute), 0, micros, tzinfo=UTC)
-    except ValueError as error:
-        raise ValueError(f"{_NO_TIME.format(text)}: {error}") from None
-    if not sign:
-        return _to_us(moment.replace(tzinfo=zone))
-    offset = (int(hours) * 60 + int(minutes)) * 60_000_000
-    return _to_us(moment) - (-offset if sign == "-" else offset)
+def _remember(cache: dict[str, int], text: str, us: int) -> None:
+    if len(cache) >= _MAX_KNOWN:
+        cache.clear()
+    cache[text] = us
 
 
 def _number(whole: int, fraction: str) -> int:

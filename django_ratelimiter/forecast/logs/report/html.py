@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 
 from ....rules.formatting import units
 from ....usage.reports import chart
+from ....values.terminal import visible
 from ..comparison import ReplayReport
 from .text import (
     agreement_table,
@@ -44,7 +45,7 @@ def html_of(report: ReplayReport) -> str:
         "kinds": {"same": _("rejected by both"), "newly": _("newly rejected"), "better": _("no longer rejected")}
         if is_difference
         else {"same": _("rejected")},
-        "notes": notes_of(report),
+        "notes": [*map(visible, notes_of(report))],
         "check": check_in_words(report.check),
         "check_table": _cells(list(agreement_table(report.check)) if report.check else []),
         "tables": tables,
@@ -79,7 +80,7 @@ def _cells(rows: Sequence[Sequence[str]]) -> dict[str, Any] | None:
     """Return the cells of a table, its head apart, each with whether its column has numbers; `None` = no table."""
     if not rows:
         return None
-    head, *body = rows
+    head, *body = ([*map(visible, row)] for row in rows)
     numeric = [all(row[column][:1].isdigit() or not row[column] for row in body) for column in range(len(head))]
     numeric[0] = False
     return {

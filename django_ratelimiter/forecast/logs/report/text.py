@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
-from ....values.terminal import visible
 from ..agreement import Agreement
+from ..blind_spots import lacking_in_words
 from ..changes import CallerChange, Change
 from ..comparison import ReplayReport
+from ..reading import LogFiles
 
 #: Maximum rows of views and hours that are shown; the others are in --json and --csv.
 MAX_ROWS = 24
@@ -75,6 +76,14 @@ def notes_of(report: ReplayReport) -> list[str]:
             ),
         ),
         (
+            report.unreached,
+            ngettext(
+                "%s line is of a request that never reaches Django: PRI, CONNECT, OPTIONS *, or broken.",
+                "%s lines are of requests that never reach Django: PRI, CONNECT, OPTIONS *, or broken.",
+                report.unreached,
+            ),
+        ),
+        (
             report.unknown_users,
             ngettext(
                 "%s user of the log is not in this database and counts as anonymous.",
@@ -82,25 +91,25 @@ def notes_of(report: ReplayReport) -> list[str]:
                 report.unknown_users,
             ),
         ),
-        (
-            report.out_of_order,
-            ngettext(
-                "%s line is earlier than a line before it.",
-                "%s lines are earlier than a line before them.",
-                report.out_of_order,
-            ),
-        ),
     )
-    first = [*map(str, report.left_out), *unreadable_of(report), *report.doubts]
-    return first + [text % f"{number:,}" for number, text in counted if number]
+    files = report.files
+    first = [*map(str, report.left_out), *map(str, report.unseen), *files.unreadable_in_words(), *_out_of_order(files)]
+    first += [f"{lacking_in_words(name, number, report.decided)}." for name, number in sorted(report.lacking.items())]
+    if "years" in files.times_lack:
+        first.append(_("The log has no years: they follow from the order of the lines, and from the time of the file."))
+    if "zones" in files.times_lack:
+        first.append(_("The log has no time zone; its times are read in that of the project, or of --timezone."))
+    return [*first, *report.doubts] + [text % f"{number:,}" for number, text in counted if number]
 
 
-def unreadable_of(report: ReplayReport) -> Iterator[str]:
-    """Yield, as text, how many lines cannot be read, and the first of them."""
-    number = report.files.unreadable
+def _out_of_order(files: LogFiles) -> Iterator[str]:
+    number = files.out_of_order
     if number:
-        yield ngettext("%s line cannot be read:", "%s lines cannot be read; the first:", number) % f"{number:,}"
-        yield from (f"  {name}:{line}: {why}: {visible(text)}" for name, line, why, text in report.files.shown)
+        text = ngettext(
+            "%s line is earlier than a line before it.", "%s lines are earlier than a line before them.", number
+        )
+        fate = _("Replayed as they stand.") if files.any_order else _("Left out: more than 5 minutes is too much.")
+        yield f"{text % f'{number:,}'} {fate}"
 
 
 def tables_of(report: ReplayReport) -> list[tuple[str, Mapping[str, Change]]]:
@@ -130,7 +139,14 @@ def summary_of(report: ReplayReport) -> Iterator[str]:
     if report.after is None:
         text = _("Rejected by these rules: %(number)s (%(share)s).")
         yield text % {"number": _requests(total.before), "share": percent(total.before, total.requests)}
-        return
+    else:
+        yield from _difference_of(report)
+    if total.shadow:
+        yield _("Rules in shadow would reject %s more, if they were enforced.") % _requests(total.shadow)
+
+
+def _difference_of(report: ReplayReport) -> Iterator[str]:
+    total = report.changes.total
     for text, requests, callers in (
         (_("Newly rejected"), total.newly, total.callers_newly),
         (_("No longer rejected"), total.no_longer, total.callers_no_longer),
@@ -146,8 +162,6 @@ def summary_of(report: ReplayReport) -> Iterator[str]:
         "requests": _requests(total.same),
         "share": percent(total.same, total.requests),
     }
-    if total.shadow:
-        yield _("Rules in shadow would reject %s more, if they were enforced.") % _requests(total.shadow)
 
 
 def _requests(number: int) -> str:
@@ -162,6 +176,7 @@ def change_table(
     title: str, rows: Mapping[str, Change], *, is_difference: bool, most: int = MAX_ROWS
 ) -> Iterator[Sequence[str]]:
     """Yield the rows of a table, its head first. most: maximum rows; those with the largest changes are kept."""
+    in_shadow = any(row.shadow for row in rows.values())
     if is_difference:
         yield (
             title,
@@ -174,7 +189,7 @@ def change_table(
             _("Same"),
         )
     else:
-        yield title, _("Requests"), _("Rejected"), _("Share")
+        yield title, _("Requests"), _("Rejected"), _("Share"), *([_("In shadow")] if in_shadow else [])
     for name, row in _busiest(rows, most):
         cells = [name or _("(none)"), f"{row.requests:,}"]
         if is_difference:
@@ -182,6 +197,7 @@ def change_table(
             cells += [f"{row.no_longer:,}", f"{row.callers_no_longer:,}", f"{row.same:,}"]
         else:
             cells += [f"{row.before:,}", percent(row.before, row.requests)]
+            cells += [f"{row.shadow:,}"] if in_shadow else []
         yield cells
     if len(rows) > most:
         yield (_("… and %d more, see --json") % (len(rows) - most),)

@@ -1,0 +1,189 @@
+"""A bound of `plan` never holds because the log could not be read: what is known is right, and the rest fails."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+
+from . import trace
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.forecast.views")]
+
+Plan = Callable[..., tuple[int, str]]
+
+REST = '[22/Nov/2026:18:00:%02d +0000] "GET /plain/ HTTP/1.1" 200 12 "-" "curl"'
+LINE = f"192.0.2.7 - - {REST}"
+
+
+def rule(
+    slug: str = "pages", limit: str = "{algorithm: fixed_window, quota: 5, window_seconds: 60}", **fields: str
+) -> str:
+    lines = {"mode": "enforce", "partition_by": "[ip]", "limits": f"[{limit}]", **fields}
+    return f"  {slug}:\n" + "".join(f"    {name}: {value}\n" for name, value in lines.items())
+
+
+@pytest.fixture
+def plan(tmp_path: Path, settings: Any) -> Plan:
+    """Plan rules with a log, and a bound. Return the exit code and all output: 2 = the bound holds, 1 = it does not."""
+    settings.MIDDLEWARE = [trace.MIDDLEWARE]
+
+    def go(
+        lines: Sequence[str] | bytes, *options: str, rules: str = rule(), bound: str | None = "0.1%"
+    ) -> tuple[int, str]:
+        (tmp_path / "limits.yaml").write_text(f"rules:\n{rules}")
+        log = tmp_path / "access.log"
+        log.write_bytes(lines if isinstance(lines, bytes) else "".join(f"{line}\n" for line in lines).encode())
+        words = [str(tmp_path / "limits.yaml"), "--traffic", str(log), *options]
+        out = io.StringIO()
+        try:
+            call_command("ratelimit", "plan", *words, *(["--max-newly-rejected", bound] if bound else []), stdout=out)
+        except SystemExit as end:
+            return int(end.code or 0), out.getvalue()
+        except CommandError as error:
+            return error.returncode, f"{out.getvalue()}\n{error}"
+        return 0, out.getvalue()
+
+    return go
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        LINE,
+        f"shop.example:443 {LINE}",
+        f"shop.example {LINE}",
+        f"198.51.100.1:443 {LINE}",
+        f"- {LINE}",
+        f"203.0.113.8, 192.0.2.7 - - {REST}",
+        f"203.0.113.8,192.0.2.7 - - {REST}",
+        f"unknown, 192.0.2.7 - - {REST}",
+        f"203.0.113.8, 203.0.113.9 192.0.2.7 - - {REST}",
+        f"203.0.113.8 192.0.2.7 - - {REST}",
+        f"Nov 22 18:00:00 web1 nginx: {LINE}",
+        f"Nov 22 18:00:00 web1 gunicorn[123]: {LINE}",
+        f"<134>1 2026-11-22T18:00:00Z web1 nginx 12 - - {LINE}",
+        f"2026-11-22T18:00:00.123Z stdout F {LINE}",
+        f"web-1  | {LINE}",
+        f"192.0.2.7:51234 - - {REST}",
+        f"::ffff:192.0.2.7 - - {REST}",
+        f"192.0.2.7 - [192.0.2.7] - - {REST}",
+        f"192.0.2.7 - {REST}",
+        f"192.0.2.7 {REST}",
+        f"192.0.2.7 identd - {REST}",
+        f'"{LINE}"',
+        '"' + LINE.replace('"', '\\"') + '"',
+        '"' + LINE.replace('"', '""') + '"',
+        json.dumps({"log": LINE + "\n", "stream": "stdout", "time": "2026-11-22T19:00:00Z"}),
+        json.dumps({"@timestamp": "2026-11-22T19:00:00Z", "message": LINE}),
+    ],
+)
+def test_words_around_a_line_do_not_hide_its_caller(plan: Plan, line: str) -> None:
+    lines = [line.replace("%02d", f"{second:02}") for second in range(10)]
+    code, text = plan(lines)
+    assert "Newly rejected: 5 requests (50 %), 1 caller (100 %)." in text
+    assert "ip:192.0.2.7" in text
+    assert (code, "This would newly reject too many:" in text) == (1, True)
+    assert plan(lines, bound="100%")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (f"crawl.example - - {REST}", "has no address in"),
+        (f"shop.example:443 - - {REST}", "has no address in"),
+        (f"sixty-four - - {REST}", "has no address in"),
+    ],
+)
+def test_lines_with_something_else_than_an_address_are_counted(plan: Plan, line: str, said: str) -> None:
+    lines = [line % second for second in range(10)]
+    code, text = plan([*[LINE % second for second in range(3)], *lines], bound="100%")
+    assert code == 1
+    assert text.splitlines().count("10 lines cannot be read; the first:") == 1
+    assert said in text
+    assert "It is not known whom this would newly reject:" in text
+    assert "10 of 13 lines of the log cannot be read" in text
+    assert "This would newly reject too many" not in text
+    assert plan(lines)[0] == 1
+
+
+@pytest.mark.parametrize("head", ["- -", " - -", "Nov 22 18:00:00 web1 gunicorn[12]:  - -", ""])
+def test_a_log_behind_a_unix_socket_is_read_and_names_no_address(plan: Plan, head: str) -> None:
+    everybody = rule("all", partition_by="[]")
+    code, text = plan([f"{head} {REST}" % second for second in range(10)], rules=rule() + everybody, bound="100%")
+    assert code == 1
+    assert "Newly rejected: 5 requests" in text
+    assert "The log names no addresses. Behind a Unix socket, a server sees none: log X-Forwarded-For." in text
+    assert text.splitlines()[-1] == "pages: left out, because the log cannot tell addresses apart"
+
+
+def test_a_rule_fails_where_some_lines_name_no_address(plan: Plan) -> None:
+    lines = [LINE % 0] * 90 + [f"- - {REST}" % 1] * 10
+    code, text = plan(lines, bound="100%")
+    assert (code, "pages: not known, because 10 of 100 lines do not tell addresses apart" in text) == (1, True)
+    first = next(number for number, line in enumerate(text.splitlines()) if line.startswith("pages: not known"))
+    assert text.splitlines()[first - 1].startswith("Traffic: 100 requests")
+    assert plan(lines[:90] * 10 + lines[90:99], bound="100%")[0] == 2
+    assert plan(lines, rules=rule(partition_by="[]"), bound="100%")[0] == 2
+
+
+def test_a_rule_fails_where_lines_name_users_that_the_database_does_not_have(plan: Plan) -> None:
+    User.objects.create(username="ann")
+    lines = [LINE.replace("- -", f"- {name}") % 0 for name in ["ann"] * 5 + ["zoe"] * 5]
+    code, text = plan(lines, rules=rule(partition_by="[user]"), bound="100%")
+    assert (code, "pages: not known, because 5 of 10 lines do not tell users apart" in text) == (1, True)
+    code, text = plan(lines, bound="100%")  # a rule by address needs none
+    assert (code, "5 of 10 lines do not tell users apart." in text) == (2, True)
+
+
+@pytest.mark.parametrize("more", [{}, {"key": ""}, {"key": "-"}])
+def test_an_identity_that_no_line_has_is_not_known(plan: Plan, more: dict[str, str]) -> None:
+    """As if the option named a field that does not exist."""
+    line = json.dumps({"time": "2026-11-22T18:00:00Z", "request": "GET /plain/ HTTP/1.1", "ip": "192.0.2.7", **more})
+    code, text = plan(
+        [line] * 9, "--identity", "key=header:X-Org", rules=rule(partition_by='["header:X-Org"]'), bound="99%"
+    )
+    assert (code, "pages: left out, because the log cannot tell header:X-Org apart" in text) == (1, True)
+
+
+def test_a_rule_of_requests_in_progress_fails_where_durations_are_missing(plan: Plan) -> None:
+    busy = rule(limit="{algorithm: concurrency, quota: 5, window_seconds: 60}")
+    fields = {"time": "2026-11-22T18:00:00Z", "request": "GET /plain/ HTTP/1.1", "ip": "192.0.2.7"}
+    lines = [json.dumps({**fields, "request_time": "0.5" if number % 2 else "-"}) for number in range(10)]
+    code, text = plan(lines, rules=busy, bound="100%")
+    assert (code, "pages: not known, because" in text, "do not tell durations apart" in text) == (1, True, True)
+
+
+def test_networks_are_told_apart(plan: Plan) -> None:
+    lines = [LINE.replace("0.2.7", f"0.2.{second}") % second for second in range(10)]
+    code, text = plan(lines, rules=rule(partition_by='["ip/24"]'))
+    assert (code, "Newly rejected: 5 requests" in text) == (1, True)
+
+
+def test_lines_that_cannot_be_read_stand_in_every_report(plan: Plan) -> None:
+    """They could hold what the change would reject; no bound was asked for."""
+    lines = [LINE % 0, *["nonsense \x1b[2J\u202e"] * 30]
+    code, text = plan(lines, bound=None)
+    assert code == 2
+    assert "30 lines cannot be read; the first:" in text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    code, text = plan(lines[1:], bound=None)
+    assert (code, "Nothing was replayed. Is this an access log? Name its --format." in text) == (1, True)
+
+
+def test_a_plan_as_json_holds_the_forecast(plan: Plan, tmp_path: Path) -> None:
+    code, text = plan([LINE % second for second in range(10)], "--json", "--out", str(tmp_path / "plan"), bound=None)
+    data = json.loads(text)
+    assert (code, data["traffic"]["total"]["newly"], data["traffic"]["unknown"]) == (2, 5, [])
+    assert "traffic" not in json.loads((tmp_path / "plan").read_text())
+    code, text = plan([LINE % second for second in range(10)], "--json")
+    said, _, why = text.partition("\nThis would newly reject too many:\n")
+    assert json.loads(said)["traffic"]["excess"] == [why]
+    assert (code, why) == (1, "100 % of the callers, more than 0.1 %.")

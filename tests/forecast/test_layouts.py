@@ -1,0 +1,198 @@
+"""The kinds of logs that are recognised, by a line of each; and what decides the kind of a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_ratelimiter.forecast.logs.console import WrongOption, read_fields
+from django_ratelimiter.forecast.logs.formats import LAYOUTS, UNREADABLE, Wanted, find_format
+from django_ratelimiter.forecast.logs.line import AccessLogLine, WrongFormat
+from django_ratelimiter.forecast.logs.times import TimeReader
+
+AT = 1_795_370_400_000_000  # 2026-11-22 18:00:00 UTC
+
+CADDY = {
+    "level": "info", "ts": 1795370400.25, "logger": "http.log.access", "msg": "handled request", "duration": 0.25,
+    "request": {"remote_ip": "192.0.2.7", "method": "GET", "uri": "/a?b=c", "headers": {"X-Org": ["acme"]}},
+    "user_id": "", "status": 200,
+}  # fmt: skip
+TRAEFIK = {
+    "ClientAddr": "192.0.2.7:51234", "ClientHost": "192.0.2.7", "ClientUsername": "-", "DownstreamStatus": 200,
+    "Duration": 250_000_000, "RequestMethod": "GET", "RequestPath": "/a?b=c",
+    "StartUTC": "2026-11-22T18:00:00.000000000Z", "time": "2026-11-22T18:00:00Z", "level": "info", "msg": "",
+}  # fmt: skip
+ECS = {
+    "@timestamp": "2026-11-22T18:00:00.250Z", "source": {"ip": "192.0.2.7", "port": 51234}, "user": {"name": ""},
+    "http": {"request": {"method": "GET"}, "response": {"status_code": 200}},
+    "url": {"original": "/a?b=c", "path": "/a"},
+    "event": {"duration": 250_000_000, "dataset": "nginx.access"}, "message": "",
+}  # fmt: skip
+FLAT_ECS = {
+    "@timestamp": "2026-11-22T18:00:00.250Z", "source.ip": "192.0.2.7", "http.request.method": "GET", "url.path": "/a",
+    "http.response.status_code": 200, "event.start": "2026-11-22T18:00:00Z", "event.end": "2026-11-22T18:00:00.250Z",
+}  # fmt: skip
+GCP = {
+    "timestamp": "2026-11-22T18:00:00Z", "receiveTimestamp": "2026-11-22T18:00:01Z", "severity": "INFO",
+    "httpRequest": {"requestMethod": "GET", "requestUrl": "https://shop.example/a?b=c", "status": 200,
+                    "remoteIp": "192.0.2.7", "latency": "0.25s"},
+}  # fmt: skip
+CLOUDFLARE = {
+    "ClientIP": "192.0.2.7", "ClientRequestHost": "shop.example", "ClientRequestMethod": "GET", "RayID": "8f",
+    "ClientRequestURI": "/a?b=c", "EdgeStartTimestamp": "2026-11-22T18:00:00Z", "EdgeResponseStatus": 200,
+    "EdgeEndTimestamp": "2026-11-22T18:00:00.25Z",
+}  # fmt: skip
+ALB = (
+    "https 2026-11-22T18:00:00.250000Z app/web/50dc6c495c0c9188 192.0.2.7:51234 10.0.0.1:80 0.000 0.250 0.000 200 200 "
+    '34 366 "GET https://shop.example:443/a?b=c HTTP/1.1" "curl/8.0" ECDHE TLSv1.3 arn:aws:x "Root=1-x" "shop.example"'
+)
+HAPROXY = (
+    "Nov 22 18:00:01 lb haproxy[12]: 192.0.2.7:51234 [22/Nov/2026:18:00:00.000] web~ app/app1 0/0/1/240/250 200 512 - "
+    '- ---- 2/2/1/1/0 0/0 "GET /a?b=c HTTP/1.1"'
+)
+UWSGI = (
+    "[pid: 12|app: 0|req: 1/1] 192.0.2.7 () {40 vars in 741 bytes} [Sun Nov 22 18:00:00 2026] GET /a?b=c => generated "
+    "12 bytes in 250 msecs (HTTP/1.1 200) 7 headers in 241 bytes (1 switches on core 0)"
+)
+GUNICORN = {"t": "[22/Nov/2026:18:00:00 +0000]", "h": "192.0.2.7", "r": "GET /a?b=c HTTP/1.1", "s": "200", "u": "-"}
+COMMON = '192.0.2.7 - - [22/Nov/2026:18:00:00 +0000] "GET /a?b=c HTTP/1.1" 200 12'
+
+KINDS: Sequence[tuple[str, Any, int]] = [
+    ("caddy", CADDY, 250_000),
+    ("caddy", {**CADDY, "duration": "250ms"}, 250_000),
+    ("traefik", TRAEFIK, 250_000),
+    ("ecs", ECS, 250_000),
+    ("ecs", FLAT_ECS, 250_000),
+    ("gcp", GCP, 250_000),
+    ("cloudflare", CLOUDFLARE, 250_000),
+    (
+        "cloudflare",
+        {**CLOUDFLARE, "EdgeStartTimestamp": AT * 1_000, "EdgeEndTimestamp": AT * 1_000 + 250_000_000},
+        250_000,
+    ),
+    ("json", GUNICORN, -1),
+    ("alb", ALB, 250_000),
+    ("haproxy", HAPROXY, 250_000),
+    ("uwsgi", UWSGI, 250_000),
+    ("combined", COMMON, -1),
+]
+
+
+def text_of(line: Any) -> str:
+    return line if isinstance(line, str) else json.dumps(line)
+
+
+@pytest.mark.parametrize(("name", "line", "duration_us"), KINDS)
+@pytest.mark.parametrize("chosen", [True, False])
+def test_each_kind_is_recognised_and_says_when_a_request_began(
+    name: str, line: Any, duration_us: int, chosen: bool
+) -> None:
+    """Caddy, ECS and ALB write the end of the request, the others its start."""
+    text = text_of(line)
+    found = find_format(Wanted(name if chosen else "auto"), [text], TimeReader(UTC))
+    parsed = found.parse(text + "\n", 1, 0)
+    assert found.name == name
+    path = "https://shop.example/a" if name == "gcp" else "https://shop.example:443/a" if name == "alb" else "/a"
+    address = parsed.address.partition(":")[0]
+    assert parsed._replace(address=address) == AccessLogLine(
+        AT, "GET", path, "192.0.2.7", "", 200, duration_us, (), 1, 0
+    )
+
+
+def test_every_layout_has_a_sample() -> None:
+    assert {name for name, _line, _duration in KINDS} == {"combined", *LAYOUTS}
+
+
+@pytest.mark.parametrize(("name", "line", "duration_us"), KINDS)
+@pytest.mark.parametrize("other", ['{"level": "info", "time": "x", "msg": "starting"}', "Starting.", "", "{", "[1]"])
+def test_first_lines_of_another_kind_do_not_decide(name: str, line: Any, duration_us: int, other: str) -> None:
+    found = find_format(Wanted(), [other, text_of(line), text_of(line)], TimeReader(UTC))
+    assert found.name == name
+    assert found.parse(text_of(line), 1, 0).duration_us == duration_us
+
+
+def test_fields_that_the_first_objects_lack_are_found() -> None:
+    lines = [json.dumps(GUNICORN), json.dumps({**GUNICORN, "D": 5})]
+    assert find_format(Wanted(), lines, TimeReader(UTC)).parse(lines[1], 1, 0).duration_us == 5
+
+
+def test_fields_can_be_mapped() -> None:
+    line = json.dumps({"at": {"when": AT}, "call": {"verb": "PUT", "to": ["/a b?x"]}, "who": "192.0.2.7", "took": 2})
+    wanted = Wanted(
+        fields=read_fields(["time=at.when", "method=call.verb", "path=call.to.0", "ip=who", "request_time=took"])
+    )
+    found = find_format(wanted, [line], TimeReader(UTC)).parse(line, 1, 0)
+    assert found[:4] == (AT - 2_000_000, "PUT", "/a b", "192.0.2.7")
+    started = {"start" if role == "end" else role: field for role, field in wanted.fields.items()}
+    assert find_format(Wanted(fields=started), [line], TimeReader(UTC)).parse(line, 1, 0).time_us == AT
+    mapped = Wanted(
+        fields=read_fields(["path=request.uri", "ip=request.remote_ip", "time=ts", "method=request.method"])
+    )
+    text = text_of({**CADDY, "path": "/wrong", "time": "wrong"})
+    assert find_format(mapped, [text], TimeReader(UTC)).parse(text, 1, 0)[:4] == (AT, "GET", "/a", "192.0.2.7")
+
+
+def test_a_field_of_a_field_can_be_an_identity() -> None:
+    text = text_of(CADDY)
+    found = find_format(Wanted(more=["request.headers.X-Org.0", "request.headers.X-None.0"]), [text], TimeReader(UTC))
+    assert found.parse(text, 1, 0).more == ("acme", "")
+
+
+@pytest.mark.parametrize("given", ["path", "path=", "colour=x", "=x"])
+def test_a_wrong_mapping_is_named(given: str) -> None:
+    with pytest.raises(WrongOption, match="write ROLE=FIELD"):
+        read_fields([given])
+
+
+def test_what_is_missing_is_named_with_the_fields_that_are_there() -> None:
+    with pytest.raises(WrongFormat, match=r"--field request=NAME. The fields are: when, time, verb\."):
+        find_format(Wanted(), ['{"when": 1, "time": 2, "verb": 3}'], TimeReader(UTC))
+
+
+def test_a_dash_is_a_missing_value() -> None:
+    line = json.dumps({**GUNICORN, "h": "-", "s": "-", "D": "-", "key": "-"})
+    parsed = find_format(Wanted(more=["key"]), [line], TimeReader(UTC)).parse(line, 1, 0)
+    assert parsed[3:8] == ("", "", 0, -1, ("",))
+
+
+@pytest.mark.parametrize("duration", ["soon", "1m2s", "-1", "inf", "1,5", {}])
+def test_a_duration_that_is_none_is_unreadable(duration: Any) -> None:
+    """Else the request would seem to take no time."""
+    line = json.dumps({**GUNICORN, "request_time": duration})
+    with pytest.raises(ValueError, match="has no duration in"):
+        find_format(Wanted("json"), [line], TimeReader(UTC)).parse(line, 1, 0)
+
+
+@pytest.mark.parametrize("request_", ["-", "", r"\x16\x03\x01", "<BADREQ>", "GET"])
+@pytest.mark.parametrize(("status", "is_answered"), [("400", True), ("408", True), ("200", False), ("-", False)])
+def test_what_is_no_request_is_one_that_the_server_has_answered(request_: str, status: str, is_answered: bool) -> None:
+    for line in (
+        COMMON.replace("GET /a?b=c HTTP/1.1", request_).replace(" 200 ", f" {status} "),
+        json.dumps({**GUNICORN, "r": request_, "s": status}),
+    ):
+        found = find_format(Wanted("json" if line[0] == "{" else "common"), [line], TimeReader(UTC))
+        if is_answered:
+            assert found.parse(line, 1, 0)[:3] == (AT, "", "")
+        else:
+            with pytest.raises(ValueError, match="has no request in"):
+                found.parse(line, 1, 0)
+
+
+@given(st.sampled_from([text_of(line) for _name, line, _duration in KINDS]), st.data())
+def test_a_changed_line_is_read_as_it_was_or_not_at_all(text: str, data: st.DataObject) -> None:
+    """Or as another request; no parser fails in another way, or finds an address that is none."""
+    found = find_format(Wanted(), [text], TimeReader(UTC))
+    place = data.draw(st.integers(0, len(text)))
+    changed = text[:place] + data.draw(st.text(max_size=3)) + text[place + data.draw(st.integers(0, 3)) :]
+    try:
+        parsed = found.parse(changed, 1, 0)
+    except UNREADABLE:
+        return
+    assert parsed.time_us >= 0
+    assert parsed.address == "" or parsed.address[-1].isalnum()

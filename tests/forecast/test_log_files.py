@@ -1,0 +1,285 @@
+"""Files of logs: in any packing and encoding, and in the order of their times, or named."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import re
+import tracemalloc
+import zipfile
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_ratelimiter.forecast.logs import reading
+from django_ratelimiter.forecast.logs.formats import Wanted
+from django_ratelimiter.forecast.logs.line import AccessLogLine, WrongFormat
+from django_ratelimiter.forecast.logs.reading import LogFiles
+from django_ratelimiter.models import Rule, RuleLimit
+from django_ratelimiter.rules import cache
+
+from . import trace
+
+START = datetime(2026, 11, 22, 18, tzinfo=UTC)
+
+
+def line(seconds: float, path: str = "/plain/", address: str = "192.0.2.7", rest: str = "") -> str:
+    moment = START + timedelta(seconds=seconds)
+    return f'{address} - - [{moment:%d/%b/%Y:%H:%M:%S} +0000] "GET {path} HTTP/1.1" 200 12{rest}\n'
+
+
+def zipped(data: bytes, names: Sequence[str] = ("access.log",)) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            archive.writestr(name, data)
+    return packed.getvalue()
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., tuple[list[AccessLogLine], LogFiles]]:
+    def go(data: bytes, **options: Any) -> tuple[list[AccessLogLine], LogFiles]:
+        (tmp_path / "log").write_bytes(data)
+        with LogFiles([str(tmp_path / "log")], Wanted(), UTC, **options) as files:
+            return list(files), files
+
+    return go
+
+
+TWO = (line(0) + line(1)).encode()
+MANY = "".join(line(second) for second in range(9)).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TWO,
+        b"\xef\xbb\xbf" + TWO,
+        TWO.decode().encode("utf-16"),
+        TWO.replace(b"\n", b"\r\n"),
+        b"\0" * 5 + TWO,
+        b"\0" * 200_000 + TWO,
+        TWO.replace(b"\n", b"\n" + b"\0" * 65_530, 1),
+        line(0, rest=' "-" "a\rb\x0b\x1c\x85c"').encode() + line(1).encode(),
+        "".join(line(second, rest=' "-" "a\u2028b"') for second in (0, 1)).encode(),
+        TWO[:-1],
+        *(
+            pack(each)
+            for pack in (gzip.compress, bz2.compress, lzma.compress, zipped)
+            for each in (TWO, b"\xef\xbb\xbf" + TWO)
+        ),
+        bz2.compress(TWO[: len(TWO) // 2]) + bz2.compress(TWO[len(TWO) // 2 :]),
+        lzma.compress(TWO[: len(TWO) // 2]) + lzma.compress(TWO[len(TWO) // 2 :]) + b"\0" * 4,
+        gzip.compress(TWO) + b"\0" * 512,
+    ],
+)
+def test_every_packing_and_encoding_is_read(read: Any, data: bytes) -> None:
+    found, files = read(data)
+    assert [(each.number, each.path, each.address) for each in found] == [
+        (1, "/plain/", "192.0.2.7"),
+        (2, "/plain/", "192.0.2.7"),
+    ]
+    assert files.unreadable == 0
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, zipped])
+@pytest.mark.parametrize("damage", ["end", "middle", "after"])
+def test_damage_is_named_with_the_file_and_the_place(read: Any, pack: Callable[[bytes], bytes], damage: str) -> None:
+    data = pack("".join(line(number % 60, f"/{number * 7919 % 1_000}/") for number in range(3_000)).encode())
+    place = len(data) // 2
+    damaged = {
+        "end": data[:-20],
+        "middle": data[:place] + bytes(byte ^ 0xFF for byte in data[place : place + 50]) + data[place + 50 :],
+        "after": data + TWO,
+    }[damage]
+    if pack is zipped and damage == "after":  # its directory says where it ends
+        assert len(read(damaged)[0]) == 3_000
+        return
+    with pytest.raises(WrongFormat, match=r"log is cut off or damaged before byte [0-9,]+: \w+"):
+        read(damaged)
+
+
+def test_an_archive_of_several_files_is_named(read: Any) -> None:
+    with pytest.raises(WrongFormat, match="is a ZIP archive of 2 files"):
+        read(zipped(TWO, ("one", "two")))
+
+
+def test_packed_text_takes_little_memory(read: Any) -> None:
+    data = line(0).encode() + b"a" * 20_000_000 + b"\n" + line(1).encode()
+    for pack in (bz2.compress, lzma.compress, zipped):
+        packed = pack(data)
+        tracemalloc.start()
+        try:
+            found, files = read(packed)
+            assert tracemalloc.get_traced_memory()[1] < 15_000_000  # what the decompressors need themselves
+        finally:
+            tracemalloc.stop()
+        assert (len(found), files.unreadable) == (2, 1)
+
+
+def seconds_of(found: Sequence[AccessLogLine]) -> list[int]:
+    return [(each.time_us - int(START.timestamp()) * 1_000_000) // 1_000_000 for each in found]
+
+
+def text_of(seconds: Sequence[int]) -> bytes:
+    return "".join(map(line, seconds)).encode()
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "CHUNK", 10)
+
+
+@pytest.mark.usefixtures("small")
+@given(st.lists(st.integers(0, 299), min_size=1, max_size=80), st.integers(0, 400))
+def test_lines_within_five_minutes_are_put_in_order(tmp_path_factory: Any, delays: list[int], step: int) -> None:
+    seconds = [number * step + delay for number, delay in enumerate(delays)]
+    log = tmp_path_factory.mktemp("order") / "log"
+    log.write_bytes(text_of(seconds))
+    with LogFiles([str(log)], Wanted(), UTC) as files:
+        found = list(files)
+    assert seconds_of(found) == sorted(seconds)
+    assert [each.number for each in found] == [
+        place + 1 for place in sorted(range(len(seconds)), key=seconds.__getitem__)
+    ]
+    assert files.out_of_order == 0
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        range(60_000, 0, -60),
+        [*range(30_000, 60_000, 60), *range(0, 30_000, 60)],
+        [*range(0, 60_000, 60), *range(0, 60_000, 60)],
+    ],
+    ids=["newest first", "joined in the wrong order", "twice"],
+)
+def test_a_log_in_another_order_is_refused_unless_told_otherwise(read: Any, seconds: Sequence[int]) -> None:
+    with pytest.raises(WrongFormat, match=r"log is not in order: [0-9,]+ of [0-9,]+ lines .* `tac LOG \| … -`"):
+        read(text_of(seconds))
+    found, files = read(text_of(seconds), any_order=True)
+    assert len(found) == len(seconds)
+    assert files.out_of_order > 0.3 * len(seconds)
+
+
+@pytest.mark.usefixtures("small")
+def test_the_newest_line_first_is_read_within_the_window(read: Any) -> None:
+    assert seconds_of(read(text_of(range(290, 0, -1)))[0]) == list(range(1, 291))
+
+
+@pytest.mark.usefixtures("small")
+def test_few_lines_out_of_order_are_left_out_and_counted(read: Any) -> None:
+    seconds = [*range(0, 60_000, 60), 600, *range(60_000, 90_000, 60)]
+    found, files = read(text_of(seconds))
+    assert (len(found), files.out_of_order) == (len(seconds) - 1, 1)
+    assert seconds_of(found) == sorted(seconds_of(found))
+
+
+@pytest.mark.usefixtures("small")
+def test_a_busy_log_is_put_in_order_within_bounded_memory(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_MOST_WAITING", 25)
+    found, files = read(text_of([1] * 100 + [0] + [1] * 200))
+    assert (len(found), files.out_of_order) == (300, 1)
+
+
+@pytest.fixture
+def replayed(tmp_path: Path, settings: Any) -> Callable[..., str]:
+    settings.MIDDLEWARE = [trace.MIDDLEWARE]
+    with cache.editing():
+        rule = Rule.objects.create(slug="busy", name="busy", mode="enforce", partition_by=["ip"])
+        RuleLimit.objects.create(rule=rule, quota=1, window_seconds=3_600, algorithm="concurrency")
+
+    def go(text: str, *options: str) -> str:
+        (tmp_path / "log\x1b[2J").write_text(text)
+        out = io.StringIO()
+        call_command("ratelimit", "replay", str(tmp_path / "log\x1b[2J"), *options, "--no-progress", stdout=out)
+        return out.getvalue()
+
+    return go
+
+
+site = [pytest.mark.django_db, pytest.mark.urls("tests.forecast.views")]
+
+
+class TestReplay:
+    """The command."""
+
+    pytestmark = site
+
+    @pytest.mark.parametrize(("ends", "rejected"), [((10.0, 20.0), 0), ((10.0, 15.0), 1)])
+    def test_a_line_is_of_the_end_of_its_request(self, replayed: Any, ends: tuple[float, ...], rejected: int) -> None:
+        """Two requests of six seconds, which overlap or do not, as nginx writes $msec and $request_time."""
+        text = "".join(
+            f'{{"msec": "{START.timestamp() + end}", "remote_addr": "192.0.2.7", "request": "GET /plain/ HTTP/1.1", '
+            '"status": "200", "request_time": "6.000"}\n'
+            for end in ends
+        )
+        assert f"Rejected by these rules: {rejected} request" in replayed(text)
+
+    def test_the_user_can_say_that_times_are_those_of_the_start(self, replayed: Any) -> None:
+        """The second request begins, and ends, within the first."""
+        text = "".join(
+            f'{{"time": {START.timestamp() + at}, "ip": "192.0.2.7", "request": "GET /plain/", "duration": {took}}}\n'
+            for at, took in ((0, 9), (5, 1))
+        )
+        assert "Rejected by these rules: 1 request" in replayed(text, "--field", "start=time")
+        assert "Rejected by these rules: 0 requests" in replayed(text)  # -9 to 0, and 4 to 5
+
+    def test_a_time_zone_can_be_named(self, replayed: Any) -> None:
+        text = line(0).replace(" +0000", "")
+        assert "2026-11-22 17:00:00 (UTC)" in replayed(text, "--timezone", "Europe/Berlin")
+        assert "The log has no time zone; its times are read in that of the project, or of --timezone." in replayed(
+            text
+        )
+        for name in ("Europe/Nowhere", "../etc/passwd", ""):
+            if name:
+                with pytest.raises(CommandError, match="there is no such time zone"):
+                    replayed(text, "--timezone", name)
+
+    def test_years_that_are_not_in_the_log_are_mentioned(self, replayed: Any) -> None:
+        pattern = r"(?P<time>\w+ +\d+ \S+) (?P<address>\S+) (?P<request>.*)"
+        assert "The log has no years: they follow" in replayed(
+            "Nov 22 18:00:00 192.0.2.7 GET /plain/\n", "--format", pattern
+        )
+
+    def test_what_never_reaches_django_is_counted_apart(self, replayed: Any) -> None:
+        calls = ["PRI * HTTP/2.0", "CONNECT x.example:443 HTTP/1.1", "OPTIONS * HTTP/1.1", "GET x.example HTTP/1.1"]
+        text = "".join(line(0).replace("GET /plain/ HTTP/1.1", call) for call in calls)
+        text += line(0).replace("GET /plain/ HTTP/1.1", "-").replace(" 200 ", " 408 ") + line(0)
+        out = replayed(text)
+        assert "Traffic: 1 request of 1 caller" in out
+        assert "5 lines are of requests that never reach Django: PRI, CONNECT, OPTIONS *, or broken." in out
+        assert "cannot be read" not in out
+
+    def test_control_characters_reach_neither_terminal_nor_page(self, replayed: Any, tmp_path: Path) -> None:
+        page = tmp_path / "page.html"
+        out = replayed(f"{line(0)}\x1b[31mred\x00\x9b\u202e<b>\n" + line(1, address="host\x1b"), "--html", str(page))
+        for text in (out, page.read_text()):
+            assert "2 lines cannot be read; the first:" in text
+            assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
+        assert "<b>" not in page.read_text()
+
+    def test_the_page_names_first_what_it_could_not_see(self, replayed: Any, tmp_path: Path) -> None:
+        page = tmp_path / "page.html"
+        replayed(line(0), "--html", str(page))
+        text = page.read_text()
+        said = text.index("busy: left out, because the log has no durations")
+        assert said < text.index("Rejected by these rules: 0 requests")
+
+    def test_rules_in_shadow_are_counted_without_a_second_rule_set(self, replayed: Any) -> None:
+        with cache.editing():
+            rule = Rule.objects.create(slug="strict", name="strict", mode="shadow", partition_by=["ip"])
+            RuleLimit.objects.create(rule=rule, quota=2, window_seconds=3_600)
+        out = replayed("".join(line(second) for second in range(5)))
+        assert "Rejected by these rules: 0 requests" in out
+        assert "Rules in shadow would reject 3 requests more, if they were enforced." in out
+        assert re.search(r"Rule +Requests +Rejected +Share +In shadow\n +strict +5 +0 +0 % +3\n", out)
