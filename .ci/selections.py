@@ -77,10 +77,8 @@ ASKS_NEITHER_SERVER_NOR_DATABASE = (
     *(f"tests/unit/test_{name}.py" for name in ("bounds", "every_algorithm", "properties")),
     # Whole sites: their processes determine the result, not the server or database (60 s).
     *(f"tests/system/test_{name}.py" for name in ("prefixes", "outage", "metrics", "responses", "concurrency")),
-    # Saves under traffic, by one editor and by two, run there; these test failures of publishing.
+    # Saves under traffic, by one editor and by two, run there.
     "tests/system/test_saves.py::test_nor_is_one_if_redis_is_flushed_after_the_save",
-    "tests/system/test_saves.py::test_a_save_whose_publishing_fails_once_is_in_force_when_it_returns",
-    "tests/system/test_saves.py::test_a_save_that_cannot_be_published_stands_and_the_collector_puts_it_in_force",
     # Requests, texts and settings (80 s).
     *("tests/checks", "tests/entry_points", "tests/headers", "tests/identity", "tests/testing"),
     # These only use Redis through the engine, which the engine's tests cover, and read a row or two (30 s).

@@ -42,22 +42,6 @@ def site(_running_site: Site) -> Iterator[Site]:
     print(_running_site.output)  # shown with a test that fails
 
 
-@pytest.fixture(scope="package")
-def _running_unreliable_site(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    environment = {"SYSTEM_ENGINE": "tests.system.engines.unreliable"}
-    site = Site(tmp_path_factory.mktemp("unreliable-site"), environment, "tests.system.wsgi", ("--preload",))
-    yield site
-    site.stop()
-
-
-@pytest.fixture
-def unreliable_site(_running_unreliable_site: Site) -> Iterator[Site]:
-    """The same with an engine that can be made to fail, see `engines`."""
-    yield _running_unreliable_site
-    _running_unreliable_site.disconnect()
-    print(_running_unreliable_site.output)
-
-
 @pytest.fixture
 def start_site(tmp_path: Any) -> Iterator[StartSite]:
     """Start a site of the test's own: `start_site(*options of gunicorn, application=…, **variables)`."""

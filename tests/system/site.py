@@ -62,14 +62,13 @@ def running(
 class Site:
     """A running site.
 
-    folder: for its output, and for what `engines` reads. environment: variables for it beside those of this process.
-    options: further ones of gunicorn. application: the module of the WSGI application.
+    folder: for its output. environment: variables for it beside those of this process. options: further ones of
+    gunicorn. application: the module of the WSGI application.
     """
 
     def __init__(self, folder: Path, environment: dict[str, str], application: str, options: tuple[str, ...]) -> None:
-        self.folder = folder
         self.workers: frozenset[int] = frozenset()
-        self._environment = {"SYSTEM_FAULTS": str(folder), **environment}
+        self._environment = environment
         self._port = free_port()
         server = f"--bind {HOST}:{self._port} --workers {WORKERS} --threads 16 --keep-alive 75 --no-control-socket"
         command = ("-m", "gunicorn", application, *server.split(), *options)

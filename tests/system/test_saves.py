@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import pytest
 import redis
 
 from django_ratelimiter.models import Rule, RuleSetVersion
 
 from .conftest import Edit, MakeRule
 from .editor import Editor
-from .engines import failures_of
 from .load import Answer, Client, Traffic, send
 from .site import Site
 
@@ -22,24 +20,6 @@ REQUESTS = 160
 #: A quota that nobody exhausts, and one that every client has exhausted already.
 WIDE, NARROW = 1_000_000, 1
 NOT_IN_FORCE = "Saved, not yet in force everywhere"
-
-BreakPublishing = Callable[[int, int], Callable[[], int]]
-
-
-@pytest.fixture
-def break_publishing(unreliable_site: Site) -> Iterator[BreakPublishing]:
-    """Make publishing fail so many times in one process; returns how many of these are still to come."""
-    files = set()
-
-    def break_(process: int, times: int) -> Callable[[], int]:
-        file = failures_of(unreliable_site.folder, process)
-        file.write_text(str(times))
-        files.add(file)
-        return lambda: int(file.read_text())
-
-    yield break_
-    for file in files:
-        file.unlink()
 
 
 def test_no_request_after_a_save_is_decided_by_the_old_limit(site: Site, make_rule: MakeRule, edit: Edit) -> None:
@@ -86,49 +66,19 @@ def test_two_editors_who_save_at_once_are_both_obeyed_at_once(site: Site, make_r
     assert RuleSetVersion.objects.count() == numbered + len(rules) * len(quotas)
 
 
-def test_a_save_whose_publishing_fails_once_is_in_force_when_it_returns(
-    unreliable_site: Site, make_rule: MakeRule, edit: Edit, break_publishing: BreakPublishing
-) -> None:
-    rule = make_rule(1, WIDE, partition_by=["ip"])
-    clients = unreliable_site.connect(CLIENTS, rule.path)
-    editor = edit(clients[0])
-    for quota in (NARROW, WIDE):
-        failures_left = break_publishing(editor.process, 1)
-        assert NOT_IN_FORCE not in save_under_traffic(editor, rule, quota, clients)
-        assert failures_left() == 0
-        assert_decided_by(quota, send(clients, rule.path, REQUESTS), unreliable_site.workers)
-
-
-def test_a_save_that_cannot_be_published_stands_and_the_collector_puts_it_in_force(
-    unreliable_site: Site, make_rule: MakeRule, edit: Edit, break_publishing: BreakPublishing
-) -> None:
-    rule = make_rule(1, WIDE, partition_by=["ip"])
-    clients = unreliable_site.connect(CLIENTS, rule.path)
-    editor = edit(clients[0])
-    break_publishing(editor.process, 1_000_000)
-    page = editor.save(rule, quota=NARROW)
-    assert NOT_IN_FORCE in page
-    assert rule.limits.get().quota == NARROW
-    # The worker that saved would tell the engine with its next request; the other one knows nothing yet.
-    assert {answer.quota for answer in send(others(clients, editor), rule.path, 20)} == {WIDE}
-    unreliable_site.manage("ratelimit", "collect")
-    assert_decided_by(NARROW, send(clients, rule.path, REQUESTS), unreliable_site.workers)
-
-
 def others(clients: Sequence[Client], editor: Editor) -> list[Client]:
     """The clients of the worker that does not save: it is told of a new version by the engine alone."""
     return [client for client in clients if client.process != editor.process]
 
 
-def save_under_traffic(editor: Editor, rule: Rule, quota: int, clients: Sequence[Client]) -> str:
+def save_under_traffic(editor: Editor, rule: Rule, quota: int, clients: Sequence[Client]) -> None:
     """Save while the other worker is busy; none of its requests after the save is decided by the old limit."""
     asking = others(clients, editor)
     with Traffic(asking, [rule.path]) as traffic:
         traffic.wait_for(lambda answers: len(answers) > CLIENTS)
-        page = editor.save(rule, quota=quota)
+        editor.save(rule, quota=quota)
         traffic.wait_for(lambda answers: len(answers) > CLIENTS)
     assert_decided_by(quota, traffic.since(editor.posted), {client.process for client in asking})
-    return page
 
 
 def assert_decided_by(quota: int, answers: Sequence[Answer], workers: Collection[int]) -> None:
