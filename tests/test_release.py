@@ -61,24 +61,20 @@ def test_a_release_needs_tag_changelog_and_repository_to_agree(monkeypatch: pyte
     assert "CHANGELOG.md must begin with" in only
 
 
-def test_the_workflows_run_what_everybody_runs_and_publish_without_a_token() -> None:
-    ci, release = read(".github/workflows/ci.yml"), read(".github/workflows/release.yml")
-    [job] = ci["jobs"].values()
-    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+def test_a_release_is_checked_and_published_without_a_token() -> None:
+    release = read(".github/workflows/release.yml")
     assert release["jobs"]["checks"]["uses"] == "./.github/workflows/ci.yml"
     needs = [release["jobs"][name]["needs"] for name in ("build", "attest", "publish")]
     assert needs == ["checks", "build", "attest"]
     assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
-    assert "secrets." not in (ROOT / ".github/workflows/release.yml").read_text("utf-8")
-    assert all("permissions" in workflow for workflow in (ci, release))
+    assert "secrets." not in str(release)
 
 
-@pytest.mark.parametrize("workflow", ["ci", "coverage", "links", "release"])
-def test_other_peoples_actions_are_pinned_by_commit(workflow: str) -> None:
+def test_other_peoples_actions_are_pinned_by_commit() -> None:
     """A tag can be moved to other code. The version behind it is for readers, and for Dependabot."""
-    text = (ROOT / f".github/workflows/{workflow}.yml").read_text("utf-8")
-    used = re.findall(r"^\s+(?:- )?uses: (?!\./)(.*)$", text, re.MULTILINE)
-    assert [name for name in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", name)] == []
+    for workflow in (ROOT / ".github/workflows").glob("*.yml"):
+        used = re.findall(r"^\s+(?:- )?uses: (?!\./)(.*)$", workflow.read_text("utf-8"), re.MULTILINE)
+        assert [name for name in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", name)] == []
 
 
 def test_no_job_that_can_sign_runs_a_command() -> None:
@@ -86,15 +82,8 @@ def test_no_job_that_can_sign_runs_a_command() -> None:
     jobs = read(".github/workflows/release.yml")["jobs"]
     signing = {name: job for name, job in jobs.items() if "id-token" in job.get("permissions", {})}
     assert set(signing) == {"attest", "publish"}
-    assert all("uses" in step and "run" not in step for job in signing.values() for step in job["steps"])
-    assert not any("checkout" in step["uses"] for job in signing.values() for step in job["steps"])
-
-
-def test_read_the_docs_builds_as_strictly_as_we_do() -> None:
-    settings = read(".readthedocs.yaml")
-    assert settings["sphinx"] == {"configuration": "docs/conf.py", "fail_on_warning": True}
-    pinned = re.findall(r"\buv==([\d.]+)", " ".join(settings["build"]["jobs"]["install"]))
-    assert pinned == re.findall(r"\buv==([\d.]+)", (ROOT / "Makefile").read_text("utf-8"))
+    steps = [step for job in signing.values() for step in job["steps"]]
+    assert all("uses" in step and "run" not in step and "checkout" not in step["uses"] for step in steps)
 
 
 def test_links_of_the_readme_are_absolute_on_the_package_index(monkeypatch: pytest.MonkeyPatch) -> None:

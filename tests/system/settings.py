@@ -1,7 +1,6 @@
 """The settings of the sites that the system tests start: those of the tests, with what makes a process observable.
 
 SYSTEM_DISABLED: if set, RATELIMITER["ENABLED"] is False.
-SYSTEM_EXEMPT_PATHS: a path of RATELIMITER["EXEMPT_PATHS"]; unset = the default ones.
 SYSTEM_URLCONF: other addresses than those of the tests. SYSTEM_ALL_ASYNC: if set, no middleware is synchronous only.
 """
 
@@ -18,7 +17,6 @@ CACHES["ratelimit"]["OPTIONS"] = {"SOCKET_CONNECT_TIMEOUT": 10, "SOCKET_TIMEOUT"
 RATELIMITER: dict[str, Any] = {
     "ENABLED": "SYSTEM_DISABLED" not in os.environ,
     "CACHE_ALIAS": "ratelimit",
-    "EXEMPT_PATHS": [os.environ["SYSTEM_EXEMPT_PATHS"]] if "SYSTEM_EXEMPT_PATHS" in os.environ else None,
     "DEADLINE_MS": float(os.environ.get("SYSTEM_DEADLINE_MS", 10_000)),  # longer than any hiccup, see tests.settings
     "TRUSTED_PROXIES": ["127.0.0.1"],  # the tests choose the addresses that requests come from
     # Shorter than the defaults, for tests wait for them.

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
-
-import pytest
 
 from example_project.redis_server import HOST, free_port
 
-from .conftest import MakeRule, StartSite
+from .conftest import MakeRule
 from .load import get
 from .site import Site, running, wait_until
 from .test_responses import UVICORN
 
-#: What is exempt by hand; `None` = the default, which has STATIC_URL.
-EXEMPT = ["/static", None]
 
-
-@pytest.fixture(params=EXEMPT)
-def exempting(request: pytest.FixtureRequest) -> Site:
-    """A site with these exempt paths; that of the other tests has the default ones."""
-    if request.param is None:
-        return cast(Site, request.getfixturevalue("site"))
-    start: StartSite = request.getfixturevalue("start_site")
-    return start("--preload", SYSTEM_EXEMPT_PATHS=request.param)
-
-
-def test_no_client_of_gunicorn_chooses_by_script_name_what_is_exempt(exempting: Site, make_rule: MakeRule) -> None:
+def test_no_client_of_gunicorn_chooses_by_script_name_what_is_exempt(site: Site, make_rule: MakeRule) -> None:
     """gunicorn takes a header SCRIPT_NAME from `forwarded_allow_ips`, which is 127.0.0.1 by default."""
     rule = make_rule(1, 2, partition_by=["ip"])
-    connection = exempting.connect(2, rule.path)[0].connection
+    connection = site.connect(2, rule.path)[0].connection
     statuses = []
     for prefix in ("/static", "/shop", "", "/static", "/admin"):
         connection.request("GET", f"{prefix}/items/1/", headers={"SCRIPT_NAME": prefix} if prefix else {})
