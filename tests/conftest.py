@@ -13,6 +13,7 @@ import pytest
 import redis
 from asgiref.sync import async_to_sync
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.core.management.color import no_style
 from django.core.management.commands import flush
@@ -27,16 +28,18 @@ from django_ratelimiter import backend, limiter
 from django_ratelimiter.backend import usage_buffer
 from django_ratelimiter.conf import ENTRIES
 from django_ratelimiter.decision import Decision
+from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.engine.fallback import FallbackEngine
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
-from django_ratelimiter.limiter import events, untrusted
+from django_ratelimiter.limiter import events, io, slots, untrusted
 from django_ratelimiter.rules import cache, heartbeats, tiers
 from django_ratelimiter.rules.stored import access_cache, uncommitted, versions
 from django_ratelimiter.usage.live import denials, names
 from example_project.redis_server import RedisServer
-from tests import profiles
+from tests import making, profiles
+from tests.making import Clock, MakeRule
 
 profiles.load("short")
 backend.are_tests_running = lambda: False  # these tests name the keys of a site
@@ -245,7 +248,31 @@ def redis_server() -> Iterator[Callable[..., RedisServer]]:
 @pytest.fixture(params=["memory", "redis"])
 def engine(request: pytest.FixtureRequest, redis_client: redis.Redis) -> Engine:
     """Both engines in turn; `parametrize("engine", ["redis"], indirect=True)` picks one."""
-    from django_ratelimiter.engine.memory import MemoryEngine
     from django_ratelimiter.engine.redis import RedisEngine
 
     return MemoryEngine() if request.param == "memory" else RedisEngine(redis_client, namespace="test")
+
+
+@pytest.fixture
+def make_rule(db: None) -> MakeRule:
+    """Make rules: see `making.make_rule`."""
+    return making.make_rule
+
+
+@pytest.fixture
+def people(db: None) -> None:
+    """Two users."""
+    for name in ("ann", "bob"):
+        User.objects.create(username=name)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of the engine, which counts in memory, and of whoever waits."""
+    clock = Clock()
+    monkeypatch.setattr(backend, "_engine", MemoryEngine(clock))
+    monkeypatch.setattr("django_ratelimiter.limiter.fallback._local", FallbackEngine(clock))
+    monkeypatch.setattr(io, "sleep", clock.sleep)
+    monkeypatch.setattr(io, "asleep", clock.asleep)
+    monkeypatch.setattr(slots, "_clock", clock.seconds)
+    return clock

@@ -14,12 +14,14 @@ from django.test import Client
 
 from django_ratelimiter.databases import compares_bytes, spelled
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
-from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier, TopPartition, UsageBucket
+from django_ratelimiter.models import Rule, RuleSetVersion, Tier, TopPartition, UsageBucket
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.ruleset import RuleSet
 from django_ratelimiter.rules.stored import storage
 from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
 from django_ratelimiter.usage.collector import collect as collecting
+
+from .making import make_rule
 
 
 def elsewhere(edit: Callable[[], object]) -> None:
@@ -56,10 +58,7 @@ def repeatable_read(transactional_db: None) -> Iterator[None]:
 
 @pytest.fixture
 def rule(transactional_db: None) -> Rule:
-    with cache.editing():
-        rule = Rule.objects.create(slug="hello", name="Hello", mode="enforce", path="/hello/", path_kind="exact")
-        RuleLimit.objects.create(rule=rule, quota=100, window_seconds=86_400)
-    return rule
+    return make_rule("hello", 100, algorithm="sliding_window_counter", path="/hello/", path_kind="exact")
 
 
 @pytest.mark.usefixtures("repeatable_read")

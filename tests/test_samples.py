@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from django.test import Client
 
-from tests.entry_points.conftest import MakeRule, make_rule, people
-
-__all__ = ["make_rule", "people"]
+from tests.making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 

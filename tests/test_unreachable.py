@@ -15,20 +15,12 @@ from django_ratelimiter import checks
 from django_ratelimiter.backend import server_in_words
 from django_ratelimiter.engine.fallback import FallbackEngine
 from django_ratelimiter.limiter import fallback
-from django_ratelimiter.models import Rule, RuleLimit
-from django_ratelimiter.rules import cache
 from example_project.redis_server import free_port
 
 from .checks.test_servers import TIMEOUTS, entry
+from .making import make_rule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
-
-
-def make_rule(slug: str, **fields: Any) -> None:
-    """Two requests a day, of which a process grants one without Redis."""
-    with cache.editing():
-        rule = Rule.objects.create(slug=slug, name=slug, mode="enforce", **fields)
-        RuleLimit.objects.create(rule=rule, quota=2, window_seconds=86_400)
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,7 @@ from django.urls import reverse
 
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
-from tests.entry_points.conftest import MakeRule, make_rule, people
-
-__all__ = ["make_rule", "people"]
+from tests.making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 

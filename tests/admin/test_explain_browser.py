@@ -13,11 +13,9 @@ from django.urls import reverse
 
 from django_ratelimiter.models import Tier, TierAssignment
 from tests.browser import Browser, missing
-from tests.entry_points.conftest import MakeRule, make_rule, people
+from tests.making import MakeRule
 
 from .pages import open_as
-
-__all__ = ["make_rule", "people"]
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),

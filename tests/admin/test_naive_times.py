@@ -18,10 +18,8 @@ from django_ratelimiter.models import AccessEntry, Tier, TierAssignment, TopPart
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.times import aware
 from tests.admin_pages import fill, pages, users
-from tests.entry_points.conftest import MakeRule, make_rule
 from tests.forecast.traffic import record
-
-__all__ = ["make_rule"]
+from tests.making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 

@@ -17,9 +17,7 @@ from django_ratelimiter.identity import digest
 from django_ratelimiter.inspection.caller import UnknownCaller, caller_of
 from django_ratelimiter.models import Rule, TopPartition
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
-from tests.entry_points.conftest import MakeRule, make_rule, people
-
-__all__ = ["make_rule", "people"]
+from tests.making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 

@@ -22,7 +22,7 @@ from django_ratelimiter.rules.stored import access_cache
 from django_ratelimiter.throttling import RuleThrottle, UserRateThrottle
 
 from ..limiter.test_limiter import Broken
-from .conftest import Clock, MakeRule
+from ..making import Clock, MakeRule
 from .drf_views import rated, statuses, view_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]

@@ -33,7 +33,7 @@ from django_ratelimiter.models import Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
 
-from .conftest import Clock, MakeRule
+from ..making import Clock, MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 

@@ -22,7 +22,7 @@ from django_ratelimiter.decorators import ALL, UNSAFE, Ratelimited, get_usage, i
 from django_ratelimiter.models import Tier
 from django_ratelimiter.rules import inline
 
-from .conftest import MakeRule
+from ..making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("clock")]
 

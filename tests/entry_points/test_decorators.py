@@ -26,7 +26,7 @@ from django_ratelimiter.limiter.charges import InlineRule
 from django_ratelimiter.models import AccessEntry
 from django_ratelimiter.rules import inline
 
-from .conftest import MakeRule
+from ..making import MakeRule
 from .test_decorator_rates import asked, limited, noting
 from .urls import NameAuthentication
 

@@ -16,7 +16,7 @@ from django_ratelimiter.checks.views import check_views
 from django_ratelimiter.rules.routes import views
 from django_ratelimiter.throttling import RuleThrottle
 
-from .conftest import MakeRule
+from ..making import MakeRule
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls(__name__)]
 

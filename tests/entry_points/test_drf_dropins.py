@@ -20,7 +20,7 @@ from django_ratelimiter.engine import Algorithm
 from django_ratelimiter.rules import inline
 from django_ratelimiter.throttling import AnonRateThrottle, ScopedRateThrottle, SimpleRateThrottle, UserRateThrottle
 
-from .conftest import Clock
+from ..making import Clock
 from .drf_views import factory, gets, rated, rates, statuses, view_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.drf_views")]

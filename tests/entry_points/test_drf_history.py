@@ -15,7 +15,7 @@ from django_ratelimiter import backend, throttling
 from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.throttling import AnonRateThrottle
 
-from .conftest import Clock
+from ..making import Clock
 from .drf_views import statuses, view_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.drf_views")]

@@ -13,7 +13,7 @@ from rest_framework.views import exception_handler
 
 from django_ratelimiter.explain import Question, explain
 
-from .conftest import MakeRule
+from ..making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 

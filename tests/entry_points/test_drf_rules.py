@@ -21,7 +21,7 @@ from django_ratelimiter.rules import inline
 from django_ratelimiter.throttling import AnonRateThrottle, UserRateThrottle
 
 from ..limiter.test_limiter import Broken
-from .conftest import Clock, MakeRule
+from ..making import Clock, MakeRule
 from .drf_views import View, factory, gets, rated, rates, statuses, view_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.drf_views")]

@@ -18,7 +18,7 @@ from rest_framework.viewsets import ViewSet
 
 from django_ratelimiter.middleware import exemption
 
-from .conftest import MakeRule
+from ..making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
 

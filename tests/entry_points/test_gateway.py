@@ -20,8 +20,8 @@ from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
 from django_ratelimiter.rules import tiers
 
+from ..making import Clock, MakeRule
 from ..urls import say_hello
-from .conftest import Clock, MakeRule
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),

@@ -14,7 +14,7 @@ import pytest
 from django.test import Client, override_settings
 from django.urls import path
 
-from .conftest import MakeRule
+from ..making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("clock")]
 

@@ -10,7 +10,7 @@ from asgiref.sync import async_to_sync
 from django.test import AsyncClient, Client, override_settings
 from django.test.client import MULTIPART_CONTENT
 
-from .conftest import MakeRule
+from ..making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 

@@ -26,7 +26,7 @@ from django_ratelimiter.models import Tier, TierAssignment
 from django_ratelimiter.rules import tiers
 
 from ..limiter.test_limiter import Broken
-from .conftest import MakeRule
+from ..making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 

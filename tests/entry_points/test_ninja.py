@@ -15,7 +15,7 @@ from django.urls import path
 from django_ratelimiter.decorators import Ratelimited, ratelimit
 
 from ..limiter.test_limiter import Broken
-from .conftest import MakeRule
+from ..making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("clock", "debug")]
 

@@ -17,7 +17,7 @@ from django.urls import get_script_prefix, path
 
 from django_ratelimiter.middleware import exempt_paths, exemption
 
-from .conftest import MakeRule
+from ..making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 

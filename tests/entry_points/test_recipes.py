@@ -16,7 +16,7 @@ from django.test import AsyncClient, Client, modify_settings, override_settings
 from django.urls import path
 from django.views.decorators.http import condition
 
-from .conftest import Clock, MakeRule
+from ..making import Clock, MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("clock")]
 

@@ -13,7 +13,7 @@ from django.utils import translation
 
 from django_ratelimiter.explain import Question, explain
 
-from .conftest import MakeRule
+from ..making import MakeRule
 from .urls import plain
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]

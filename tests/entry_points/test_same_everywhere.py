@@ -32,7 +32,7 @@ from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import cache
 from django_ratelimiter.throttling import RuleThrottle
 
-from .conftest import Clock, MakeRule
+from ..making import Clock, MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
 

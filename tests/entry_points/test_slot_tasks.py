@@ -14,7 +14,7 @@ from celery.exceptions import Retry
 from django_ratelimiter import backend, limiter, tasks
 from django_ratelimiter.exceptions import LimitExceeded
 
-from .conftest import Clock, MakeRule
+from ..making import Clock, MakeRule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -15,11 +15,9 @@ from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.explain import Question, explain
 from django_ratelimiter.models import Tier, TierAssignment
 from django_ratelimiter.testing import FrozenClock
-from tests.entry_points.conftest import MakeRule, make_rule
+from tests.making import MakeRule
 
 from . import code_views
-
-__all__ = ["make_rule"]
 
 pytestmark = [pytest.mark.urls(__name__), pytest.mark.django_db(transaction=True)]
 

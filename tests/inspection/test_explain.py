@@ -22,11 +22,9 @@ from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.inspection.words import bypass_in_words, headline_of, tier_in_words
 from django_ratelimiter.models import AccessEntry, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
-from tests.entry_points.conftest import MakeRule, make_rule, people
+from tests.making import MakeRule
 
 from . import code_views
-
-__all__ = ["make_rule", "people"]
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 

@@ -11,9 +11,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.test import Client
 
-from tests.entry_points.conftest import MakeRule, make_rule, people
-
-__all__ = ["make_rule", "people"]
+from tests.making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 

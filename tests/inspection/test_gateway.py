@@ -18,9 +18,9 @@ from django_ratelimiter import gateway
 from django_ratelimiter.explain import Question, QuestionError, explain
 from django_ratelimiter.models import AccessEntry
 from tests.admin.conftest import operator
-from tests.entry_points.conftest import Clock, MakeRule, clock, make_rule
+from tests.making import Clock, MakeRule
 
-__all__ = ["clock", "make_rule", "operator"]
+__all__ = ["operator"]
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),

@@ -22,7 +22,7 @@ from django_ratelimiter.models import RuleLimit, Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.values.access import NOBODY
 
-from ..entry_points.conftest import MakeRule
+from ..making import MakeRule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

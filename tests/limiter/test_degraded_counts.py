@@ -13,7 +13,7 @@ from django_ratelimiter.backend import get_engine, usage_buffer
 from django_ratelimiter.engine.usage import counts_of
 from django_ratelimiter.rules import cache
 
-from ..entry_points.conftest import MakeRule
+from ..making import MakeRule
 from .test_limiter import Broken
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -12,7 +12,7 @@ from django.test import AsyncClient, Client, RequestFactory
 
 from django_ratelimiter import limiter
 
-from ..entry_points.conftest import Clock, MakeRule
+from ..making import Clock, MakeRule
 from .test_limiter import Broken
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]

@@ -28,7 +28,7 @@ from django_ratelimiter.models import Rule, RuleLimit, RuleSetState
 from django_ratelimiter.rules import cache
 from django_ratelimiter.testing import RulesInForce, assert_limited, override_rules
 
-from ..entry_points.conftest import MakeRule
+from ..making import MakeRule
 
 pytestmark = pytest.mark.urls("tests.entry_points.urls")
 

@@ -18,7 +18,7 @@ from django_ratelimiter.identity import digest
 from django_ratelimiter.limiter.charges import InlineRule
 from django_ratelimiter.rules.ruleset import LimitRecord, RuleRecord
 
-from ..entry_points.conftest import Clock, MakeRule
+from ..making import Clock, MakeRule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -20,7 +20,7 @@ from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.limiter.io import LoopIO
 from django_ratelimiter.middleware import RateLimitMiddleware
 
-from ..entry_points.conftest import Clock, MakeRule, Remote
+from ..making import Clock, MakeRule, Remote
 from .test_limiter import Broken
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]

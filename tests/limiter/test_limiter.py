@@ -20,7 +20,7 @@ from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
 
-from ..entry_points.conftest import MakeRule
+from ..making import MakeRule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -14,7 +14,7 @@ from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import Algorithm
 from django_ratelimiter.exceptions import LimitExceeded
 
-from ..entry_points.conftest import Clock, MakeRule
+from ..making import Clock, MakeRule
 from .test_limiter import Broken
 from .test_refunds import ENGINE, ask, remaining
 

@@ -18,7 +18,7 @@ from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import Algorithm
 from django_ratelimiter.limiter import refunds
 
-from ..entry_points.conftest import Clock, MakeRule
+from ..making import Clock, MakeRule
 from .test_limiter import Broken
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.limiter.refund_urls")]

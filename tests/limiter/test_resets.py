@@ -16,7 +16,7 @@ from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache
 
-from ..entry_points.conftest import MakeRule
+from ..making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 

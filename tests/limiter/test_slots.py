@@ -20,7 +20,7 @@ from django_ratelimiter.exceptions import LimitExceeded
 from django_ratelimiter.limiter import io
 from django_ratelimiter.models import RuleLimit, Tier
 
-from ..entry_points.conftest import Clock, MakeRule, Remote
+from ..making import Clock, MakeRule, Remote
 from .test_limiter import Broken
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -15,7 +15,7 @@ from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.heartbeats import pulse
 
 from ..admin.overview.test_overview import OVERVIEW, text_of
-from ..entry_points.conftest import MakeRule
+from ..making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 

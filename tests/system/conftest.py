@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from django.contrib.auth import get_user_model
 
-from django_ratelimiter.models import Rule, RuleLimit
-from django_ratelimiter.rules import cache
+from django_ratelimiter.models import Rule
+from tests import making
+from tests.making import MakeRule
 
 from .editor import Editor
 from .load import Client
 from .site import Site
 
-MakeRule = Callable[..., Rule]
 StartSite = Callable[..., Site]
 Edit = Callable[[Client], Editor]
 
@@ -61,13 +61,8 @@ def make_rule() -> MakeRule:
     """Make a rule of one limit a day for `/items/NUMBER/`: `make_rule(number, quota, algorithm=…, **fields)`."""
 
     def make(number: int, quota: int, algorithm: str = "sliding_window_counter", **fields: Any) -> Rule:
-        slug = f"items-{number}"
-        with cache.editing():
-            rule = Rule.objects.create(
-                slug=slug, name=slug, path=f"/items/{number}/", path_kind="exact", **{"mode": "enforce", **fields}
-            )
-            RuleLimit.objects.create(rule=rule, algorithm=algorithm, quota=quota, window_seconds=86_400)
-        return rule
+        path = {"path": f"/items/{number}/", "path_kind": "exact"}
+        return making.make_rule(f"items-{number}", quota, algorithm=algorithm, **path, **fields)
 
     return make
 

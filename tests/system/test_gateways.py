@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from django_ratelimiter.models import AccessEntry, Rule, RuleLimit
-from django_ratelimiter.rules import cache
+from django_ratelimiter.models import AccessEntry
 from example_project.redis_server import HOST, WatchedProcess, free_port
+from tests.making import make_rule
 
 PAGE = (Path(__file__).parents[2] / "docs/howto/gateway.md").read_text("utf-8")
 #: The addresses of clients, which are not trusted; the gateways ask from HOST.
@@ -175,12 +175,8 @@ def _installed(name: str) -> Any:
 def rules() -> None:
     """Two exports by POST a day for each address; reads of anything else are not limited."""
     AccessEntry.objects.create(action="deny", kind="ip", value=DENIED)
-    with cache.editing():
-        rule = Rule.objects.create(
-            slug="exports", name="exports", path="/api/export", path_kind="prefix", methods=["POST"],
-            partition_by=["ip"], mode="enforce",
-        )  # fmt: skip
-        RuleLimit.objects.create(rule=rule, algorithm="token_bucket", quota=2, window_seconds=86_400)
+    matched = {"path": "/api/export", "path_kind": "prefix", "methods": ["POST"], "partition_by": ["ip"]}
+    make_rule("exports", 2, **matched)
 
 
 #: What of an allowed response's fields a gateway passes on to the client.

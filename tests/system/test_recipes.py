@@ -19,10 +19,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from django_ratelimiter.backend import get_engine
-from django_ratelimiter.models import Rule, RuleLimit
-from django_ratelimiter.rules import cache
 from example_project.redis_server import HOST, free_port
 
+from ..making import make_rule
 from .site import PROJECT, running, wait_until
 
 pytestmark = pytest.mark.once
@@ -42,8 +41,6 @@ EMAIL_BACKEND = "django.core.mail.backends.dummy.EmailBackend"
 WORKER = "--pool solo --without-gossip --without-mingle --loglevel WARNING"
 #: Seconds between two tasks, and by how much a message may come before its time.
 INTERVAL, EARLY = 1.0, 0.05
-
-MakeRule = Callable[..., None]
 
 
 def recipes(heading: str) -> list[str]:
@@ -69,22 +66,6 @@ def run(folder: Path, *command: str, **variables: str) -> subprocess.CompletedPr
     """What a Python process of this project has printed."""
     added = os.environ | environment(folder, **variables)
     return subprocess.run((sys.executable, *command), cwd=folder, env=added, capture_output=True, text=True)
-
-
-@pytest.fixture
-def make_rule() -> MakeRule:
-    """Make a rule of one limit a day for a scope: `make_rule(scope, quota, algorithm, **fields of the limit)`."""
-
-    def make(
-        scope: str, quota: int, algorithm: str = "token_bucket", partition_by: tuple[str, ...] = (), **limit: Any
-    ) -> None:
-        with cache.editing():
-            rule = Rule.objects.create(
-                slug=scope, name=scope, scope=scope, mode="enforce", partition_by=[*partition_by]
-            )
-            RuleLimit.objects.create(rule=rule, algorithm=algorithm, quota=quota, **{"window_seconds": 86_400, **limit})
-
-    return make
 
 
 @pytest.fixture
@@ -120,8 +101,8 @@ def said(connection: Any, text: str) -> str:
     return str(connection.recv(timeout=30))
 
 
-def test_messages_of_a_consumer_are_limited_by_user(chat: Callable[..., Any], make_rule: MakeRule) -> None:
-    make_rule("chat-message", 2, partition_by=("user",))
+def test_messages_of_a_consumer_are_limited_by_user(chat: Callable[..., Any]) -> None:
+    make_rule("chat-message", 2, scope="chat-message", partition_by=["user"])
     ann, bob = session_of("ann"), session_of("bob")
     with chat(ann) as first, chat(ann) as second, chat(bob) as other:
         assert [said(first, "a"), said(second, "b")] == ["You said: a", "You said: b"]
@@ -131,10 +112,10 @@ def test_messages_of_a_consumer_are_limited_by_user(chat: Callable[..., Any], ma
         assert said(other, "d") == "You said: d"
 
 
-def test_connections_of_a_consumer_are_limited(chat: Callable[..., Any], make_rule: MakeRule) -> None:
+def test_connections_of_a_consumer_are_limited(chat: Callable[..., Any]) -> None:
     from websockets.exceptions import InvalidStatus
 
-    make_rule("chat", 2)
+    make_rule("chat", 2, scope="chat")
     for _ in range(2):
         with chat():
             pass
@@ -145,10 +126,10 @@ def test_connections_of_a_consumer_are_limited(chat: Callable[..., Any], make_ru
     assert 40_000 < int(response.headers["Retry-After"]) <= 43_200
 
 
-def test_open_connections_of_a_consumer_are_limited(chat: Callable[..., Any], make_rule: MakeRule) -> None:
+def test_open_connections_of_a_consumer_are_limited(chat: Callable[..., Any]) -> None:
     from websockets.exceptions import InvalidStatus
 
-    make_rule("chat", 1, "concurrency")
+    make_rule("chat", 1, algorithm="concurrency", scope="chat")
     with chat() as connection:
         assert said(connection, "a") == "You said: a"
         with pytest.raises(InvalidStatus, match="429"), chat():
@@ -162,10 +143,9 @@ def test_open_connections_of_a_consumer_are_limited(chat: Callable[..., Any], ma
     wait_until(may_connect)  # the server notices in its own time that the client has left
 
 
-def test_tasks_of_a_worker_take_turns_and_it_is_free_meanwhile(
-    folder: Path, make_rule: MakeRule, redis_url: str
-) -> None:
-    make_rule("geocoder", 1, "leaky_bucket", window_seconds=INTERVAL, burst=10)
+def test_tasks_of_a_worker_take_turns_and_it_is_free_meanwhile(folder: Path, redis_url: str) -> None:
+    limit = {"window_seconds": INTERVAL, "burst": 10}
+    make_rule("geocoder", 1, None, "leaky_bucket", limit, scope="geocoder")
     (folder / "shop").mkdir()
     for name, recipe in zip(("__init__", "celery", "tasks"), ("", *recipes("Celery")), strict=True):
         (folder / "shop" / f"{name}.py").write_text(recipe)
@@ -187,8 +167,8 @@ def test_tasks_of_a_worker_take_turns_and_it_is_free_meanwhile(
     assert sum(count.allowed for count in counts) == 3, "each is charged once"
 
 
-def test_a_management_command_stops_at_its_limit(folder: Path, make_rule: MakeRule) -> None:
-    make_rule("mail", 2)
+def test_a_management_command_stops_at_its_limit(folder: Path) -> None:
+    make_rule("mail", 2, scope="mail")
     for name in ("ann", "bob", "cid"):
         User.objects.create(username=name)
     commands = folder / "reminders" / "management" / "commands"
@@ -204,8 +184,8 @@ def test_a_management_command_stops_at_its_limit(folder: Path, make_rule: MakeRu
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["with Django", "without Django"])
-def test_a_script_stops_at_its_limit(folder: Path, make_rule: MakeRule, redis_url: str, number: int) -> None:
-    make_rule("geocoder", 2, partition_by=("ip",))
+def test_a_script_stops_at_its_limit(folder: Path, redis_url: str, number: int) -> None:
+    make_rule("geocoder", 2, scope="geocoder", partition_by=["ip"])
     (folder / "script.py").write_text(recipes("Scripts")[number])
     done = run(folder, "script.py", "a", "b", "c", REDIS_URL=redis_url)
     assert done.stdout.splitlines() == ["looked up a", "looked up b"], done.stderr

@@ -18,11 +18,10 @@ import pytest
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import Charge, Limit, Verdict
 from django_ratelimiter.identity import digest
-from django_ratelimiter.models import Rule, RuleLimit
-from django_ratelimiter.rules import cache
 from example_project.middleware import PROCESS_HEADER
 from example_project.redis_server import HOST, free_port
 
+from ..making import make_rule
 from .load import get
 from .site import running, wait_until
 
@@ -96,9 +95,7 @@ def serve(_servers: Callable[[str], Server]) -> Callable[..., Server]:
     """A running server that knows a rule for its slow views: `serve(kind, algorithm, **fields of the limit)`."""
 
     def start(kind: str, algorithm: str, **limit: Any) -> Server:
-        with cache.editing():
-            rule = Rule.objects.create(slug="slow", name="slow", path="/s", path_kind="prefix", mode="enforce")
-            RuleLimit.objects.create(rule=rule, algorithm=algorithm, quota=1, **limit)
+        make_rule("slow", 1, None, algorithm, limit, path="/s", path_kind="prefix")
         server = _servers(kind)
         wait_until(lambda: server.get("/slow/0/").headers["RateLimit"] is not None)
         wait_until(is_free)  # the end of a response comes shortly after the last that is sent of it

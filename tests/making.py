@@ -1,4 +1,4 @@
-"""Rules for the tests of entry points, made in the database, and a clock that only sleeping moves."""
+"""What many tests make: rules, a clock that only sleeping moves, and an engine that has to be waited for."""
 
 from __future__ import annotations
 
@@ -6,48 +6,30 @@ from collections.abc import Callable
 from math import ceil
 from typing import Any
 
-import pytest
-from django.contrib.auth.models import User
-
-from django_ratelimiter import backend
 from django_ratelimiter.engine import MemoryEngine
-from django_ratelimiter.engine.fallback import FallbackEngine
-from django_ratelimiter.limiter import io, slots
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from django_ratelimiter.rules import cache
 
 MakeRule = Callable[..., Rule]
 
 
-@pytest.fixture
-def make_rule(db: None) -> MakeRule:
+def make_rule(
+    slug: str,
+    quota: int = 2,
+    tier: Tier | None = None,
+    algorithm: str = "token_bucket",
+    limit: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Rule:
     """Make a rule of one limit: `make_rule("slug", quota=2, tier=None, algorithm=…, **fields of the rule)`.
 
     The window is a day, so that no edge of it falls into a test. limit: further fields of the limit.
     """
-
-    def make(
-        slug: str,
-        quota: int = 2,
-        tier: Tier | None = None,
-        algorithm: str = "token_bucket",
-        limit: dict[str, Any] | None = None,
-        **fields: Any,
-    ) -> Rule:
-        options = {"window_seconds": 86_400, **(limit or {})}
-        with cache.editing():
-            rule = Rule.objects.create(slug=slug, name=slug, **{"mode": "enforce", **fields})
-            RuleLimit.objects.create(rule=rule, tier=tier, algorithm=algorithm, quota=quota, **options)
-        return rule
-
-    return make
-
-
-@pytest.fixture
-def people(db: None) -> None:
-    """Two users."""
-    for name in ("ann", "bob"):
-        User.objects.create(username=name)
+    options = {"window_seconds": 86_400, **(limit or {})}
+    with cache.editing():
+        rule = Rule.objects.create(slug=slug, name=slug, **{"mode": "enforce", **fields})
+        RuleLimit.objects.create(rule=rule, tier=tier, algorithm=algorithm, quota=quota, **options)
+    return rule
 
 
 class Clock:
@@ -74,18 +56,6 @@ class Clock:
     async def asleep(self, seconds: float) -> None:
         """The same for coroutines."""
         self.sleep(seconds)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock of the engine, which counts in memory, and of whoever waits."""
-    clock = Clock()
-    monkeypatch.setattr(backend, "_engine", MemoryEngine(clock))
-    monkeypatch.setattr("django_ratelimiter.limiter.fallback._local", FallbackEngine(clock))
-    monkeypatch.setattr(io, "sleep", clock.sleep)
-    monkeypatch.setattr(io, "asleep", clock.asleep)
-    monkeypatch.setattr(slots, "_clock", clock.seconds)
-    return clock
 
 
 class Remote:
