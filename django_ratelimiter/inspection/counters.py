@@ -384,29 +384,25 @@ def _before_login(caller: Caller, template: RuleTemplate, digest: str, rules: Ru
 
 def read(found: Counters, *, with_rejections: bool = False) -> Counters:
     """Return these counters with their current verdicts. with_rejections: as for `counters_of`."""
-    charges, before = (
-        [each.charge for each in part if not each.is_local] for part in (found.counters, found.before_login)
-    )
+    parts = found.counters, found.before_login
+    calls: list[dict[str, Counter]] = [{}]  # a call cannot name a counter twice, which throttles may share
+    for each in (each for part in parts for each in part if not each.is_local):
+        key = each.charge.key + each.charge.limit.tag
+        if all(key in call for call in calls):
+            calls.append({})
+        next(call for call in calls if key not in call)[key] = each
+    first, *others = ([each.charge for each in call.values()] for call in calls)
     try:
-        peeked = peek_with_rejections(charges) if with_rejections else None
-        verdicts = peeked.verdicts if peeked else get_engine().peek(charges) if charges else []
-        verdicts_before = get_engine().peek(before) if before else []  # a call cannot name a counter twice
+        peeked = peek_with_rejections(first) if with_rejections else None
+        verdicts = [*(peeked.verdicts if peeked else get_engine().peek(first) if first else [])]
+        verdicts += [verdict for charges in others for verdict in get_engine().peek(charges)]
     except EngineUnavailable as error:
-        parts = found.counters, found.before_login
         unread = [[replace(each, verdict=None) for each in part] for part in parts]  # earlier verdicts are outdated
         return replace(found, counters=unread[0], before_login=unread[1], problem=str(error))
-    return replace(
-        found,
-        peeked=peeked or found.peeked,
-        counters=_with(verdicts, found.counters),
-        before_login=_with(verdicts_before, found.before_login),
-    )
-
-
-def _with(verdicts: Iterable[Verdict], counters: Sequence[Counter]) -> list[Counter]:
-    """Return the counters with these verdicts, of all of them that are not local."""
-    left = iter(verdicts)
-    return [each if each.is_local else replace(each, verdict=next(left)) for each in counters]
+    asked = [id(each) for call in calls for each in call.values()]
+    told = dict(zip(asked, verdicts, strict=True))
+    counters, before = ([replace(each, verdict=told.get(id(each), each.verdict)) for each in part] for part in parts)
+    return replace(found, peeked=peeked or found.peeked, counters=counters, before_login=before)
 
 
 def _rules(rules: RuleSet) -> list[RuleRecord]:

@@ -17,8 +17,11 @@ from rest_framework.throttling import SimpleRateThrottle as FrameworksThrottle
 from rest_framework.views import APIView
 
 from django_ratelimiter import limiter
+from django_ratelimiter.identity import digest
+from django_ratelimiter.inspection.acts import counters_now
+from django_ratelimiter.inspection.caller import caller_of
 from django_ratelimiter.rules import inline
-from django_ratelimiter.throttling import AnonRateThrottle, UserRateThrottle
+from django_ratelimiter.throttling import AnonRateThrottle, SimpleRateThrottle, UserRateThrottle
 
 from ..limiter.test_limiter import Broken
 from ..making import Clock, MakeRule
@@ -99,6 +102,16 @@ def test_the_rule_is_known_once_it_is_met(client: Client, monkeypatch: pytest.Mo
     client.get("/anon/")
     [rule] = inline.registered()
     assert (rule.slug, rule.partition_by, rule.limits[None][0].limit.quota) == ("code:anon", ("caller",), 1)
+
+
+def test_throttles_that_share_a_counter_are_shown_with_their_own_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline, "_registered", {})
+    for scope, rate in (("four", "4/day"), ("six", "6/day")):
+        shared = rated(rate, SimpleRateThrottle, scope=scope, get_cache_key=lambda self, request, view: "tenant")
+        assert statuses(view_of(shared), 1) == [200]
+    four, six = counters_now(caller_of("digest", digest("tenant"))).counters
+    assert four.charge.key == six.charge.key
+    assert (four.left, six.left) == (2, 4)
 
 
 # What subclasses override, and what they find on themselves
