@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 from argparse import Action, ArgumentParser, Namespace
 from base64 import b64encode
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, NoReturn
 from urllib.parse import quote, urlsplit
@@ -16,11 +16,9 @@ from ..values.bounds import MAX_TEXT
 from .question import Question, QuestionError
 
 _FORM: Final = "application/x-www-form-urlencoded"
-#: A part of a word of a shell, or what separates words. Browsers write `$'…'` for texts with quotes or line breaks.
-_PART: Final = re.compile(
-    r"""(?P<gap>(?:\s|\\\r?\n)+)|\$'(?P<ansi>(?:[^'\\]|\\.)*)'|'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)"
-    |\\(?P<escaped>.)|(?P<plain>(?:[^\s'"\\$]|\$(?!'))+)""",
-    re.DOTALL | re.VERBOSE,
+#: What a shell unquotes. Browsers write `$'…'` for texts with quotes or line breaks.
+_QUOTED: Final = re.compile(
+    r"""\$'(?P<ansi>(?:[^'\\]|\\.)*)'|'[^']*'|"(?P<double>(?:[^"\\]|\\.)*)"|(?P<gap>\\\r?\n)|\\.""", re.DOTALL
 )
 _ESCAPED_IN_DOUBLE: Final = re.compile(r'\\(["\\$`])')
 _ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{1,2}|.)", re.DOTALL)
@@ -166,28 +164,21 @@ def _is_flag(word: str) -> bool:
     return len(word) > 1 and word[0] == "-" and all(letter in _FLAGS for letter in word[1:])
 
 
-def _words(text: str) -> Iterator[str]:
-    """Yield the words of a command as a shell takes them apart. Raises QuestionError."""
-    at, parts = 0, list[str]()
-    while at < len(text):
-        found = _PART.match(text, at)
-        if found is None:
-            raise QuestionError("curl", _("This command cannot be read: a quotation mark has no end."))
-        at = found.end()
-        if found.lastgroup != "gap":
-            parts.append(_unquoted(found))
-        elif parts:
-            yield "".join(parts)
-            parts.clear()
-    if parts:
-        yield "".join(parts)
+def _words(text: str) -> list[str]:
+    """Return the words of a command as a shell takes them apart. Raises QuestionError."""
+    try:
+        return shlex.split(_QUOTED.sub(_as_single, text))
+    except ValueError:
+        raise QuestionError("curl", _("This command cannot be read: a quotation mark has no end.")) from None
 
 
-def _unquoted(part: re.Match[str]) -> str:
-    kind = str(part.lastgroup)
-    if kind == "ansi":
-        return _ESCAPE.sub(_unescaped, part[kind])
-    return _ESCAPED_IN_DOUBLE.sub(r"\1", part[kind]) if kind == "double" else part[kind]
+def _as_single(found: re.Match[str]) -> str:
+    """Return a quoted text in single quotes, which `shlex` reads as a shell does."""
+    if found["ansi"] is not None:
+        return shlex.quote(_ESCAPE.sub(_unescaped, found["ansi"]))
+    if found["double"] is not None:
+        return shlex.quote(_ESCAPED_IN_DOUBLE.sub(r"\1", found["double"]))
+    return " " if found["gap"] else found[0]
 
 
 def _unescaped(found: re.Match[str]) -> str:
