@@ -150,8 +150,8 @@ class CallerPage(PagesAdmin):
             "denials": rows.denial_rows(report.denials, viewer),
             "tier": tier_in_words(report.tier),
             "access_end": until_in_words(access.until) if access and access.until else "",
-            "assignments": rows.assignment_rows(grounds.assignments, viewer, report.tier.assignment),
-            "entries": rows.entry_rows(grounds.entries, viewer, grounds.access),
+            "assignments": rows.rows_with_period(grounds.assignments, viewer, report.tier.assignment),
+            "entries": rows.rows_with_period(grounds.entries, viewer, grounds.access.pk if grounds.access else None),
             **self._counters(request, report, viewer),
             **(_acts(request, report) if may_act else {}),
         }
@@ -175,7 +175,7 @@ class CallerPage(PagesAdmin):
         for counter in found.named([request.GET.get("leases", "")]):
             if counter.leases and not found.problem:
                 context["leases_of"] = counter
-                context["leases"] = rows.lease_rows(counter.name, leases_of(counter))
+                context["leases"] = leases_of(counter)
         return context
 
     def _url(self, query: Any) -> str:

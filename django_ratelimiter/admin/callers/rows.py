@@ -1,4 +1,4 @@
-"""The rows of a caller's page: counters as rows of a table, figures as text, viewer if the operator may open them."""
+"""The rows of a caller's page: counters as rows of a table, figures as text, links if the operator may open them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from ...inspection import history
-from ...inspection.acts import EndLease
 from ...inspection.caller import Caller, by_key
 from ...inspection.counters import Counter, Counters
-from ...inspection.giving_back import Lease
 from ...inspection.tier import as_typed
 from ...models import AccessEntry, TierAssignment
-from ...rules.formatting import duration, moment_in_words, units, until_in_words
+from ...rules.formatting import duration, units, until_in_words
 from ...usage.live.denials import DeniedCaller
 from ...values.references import reference_of
 from ..formatting import period_in_words, split_in_words
@@ -46,14 +44,6 @@ class RuleLink(NamedTuple):
     name: str
     url: str
     until: str = ""
-
-
-class LeaseRow(NamedTuple):
-    """A lease, with the value of the button that ends it."""
-
-    began: str
-    ends: str
-    value: str
 
 
 def explain_url(viewer: Viewer, caller: Caller, rule: str) -> str:
@@ -169,36 +159,23 @@ def _until(blocked: Sequence[Counter]) -> str:
     return until_in_words(max(ends)) if len(ends) == len(blocked) and ends else ""
 
 
-def lease_rows(name: str, leases: Sequence[Lease]) -> list[LeaseRow]:
-    return [
-        LeaseRow(
-            moment_in_words(each.began_at), moment_in_words(each.ends_at), f"{EndLease.kind}:{each.began_us}:{name}"
-        )
-        for each in leases
-    ]
-
-
-def assignment_rows(
-    assignments: Iterable[TierAssignment], viewer: Viewer, counting: int | None
-) -> list[dict[str, Any]]:
+def rows_with_period(rows: Iterable[Any], viewer: Viewer, counting: int | None) -> list[dict[str, Any]]:
+    """Return the rows of assignments or access entries. counting: the primary key of the one that applies."""
     return [
         {
             "row": each,
             "url": viewer.row_url(each),
-            "period": period_in_words(each.starts_at, each.ends_at),
-            "times": "" if each.multiplier == 1 else as_typed(each.multiplier),
+            "period": period_in_words(*period_of(each)),
+            "times": "" if getattr(each, "multiplier", 1) == 1 else as_typed(each.multiplier),
             "counts": each.pk == counting,
         }
-        for each in assignments
+        for each in rows
     ]
 
 
-def entry_rows(entries: Iterable[Any], viewer: Viewer, counting: Any) -> list[dict[str, Any]]:
-    return [
-        {"row": each, "url": viewer.row_url(each), "period": period_in_words(None, each.expires_at),
-         "counts": each == counting}
-        for each in entries
-    ]  # fmt: skip
+def period_of(row: TierAssignment | AccessEntry) -> tuple[datetime | None, datetime | None]:
+    """Return when a row begins and ends; `None` = always."""
+    return (None, row.expires_at) if isinstance(row, AccessEntry) else (row.starts_at, row.ends_at)
 
 
 def denial_rows(denials: Sequence[DeniedCaller], viewer: Viewer) -> list[dict[str, Any]]:

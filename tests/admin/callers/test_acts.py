@@ -64,7 +64,9 @@ def test_resets_gives_back_and_ends_leases_of_one_counter(admin_client: Client, 
     response = admin_client.get(f"{page}&leases={name}")
     assert "In progress: Jobs" in shown(response)
     [lease] = response.context["leases"]
-    assert "1 of 1 are free now" in press(admin_client, f"{page}&leases={quote(name)}", lease.value)
+    assert "1 of 1 are free now" in press(
+        admin_client, f"{page}&leases={quote(name)}", f"end-lease:{lease.began_us}:{name}"
+    )
 
 
 def test_denies_and_allows(admin_client: Client, page: str, ann: User) -> None:
