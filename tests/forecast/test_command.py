@@ -85,7 +85,7 @@ def test_what_is_no_access_log_fails(replayed: Replayed, log: Path) -> None:
     log.write_text("rules:\n  search: {}\n")
     with pytest.raises(CommandError, match="Nothing was replayed") as raised:
         replayed()
-    assert "access.log:1: is not in the format common or combined: rules:" in str(raised.value)
+    assert "access.log:1: is not in the format common or combined, ADDRESS - USER" in str(raised.value)
 
 
 def test_a_line_that_is_no_json_is_named_by_its_own_number(replayed: Replayed, log: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_log_behind_a_unix_socket_is_read_and_names_no_address(plan: Plan, hea
     code, text = plan([f"{head} {REST}" % second for second in range(10)], rules=rule() + everybody, bound="100%")
     assert code == 1
     assert "Newly rejected: 5 requests" in text
-    assert "The log names no addresses. Behind a Unix socket, a server sees none: log X-Forwarded-For." in text
+    assert "A server behind a Unix socket sees none: log X-Forwarded-For." in text
     assert text.splitlines()[-1] == "pages: left out, because the log cannot tell addresses apart"
 
 

@@ -60,6 +60,13 @@ UWSGI = (
     "[pid: 12|app: 0|req: 1/1] 192.0.2.7 () {40 vars in 741 bytes} [Sun Nov 22 18:00:00 2026] GET /a?b=c => generated "
     "12 bytes in 250 msecs (HTTP/1.1 200) 7 headers in 241 bytes (1 switches on core 0)"
 )
+ELB = ALB.removeprefix("https ")
+ENVOY = '[2026-11-22T18:00:00.000Z] "GET /a?b=c HTTP/2" 200 - 0 12 250 249 "192.0.2.7" "curl" "8f" "shop.example" "-"'
+ISTIO = ENVOY.replace(" 200 - 0", ' 200 - via_upstream - "-" 0')
+HEROKU = (
+    '2026-11-22T18:00:00.250000+00:00 heroku[router]: at=info method=GET path="/a?b=c" host=shop.example request_id=8f '
+    'fwd="192.0.2.7" dyno=web.1 connect=1ms service=250ms status=200 bytes=13 protocol=https'
+)
 GUNICORN = {"t": "[22/Nov/2026:18:00:00 +0000]", "h": "192.0.2.7", "r": "GET /a?b=c HTTP/1.1", "s": "200", "u": "-"}
 COMMON = '192.0.2.7 - - [22/Nov/2026:18:00:00 +0000] "GET /a?b=c HTTP/1.1" 200 12'
 
@@ -78,6 +85,10 @@ KINDS: Sequence[tuple[str, Any, int]] = [
     ),
     ("json", GUNICORN, -1),
     ("alb", ALB, 250_000),
+    ("alb", ELB, 250_000),
+    ("envoy", ENVOY, 250_000),
+    ("envoy", ISTIO, 250_000),
+    ("heroku", HEROKU, 250_000),
     ("haproxy", HAPROXY, 250_000),
     ("uwsgi", UWSGI, 250_000),
     ("combined", COMMON, -1),
@@ -151,8 +162,8 @@ def test_a_wrong_mapping_is_named(given: str) -> None:
 
 
 def test_what_is_missing_is_named_with_the_fields_that_are_there() -> None:
-    with pytest.raises(WrongFormat, match=r"--field request=NAME. The fields are: when, time, verb\."):
-        find_format(Wanted(), ['{"when": 1, "time": 2, "verb": 3}'], TimeReader(UTC))
+    with pytest.raises(WrongFormat, match=r"--field request=NAME. The fields are: time, call\.verb, call\.to\."):
+        find_format(Wanted(), ['{"time": 2, "call": {"verb": "GET", "to": ["/"]}}'], TimeReader(UTC))
 
 
 def test_a_dash_is_a_missing_value() -> None:

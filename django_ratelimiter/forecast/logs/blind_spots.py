@@ -120,7 +120,11 @@ def doubts(rule_sets: Collection[RuleSet], held: Collection[str], known: Collect
     if not has_limiter():
         found.append(_("RateLimitMiddleware is not in MIDDLEWARE, so rules apply only to views that ask for them."))
     if "ip" not in known:
-        found.append(_("The log names no addresses. Behind a Unix socket, a server sees none: log X-Forwarded-For."))
+        text = _(
+            "The log names no addresses. In JSON, name their field with --field ip=NAME. A server behind a Unix socket "
+            "sees none: log X-Forwarded-For."
+        )
+        found.append(text)
     if not {"user", "api_key", "tier"} & set(known) and any(rule.depends_on_tier for rule in rules):
         found.append(_("The log names no users and no API keys, so every caller has the tier of anonymous callers."))
     if settings.TIER_RESOLVER is not None and "tier" not in known:

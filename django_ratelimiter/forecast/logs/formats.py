@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -48,8 +48,12 @@ LAYOUTS: Final[Mapping[str, str]] = {
     "cloudflare": "start=EdgeStartTimestamp end=EdgeEndTimestamp method=ClientRequestMethod address=ClientIP "
     "path=ClientRequestURI|ClientRequestPath status=EdgeResponseStatus",
     "json": "",
-    "alb": r"(?:https?|h2|grpcs|wss?) (?P<time>\S+) \S+ (?P<address>\S+) \S+ \S+ (?P<duration>\S+) \S+ "
+    "alb": r"(?:(?:https?|h2|grpcs|wss?) )?(?P<time>\S+) \S+ (?P<address>\S+) \S+ \S+ (?P<duration>\S+) \S+ "
     r'(?P<status>\S+) \S+ \S+ \S+ "(?P<request>[^"]*)" ',
+    "envoy": r'\[(?P<start>[^\]]+)\] "(?P<request>[^"]*)" (?P<status>\d+) \S+ .*?\d+ \d+ (?P<duration_ms>\d+) \S+ '
+    r'"(?P<address>[^"]*)" "',
+    "heroku": r'(?P<time>\S+) heroku\[router\]: .*?method=(?P<method>\S+) path="(?P<path>[^"]*)" .*?fwd="(?P<address>'
+    r'[^"]*)" .*?service=(?P<duration>\S+) status=(?P<status>\d+) ',
     "haproxy": r".{0,200}?(?P<address>[0-9A-Fa-f.:]+):\d+ \[(?P<start>[^\]]+)\] \S+ \S+/\S+ "
     r'(?:-?\d+/){4}\+?(?P<duration_ms>\d+) (?P<status>-?\d+) \+?\d+ .*?"(?P<request>[^"]*)"',
     "uwsgi": r".{0,200}?\[pid: \d+\|[^\]]*\] (?P<address>\S*) \((?P<user>[^)]*)\) \{[^}]*\} \[(?P<start>[^\]]+)\] "
@@ -178,7 +182,7 @@ def _unusual(text: str) -> tuple[str, ...]:
     before = _BEFORE.search(text)
     after = _AFTER.match(text, before.end()) if before else None
     if before is None or after is None or before.start() > _MAX_HEAD:
-        raise ValueError("is not in the format common or combined")
+        raise ValueError('is not in the format common or combined, ADDRESS - USER [TIME] "REQUEST" STATUS')
     request, status = after[1], str(_status(after[2]))
     return *_who(text[: before.start()]), before[1], *_target(*_split(request), int(status)), status
 
@@ -282,12 +286,21 @@ def _roles(fields: Mapping[str, tuple[str, ...]], objects: Sequence[Mapping[str,
         counts = [sum(_at(each, name) is not None for each in objects) for name in names]
         if any(counts):
             roles[role] = names[counts.index(max(counts))]
-    known = ", ".join(list(dict.fromkeys(name for each in objects for name in each))[:20])
+    known = ", ".join(list(dict.fromkeys(name for each in objects for name in _names(each)))[:20])
     if not roles.keys() & {"start", "end"}:
         raise WrongFormat(f"No field contains the time. Name it: --field time=NAME. The fields are: {known}.")
     if "request" not in roles and not {"method", "path"} <= roles.keys():
         raise WrongFormat(f"No field contains the request. Name it: --field request=NAME. The fields are: {known}.")
     return roles
+
+
+def _names(data: Mapping[str, Any], inside: str = "") -> Iterator[str]:
+    """Yield the names of all fields, those of fields of objects with a dot."""
+    for name, value in data.items():
+        if isinstance(value, dict):
+            yield from _names(value, f"{inside}{name}.")
+        else:
+            yield f"{inside}{name}"
 
 
 def _at(data: Any, name: str) -> Any:

@@ -94,7 +94,8 @@ def notes_of(report: ReplayReport) -> list[str]:
     )
     files = report.files
     first = [*map(str, report.left_out), *map(str, report.unseen), *files.unreadable_in_words(), *_out_of_order(files)]
-    first += [f"{lacking_in_words(name, number, report.decided)}." for name, number in sorted(report.lacking.items())]
+    partly = [each for each in sorted(report.lacking.items()) if each[1] < report.decided]
+    first += [f"{lacking_in_words(name, number, report.decided)}." for name, number in partly]
     if "years" in files.times_lack:
         first.append(_("The log has no years: they follow from the order of the lines, and from the time of the file."))
     if "zones" in files.times_lack:
