@@ -56,9 +56,10 @@ class CallTemplate:
     gates: which of the charges may reject the call. is_exact: none of them may be decided by local counters.
     sync_interval: the longest of them in seconds, if all charges have one; else 0. own: the places of the partitions
     that distinguish callers, one for each source. unsplit: the labels of charges whose counters all callers share.
-    takes_leases: an allowed call may hold leases. is_counted: usage is counted under a label. counters: the same object
-    in templates that differ only in their costs. kept: data that other modules cache for it, by module. It is freed
-    with the template, so that deleted rules use no memory.
+    takes_leases: an allowed call may hold leases. is_counted: usage is counted under a label. names: the beginning and
+    the end of each counter's name. counters: the same object in templates that differ only in their costs.
+    kept: data that other modules cache for it, by module. It is freed with the template, so that deleted rules use no
+    memory.
 
     Raises ValueError if the units of a charge are not whole numbers, if its label has several lines, or if two charges
     use one counter.
@@ -72,6 +73,7 @@ class CallTemplate:
         "is_exact",
         "is_packed",
         "kept",
+        "names",
         "own",
         "sync_interval",
         "takes_leases",
@@ -100,8 +102,9 @@ class CallTemplate:
             check_units(charge)
             if charge.usage is not None and "\n" in charge.usage:
                 raise ValueError("usage: a label is one line of text.")
+        self.names = [(each.before, each.after + each.charge.limit.tag) for each in self.templates]
         if is_packed:
-            _check_names([f"{each.before} {each.after}{each.charge.limit.tag}" for each in self.templates])
+            _check_names([f"{before} {after}" for before, after in self.names])
         self.gates = tuple([charge.gating for charge in charges])
         self.is_packed = is_packed and bool(charges) and all(charge.limit.is_fixed for charge in charges)
         self.takes_leases = any(charge.limit.holds_leases for charge in charges)
@@ -161,12 +164,17 @@ class Call(Sequence[Charge]):
             same = "", limit, cost, gating, label, counts_refusals, max_delay, partition, interval
             terms.append((before, after, same, is_named))
             partitions.append(key)
-        if len(charges) > 1:
-            _check_names([charge[0] + charge[1].tag for charge in charges])
         units = tuple([charge[9] for charge in charges]) if carries else ()
         call = cls(_template_of(tuple(terms)), tuple(partitions), units)
         call._charges = charges
+        if len(charges) > 1:
+            _check_names(call.names())
         return call
+
+    def names(self) -> list[str]:
+        """Return the name of each counter: the key of its charge, and the tag of its limit."""
+        parts = zip(self.template.names, self.partitions, strict=True)
+        return [f"{before}{partition}{after}" for (before, after), partition in parts]
 
     def part(self, places: Sequence[int], uncounted: Sequence[int] = (), carried: Sequence[int] = ()) -> Call:
         """Return the call of the charges at these places.
@@ -200,7 +208,7 @@ class Call(Sequence[Charge]):
 
 def _check_names(names: list[str]) -> None:
     """Raise ValueError if two counters of a call have the same name."""
-    if len(names) > 1 and len(set(names)) < len(names):
+    if len(set(names)) < len(names):
         raise ValueError("charges: the same key and limit occur twice in one call; add up their costs instead.")
 
 

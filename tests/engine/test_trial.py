@@ -10,6 +10,7 @@ import redis
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
+from django_ratelimiter.engine.local.store import LocalCounters
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.registry import Algorithm
 
@@ -61,7 +62,7 @@ def test_trial_over_several_shards_says_what_is_left_afterwards(redis_client: re
 
 
 def test_trial_of_synced_charges_counts_what_this_process_holds(redis_client: redis.Redis) -> None:
-    engine = LocalFirstEngine(RedisEngine(redis_client, namespace="test"))
+    engine = LocalFirstEngine(RedisEngine(redis_client, namespace="test"), LocalCounters())
     synced = [Charge("key", Limit(100, 60), sync_interval=10.0)]
     for _ in range(5):
         engine.check(synced)

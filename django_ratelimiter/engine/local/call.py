@@ -19,13 +19,11 @@ Source = LocalCounter | CachedRejection | None
 class CallShape:
     """What all calls of one template have in common."""
 
-    __slots__ = ("callers", "field", "is_local", "labels", "names", "terms", "usual")
+    __slots__ = ("callers", "field", "is_local", "labels", "terms", "usual")
 
     def __init__(self, template: CallTemplate) -> None:
         #: The charges, without their keys.
         self.terms = [each.charge for each in template.templates]
-        #: The name of each counter, before and after the partition.
-        self.names = [(each.before, each.after + each.charge.limit.tag) for each in template.templates]
         #: The labels of usage, one line for each charge; empty if nothing is counted.
         self.labels = labels_of(lines_of(self.terms))
         #: The field that counts a call if all of these charges are allowed.
@@ -52,13 +50,7 @@ class LocalCall:
         self.call, template = call, call.template
         self.shape: CallShape = template.kept.get(CallShape) or template.kept.setdefault(CallShape, CallShape(template))
         self.terms = self.shape.terms
-        parts = zip(self.shape.names, call.partitions, strict=True)
-        self.names = [before + partition + after for (before, after), partition in parts]
-
-    @property
-    def callers(self) -> list[str]:
-        """The partitions that distinguish callers of synced rules; else that of a counter which all callers share."""
-        return [self.call.partitions[place] for place in self.shape.callers]
+        self.names = call.names()
 
     def usage_field(self, places: Sequence[int], states: Sequence[CounterState], *, rejected: bool) -> str:
         """Return the field that counts these charges of a call, see `usage`; empty if none is counted.

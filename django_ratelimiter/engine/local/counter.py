@@ -32,6 +32,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from ..base import Charge, Verdict
+from ..limits import Limit
 
 #: Seconds to wait for a rejected caller while another thread is calling the engine: its reply will come soon.
 SOON: Final = 0.001
@@ -88,10 +89,8 @@ class LocalVerdict(Verdict):
 class LocalCounter:
     """The usage of one counter, as far as this process knows. See the tables above."""
 
-    #: When it is made, a charge of this counter with its key.
+    #: A charge of this counter with its key.
     charge: Charge
-    key: str = ""
-    partition: str = ""
     #: The quota of `charge`.
     widest: int = 0
     used: int = 0
@@ -124,7 +123,7 @@ class LocalCounter:
     _rejected_quota: int = 0
 
     def __post_init__(self) -> None:
-        self.key, self.partition, self.widest = self.charge.key, partition_of(self.charge), self.charge.limit.quota
+        self.widest = self.charge.limit.quota
 
     def covers(self, quota: int, now: float) -> bool:
         """Return whether a charge with this quota can be decided here. During a sync, the old data will do."""
@@ -152,7 +151,7 @@ class LocalCounter:
             self.unsent += cost
             self.spent_at = now
             if charge[1].quota > self.widest:
-                self._widen(charge)
+                self._set_limit(charge[1])
             if self.reset_at <= now:
                 self.reset_at = now + charge[1].window_us / 1_000_000
 
@@ -180,22 +179,14 @@ class LocalCounter:
             self.unsent = 0
         return self.unsent
 
-    def _widen(self, charge: Charge) -> None:
-        if charge.limit.quota > self.widest:
-            self.charge, self.widest = charge, charge.limit.quota
+    def _set_limit(self, limit: Limit) -> None:
+        """Send the units with this limit."""
+        self.charge, self.widest = self.charge._replace(limit=limit), limit.quota
 
     def carry(self, carried: int) -> Charge:
         """Return a charge that only carries these units, and begin to sync."""
         self.is_syncing = True
-        return self.charge._replace(
-            key=self.key,
-            partition=self.partition,
-            cost=0,
-            carried=carried,
-            gating=False,
-            usage=None,
-            count_refusals=False,
-        )
+        return self.charge._replace(cost=0, carried=carried, gating=False, usage=None, count_refusals=False)
 
     def reserve(self, cost: int) -> None:
         """Record that a call is under way that may charge this cost."""
@@ -222,8 +213,8 @@ class LocalCounter:
     def renew(self, charge: Charge, state: CounterState, carried: int, began: float, now: float) -> None:
         """Store the engine's reply on this charge, to a call that began at `began` and carried these units."""
         quota = charge.limit.quota
-        if self.unsent <= carried or quota > self.widest:
-            self.charge, self.widest = charge, quota
+        if self.widest != quota and (self.unsent <= carried or quota > self.widest):
+            self._set_limit(charge.limit)
         used, reset_after, at_us = quota - state.remaining, state.reset / 1_000_000, state.at_us
         self.acknowledge(carried)
         if self._beside:
@@ -254,7 +245,8 @@ class LocalCounter:
             fill = min(charge.cost, max(quota - self.used, 0))
             self.used, self.unsent = self.used + fill, self.unsent + fill
             self.spent_at = now
-            self._widen(charge)
+            if quota > self.widest:
+                self._set_limit(charge.limit)
         left, reset = quota - self.used, self.reset_at - now
         return CounterState(
             self.time_at(now),

@@ -22,10 +22,10 @@ from .store import LocalCounters
 from .sync import NO_CALL, SyncCall, decide
 
 
-class AsyncLocalFirstEngine:
-    """The engine for event loops. Other attributes are those of the wrapped engine.
+class _LocalFirst:
+    """The common part. Other attributes are those of the wrapped engine.
 
-    engine: decides exactly; its methods are awaited. counters: of this process.
+    engine: decides exactly. counters: of this process.
     """
 
     def __init__(self, engine: Any, counters: LocalCounters) -> None:
@@ -33,24 +33,6 @@ class AsyncLocalFirstEngine:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
-
-    async def check(
-        self,
-        charges: Iterable[Charge],
-        *,
-        version: int | Version | None = None,
-        refund_if_denied: Iterable[Verdict] = (),
-        now_us: int | None = None,
-    ) -> Sequence[Verdict]:
-        """As the engine's; decided here if the charges' `sync_interval` allows it, or a rejection is remembered."""
-        call = charges if type(charges) is Call else Call.of(charges)
-        receipts = list(refund_if_denied) if refund_if_denied else ()
-        found: Any = self.decide(call, version, receipts) if now_us is None else None
-        if found is None:
-            found = await self.engine.check(call, version=version, refund_if_denied=receipts, now_us=now_us)
-        elif type(found) is SyncCall:
-            found = await self.ask(found)
-        return found if call is charges else [*found]
 
     def decide(
         self, call: Call, version: int | Version | None, receipts: Sequence[Verdict]
@@ -71,6 +53,28 @@ class AsyncLocalFirstEngine:
         if found is None:
             return SyncCall(counters, local, version, receipts, now, is_exact and not is_due)
         return found
+
+
+class AsyncLocalFirstEngine(_LocalFirst):
+    """The engine for event loops."""
+
+    async def check(
+        self,
+        charges: Iterable[Charge],
+        *,
+        version: int | Version | None = None,
+        refund_if_denied: Iterable[Verdict] = (),
+        now_us: int | None = None,
+    ) -> Sequence[Verdict]:
+        """As the engine's; decided here if the charges' `sync_interval` allows it, or a rejection is remembered."""
+        call = charges if type(charges) is Call else Call.of(charges)
+        receipts = list(refund_if_denied) if refund_if_denied else ()
+        found: Any = self.decide(call, version, receipts) if now_us is None else None
+        if found is None:
+            found = await self.engine.check(call, version=version, refund_if_denied=receipts, now_us=now_us)
+        elif type(found) is SyncCall:
+            found = await self.ask(found)
+        return found if call is charges else [*found]
 
     async def ask(self, call: SyncCall) -> Answer:
         """Call the engine for what cannot be decided here, usually once. If it raises, nothing is charged here."""
@@ -129,27 +133,12 @@ class AsyncLocalFirstEngine:
             await self._make(call)
 
 
-class LocalFirstEngine:
-    """The engine for threads. Other attributes are those of the wrapped engine.
+class LocalFirstEngine(_LocalFirst):
+    """The engine for threads."""
 
-    engine: decides exactly. counters: of this process; `None` = new ones with the next two arguments.
-    denial_memory: maximum seconds for which a rejection is remembered. ask_interval: seconds after which the engine is
-    called for the version in any case.
-    """
-
-    def __init__(
-        self,
-        engine: Any,
-        counters: LocalCounters | None = None,
-        *,
-        denial_memory: float = 0.0,
-        ask_interval: float = 1.0,
-    ) -> None:
-        self.engine, self.counters = engine, counters or LocalCounters(denial_memory, ask_interval)
-        self._twin = AsyncLocalFirstEngine(ImmediateAdapter(engine), self.counters)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
+    def __init__(self, engine: Any, counters: LocalCounters) -> None:
+        super().__init__(engine, counters)
+        self._twin = AsyncLocalFirstEngine(ImmediateAdapter(engine), counters)
 
     def check(
         self,
@@ -162,7 +151,7 @@ class LocalFirstEngine:
         """As the engine's; decided here if the charges' `sync_interval` allows it, or a rejection is remembered."""
         call = charges if type(charges) is Call else Call.of(charges)
         receipts = list(refund_if_denied) if refund_if_denied else ()
-        found: Any = self._twin.decide(call, version, receipts) if now_us is None else None
+        found: Any = self.decide(call, version, receipts) if now_us is None else None
         if found is None:  # without a coroutine, as nearly every call comes here
             found = self.engine.check(call, version=version, refund_if_denied=receipts, now_us=now_us)
         elif type(found) is SyncCall:

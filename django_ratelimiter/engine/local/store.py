@@ -121,7 +121,7 @@ class LocalCounters:
 
     def comes_again(self, call: LocalCall, now: float) -> bool:
         """Return whether the callers of a call were seen lately, and note them as seen."""
-        callers = call.callers
+        callers = [call.call.partitions[place] for place in call.shape.callers]
         comes_again = any(now < self.seen.get(partition, 0.0) for partition in callers)
         if len(self.seen) >= self.max_counters:
             self.seen.clear()
@@ -131,15 +131,17 @@ class LocalCounters:
 
     def add(self, name: str, counter: LocalCounter) -> None:
         """Add a counter."""
+        partition = partition_of(counter.charge)
         self.by_name[name] = counter
-        self.partitions[counter.partition] = self.partitions.get(counter.partition, 0) + 1
+        self.partitions[partition] = self.partitions.get(partition, 0) + 1
 
     def drop(self, name: str) -> None:
         """Drop a counter, if it is known."""
         if (counter := self.by_name.pop(name, None)) is not None:
-            self.partitions[counter.partition] -= 1
-            if not self.partitions[counter.partition]:
-                del self.partitions[counter.partition]
+            partition = partition_of(counter.charge)
+            self.partitions[partition] -= 1
+            if not self.partitions[partition]:
+                del self.partitions[partition]
 
     def source(self, name: str, charge: Charge, version: int | Version | None, now: float) -> Source:
         """Return what decides this charge here; `None` = the engine must decide it. Call it under the lock."""
@@ -175,7 +177,7 @@ class LocalCounters:
             self.memory.check([counter.carry(carried)], now_us=at_us)
             counter.acknowledge(carried)
         if charge is not None:
-            [state] = states_of(self.memory.look(Call.of([charge._replace(key=counter.key)])))
+            [state] = states_of(self.memory.look(Call.of([charge._replace(key=counter.charge.key)])))
             interval = min(LOCAL_INTERVAL, charge.limit.window_us / 1_000_000 / LOCAL_PARTS)
             counter.renew(charge._replace(sync_interval=interval), state, 0, now, now)
 

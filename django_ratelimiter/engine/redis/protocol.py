@@ -67,23 +67,21 @@ PackedCall = tuple[bytes, bool, Call]
 class Parts(NamedTuple):
     """What all calls of a template have in common.
 
-    names: the beginning and the end of each counter's name, without the prefix of its shard. records: of all charges;
-    empty if their limits' terms differ from call to call. field: counts the call if all its charges are allowed.
+    records: of all charges; empty if their limits' terms differ from call to call. field: counts the call if all its
+    charges are allowed.
     """
 
-    names: list[tuple[str, str]]
     records: bytes
     field: bytes
 
 
 def _parts_of(template: CallTemplate) -> Parts:
     charges = [each.charge for each in template.templates]
-    names = [(each.before, each.after + each.charge.limit.tag) for each in template.templates]
     is_fixed = all(charge.limit.is_fixed for charge in charges)
     records = b"".join([charge.limit.packed + cost_of(charge) for charge in charges if is_fixed])
     labels = usage.labels_of(usage.lines_of(charges))
     field = bulk_string(f"{labels}\n{'a' * len(charges)}".encode()) if labels else EMPTY
-    parts = template.kept[Parts] = Parts(names, records, field)
+    parts = template.kept[Parts] = Parts(records, field)
     return parts
 
 
@@ -166,8 +164,7 @@ class CallEncoder:
             check_time(now_us)
         prefix = self._prefixes[shard]
         parts: Parts = call.template.kept.get(Parts) or _parts_of(call.template)
-        counters = zip(parts.names, call.partitions, strict=True)
-        names = [f"{prefix}{before}{partition}{after}".encode() for (before, after), partition in counters]
+        names = [f"{prefix}{name}".encode() for name in call.names()]
         records = [parts.records] if parts.records and not call.carried else self._records(call, times)
         for receipt in receipts:
             names.append(f"{prefix}{receipt.charge.key}{receipt.charge.limit.tag}".encode())

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
+from django_ratelimiter.engine.local.store import LocalCounters
 
 QUOTA, THREADS, EACH = 3_000, 8, 800
 NEAR = Charge("key", Limit(QUOTA, 86_400), usage="near|", sync_interval=0.005)
@@ -38,7 +39,7 @@ def usage(engine: MemoryEngine) -> tuple[int, int]:
 
 def test_threads_admit_the_quota_lose_no_count_and_ask_seldom() -> None:
     engine = Slow()
-    ours, together = LocalFirstEngine(engine), threading.Barrier(THREADS)
+    ours, together = LocalFirstEngine(engine, LocalCounters()), threading.Barrier(THREADS)
 
     def hit(_: int) -> int:
         together.wait(60)
@@ -61,7 +62,7 @@ def test_threads_admit_the_quota_lose_no_count_and_ask_seldom() -> None:
 
 def test_threads_exceed_a_quota_only_by_first_requests_that_are_under_way() -> None:
     """One of each caller: the second request makes the counter, in which all later ones reserve their costs."""
-    ours, together = LocalFirstEngine(Slow()), threading.Barrier(THREADS)
+    ours, together = LocalFirstEngine(Slow(), LocalCounters()), threading.Barrier(THREADS)
     asked = NEAR._replace(limit=Limit(5, 86_400), sync_interval=60.0)
 
     def hit(caller: int) -> int:
@@ -75,7 +76,7 @@ def test_threads_exceed_a_quota_only_by_first_requests_that_are_under_way() -> N
 
 def test_threads_and_an_event_loop_share_one_budget() -> None:
     engine = MemoryEngine()
-    ours = LocalFirstEngine(engine)
+    ours = LocalFirstEngine(engine, LocalCounters())
     asked = NEAR._replace(limit=Limit(10, 86_400), sync_interval=60.0)
 
     async def hit() -> int:
@@ -90,7 +91,7 @@ def test_threads_and_an_event_loop_share_one_budget() -> None:
 
 def test_a_fork_owes_nothing_and_has_no_budget() -> None:
     engine = MemoryEngine()
-    ours = LocalFirstEngine(engine, denial_memory=60.0)
+    ours = LocalFirstEngine(engine, LocalCounters(60.0))
     tight, local = Charge("tight", Limit(1, 86_400)), Charge("local", Limit(5, 86_400), sync_interval=-1.0)
     for _ in range(3):
         ours.check([NEAR._replace(sync_interval=60.0)])

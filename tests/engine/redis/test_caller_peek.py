@@ -11,6 +11,7 @@ import redis
 
 from django_ratelimiter.engine import Charge, Limit
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
+from django_ratelimiter.engine.local.store import LocalCounters
 from django_ratelimiter.engine.memory import MemoryEngine
 from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 from django_ratelimiter.engine.redis.commands import ShardCommands
@@ -126,11 +127,11 @@ def test_without_redis_it_says_so(engine: RedisEngine) -> None:
     with pytest.raises(EngineUnavailable):
         away.peek_at_caller(CHARGES)
     with pytest.raises(EngineUnavailable):
-        LocalFirstEngine(away).peek_at_caller(CHARGES)
+        LocalFirstEngine(away, LocalCounters()).peek_at_caller(CHARGES)
 
 
 def test_what_a_process_counts_by_itself_is_told_as_by_peek(engine: RedisEngine, sends: Counter[int]) -> None:
-    local = LocalFirstEngine(engine)
+    local = LocalFirstEngine(engine, LocalCounters())
     charges = [
         CHARGES[0],
         Charge("local", Limit(5, 3_600), sync_interval=-1.0),
@@ -147,4 +148,4 @@ def test_what_a_process_counts_by_itself_is_told_as_by_peek(engine: RedisEngine,
 
 
 def test_an_engine_without_it_has_none() -> None:
-    assert not hasattr(LocalFirstEngine(MemoryEngine()), "peek_at_caller")
+    assert not hasattr(LocalFirstEngine(MemoryEngine(), LocalCounters()), "peek_at_caller")
