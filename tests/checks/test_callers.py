@@ -10,7 +10,8 @@ from django.test import override_settings
 from django_ratelimiter.checks import callers, paths
 from django_ratelimiter.checks.common import SYMPTOMS
 
-from .test_checks import ids, make_rule
+from ..making import make_rule
+from .test_checks import ids
 
 
 def ratelimiter(**entries: Any) -> Any:

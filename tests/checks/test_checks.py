@@ -26,8 +26,10 @@ from django_ratelimiter.checks import project, views
 from django_ratelimiter.checks.common import CHECKS, DEPLOY_CHECKS, SYMPTOMS
 from django_ratelimiter.checks.project import DJANGOS
 from django_ratelimiter.middleware import RateLimitMiddleware
-from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, UsageBatch
+from django_ratelimiter.models import RuleLimit, RuleSetVersion, UsageBatch
 from django_ratelimiter.rules.stored import tables
+
+from ..making import make_rule
 
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 MIDDLEWARE = "django_ratelimiter.middleware.RateLimitMiddleware"
@@ -237,13 +239,6 @@ def test_a_middleware_before_authentication(own: str) -> None:
         assert ids(project.check_middleware()) == ["E005"]
 
 
-def make_rule(slug: str, **fields: Any) -> Rule:
-    """A rule in force, with one limit."""
-    rule = Rule.objects.create(slug=slug, name=slug, **{"mode": "enforce", **fields})
-    RuleLimit.objects.create(rule=rule, quota=10, window_seconds=60)
-    return rule
-
-
 PROXIED = [{"USE_X_FORWARDED_HOST": True}, {"SECURE_PROXY_SSL_HEADER": ("HTTP_X_FORWARDED_PROTO", "https")}]
 
 
@@ -344,6 +339,7 @@ KEPT = {"RATELIMIT_ENABLE": True, "RATELIMIT_IPV4_MASK": 24, "RATELIMIT_FAIL_OPE
 def test_settings_of_django_ratelimit_without_a_meaning_here(
     name: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(project, "find_spec", lambda name: None)
     with override_settings(**KEPT):
         assert project.check_settings_of_django_ratelimit() == []
     with override_settings(**{name: "a"}):

@@ -21,8 +21,9 @@ from django_ratelimiter.checks.common import SYMPTOMS
 from django_ratelimiter.decorators import ratelimit
 
 from ..admin.rules import own_site
+from ..making import make_rule
 from ..urls import say_hello
-from .test_checks import ids, make_rule
+from .test_checks import ids
 
 
 @pytest.mark.django_db

@@ -20,8 +20,9 @@ from django_ratelimiter.checks.views import check_addresses, check_gateways, che
 from django_ratelimiter.rules.routes import all_views
 from django_ratelimiter.throttling import RuleThrottle, ScopedRateThrottle, UserRateThrottle
 
+from ..making import make_rule
 from ..urls import say_hello
-from .test_checks import ids, make_rule
+from .test_checks import ids
 
 
 class Plain(APIView):

@@ -24,6 +24,7 @@ from django_ratelimiter.rules.stored.history.changes import Change, FieldChange,
 from django_ratelimiter.rules.stored.history.rows import NotApplied, RulesHaveChanged
 
 from .build import rule_data, snapshot
+from .rows import make_rule
 
 pytestmark = pytest.mark.django_db
 
@@ -132,10 +133,7 @@ def test_it_is_exactly_that_version_again(
 
 
 def make(slug: str = "a", **limit: Any) -> Rule:
-    rule = Rule.objects.create(slug=slug, name=slug.upper(), mode="enforce")
-    columns = {"algorithm": "fixed_window", "quota": 5, "window_seconds": Decimal(60), **limit}
-    RuleLimit.objects.create(rule=rule, **columns)
-    return rule
+    return make_rule(slug, name=slug.upper(), limit={"window_seconds": Decimal(60), **limit})
 
 
 def stored() -> Version:

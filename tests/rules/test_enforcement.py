@@ -15,10 +15,12 @@ from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.decision import NOTHING_TO_DECIDE, Decision
 from django_ratelimiter.engine import EngineUnavailable
-from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetState, RuleSetVersion
+from django_ratelimiter.models import AccessEntry, Rule, RuleSetState, RuleSetVersion
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.ruleset import RuleSet
 from django_ratelimiter.rules.stored import access_cache, storage, versions
+
+from .rows import make_rule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -26,9 +28,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def rule() -> Rule:
     """One request a day for everybody."""
-    rule = Rule.objects.create(slug="tight", name="Tight", mode="enforce")
-    RuleLimit.objects.create(rule=rule, algorithm="fixed_window", quota=1, window_seconds=86_400)
-    return rule
+    return make_rule("tight", quota=1)
 
 
 @pytest.fixture

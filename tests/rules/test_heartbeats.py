@@ -18,10 +18,11 @@ from django_ratelimiter.engine import breaker
 from django_ratelimiter.engine.base import Version
 from django_ratelimiter.engine.breaker import MAX_FAILURES, CircuitBreaker
 from django_ratelimiter.exceptions import EngineUnavailable
-from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache, heartbeats
 from django_ratelimiter.rules.heartbeats import HEARD_SECONDS, INTERVAL, pulse, read_fleet
 from django_ratelimiter.rules.ruleset import RuleSet
+
+from .rows import make_rule
 
 VERSION = Version(7, 3)
 
@@ -87,8 +88,7 @@ def test_says_at_once_what_has_changed(written: Callable[[], list[Any]]) -> None
 @pytest.mark.urls("tests.urls")
 def test_a_request_says_it_and_a_new_version_too(written: Callable[[], list[Any]], get: Any, admin_user: User) -> None:
     with cache.editing(admin_user, "a rule"):
-        rule = Rule.objects.create(slug="all", name="All", mode="enforce", partition_by=["ip"])
-        RuleLimit.objects.create(rule=rule, quota=9, window_seconds=60)
+        rule = make_rule(partition_by=["ip"])
     assert written() == []  # to edit is not to decide
     assert get("/hello/").status_code == 200
     first = written()[-1][2][0]

@@ -21,7 +21,9 @@ from django_ratelimiter.engine import Version
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetState, RuleSetVersion, Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage, versions
-from tests.rules.test_versions import held, make_rule, quota_in_force
+
+from .rows import held, make_rule
+from .test_versions import quota_in_force
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

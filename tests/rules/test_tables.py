@@ -23,9 +23,11 @@ from django_ratelimiter.decision import Decision
 from django_ratelimiter.decorators import ratelimit
 from django_ratelimiter.engine import Version
 from django_ratelimiter.limiter.charges import InlineRule
-from django_ratelimiter.models import Rule, RuleLimit
+from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import cache, inline, tiers, ttl_cache
 from django_ratelimiter.rules.stored import storage, tables
+
+from .rows import make_rule
 
 ROOT = Path(__file__).parents[2]
 
@@ -118,8 +120,7 @@ def test_tables_made_by_another_process_are_found_within_seconds(
 ) -> None:
     assert check(ask()).allowed
     with cache.editing():
-        rule = Rule.objects.create(slug="all", name="all", mode="enforce")
-        RuleLimit.objects.create(rule=rule, algorithm="token_bucket", quota=1, window_seconds=60)
+        make_rule(quota=1)
     cache._state = cache._State()  # as in another process, which has not been told
     time.seconds += 5
     assert [check(ask()).allowed for _ in range(3)] == [True] * 3

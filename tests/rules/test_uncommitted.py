@@ -18,10 +18,12 @@ from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import StaleRules, Version
-from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetState
+from django_ratelimiter.models import AccessEntry, RuleLimit, RuleSetState
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import access_cache, storage, tables, uncommitted, versions
 from django_ratelimiter.usage.collector.collect import collect
+
+from .rows import held, make_rule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -33,8 +35,7 @@ STUCK = 120
 @pytest.fixture(autouse=True)
 def limit() -> RuleLimit:
     """One rule for all requests, 50 a day, which this process and the engine know."""
-    rule = Rule.objects.create(slug="rule", name="Rule", mode="enforce")
-    limit = RuleLimit.objects.create(rule=rule, algorithm="fixed_window", quota=50, window_seconds=86_400)
+    limit = make_rule(quota=50).limits.get()
     assert quota_of(ask()) == 50
     return limit
 
@@ -84,15 +85,6 @@ def ask() -> Decision:
 def quota_of(decision: Decision) -> int:
     [result] = decision.results
     return result.limit.quota
-
-
-def held() -> Version | None:
-    """The version that the engine holds."""
-    try:
-        get_engine().check([], version=0)
-    except StaleRules as stale:
-        return None if stale.number is None else Version(stale.number, stale.epoch)
-    raise AssertionError("the engine was told of version 0")
 
 
 def elsewhere(call: Callable[[], Any]) -> Any:

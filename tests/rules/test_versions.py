@@ -16,17 +16,13 @@ from django_ratelimiter.backend import get_engine
 from django_ratelimiter.decorators import ratelimit
 from django_ratelimiter.engine import EngineUnavailable, StaleRules, Version
 from django_ratelimiter.exceptions import RulesUnavailable
-from django_ratelimiter.models import Rule, RuleLimit, RuleSetState, RuleSetVersion, Tier
+from django_ratelimiter.models import RuleLimit, RuleSetState, RuleSetVersion, Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage, versions
 
+from .rows import held, make_rule
+
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def make_rule(slug: str = "rule", quota: int = 5) -> Rule:
-    rule = Rule.objects.create(slug=slug, name=slug, mode="enforce")
-    RuleLimit.objects.create(rule=rule, algorithm="fixed_window", quota=quota, window_seconds=86_400)
-    return rule
 
 
 def quota_in_force(slug: str = "rule") -> int | None:
@@ -38,15 +34,6 @@ def quota_in_force(slug: str = "rule") -> int | None:
         rules = cache.reload(stale, rules)
     found = [rule for rule in rules.rules if rule.slug == slug]
     return found[0].limits[None][0].limit.quota if found and found[0].limits else None
-
-
-def held() -> Version | None:
-    """The version that the engine holds."""
-    try:
-        get_engine().check([], version=0)
-    except StaleRules as stale:
-        return None if stale.number is None else Version(stale.number, stale.epoch)
-    return Version(0)
 
 
 @pytest.fixture

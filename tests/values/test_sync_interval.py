@@ -21,6 +21,7 @@ from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.ruleset import RuleSet
 from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
 from tests.admin.pages import ADD_RULE, rule_form
+from tests.making import make_rule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -31,14 +32,11 @@ Make = Callable[..., Rule]
 def make() -> Make:
     """Make a rule: `make(sync_interval_ms, **fields of its limit)`."""
 
-    def make_rule(interval: int | None, **fields: Any) -> Rule:
-        limit = {"algorithm": "fixed_window", "quota": 3, "window_seconds": Decimal(86_400), **fields}
-        with cache.editing():
-            rule = Rule.objects.create(slug="near", name="Near", sync_interval_ms=interval, mode="enforce")
-            RuleLimit.objects.create(rule=rule, **limit)
-        return rule
+    def make_near(interval: int | None, **fields: Any) -> Rule:
+        algorithm = fields.pop("algorithm", "fixed_window")
+        return make_rule("near", fields.pop("quota", 3), None, algorithm, fields, sync_interval_ms=interval)
 
-    return make_rule
+    return make_near
 
 
 @pytest.mark.parametrize(("interval", "seconds"), [(None, None), (0, None), (-1, -1.0), (250, 0.25)])
