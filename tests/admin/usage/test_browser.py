@@ -78,7 +78,7 @@ def test_each_part_of_a_report(page: Browser) -> None:
     page.click(".ratelimiter-filters li:first-child a")
     assert len(page.texts(".ratelimiter-totals tbody tr")) == 3
     page.click(".ratelimiter-periods a:last-of-type")
-    page.click(".ratelimiter-custom [type=submit]")
+    page.click(".ratelimiter-fields [type=submit]")
     page.wait_for(".ratelimiter-totals")
     assert len(page.texts(".ratelimiter-totals tbody tr")) == 2
     assert page.complaints() == []
