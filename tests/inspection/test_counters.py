@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from io import StringIO
 from typing import Any
@@ -380,11 +379,6 @@ def test_without_redis_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command_tells_of_them() -> None:
     entry = AccessEntry.objects.create(kind="ip", value="192.0.2.0/24", action="deny", reason="abuse")
     deny("ip", ADDRESS, entry=entry.pk, view="export", times=2)
-    out = StringIO()
-    call_command("ratelimit", "caller", "--ip", ADDRESS, "--json", stdout=out)
-    [found] = json.loads(out.getvalue())["denials"]
-    assert (found["entry"], found["kind"], found["view"], found["times"]) == (entry.pk, "ip", "export", 2)
-    assert found["since"] <= found["at"]
     out = StringIO()
     call_command("ratelimit", "caller", "--ip", ADDRESS, stdout=out)
     [line] = [each for each in out.getvalue().splitlines() if each.startswith("Denied by an access entry")]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -168,14 +167,6 @@ def test_an_entry_that_is_deleted_is_named_by_its_kind(admin_client: Client, ent
     entry.delete()
     [line] = lines(admin_client)
     assert "Access entry IP address" in line
-
-
-def test_are_for_who_may_see_access_entries(operator: Callable[..., Client], entry: AccessEntry) -> None:
-    deny(entry)
-    client = operator("unblock_caller", "view_usage_report")
-    assert lines(client) == []
-    User.objects.get(username="operator").user_permissions.add(Permission.objects.get(codename="view_accessentry"))
-    assert len(lines(client)) == 1
 
 
 def test_take_no_more_queries_where_there_are_many(

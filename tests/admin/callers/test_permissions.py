@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
@@ -52,20 +52,12 @@ def test_shows_the_name_usage_and_links_to_those_alone_who_may(
     assert reverse("admin:django_ratelimiter_rule_changelist") not in text
 
 
-def test_entries_and_assignments_are_for_who_may_see_them(
-    operator: Callable[..., Client], page: str, ann: User, free: Tier
+@pytest.mark.parametrize(("codenames", "hides"), [([], True), (["view_tierassignment", "view_accessentry"], False)])
+def test_what_is_hidden_is_said(
+    operator: Callable[..., Client], page: str, ann: User, free: Tier, codenames: list[str], hides: bool
 ) -> None:
     AccessEntry.objects.create(kind="user", value=str(ann.pk), action="deny", reason="for fraud")
     TierAssignment.objects.create(user=ann, tier=free, reason="as a trial")
-    client = operator("unblock_caller", "grant_caller")
-    texts = ("You may not see access entries.", "for fraud", "You may not see tier assignments.", "as a trial")
-    for codenames, seen in (
-        ([], [True, False, True, False]),
-        (["change_accessentry"], [False, True, True, False]),
-        (["view_tierassignment"], [True, False, False, True]),
-        (["view_tierassignment", "view_accessentry"], [False, True, False, True]),
-    ):
-        permissions = Permission.objects.filter(codename__in=["unblock_caller", *codenames])
-        User.objects.get(username="operator").user_permissions.set(permissions)
-        text = shown(client.get(page))
-        assert [each in text for each in texts] == seen, codenames
+    text = shown(operator("unblock_caller", *codenames).get(page))
+    for said, row in (("access entries", "for fraud"), ("tier assignments", "as a trial")):
+        assert (f"You may not see {said}." in text, row in text) == (hides, not hides)

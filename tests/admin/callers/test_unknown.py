@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
-from django.core.management import CommandError, call_command
 from django.test import Client, RequestFactory
 from django.urls import reverse
 
@@ -131,14 +130,6 @@ def test_says_what_a_token_meets_as_an_anonymous_caller(admin_client: Client, pa
     assert "2 of 50, 48 left" in text
     note = "this rule has already decided, as for an anonymous caller"
     assert text.count(note) == 1  # the other rules count by user, and so wait for one
-
-
-def test_the_command_says_so_too(capsys: pytest.CaptureFixture[str], page: str, ann: User, shared: Rule) -> None:
-    use_up()
-    call_command("ratelimit", "caller", f"--digest={digest(f'user:{ann.pk}')}")
-    assert ": whether it is blocked is not known" in capsys.readouterr().out
-    with pytest.raises(CommandError, match="There is no such user"):
-        call_command("ratelimit", "caller", "--user", "424242")
 
 
 @pytest.mark.parametrize("field", ["user", "group", "tier"])
