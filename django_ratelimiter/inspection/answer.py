@@ -132,9 +132,9 @@ class _Explaining(NamedTuple):
     def rule(self, rule: RuleRecord) -> RuleExplanation:
         """Return what this rule decides."""
         for point in self.trial.entry_points:
-            places = [place for place, each in enumerate(point.charges) if each.rule is rule]
-            if places:
-                return self._applying(rule, point, places)
+            counters = tuple(self._counter(*each) for each in point.charges if each[0].rule is rule)
+            if counters:
+                return self._applying(rule, point, counters)
         reason = _reason(rule, self.trial)
         missing = _missing(rule, _nearest(rule, self.trial)) if reason == "missing" else ()
         lacks = self._lacks(rule, missing) if reason == "missing" else ()
@@ -142,9 +142,8 @@ class _Explaining(NamedTuple):
         rejects = False if self.sees.counters else None
         return RuleExplanation(rule, rule.mode, False, reason, why, missing, lacks, rejects=rejects)
 
-    def _applying(self, rule: RuleRecord, point: EntryPoint, places: list[int]) -> RuleExplanation:
+    def _applying(self, rule: RuleRecord, point: EntryPoint, counters: tuple[Counter, ...]) -> RuleExplanation:
         tier, missing = point.entitlement.tier, _missing(rule, point)
-        counters = tuple(self._counter(point.charges[place], point.peeked[place]) for place in places)
         has_rows = self.sees.tiers and tier is not None and tier.slug in rule.limits
         return RuleExplanation(
             rule,

@@ -25,14 +25,16 @@ from ..values.partitions import encode_partition, is_identity
 from .references import digests_of, everybody, find_reference, rules_of
 
 
-class TwoUsers(ValueError):
-    """The text is the login name of one user and the primary key of another; the message says what to enter."""
+class UnknownCaller(ValueError):
+    """The input is not a caller; the message says what would be. field: of a body of the API."""
+
+    field = "value"
 
 
 def find_user(text: str) -> Any:
-    """Return the user with this primary key or login name; `None` if there is none. Raises TwoUsers.
+    """Return the user with this primary key or login name; `None` if there is none.
 
-    "id:42" and "pk:42" are only primary keys, and "name:42" is only a login name.
+    "id:42" and "pk:42" are only primary keys, and "name:42" is only a login name. Raises UnknownCaller if two match.
     """
     if "\0" in text:
         return None
@@ -46,7 +48,7 @@ def find_user(text: str) -> Any:
         words = _(
             "Two users match: login name %(text)s (id %(pk)s) and id %(text)s. Enter name:%(text)s or id:%(text)s."
         )
-        raise TwoUsers(words % {"text": text, "pk": named.pk})
+        raise UnknownCaller(words % {"text": text, "pk": named.pk})
     return keyed if named is None else named
 
 
@@ -80,12 +82,6 @@ _HASH: Final = re.compile(r"[0-9a-f]{64}")
 #: The prefix for a result of API_KEY_RESOLVER. Without it, a text that is not a known key is read as a key, too.
 _RESOLVED: Final = "value:"
 _PART: Final = re.compile(r"((?:header|path|field):[^:=|]+|ip/[0-9]+|[A-Za-z_][A-Za-z0-9_]*)[:=](.+)", re.DOTALL)
-
-
-class UnknownCaller(ValueError):
-    """The input is not a caller; the message says what would be. field: of a body of the API."""
-
-    field = "value"
 
 
 @dataclass(frozen=True)
@@ -300,10 +296,7 @@ def _open_key(found: str) -> str:
 
 def _user_of(text: str) -> tuple[str, Any]:
     """Return the value that rules count by, and the user; `None` = there is none, or not any more."""
-    try:
-        user = find_user(text)
-    except TwoUsers as error:
-        raise UnknownCaller(str(error)) from error
+    user = find_user(text)
     if user is not None:
         return user_key(user.pk), user
     prefix, colon, rest = text.partition(":")

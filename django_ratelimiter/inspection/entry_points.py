@@ -53,9 +53,8 @@ class EntryPoint:
     entitlement: Entitlement = NO_ENTITLEMENT
     #: The primary key of the assignment that gives the caller's tier.
     assignment: int | None = None
-    charges: list[RuleCharge] = field(default_factory=list)
-    #: The counters before the call; `None` = not known.
-    peeked: list[Verdict | None] = field(default_factory=list)
+    #: What it would charge, each with its counter before the call; `None` = not known.
+    charges: list[tuple[RuleCharge, Verdict | None]] = field(default_factory=list)
 
 
 class _EntryPointIO(TrialIO):
@@ -81,14 +80,12 @@ class _EntryPointIO(TrialIO):
         trial = getattr(engine, "trial", None)  # a project's own engine may lack it
         tried = trial(charges, now_us) if trial else as_charged(engine.peek(charges, now_us=now_us))
         mark_refunded_if_denied(receipts, tried)
-        self._point.charges += owned(charges)  # type: ignore[arg-type]  # they come from the path
-        self._point.peeked += peeked
+        self._point.charges += zip(owned(charges), peeked, strict=True)  # type: ignore[arg-type]  # from the path
         return tried
 
     def note_outage(self, charges: Sequence[RuleCharge], error: Exception) -> None:
         self.problem = str(error)
-        self._point.charges += charges
-        self._point.peeked += [None] * len(charges)
+        self._point.charges += [(charge, None) for charge in charges]
 
 
 @dataclass(slots=True)

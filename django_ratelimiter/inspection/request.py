@@ -27,7 +27,7 @@ from ..identity import Identity, meta_name
 from ..middleware import ASKED_BY_GATEWAYS
 from ..rules.routes import all_views
 from ..rules.tiers import is_known_api_key
-from .caller import TwoUsers, find_user
+from .caller import UnknownCaller, find_user
 from .question import Question, QuestionError
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -151,7 +151,7 @@ def find_caller(question: Question, http: BuiltRequest) -> KnownCaller:
     if question.user:
         try:
             user = find_user(question.user)
-        except TwoUsers as error:
+        except UnknownCaller as error:
             raise QuestionError("user", str(error)) from error
         if user is None:
             raise QuestionError("user", _("No user or API key matches this."))

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from ...conf import settings
 from ...identity import Identity, digest, identify
-from ...inspection.caller import TwoUsers, find_user
+from ...inspection.caller import UnknownCaller, find_user
 from ...rules import cache
 from ...rules.records import RuleRecord
 from ...values.bounds import MAX_TEXT
@@ -55,7 +55,7 @@ class CallerForm(forms.Form):
             raise ValidationError(_("Fill in all of these: %s.") % ", ".join(label_of(name) for name in names))
         try:
             identity = identify(_request_of(typed))
-        except TwoUsers as error:
+        except UnknownCaller as error:
             raise ValidationError({"user": str(error)}) from error
         parts = [(name, self._value(identity, name, typed[name])) for name in names]
         if not self.errors:
