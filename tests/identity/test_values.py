@@ -252,15 +252,7 @@ def test_a_combination_is_missing_without_one_of_its_parts() -> None:
     "name",
     [
         *IDENTITIES,
-        "tenant",
-        "_t",
-        "header:X-A",
-        "header:x_a",
-        "path:pk",
-        "field:a.b",
-        "field:items[0]",
-        "field:é",
-        "ip/48",
+        *["tenant", "_t", "header:X-A", "header:x_a", "path:pk", "field:a.b", "field:items[0]", "field:é", "ip/48"],
     ],
 )
 def test_names_that_rules_may_be_split_by(name: str) -> None:
@@ -274,21 +266,8 @@ def test_names_that_rules_may_be_split_by(name: str) -> None:
     [
         *["", "header", "path", "field", "header:", "path:", "field:", "header:A:B", "header:É", "path:a-b", "path:1"],
         *["field:a b", "field:a|b", "field:a:b", "field:a%b", "1st", "a-b", "é", "user ", "user\n", "header:X-A\n"],
-        *[
-            "a" * 65,
-            "ip/",
-            "ip/0",
-            "ip/129",
-            "ip/a",
-            "user/48",
-            "ip/48:1",
-            "header:" + "a" * 101,
-            "field:" + "a" * 101,
-            "cookie:a",
-            7,
-            None,
-            [],
-        ],
+        *["a" * 65, "ip/", "ip/0", "ip/129", "ip/a", "user/48", "ip/48:1", "cookie:a", 7, None, []],
+        *["header:" + "a" * 101, "field:" + "a" * 101],
     ],
 )
 def test_names_that_they_may_not(name: object) -> None:

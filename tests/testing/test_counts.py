@@ -88,7 +88,13 @@ def test_hello(client, time):
     assert [client.get("/").status_code for _ in range(3)] == [200, 200, 403]
 """
 
-NO_DJANGO = "def test_one():\n    import sys\n    assert 'django' not in sys.modules\n"
+NO_DJANGO = """
+import sys
+
+def test_one(pytestconfig):
+    assert pytestconfig.pluginmanager.has_plugin("django_ratelimiter")
+    assert not {"django", "django_ratelimiter.testing"} & sys.modules.keys()
+"""
 
 
 @pytest.mark.once

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import unittest
 from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +17,6 @@ from django_ratelimiter import backend, limiter
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import Limit
 from django_ratelimiter.exceptions import LimitExceeded
-from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.ruleset import rule_from
 from django_ratelimiter.testing import (
@@ -32,6 +28,7 @@ from django_ratelimiter.testing import (
     override_rules,
 )
 
+from ..making import make_rule
 from ..rules.build import limit_data, rule_data
 
 pytestmark = pytest.mark.urls("tests.entry_points.urls")
@@ -157,15 +154,13 @@ class TestRules:
     def test_saved_rules_have_no_say(self, client: Client) -> None:
         assert "RateLimit" not in client.get("/plain/")  # and now this process knows the rules that it had before
         with override_rules(TWICE):
-            rule = Rule.objects.create(slug="saved", name="Saved", mode="enforce")
-            RuleLimit.objects.create(rule=rule, quota=1, window_seconds=60)
+            make_rule("saved")
             assert_limited(client, "/plain/", after=2, by="twice")
         assert client.get("/plain/")["RateLimit"].startswith('"saved"')
 
     @pytest.mark.django_db
     def test_nor_have_those_of_an_open_transaction(self, client: Client) -> None:
-        rule = Rule.objects.create(slug="saved", name="Saved", mode="enforce")
-        RuleLimit.objects.create(rule=rule, quota=1, window_seconds=60)
+        make_rule("saved")
         assert client.get("/plain/")["RateLimit"].startswith('"saved"')
         with override_rules(TWICE):
             assert_limited(client, "/plain/", after=2, by="twice")
@@ -364,18 +359,6 @@ class TestFixtures:
         ratelimit_clock.advance(0.000001)
         assert client.get("/plain/").status_code == 200
         assert ratelimit_clock() == ratelimit_rules.clock()
-
-    def test_pytest_runs_where_there_is_no_django_project(self, tmp_path: Path) -> None:
-        (tmp_path / "test_it.py").write_text(
-            "import sys\n\n\n"
-            "def test_it(pytestconfig):\n"
-            "    assert pytestconfig.pluginmanager.has_plugin('django_ratelimiter')\n"
-            "    assert 'django_ratelimiter.testing' not in sys.modules\n"
-            "    assert 'django' not in sys.modules\n"
-        )
-        command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:django", "-p", "no:cacheprovider"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_start_is_told() -> None:
