@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_interface
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.core.validators import RegexValidator
 from django.urls import get_resolver
 from django.urls.resolvers import RoutePattern
+from django.utils.encoding import repercent_broken_unicode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -67,7 +68,8 @@ def validate_path(path: str, kind: str) -> None:
     if kind in ("exact", "prefix", "route") and not path:
         raise ValidationError(_("Give the path that is to be matched."), code="required")
     elif kind in ("exact", "prefix"):
-        right = unquote(re.sub(r"[?#].*", "", re.sub(r"^[a-z]+://[^/?#]*", "", path)))
+        plain = re.sub(r"[?#].*", "", re.sub(r"^[a-z]+://[^/?#]*", "", path))
+        right = repercent_broken_unicode(unquote_to_bytes(plain)).decode()  # as Django reads the path of a request
         if not right.startswith("/"):
             raise ValidationError(_("Must start with “/”."), code="relative")
         if right != path:
