@@ -39,7 +39,7 @@ from django_ratelimiter.rules.stored import access_cache, uncommitted, versions
 from django_ratelimiter.usage.live import denials, names
 from example_project.redis_server import RedisServer
 from tests import making, profiles
-from tests.making import Clock, MakeRule
+from tests.making import Awaiting, Clock, MakeRule
 
 profiles.load("short")
 backend.are_tests_running = lambda: False  # these tests name the keys of a site
@@ -230,6 +230,12 @@ def either(is_async: bool) -> Callable[[Any, Any], Any]:
 def get(either: Callable[[Any, Any], Any], client: Client, async_client: AsyncClient) -> Any:
     """Ask for a page by either kind of handler; the test's own thread serves both."""
     return either(client.get, async_client.get)
+
+
+@pytest.fixture
+def either_client(is_async: bool) -> Any:
+    """A client of either kind of handler, which are used alike."""
+    return Awaiting() if is_async else Client()
 
 
 @pytest.fixture

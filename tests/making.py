@@ -6,6 +6,9 @@ from collections.abc import Callable
 from math import ceil
 from typing import Any
 
+from asgiref.sync import async_to_sync
+from django.test import AsyncClient
+
 from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from django_ratelimiter.rules import cache
@@ -66,3 +69,25 @@ class Remote:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
+
+
+def _awaiting(name: str) -> Any:
+    method = getattr(AsyncClient, name)
+
+    def ask(self: Awaiting, *given: Any, REMOTE_ADDR: str = "127.0.0.1", **options: Any) -> Any:
+        self.peer = REMOTE_ADDR
+        response = async_to_sync(method)(self, *given, **options)
+        response.wsgi_request = response.asgi_request
+        return response
+
+    return ask
+
+
+class Awaiting(AsyncClient):
+    """A client of the asynchronous handler, used like one of the other, also with REMOTE_ADDR."""
+
+    peer: str
+    get, post, options = (_awaiting(name) for name in ("get", "post", "options"))
+
+    async def request(self, **request: Any) -> Any:
+        return await super().request(**request, client=[self.peer, 80])

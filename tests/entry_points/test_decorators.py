@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -145,26 +144,14 @@ urlpatterns = [path(f"{name}/", view) for name, view in VIEWS.items()] + [
 ]
 
 
-@pytest.fixture
-def get(get: Any, async_client: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., HttpResponse]:
-    """A request from an address, through a synchronous and an asynchronous handler in turn."""
-    base = async_client._base_scope
-
-    def get_from(url: str, address: str = "127.0.0.1") -> HttpResponse:
-        monkeypatch.setattr(async_client, "_base_scope", lambda **options: base(**options) | {"client": [address, 0]})
-        return get(url, REMOTE_ADDR=address)  # type: ignore[no-any-return]
-
-    return get_from
-
-
 @pytest.mark.parametrize("name", VIEWS)
-def test_every_kind_of_view_is_limited(get: Callable[..., HttpResponse], name: str) -> None:
-    answers = [get(f"/{name}/") for _ in range(3)]
+def test_every_kind_of_view_is_limited(either_client: Client, name: str) -> None:
+    answers = [either_client.get(f"/{name}/") for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert answers[0]["RateLimit"].endswith(";r=1;t=86400")
     assert answers[2]["Retry-After"] == "86400"
     assert ";r=0;t=86400" in answers[2]["RateLimit"]
-    assert get(f"/{name}/", "203.0.113.9").status_code == 200
+    assert either_client.get(f"/{name}/", REMOTE_ADDR="203.0.113.9").status_code == 200
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -198,7 +185,7 @@ def test_whom_an_access_entry_denies_is_forbidden(client: Client, name: str) -> 
         noting()(*asked(1))
 
 
-def test_a_scope_meets_its_rules(get: Callable[..., HttpResponse], make_rule: MakeRule) -> None:
+def test_a_scope_meets_its_rules(get: Any, make_rule: MakeRule) -> None:
     make_rule("mail", quota=3, scope="mail")
     assert [get(url).status_code for url in ("/scoped/", "/scoped-natively/", "/scoped/")] == [200, 200, 429]
 

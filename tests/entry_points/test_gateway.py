@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
 from django.db import connection, connections
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncClient, Client, override_settings
+from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.urls import path
 
@@ -20,7 +19,7 @@ from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
 from django_ratelimiter.rules import tiers
 
-from ..making import Clock, MakeRule
+from ..making import Awaiting, Clock, MakeRule
 from ..urls import say_hello
 
 pytestmark = [
@@ -77,27 +76,11 @@ def ask(is_async: bool) -> Any:
         headers = fields | {name.replace("_", "-"): value for name, value in more.pop("headers", {}).items()}
         sent: dict[str, Any] = {name: value for name, value in headers.items() if value is not None}
         options = {"REMOTE_ADDR": PEER, **more}
-        if not is_async:
-            by = options.pop("by", "get")
-            return getattr(Client(enforce_csrf_checks=True), by)(f"/sync/{at}", headers=sent, **options)
-        return async_to_sync(_ask_on_loop)(f"/async/{at}", sent, options)
+        client = Awaiting(enforce_csrf_checks=True) if is_async else Client(enforce_csrf_checks=True)
+        by = getattr(client, options.pop("by", "get"))
+        return by(f"/{'async' if is_async else 'sync'}/{at}", headers=sent, **options)
 
     return ask_by
-
-
-class OfPeer(AsyncClient):
-    """A client of the asynchronous handler with an address of its own."""
-
-    peer: str
-
-    async def request(self, **request: Any) -> Any:
-        return await super().request(**request, client=[self.peer, 80])
-
-
-async def _ask_on_loop(url: str, headers: dict[str, str], options: dict[str, Any]) -> Any:
-    client = OfPeer(enforce_csrf_checks=True)
-    client.peer = options.pop("REMOTE_ADDR")
-    return await getattr(client, options.pop("by", "get"))(url, headers=headers, **options)
 
 
 def statuses(*answers: HttpResponse) -> list[int]:
