@@ -122,8 +122,15 @@ class FileCommands(BaseCommand):
         if self._style == "json":  # which has no comments
             self.stderr.write(on_terminal(found.comments()))
         rules = ngettext("%d rule", "%d rules", len(found.rules)) % len(found.rules)
-        words = {"rules": rules, "left": len(found.left), "unseen": len(found.seen.get("", ()))}
-        text = _("%(rules)s. Left as it is: %(left)d. Views of which nothing can be seen: %(unseen)d.")
+        words = {
+            "rules": rules,
+            "left": len(found.left),
+            "urls": (urls := found.inventory).count,
+            "unseen": urls.unseen,
+        }
+        text = _(
+            "%(rules)s. Left as it is: %(left)d. Of %(urls)d URLs, %(unseen)d may have limits that cannot be seen."
+        )
         self.stderr.write(text % words)
 
     def run_check(self) -> None:

@@ -1,18 +1,18 @@
 """A rules file with limits of the project's other limiters, as far as they can be translated surely.
 
 These are DRF's throttle classes, also subclasses that only set a scope or a rate, and the rules of
-django-smart-ratelimit in the database. Everything else is left as it is, and named.
+django-smart-ratelimit in the database. Everything else is left as it is, and an inventory names each URL.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from inspect import unwrap
+from itertools import chain, count
 from posixpath import commonpath
-from textwrap import wrap
 from typing import Any, Final
 
 from django.apps import apps
@@ -23,10 +23,14 @@ from django.utils.translation import gettext as _
 
 from ...conf import django_setting
 from ...engine.limits import MAX_ENTRIES
+from ...models import Rule
 from ...values.rates import rate_from
-from ..routes import all_views, chosen_classes, class_of, view_of
-from .schema import VERSION, rule_fields
-from .writing import json_of, yaml_of
+from ..routes import all_views, class_of, view_of
+from ..stored import storage
+from ..stored.history.snapshots import Data, normal_tier
+from .inventory import Inventory, name_of, own_throttling, throttles_of
+from .schema import VERSION, rule_fields, tier_fields
+from .writing import file_fields, json_of, yaml_of
 
 #: Modules with DRF's throttle classes, and those of them that can be translated.
 _MODULES: Final = ("rest_framework.throttling", "django_ratelimiter.throttling")
@@ -35,11 +39,6 @@ _KINDS: Final = ("AnonRateThrottle", "UserRateThrottle", "ScopedRateThrottle")
 _OURS: Final = "django_ratelimiter."
 #: What the body of a class may contain that is not code.
 _DATA: Final = {"scope", "rate", "THROTTLE_RATES", "__module__", "__doc__", "__firstlineno__", "__static_attributes__"}
-#: Methods of DRF's views that choose or call throttles.
-_CALLS_THROTTLES: Final = ("get_throttles", "check_throttles")
-#: Modules of other limiters, as the beginnings of their names.
-_LIMITERS: Final = ("django_ratelimit.", "ratelimit.", "django_smart_ratelimit.", "axes.", "defender.")
-
 _SMART: Final = "django_smart_ratelimit"
 #: Regular expressions that are equivalent to a prefix or a whole path.
 _PREFIX: Final = re.compile(r"\^(/[\w/-]*)(?:\.\*)?")
@@ -61,15 +60,17 @@ _KEYS: Final[Mapping[str, dict[str, Any]]] = {"ip": {"partition_by": ["ip"]}, "u
 class Adopted:
     """Tiers and rules by slug, in the format of a file.
 
-    notes: on each rule, by its slug. left: what limits requests and is left as it is. seen: what limits each view, as
-    far as it can be seen, by that; views of which nothing can be seen are under "".
+    notes: on each rule, by its slug. left: what limits requests and is left as it is. stored: the tiers of the
+    database, and taken: the slugs of its rules that belong to the admin.
     """
 
     tiers: dict[str, dict[str, Any]] = field(default_factory=dict)
     rules: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
-    seen: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    inventory: Inventory = field(default_factory=Inventory)
+    stored: Sequence[Data] = ()
+    taken: frozenset[str] = frozenset()
 
     def add(self, name: str, rule: Mapping[str, Any], limit: tuple[int, int, str], notes: Iterable[str]) -> None:
         """Add a rule with this quota, window and algorithm, under an unused slug."""
@@ -83,10 +84,20 @@ class Adopted:
         limits = [tier | {"algorithm": algorithm, "quota": quota, "window_seconds": seconds}]
         rule = {"name": name[:100], "mode": "shadow", **rule, "limits": limits}
         stem = slugify(re.sub("[:./]", "-", name))[:46] or "rule"
-        slugs = [stem, *(f"{stem}-{number}" for number in range(2, len(self.rules) + 3))]
-        slug = next(each for each in slugs if each not in self.rules)
+        slug = _unused(stem, self.taken | self.rules.keys())
         self.rules[slug] = {column: rule[column] for column in (*rule_fields(), "limits") if column in rule}
         self.notes[slug] = notes
+
+    def anonymous_tier(self) -> str:
+        """Return the slug of the tier of anonymous callers. Add it, as the database has it: only one tier can be it."""
+        if not self.tiers:
+            slug = _unused("anonymous", {data["slug"] for data in self.stored})
+            tier: dict[str, Any] = {"name": "Anonymous", "default_for": "anonymous"}
+            for data in self.stored:
+                if data["default_for"] == "anonymous":
+                    slug, tier = data["slug"], file_fields(normal_tier(data), tier_fields())
+            self.tiers[slug] = tier
+        return next(iter(self.tiers))
 
     def leave(self, text: str) -> None:
         """Add something that is left as it is, once."""
@@ -104,32 +115,32 @@ class Adopted:
         yield _("All rules are in shadow: they count, and reject nothing. Compare, then set them to “enforce”.")
         if self.left:
             yield from ("", _("Left as it is:"), *(f"- {text}" for text in self.left))
-        if self.seen:
-            yield from ("", _("What limits each view, as far as it can be seen from outside of its code:"))
-        for what, views in sorted(self.seen.items(), reverse=True):
-            line = f"- {what or _('nothing can be seen')}: {', '.join(views)}"
-            yield from wrap(line, 110, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        yield from ("", _("What limits each URL, as far as it can be seen from outside of its code:"))
+        yield from self.inventory.in_lines()
+
+
+def _unused(stem: str, taken: Collection[str]) -> str:
+    """Return this slug, with a number if it is taken."""
+    return next(slug for slug in chain([stem], (f"{stem}-{number}" for number in count(2))) if slug not in taken)
 
 
 def adopt() -> Adopted:
-    """Return rules that replace the project's other limiters. Queries only the table of another limiter."""
-    found = Adopted()
+    """Return rules that replace the project's other limiters. Reads its URLs, rules, and another limiter's table."""
     matches = list(all_views(get_resolver())) if django_setting("ROOT_URLCONF") else []
+    found = Adopted(inventory=Inventory(matches))
+    with suppress(DatabaseError):
+        rows = storage.current_rows()
+        found.stored = rows["tiers"]
+        found.taken = frozenset(data["slug"] for data in rows["rules"] if data["owner"] == Rule.Owner.ADMIN)
     uses: defaultdict[Any, list[ResolverMatch]] = defaultdict(list)
     for match in matches:
-        throttles = _throttles_of(match, found)
-        for throttle in throttles:
+        for throttle in _throttles_of(match, found):
             uses[throttle, _scope_of(throttle, match)].append(match)
-        seen = ", ".join([*map(_name_of, throttles), *_limiters_on(match.func)])
-        is_admin = "admin" in match.namespaces or hasattr(match.func, "admin_site")
-        view = _("Django's admin") if is_admin else match.view_name
-        if view not in found.seen[seen]:
-            found.seen[seen].append(view)
     for (throttle, scope), views in uses.items():
-        sharing = [_name_of(each) for each, other in uses if other == scope and scope and each is not throttle]
+        sharing = [name_of(each) for each, other in uses if other == scope and scope and each is not throttle]
         if sharing:
             text = _("Throttle %(name)s: it shares its counters with %(others)s, of the same scope, %(scope)s.")
-            found.leave(text % {"name": _name_of(throttle), "others": ", ".join(sharing), "scope": scope})
+            found.leave(text % {"name": name_of(throttle), "others": ", ".join(sharing), "scope": scope})
         else:
             _adopt_throttle(throttle, scope, views, matches, found)
     for name in django_setting("MIDDLEWARE") or ():
@@ -141,12 +152,11 @@ def adopt() -> Adopted:
 
 def _throttles_of(match: ResolverMatch, found: Adopted) -> Sequence[Any]:
     """Return the throttle classes of a view, without those of this package that are not in place of DRF's."""
-    cls = getattr(match.func, "cls", None)
-    chosen = chosen_classes(match.func, "throttle_classes")
-    own = [name for name in _CALLS_THROTTLES if cls and not _owner(cls, name).startswith("rest_framework.")]
-    if own or not isinstance(chosen, list | tuple):
+    chosen = throttles_of(match)
+    if chosen is None:
         text = _("View %(view)s: its own code may choose its throttles, in %(names)s.")
-        found.leave(text % {"view": match.view_name, "names": ", ".join(own) or "throttle_classes"})
+        names = ", ".join(own_throttling(match)) or "throttle_classes"
+        found.leave(text % {"view": match.view_name, "names": names})
         return ()
     return [each for each in chosen if not each.__module__.startswith(_OURS) or each.__name__ in _KINDS]
 
@@ -166,14 +176,13 @@ def _adopt_throttle(
     if parsed is None or parsed[0] < 1:
         reason = _("its rate %(rate)s") % {"rate": rate} if kind else _("it has code of its own")
         text = _("Throttle %(name)s: %(reason)s. Views: %(views)s.")
-        found.leave(text % {"name": _name_of(throttle), "reason": reason, "views": ", ".join(names)})
+        found.leave(text % {"name": name_of(throttle), "reason": reason, "views": ", ".join(names)})
         return
     limit, label = (*parsed, "sliding_window_log"), scope or throttle.__name__
-    notes = [_("From %(name)s, %(rate)s.") % {"name": _name_of(throttle), "rate": rate}]
+    notes = [_("From %(name)s, %(rate)s.") % {"name": name_of(throttle), "rate": rate}]
     rule: dict[str, Any] = _BY_USER
     if kind == "AnonRateThrottle":
-        found.tiers["anonymous"] = {"name": "Anonymous", "default_for": "anonymous"}
-        rule = {"partition_by": ["ip"], "tier": "anonymous"}
+        rule = {"partition_by": ["ip"], "tier": found.anonymous_tier()}
     if kind == "ScopedRateThrottle":
         notes.append(_("Scopes apply only if the view has RuleThrottle of django_ratelimiter.throttling."))
         found.add(label, {**rule, "scope": scope}, limit, notes)
@@ -206,28 +215,12 @@ def _scope_of(throttle: Any, match: ResolverMatch) -> str | None:
     return scope
 
 
-def _limiters_on(view: Any) -> list[str]:
-    """Return the decorators of other limiters on a function, as far as they name the function that they wrap."""
-    found: list[str] = []
-    unwrap(view, stop=lambda each: found.append(getattr(each, "__globals__", {}).get("__name__", "")))
-    return [name for name in dict.fromkeys(found) if name.startswith(_LIMITERS)]
-
-
 def _prefix_of(views: Sequence[ResolverMatch], matches: Sequence[ResolverMatch]) -> str:
     """Return a path prefix that only these views have; "" = there is none."""
     prefix = commonpath([view_of(match).start.rpartition("/")[0] or "/" for match in views]).rstrip("/") + "/"
     ours = {id(match) for match in views}
     others = any(view_of(match).may_have_path("prefix", prefix) for match in matches if id(match) not in ours)
     return "" if len(prefix) < 2 or others else prefix
-
-
-def _name_of(throttle: Any) -> str:
-    return f"{throttle.__module__}.{throttle.__qualname__}"
-
-
-def _owner(cls: Any, method: str) -> str:
-    """Return the module of the class that defines this method."""
-    return str(next(base.__module__ for base in cls.__mro__ if method in vars(base)))
 
 
 def adopt_smart_rules(found: Adopted) -> None:

@@ -38,7 +38,7 @@ def text_of_database(style: str, access: Iterable[Mapping[str, Any]] = (), *, ow
     if version.number:
         document["exported_version"] = f"{version.number}@{version.epoch}"
     if snapshot["tiers"]:
-        document["tiers"] = {data["slug"]: _fields(normal_tier(data), tier_fields()) for data in snapshot["tiers"]}
+        document["tiers"] = {data["slug"]: file_fields(normal_tier(data), tier_fields()) for data in snapshot["tiers"]}
     document["rules"] = {data["slug"]: _rule(normal_rule(data), owned) for data in snapshot["rules"]}
     if entries := [*map(_access, access)]:
         document["access"] = entries
@@ -55,18 +55,18 @@ def json_of(document: Document) -> str:
 
 
 def _rule(data: Data, owned: bool) -> Document:
-    found = _fields(data, rule_fields(), always=("name", "mode"))
+    found = file_fields(data, rule_fields(), always=("name", "mode"))
     if owned or data["owner"] != "admin":  # an unlocked rule still belongs to the file
         found.pop("owner", None)
-    return found | {"limits": [_fields(limit, limit_fields(), always=("algorithm",)) for limit in data["limits"]]}
+    return found | {"limits": [file_fields(limit, limit_fields(), always=("algorithm",)) for limit in data["limits"]]}
 
 
 def _access(entry: Mapping[str, Any]) -> Document:
     digest = {"digest": entry["digest"]} if "digest" in entry else {}
-    return {**_fields(entry, access_fields(), always=("action",)), **digest}
+    return {**file_fields(entry, access_fields(), always=("action",)), **digest}
 
 
-def _fields(data: Data, columns: Columns, always: Iterable[str] = ("name",)) -> Document:
+def file_fields(data: Data, columns: Columns, always: Iterable[str] = ("name",)) -> Document:
     """Return the fields that differ from their default, and those that are always written."""
     return {
         name: plain(column, data[name])

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any
 
+from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
-from django.urls import path
+from django.urls import include, path
 from django.utils.decorators import method_decorator
 from django.views import View
+from django_ratelimit.core import is_ratelimited
+from django_ratelimit.decorators import ratelimit
+from rest_framework.decorators import action, api_view
 from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
 from rest_framework.throttling import (
     AnonRateThrottle,
     BaseThrottle,
@@ -17,25 +24,10 @@ from rest_framework.throttling import (
     UserRateThrottle,
 )
 from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
 
-#: As in that package, which is not installed here: what we look at is where its wrapper keeps the arguments.
-_DECORATOR = """
-from functools import wraps
-
-ALL = (None,)
-
-def ratelimit(group=None, key=None, rate=None, method=ALL, block=True):
-    def decorator(fn):
-        @wraps(fn)
-        def _wrapped(request, *args, **kw):
-            (group, key, rate, method, block)
-            return fn(request, *args, **kw)
-        return _wrapped
-    return decorator
-"""
-_module: dict[str, Any] = {"__name__": "django_ratelimit.decorators"}
-exec(_DECORATOR, _module)
-ratelimit: Any = _module["ratelimit"]
+from django_ratelimiter.decorators import ratelimit as our_ratelimit
+from django_ratelimiter.throttling import RuleThrottle
 
 
 class BurstThrottle(UserRateThrottle):
@@ -143,6 +135,64 @@ class FormView(View):
         return HttpResponse("hello")
 
 
+def by_own_code(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    @wraps(view)
+    def limited(request: HttpRequest) -> HttpResponse:
+        is_ratelimited(request, group="own", key="ip", rate="5/m", increment=True)
+        return view(request)
+
+    return limited
+
+
+@by_own_code
+def own(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("hello")
+
+
+class Called:
+    @method_decorator(ratelimit(key="ip", rate="5/m"))
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("hello")
+
+
+class Twice(View):
+    get = post = by_own_code(lambda request: HttpResponse())  # type: ignore[assignment]
+
+
+class Books(ViewSet):
+    throttle_classes = ()
+    throttle_scope = None
+
+    def list(self, request: Any) -> Response:
+        return Response("ok")
+
+    @our_ratelimit(key="ip", rate="5/m")
+    def create(self, request: Any) -> Response:
+        return Response("ok")
+
+    @action(detail=False, throttle_classes=[ScopedRateThrottle], throttle_scope="uploads")
+    def upload(self, request: Any) -> Response:
+        return Response("ok")
+
+    @action(detail=False)
+    @method_decorator(ratelimit(key="ip", rate="5/m"))
+    def hidden(self, request: Any) -> Response:
+        return Response("ok")
+
+    @action(detail=False, throttle_classes=[RuleThrottle])
+    def ruled(self, request: Any) -> Response:
+        return Response("ok")
+
+
+@api_view()
+@our_ratelimit("mail")
+def mail(request: Any) -> Response:
+    return Response("ok")
+
+
+router = SimpleRouter()
+router.register("books", Books, basename="book")
+
 urlpatterns = [
     path("api/things/", ListView.as_view(), name="things"),
     path("api/things/<int:pk>/", DetailView.as_view(), name="thing"),
@@ -155,4 +205,11 @@ urlpatterns = [
     path("started/", StartedView.as_view(), name="started"),
     path("login/", login, name="login"),
     path("form/", FormView.as_view(), name="form"),
+    path("own/", own, name="own"),
+    path("partial/", partial(login), name="partial"),
+    path("guarded/", login_required(login), name="guarded"),
+    path("called/", Called(), name="called"),
+    path("twice/", Twice.as_view(), name="twice"),
+    path("mail/", mail, name="mail"),
+    path("shop/", include(router.urls)),
 ]

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.core.cache import cache as framework_cache
+from django.core.management import call_command
 from django.db import DatabaseError
 from django.test import Client, override_settings
+from django.urls import get_resolver
 
+from django_ratelimiter.models import Rule, Tier
+from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.files import adopt as adopting
 from django_ratelimiter.rules.files.adopt import Adopted, adopt, adopt_rows
+from django_ratelimiter.rules.files.planning import plan_file
 from django_ratelimiter.rules.files.reading import read
+from django_ratelimiter.rules.routes import all_views
 from django_ratelimiter.testing import override_rules
-
-from .adopted import urlpatterns
 
 RATES = {"anon": "3/day", "burst": "20000/h", "uploads": "2/min", "unused": None}
 pytestmark = [
+    pytest.mark.django_db,
     pytest.mark.urls("tests.rules.files.adopted"),
     pytest.mark.usefixtures("_rates"),
 ]
@@ -61,13 +67,54 @@ def test_throttles_with_code_of_their_own_are_left_as_they_are() -> None:
     assert all("choosing" not in str(rule) for rule in found.rules.values())
 
 
-def test_every_view_is_named_with_what_can_be_seen_of_its_limits() -> None:
-    seen = adopt().seen
+def test_each_url_is_named_with_what_can_be_seen_of_its_limits() -> None:
+    inventory = adopt().inventory
     throttles = "rest_framework.throttling.AnonRateThrottle, tests.rules.files.adopted.BurstThrottle"
-    assert seen[throttles] == ["things"]
-    assert seen["django_ratelimit.decorators"] == ["login"]
-    assert seen[""] == ["choosing", "plain", "form"]  # of a decorated method, as of other code, nothing can be seen
-    assert sum(map(len, seen.values())) == len(urlpatterns)
+    code = "cannot be seen: tests.rules.files.adopted"
+    expected = {
+        "": ["api/plain/ (plain)"],
+        throttles: ["api/things/ (things)"],
+        f"{throttles}, tests.rules.files.adopted.TenantThrottle": ["api/things/<int:pk>/ (thing)"],
+        "cannot be seen: throttles chosen by its own code": ["choosing/ (choosing)"],
+        "django_ratelimit.decorators": ["login/ (login)", "partial/ (partial)", "guarded/ (guarded)"],
+        "cannot be seen: method_decorator": ["form/ (form)", "called/ (called)", "shop/books/hidden/$ (book-hidden)"],
+        code: ["own/ (own)", "twice/ (twice)"],
+        "@ratelimit(key='ip', rate='5/m')": ["shop/books/$ (book-list)"],
+        '@ratelimit("mail")': ["mail/ (mail)"],
+        "django_ratelimiter.throttling.RuleThrottle": ["shop/books/ruled/$ (book-ruled)"],
+    }
+    assert {what: urls for what, urls in inventory.urls.items() if what in expected} == expected
+    assert sum(map(len, inventory.urls.values())) == inventory.count
+    assert inventory.count == len([*all_views(get_resolver())])
+    assert inventory.unseen == 7
+
+
+def test_a_scope_of_one_action_is_not_one_of_the_others() -> None:
+    assert adopt().rules["uploads"]["scope"] == "uploads"
+    assert "shop/books/upload/$ (book-upload)" in adopt().inventory.urls["rest_framework.throttling.ScopedRateThrottle"]
+    assert not any("book" in rule.get("view_name", "") for rule in adopt().rules.values())
+
+
+def test_the_tier_and_the_rules_of_the_database_stay_as_they_are() -> None:
+    """Only one tier can be the default for anonymous callers, and `plan` rejects a file with another."""
+    Tier.objects.create(slug="guests", name="Guests", rank=3, default_for="anonymous")
+    Tier.objects.create(slug="anonymous", name="Not the default")
+    Rule.objects.create(slug="anon", name="by hand")
+    cache.invalidate()
+    found = adopt()
+    assert found.tiers == {"guests": {"name": "Guests", "rank": 3, "default_for": "anonymous"}}
+    assert limits(found.rules["anon-2"])[3] == "guests"
+    file = read(found.text("yaml"), "r.yaml")
+    assert {change.kind for change in plan_file(file).changes} == {"added"}
+    Tier.objects.filter(slug="guests").delete()
+    cache.invalidate()
+    assert adopt().tiers == {"anonymous-2": {"name": "Anonymous", "default_for": "anonymous"}}
+
+
+def test_the_last_line_counts_what_cannot_be_seen() -> None:
+    said = StringIO()
+    call_command("ratelimit", "adopt", stdout=StringIO(), stderr=said)
+    assert said.getvalue() == "3 rules. Left as it is: 9. Of 21 URLs, 7 may have limits that cannot be seen.\n"
 
 
 def test_notes_on_rules_say_what_they_need() -> None:
@@ -75,7 +122,7 @@ def test_notes_on_rules_say_what_they_need() -> None:
     known = "The rule knows users only if the view has RuleThrottle of django_ratelimiter.throttling."
     assert f"  # From rest_framework.throttling.AnonRateThrottle, 3/day.\n  # {known}\n  anon:\n" in text
     assert "# - Throttle tests.rules.files.adopted.TenantThrottle" in text
-    assert "# - nothing can be seen: choosing, plain, form\n" in text
+    assert "# - nothing can be seen: api/plain/ (plain)\n" in text
 
 
 @override_settings(MIDDLEWARE=["django_smart_ratelimit.middleware.RateLimitMiddleware"])
