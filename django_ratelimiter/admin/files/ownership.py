@@ -11,8 +11,7 @@ from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -22,6 +21,7 @@ from ...models import Rule
 from ...rules.formatting import listed
 from ..conflicts import SEEN
 from ..history.permissions import PUBLISH
+from ..pages import PagesAdmin
 from ..reasons import ReasonField
 from ..versioned import saved_as_version
 
@@ -37,7 +37,7 @@ class ReasonForm(forms.Form):
     reason = ReasonField(help_text=gettext_lazy("The history shows it."))
 
 
-class OwnedRules(admin.ModelAdmin):
+class OwnedRules(PagesAdmin):
     """An admin of rules in which those of a file cannot be changed or deleted before they are unlocked."""
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -62,8 +62,8 @@ class OwnedRules(admin.ModelAdmin):
         return super().has_change_permission(request) and request.user.has_perm(PUBLISH)
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.unlock_view)
-        return [path("<path:object_id>/unlock/", view, name=UNLOCK), *super().get_urls()]
+        page = self.page_path("<path:object_id>/unlock/", self.unlock_view, UNLOCK, self.may_unlock)
+        return [page, *super().get_urls()]
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         rule = kwargs.get("obj")
@@ -73,8 +73,6 @@ class OwnedRules(admin.ModelAdmin):
 
     def unlock_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Ask for the reason, and unlock the rule."""
-        if not self.may_unlock(request):
-            raise PermissionDenied
         rule = self.get_object(request, unquote(object_id))
         if rule is None:
             raise Http404
@@ -90,11 +88,7 @@ class OwnedRules(admin.ModelAdmin):
                 self.log_change(request, rule, f"{_('Unlocked.')} {_('Reason: %(reason)s') % {'reason': reason}}")
             messages.success(request, _("The rule can be edited here, until its file is applied again."))
             return HttpResponseRedirect(page)
-        title = _("Unlock %(name)s?") % {"name": rule}
-        context = {"opts": self.opts, "title": title, "rule": rule, "form": form}
-        request.current_app = self.admin_site.name
-        common = self.admin_site.each_context(request)
-        return TemplateResponse(request, "admin/django_ratelimiter/rule_unlock.html", {**common, **context})
+        return self.page(request, "rule_unlock", _("Unlock %(name)s?") % {"name": rule}, {"rule": rule, "form": form})
 
     @admin.display(description=gettext_lazy("owner"))
     def owner_shown(self, rule: Rule) -> str:

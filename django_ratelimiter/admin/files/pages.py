@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.contrib.auth import get_permission_codename
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -24,6 +23,7 @@ from ...rules.files.words import summary_of
 from ...rules.files.writing import text_of_database
 from ...rules.stored.history.rows import NotApplied
 from ..history.permissions import PUBLISH, missing_permissions
+from ..pages import PagesAdmin
 from ..versioned import report_version
 from .ownership import ReasonForm
 
@@ -65,21 +65,18 @@ class ApplyForm(ReasonForm):
     expected = forms.CharField(widget=forms.HiddenInput, max_length=64)
 
 
-class RulesFilePage(admin.ModelAdmin):
+class RulesFilePage(PagesAdmin):
     """An admin of rules with the page of the file."""
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view
         pages = [
-            path("file/", view(self.file_view), name=PAGE),
-            path("file/download/", view(self.download_view), name=DOWNLOAD),
+            self.page_path("file/", self.file_view, PAGE, self.has_view_permission),
+            self.page_path("file/download/", self.download_view, DOWNLOAD, self.has_view_permission),
         ]
         return [*pages, *super().get_urls()]
 
     def download_view(self, request: HttpRequest) -> HttpResponse:
         """Send the rules as a file: `?format=yaml` or `?format=json`. Access entries are not in it."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         style = "json" if request.GET.get("format") == "json" else "yaml"
         try:
             text = text_of_database(style)
@@ -92,10 +89,8 @@ class RulesFilePage(admin.ModelAdmin):
 
     def file_view(self, request: HttpRequest) -> HttpResponse:
         """Show the downloads and the form; after an upload, its plan; and apply it after confirmation."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         may_upload = self.has_change_permission(request) and request.user.has_perm(PUBLISH)
-        context: dict[str, Any] = {"title": _("Rules file"), "may_upload": may_upload, "upload": UploadForm()}
+        context: dict[str, Any] = {"may_upload": may_upload, "upload": UploadForm()}
         if request.method == "POST":
             if not may_upload:
                 raise PermissionDenied
@@ -103,10 +98,7 @@ class RulesFilePage(admin.ModelAdmin):
                 context |= _uploaded(request)
             elif (answer := self._applied(request, context)) is not None:
                 return answer
-        context |= {"opts": self.opts}
-        request.current_app = self.admin_site.name
-        common = self.admin_site.each_context(request)
-        return TemplateResponse(request, "admin/django_ratelimiter/rules_file.html", {**common, **context})
+        return self.page(request, "rules_file", _("Rules file"), context)
 
     def _applied(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse | None:
         """Apply what was shown. `None` = show the page again, with the current plan."""

@@ -30,7 +30,14 @@ PREFIX: Final = "forecast"
 #: The share of callers that a proposal of the advisor may reject, in percent.
 DEFAULT_SHARE: Final = Decimal("0.1")
 
-_BOUNDS: Final = (MinValueValidator(FIRST_DAY), MaxValueValidator(LAST_DAY))
+
+def _day(label: Any) -> forms.DateField:
+    return forms.DateField(
+        label=label,
+        required=False,
+        widget=forms.DateInput({"type": "date"}, format="%Y-%m-%d"),
+        validators=[MinValueValidator(FIRST_DAY), MaxValueValidator(LAST_DAY)],
+    )
 
 
 class ChoicesForm(forms.Form):
@@ -47,18 +54,8 @@ class ChoicesForm(forms.Form):
         ],
         required=False,
     )
-    day = forms.DateField(
-        label=gettext_lazy("Day"),
-        required=False,
-        widget=forms.DateInput({"type": "date"}, format="%Y-%m-%d"),
-        validators=_BOUNDS,
-    )
-    beside = forms.DateField(
-        label=gettext_lazy("Compare with the day"),
-        required=False,
-        widget=forms.DateInput({"type": "date"}, format="%Y-%m-%d"),
-        validators=_BOUNDS,
-    )
+    day = _day(gettext_lazy("Day"))
+    beside = _day(gettext_lazy("Compare with the day"))
     share = forms.DecimalField(
         label=gettext_lazy("Callers that a proposal may reject, in percent"),
         required=False,
