@@ -40,7 +40,7 @@ from .references import ParsedRejection
 from .request import BuiltRequest, build_request, find_caller, find_view, has_limiter, language_of
 from .tier import TierExplanation
 from .views import checks_credentials
-from .words import Unmet, doubts_in_words, reason_in_words
+from .words import doubts_in_words, reason_in_words
 
 
 def explain(question: Question, reader: Any = None, logged: ParsedRejection | None = None) -> Explanation:
@@ -138,7 +138,7 @@ class _Explaining(NamedTuple):
         reason = _reason(rule, self.trial)
         missing = _missing(rule, _nearest(rule, self.trial)) if reason == "missing" else ()
         lacks = self._lacks(rule, missing) if reason == "missing" else ()
-        why = reason_in_words(Unmet(reason, rule, _facts(self.trial.http, self.trial), self.tier, missing), lacks)
+        why = reason_in_words(reason, rule, _facts(self.trial.http, self.trial), self.tier, missing, lacks)
         rejects = False if self.sees.counters else None
         return RuleExplanation(rule, rule.mode, False, reason, why, missing, lacks, rejects=rejects)
 

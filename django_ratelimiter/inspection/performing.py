@@ -85,10 +85,12 @@ def perform(operator: Any, caller: Caller, act: Act, reason: str, number: str) -
             return earlier
         if act.writes:
             done = act.do(caller, operator, reason)
-            _log_row(operator, done, reason)
+            row, text = done.row, _with_reason(done, reason)
+            _log(operator, row, str(row.pk), str(row), text, is_new=done.is_new)
         else:
             done = Done(_("Started. The result is not known."))
-        entry = _log(operator, caller, done, reason, mark if act.writes else _mark(act, f"{number} begun"))
+        text = f"{_with_reason(done, reason)} {mark if act.writes else _mark(act, f'{number} begun')}"
+        entry = _log(operator, None, caller.digest, str(caller), text)
     if not act.writes:  # up to hundreds of calls of the engine: saving a rule must not wait for them
         done = _do_as_logged(act, caller, operator, reason, entry, mark)
     outcome = act.check(caller, done)
@@ -152,28 +154,15 @@ def _earlier(operator: Any, caller: Caller, act: Act, number: str) -> Outcome | 
     return Outcome(text, took=False, changed=False)
 
 
-def _log(operator: Any, caller: Caller, done: Done, reason: str, mark: str) -> Any:
-    """Write a log entry about the caller, and return it."""
+def _log(operator: Any, row: Any, key: str, name: str, message: str, *, is_new: bool = False) -> Any:
+    """Write a log entry about this row, and return it. row: `None` = about the caller with this key."""
     return _entries().objects.create(
         user_id=operator.pk,
-        content_type=_content_type(None),
-        object_id=caller.digest,
-        object_repr=str(caller)[:200],
-        action_flag=2,  # a change
-        change_message=f"{_with_reason(done, reason)} {mark}",
-    )
-
-
-def _log_row(operator: Any, done: Done, reason: str) -> None:
-    """Write a log entry about the written row."""
-    row = done.row
-    _entries().objects.create(
-        user_id=operator.pk,
         content_type=_content_type(row),
-        object_id=str(row.pk),
-        object_repr=str(row)[:200],
-        action_flag=1 if done.is_new else 2,
-        change_message=_with_reason(done, reason),
+        object_id=key,
+        object_repr=name[:200],
+        action_flag=1 if is_new else 2,
+        change_message=message,
     )
 
 

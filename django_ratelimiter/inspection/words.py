@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
@@ -60,34 +60,6 @@ def logged_in_words(explanation: Explanation) -> str:
     return _("None of the counters below is the one in the log: it was another caller, or another rule.")
 
 
-class Unmet(NamedTuple):
-    """A rule that does not apply, and why. missing: the names of values that the caller lacks."""
-
-    reason: Reason
-    rule: RuleRecord
-    facts: Facts
-    tier: TierExplanation
-    missing: tuple[str, ...]
-
-    @property
-    def text(self) -> str:
-        """The name of its text in `_CONDITIONS`."""
-        reason, rule, facts, tier, _missing = self
-        if reason == "path":
-            return rule.path_kind
-        if reason in ("view", "scope"):
-            return reason if (facts.view_name if reason == "view" else facts.scope) else f"no {reason}"
-        if reason == "rejected earlier":
-            return reason if rule.scope else "body"
-        if reason != "tier":
-            return reason
-        if not tier.kind:
-            return "hidden tier"
-        if tier.slug in rule.limits:
-            return "unlimited tier"
-        return "other tier" if None in rule.limits else "tier" if tier.slug else "no tier"
-
-
 #: The conditions that do not match, in words.
 _CONDITIONS: Final[dict[str, Any]] = {
     "off": gettext_lazy("It is switched off."),
@@ -113,22 +85,46 @@ _CONDITIONS: Final[dict[str, Any]] = {
 }
 
 
-def reason_in_words(unmet: Unmet, lacks: tuple[str, ...]) -> str:
-    """Return the first condition that does not match. lacks: names of values that are not known here."""
-    reason, rule, facts, tier, missing = unmet
+def reason_in_words(
+    reason: Reason,
+    rule: RuleRecord,
+    facts: Facts,
+    tier: TierExplanation,
+    missing: tuple[str, ...],
+    lacks: tuple[str, ...],
+) -> str:
+    """Return the first condition that does not match.
+
+    missing: the names of values that the caller lacks. lacks: those of values that are not known here.
+    """
     if reason in BYPASSES:
         return str(BYPASSES[reason])
     if lacks:
         return _("It would count by %(names)s, which is not known here.") % {"names": ", ".join(lacks)}
     wanted = {"method": ", ".join(sorted(rule.methods)), "path": rule.path, "view": rule.view_name, "scope": rule.scope}
     given = {"method": facts.method, "path": facts.path, "view": facts.view_name, "scope": facts.scope}
-    return str(_CONDITIONS[unmet.text]) % {
+    return str(_CONDITIONS[_condition(reason, rule, given.get(reason), tier)]) % {
         "wanted": wanted.get(reason),
         "given": given.get(reason),
         "route": facts.route or _("no route"),
         "tier": tier.name,
         "names": ", ".join(missing),
     }
+
+
+def _condition(reason: Reason, rule: RuleRecord, given: str | None, tier: TierExplanation) -> str:
+    """Return the name of the text in `_CONDITIONS`."""
+    if reason in ("view", "scope"):
+        return reason if given else f"no {reason}"
+    if reason == "rejected earlier":
+        return reason if rule.scope else "body"
+    if reason != "tier":
+        return rule.path_kind if reason == "path" else reason
+    if not tier.kind:
+        return "hidden tier"
+    if tier.slug in rule.limits:
+        return "unlimited tier"
+    return "other tier" if None in rule.limits else "tier" if tier.slug else "no tier"
 
 
 def rows_in_words(each: RuleExplanation, tier: TierExplanation) -> str:

@@ -49,6 +49,9 @@ from .test_counters import ask, counter
 
 pytestmark = pytest.mark.django_db
 
+AddRule = Callable[..., Rule]
+Do = Callable[..., Outcome]
+
 FRIDAY = timezone.now() + timedelta(days=3)
 
 
@@ -62,14 +65,24 @@ def caller(user: User) -> Caller:
     return caller_of("user", str(user.pk))
 
 
+@pytest.fixture
+def do(operator: User, caller: Caller) -> Do:
+    """Perform an act for the caller: `do(act, number)`; each number works once."""
+
+    def perform_it(act: Any, number: str = "1", reason: str = "he called") -> Outcome:
+        return perform(operator, caller, act, reason, number)
+
+    return perform_it
+
+
 def test_resets_all_counters_and_says_that_it_took(
-    add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User
+    add_rule: AddRule, caller: Caller, user: User, operator: User, do: Do
 ) -> None:
     for slug in ("export", "search"):
         add_rule(slug, ["user"], quota=2)
     add_rule("all", [])
     ask(user, 2)
-    outcome = perform(operator, caller, ResetCounters(), "he called", "1")
+    outcome = do(ResetCounters())
     assert outcome.text == "Reset 2 counters: export, search. Checked: none of them blocks the caller now."
     assert outcome.took
     assert ask(user).allowed
@@ -81,83 +94,79 @@ def test_resets_all_counters_and_says_that_it_took(
     assert line == (entry.action_time, str(operator), "Reset 2 counters: export, search. Reason: he called", "1")
 
 
-def test_resets_one_counter(add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User) -> None:
+def test_resets_one_counter(add_rule: AddRule, caller: Caller, user: User, do: Do) -> None:
     add_rule("export", ["user"])
     add_rule("search", ["user"])
     ask(user)
-    perform(operator, caller, ResetCounters([counter(caller, "export").name]), "he called", "1")
+    do(ResetCounters([counter(caller, "export").name]))
     assert (counter(caller, "export").used, counter(caller, "search").used) == (0, 1)
     with pytest.raises(InvalidAct, match="There is no such counter"):
-        perform(operator, caller, ResetCounters(["nothing:c60"]), "he called", "2")
+        do(ResetCounters(["nothing:c60"]), "2")
     Rule.objects.all().delete()
     with pytest.raises(InvalidAct, match="No rule in force counts this caller"):
-        perform(operator, caller, ResetCounters(), "he called", "3")
+        do(ResetCounters(), "3")
 
 
-def test_gives_back_once_however_often_it_is_sent(
-    add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User
-) -> None:
+def test_gives_back_once_however_often_it_is_sent(add_rule: AddRule, caller: Caller, user: User, do: Do) -> None:
     add_rule("export", ["user"], algorithm="fixed_window")
     ask(user, 5)
     act = GiveBack(counter(caller, "export").name, 2)
-    assert "2 of 5 are left now" in perform(operator, caller, act, "an error of ours", "7").text
-    assert not perform(operator, caller, act, "an error of ours", "7").changed
+    assert "2 of 5 are left now" in do(act, "7", "an error of ours").text
+    assert not do(act, "7", "an error of ours").changed
     assert counter(caller, "export").used == 3
     assert LogEntry.objects.count() == 1
 
 
 def test_a_number_is_that_of_one_kind_of_act_on_one_caller(
-    add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User
+    add_rule: AddRule, caller: Caller, user: User, operator: User, do: Do
 ) -> None:
     add_rule("export", ["user"], algorithm="fixed_window")
     ask(user, 5)
     act, other = GiveBack(counter(caller, "export").name, 1), caller_of("user", str(operator.pk))
-    assert perform(operator, caller, act, "an error of ours", "7").changed
-    assert perform(operator, caller, ResetCounters(), "an error of ours", "7").changed
+    assert do(act, "7", "an error of ours").changed
+    assert do(ResetCounters(), "7", "an error of ours").changed
     assert perform(operator, other, ResetCounters(), "an error of ours", "7").changed
     for who, again in ((caller, act), (caller, ResetCounters()), (other, ResetCounters())):
         assert not perform(operator, who, again, "an error of ours", "7").changed
 
 
-def test_ends_a_lease(add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User) -> None:
+def test_ends_a_lease(add_rule: AddRule, caller: Caller, user: User, do: Do) -> None:
     add_rule("jobs", ["user"], algorithm="concurrency", quota=2)
     ask(user, 2)
     jobs = counter(caller, "jobs")
     assert jobs.is_blocked
     [first, _second] = leases_of(jobs)
-    outcome = perform(operator, caller, EndLease(jobs.name, first.began_us), "hangs", "1")
+    outcome = do(EndLease(jobs.name, first.began_us), reason="hangs")
     assert outcome.text == "Ended a lease: jobs. Checked: 1 of 2 are free now."
     with pytest.raises(InvalidAct):
-        perform(operator, caller, EndLease(jobs.name, first.began_us), "hangs", "2")
+        do(EndLease(jobs.name, first.began_us), "2", "hangs")
     with pytest.raises(InvalidAct):
-        perform(operator, caller, GiveBack(jobs.name, 1), "hangs", "3")
+        do(GiveBack(jobs.name, 1), "3", "hangs")
 
 
-def test_says_how_to_allow_more_where_there_is_no_tier(
-    add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User
-) -> None:
+def test_says_how_to_allow_more_where_there_is_no_tier(add_rule: AddRule, user: User, do: Do) -> None:
     add_rule("export", ["user"], quota=2)
     act = GrantMore(FRIDAY, Decimal(2))
     with pytest.raises(InvalidAct, match="Add a default tier under Tiers, then try again"):
-        perform(operator, caller, act, "he called", "1")
+        do(act)
     gold = Tier.objects.create(slug="gold", name="Gold")
     with pytest.raises(InvalidAct, match="Choose a tier for a while instead"):
-        perform(operator, caller, act, "he called", "2")
+        do(act, "2")
     gold.default_for = Tier.DefaultFor.AUTHENTICATED
     gold.save()
     ask(user, 2)
     assert not ask(user).allowed  # the limit of “every other tier” is the same as without a tier
-    assert perform(operator, caller, act, "he called", "3").took
+    assert do(act, "3").took
     assert ask(user).allowed
 
 
 def test_doubles_until_friday(
-    add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User, free: Tier
+    add_rule: AddRule, caller: Caller, user: User, operator: User, free: Tier, do: Do
 ) -> None:
     add_rule("export", ["user"], quota=2)
     ask(user, 2)
     assert not ask(user).allowed
-    outcome = perform(operator, caller, GrantMore(FRIDAY, Decimal(2)), "he called", "1")
+    outcome = do(GrantMore(FRIDAY, Decimal(2)))
     assert outcome.took
     assert "Checked: it is in force. Every process applies it within 5 seconds." in outcome.text
     assert ask(user).allowed
@@ -171,20 +180,20 @@ def test_doubles_until_friday(
 
 
 def test_another_tier_for_a_while_and_says_if_another_assignment_counts(
-    caller: Caller, user: User, operator: User, free: Tier, pro: Tier
+    caller: Caller, user: User, free: Tier, pro: Tier, do: Do
 ) -> None:
-    assert perform(operator, caller, MoveTier(FRIDAY, "pro"), "trial", "1").took
+    assert do(MoveTier(FRIDAY, "pro"), reason="trial").took
     assert str(grounds_of(caller, latest_rules()).entitlement.tier) == "pro"
-    outcome = perform(operator, caller, MoveTier(FRIDAY, "free"), "trial", "2")  # of lower rank
+    outcome = do(MoveTier(FRIDAY, "free"), "2", "trial")  # of lower rank
     assert not outcome.took
     assert "But another assignment applies: tier pro" in outcome.text
-    again = perform(operator, caller, MoveTier(FRIDAY, "free"), "trial", "2")
+    again = do(MoveTier(FRIDAY, "free"), "2", "trial")
     assert not again.took
     assert not again.changed
     assert "was not in force" in again.text
     assert performing.log_of(caller)[0].number == "2"  # it was done, so its page says where
     with pytest.raises(InvalidAct):
-        perform(operator, caller, MoveTier(FRIDAY, "gold"), "trial", "3")
+        do(MoveTier(FRIDAY, "gold"), "3", "trial")
 
 
 def test_grants_to_addresses_keys_and_partitions(operator: User, free: Tier, pro: Tier) -> None:
@@ -196,21 +205,21 @@ def test_grants_to_addresses_keys_and_partitions(operator: User, free: Tier, pro
         perform(operator, caller_of("digest", "a" * 22), MoveTier(FRIDAY, "pro"), "trial", "10")
 
 
-def test_denies_and_allows_until(caller: Caller, user: User, operator: User, add_rule: Callable[..., Rule]) -> None:
+def test_denies_and_allows_until(caller: Caller, user: User, operator: User, add_rule: AddRule, do: Do) -> None:
     add_rule("export", ["user"], quota=1)
-    assert perform(operator, caller, Deny(FRIDAY), "abuse", "1").took
+    assert do(Deny(FRIDAY), reason="abuse").took
     assert ask(user).access.action == "deny"
     with pytest.raises(InvalidAct, match=f"“deny user {user.pk}” is in force until .* Edit it on its own page"):
-        perform(operator, caller, Allow(FRIDAY), "sorry", "2")
+        do(Allow(FRIDAY), "2", "sorry")
     with pytest.raises(InvalidAct):
-        perform(operator, caller, Deny(FRIDAY - timedelta(hours=1)), "less", "2")
-    assert perform(operator, caller, Deny(FRIDAY + timedelta(hours=1)), "longer", "2").took
+        do(Deny(FRIDAY - timedelta(hours=1)), "2", "less")
+    assert do(Deny(FRIDAY + timedelta(hours=1)), "2", "longer").took
     AccessEntry.objects.update(expires_at=None, reason="for good")
     with pytest.raises(InvalidAct, match="is in force without an end"):
-        perform(operator, caller, Deny(FRIDAY), "less", "6")
+        do(Deny(FRIDAY), "6", "less")
     assert AccessEntry.objects.get().reason == "for good"
     AccessEntry.objects.update(expires_at=timezone.now())  # over
-    assert perform(operator, caller, Allow(FRIDAY), "sorry", "5").took
+    assert do(Allow(FRIDAY), "5", "sorry").took
     assert ask(user, 3).allowed
     [entry] = AccessEntry.objects.all()  # one row for a caller
     assert (entry.action, entry.reason, entry.expires_at) == ("allow", "sorry", FRIDAY)
@@ -219,27 +228,25 @@ def test_denies_and_allows_until(caller: Caller, user: User, operator: User, add
     with pytest.raises(InvalidAct):
         perform(operator, caller_of("partition", "header:X=1"), Deny(FRIDAY), "abuse", "3")
     with pytest.raises(InvalidAct):
-        perform(operator, caller, Deny(timezone.now()), "abuse", "4")
+        do(Deny(timezone.now()), "4", "abuse")
 
 
-def test_ends_the_entry_of_exactly_this_caller(
-    caller: Caller, user: User, operator: User, add_rule: Callable[..., Rule]
-) -> None:
+def test_ends_the_entry_of_exactly_this_caller(caller: Caller, user: User, add_rule: AddRule, do: Do) -> None:
     add_rule("export", ["user"], quota=1)
     with pytest.raises(InvalidAct, match="No access entry of this caller's own is in force"):
-        perform(operator, caller, EndAccess(), "sorry", "1")
-    assert perform(operator, caller, Deny(FRIDAY), "abuse", "2").took
+        do(EndAccess(), reason="sorry")
+    assert do(Deny(FRIDAY), "2", "abuse").took
     assert not ask(user).allowed
-    outcome = perform(operator, caller, EndAccess(), "paid", "3")
+    outcome = do(EndAccess(), "3", "paid")
     assert outcome.took
     assert f"Ended the access entry “deny user {user.pk}”. Checked: no access entry applies any more" in outcome.text
     assert ask(user).allowed
     entry = AccessEntry.objects.get()
     assert (entry.reason, LogEntry.objects.filter(object_id=str(entry.pk)).count()) == ("abuse", 2)
-    assert not perform(operator, caller, EndAccess(), "paid", "3").changed, "sent twice"
+    assert not do(EndAccess(), "3", "paid").changed, "sent twice"
     AccessEntry.objects.update(expires_at=None)
     with pytest.raises(InvalidAct, match="is in force without an end"):
-        perform(operator, caller, EndAccess(), "paid", "4")
+        do(EndAccess(), "4", "paid")
 
 
 def test_an_entry_of_a_network_still_counts_and_is_told(operator: User) -> None:
@@ -270,15 +277,15 @@ def test_each_act_takes_its_own_permission(act: Any, permission: str, caller: Ca
 
 
 @pytest.mark.parametrize("reason", ["", "  ", "x" * 201, "a\0"])
-def test_a_reason_is_required(reason: str, caller: Caller, operator: User, add_rule: Callable[..., Rule]) -> None:
+def test_a_reason_is_required(reason: str, add_rule: AddRule, do: Do) -> None:
     add_rule("export", ["user"])
     with pytest.raises(InvalidAct):
-        perform(operator, caller, ResetCounters(), reason, "1")
+        do(ResetCounters(), reason=reason)
     assert not LogEntry.objects.exists()
 
 
 def test_what_is_rejected_is_not_logged_and_what_redis_may_have_done_is(
-    caller: Caller, operator: User, free: Tier, add_rule: Callable[..., Rule], monkeypatch: pytest.MonkeyPatch
+    free: Tier, add_rule: AddRule, monkeypatch: pytest.MonkeyPatch, do: Do
 ) -> None:
     add_rule("export", ["user"])
 
@@ -287,24 +294,19 @@ def test_what_is_rejected_is_not_logged_and_what_redis_may_have_done_is(
 
     monkeypatch.setattr(acts, "get_engine", reject)
     with pytest.raises(EngineUnavailable):
-        perform(operator, caller, ResetCounters(), "he called", "1")
+        do(ResetCounters())
     with pytest.raises(ValidationError):
-        perform(operator, caller, GrantMore(FRIDAY, Decimal("0.00001")), "he called", "2")
+        do(GrantMore(FRIDAY, Decimal("0.00001")), "2")
     [entry] = LogEntry.objects.all()
     assert entry.change_message == "Tried, without an answer from Redis. Reason: he called"
     monkeypatch.undo()
-    assert perform(operator, caller, ResetCounters(), "he called", "1").changed  # it was not done under this number
+    assert do(ResetCounters()).changed  # it was not done under this number
     assert not TierAssignment.objects.exists()
 
 
 @pytest.mark.parametrize("made", [lambda name: ResetCounters(), lambda name: GiveBack(name, 2)])
 def test_what_could_not_be_looked_up_afterwards_is_not_said_to_have_taken(
-    made: Callable[[str], Any],
-    add_rule: Callable[..., Rule],
-    caller: Caller,
-    user: User,
-    operator: User,
-    monkeypatch: pytest.MonkeyPatch,
+    made: Callable[[str], Any], add_rule: AddRule, caller: Caller, user: User, monkeypatch: pytest.MonkeyPatch, do: Do
 ) -> None:
     add_rule("export", ["user"], quota=2)
     ask(user, 2)
@@ -319,7 +321,7 @@ def test_what_could_not_be_looked_up_afterwards_is_not_said_to_have_taken(
             return read(found)
 
     monkeypatch.setattr(acts, "read", unanswered)
-    outcome = perform(operator, caller, made(name), "he called", "1")
+    outcome = do(made(name))
     assert not outcome.took
     assert outcome.changed
     assert outcome.text.endswith("It could not be checked, because Redis does not answer now.")
@@ -327,7 +329,7 @@ def test_what_could_not_be_looked_up_afterwards_is_not_said_to_have_taken(
 
 
 def test_who_is_blocked_again_at_once_is_said_to_be(
-    add_rule: Callable[..., Rule], caller: Caller, user: User, operator: User, monkeypatch: pytest.MonkeyPatch
+    add_rule: AddRule, user: User, monkeypatch: pytest.MonkeyPatch, do: Do
 ) -> None:
     add_rule("export", ["user"], quota=2)
     ask(user, 2)
@@ -338,14 +340,14 @@ def test_who_is_blocked_again_at_once_is_said_to_be(
         ask(user, 2)
 
     monkeypatch.setattr(get_engine(), "reset", outpaced)
-    outcome = perform(operator, caller, ResetCounters(), "he called", "1")
+    outcome = do(ResetCounters())
     assert outcome.text == "Reset 1 counter: export. Still blocked by: export."
     assert not outcome.took
 
 
 @pytest.mark.django_db(transaction=True)
 def test_nobody_waits_for_calls_of_the_engine(
-    caller: Caller, operator: User, free: Tier, add_rule: Callable[..., Rule], monkeypatch: pytest.MonkeyPatch
+    caller: Caller, free: Tier, add_rule: AddRule, monkeypatch: pytest.MonkeyPatch, do: Do
 ) -> None:
     """The lock that whoever saves a rule needs is not taken meanwhile, and the log says already that it has begun."""
     add_rule("export", ["user"])
@@ -359,32 +361,32 @@ def test_nobody_waits_for_calls_of_the_engine(
         reset(charges)
 
     monkeypatch.setattr(get_engine(), "reset", watched)
-    perform(operator, caller, ResetCounters(), "he called", "1")
+    do(ResetCounters())
     assert open_now == [(False, "Started. The result is not known. Reason: he called")]
     assert LogEntry.objects.get().change_message.startswith("Reset 1 counter: export. Reason: he called [reset 1]")
 
 
 @pytest.mark.django_db(transaction=True)
 def test_what_is_only_begun_is_not_said_to_be_done(
-    caller: Caller, operator: User, free: Tier, add_rule: Callable[..., Rule], monkeypatch: pytest.MonkeyPatch
+    free: Tier, add_rule: AddRule, monkeypatch: pytest.MonkeyPatch, do: Do
 ) -> None:
     """Neither while the engine has it, nor after the process has ended there."""
     add_rule("export", ["user"])
     meanwhile: list[Outcome] = []
 
     def crash(charges: Any) -> None:
-        meanwhile.append(perform(operator, caller, ResetCounters(), "he called", "1"))
+        meanwhile.append(do(ResetCounters()))
         raise SystemExit
 
     monkeypatch.setattr(get_engine(), "reset", crash)
     with pytest.raises(SystemExit):
-        perform(operator, caller, ResetCounters(), "he called", "1")
+        do(ResetCounters())
     monkeypatch.undo()
-    for outcome in (*meanwhile, perform(operator, caller, ResetCounters(), "he called", "1")):
+    for outcome in (*meanwhile, do(ResetCounters())):
         assert not outcome.took
         assert not outcome.changed
         assert outcome.text.startswith("This was already started, and the result is not known.")
-    assert perform(operator, caller, ResetCounters(), "he called", "2").took
+    assert do(ResetCounters(), "2").took
 
 
 def test_a_token_is_good_for_its_operator_and_caller_alone(caller: Caller, operator: User) -> None:
