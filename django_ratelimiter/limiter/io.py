@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.dispatch import Signal
 
 from ..backend import get_async_engine, get_engine
+from ..engine.adapters import ImmediateAdapter
 from ..engine.base import Charge, Verdict, Version, leases, mark_refunded
 from ..engine.call import Call
 from ..engine.coroutines import shielded
@@ -26,92 +27,75 @@ from ..rules.ruleset import RuleSet
 from ..values.access import AccessList
 
 T = TypeVar("T")
+Verdicts = Sequence[Verdict]
 
 sleep = time.sleep
 asleep = asyncio.sleep
 
 
-class IO(Protocol):
+class IO:
     """Everything that the path may wait for."""
 
     #: False: these are no requests of callers, so the path logs, signals and observes nothing, and stores no lease.
-    is_live: bool
+    is_live = True
     #: The rules and the access entries to decide by; `None` = those in force.
-    given: tuple[RuleSet, AccessList] | None
+    given: tuple[RuleSet, AccessList] | None = None
 
-    def look_up(self, function: Callable[..., T], *arguments: Any, together: bool = False) -> Awaitable[T]:
+    async def engine(self) -> Any:
+        """Return the engine; its methods are awaited."""
+        raise NotImplementedError
+
+    async def look_up(self, function: Callable[..., T], *arguments: Any, together: bool = False) -> T:
         """Call a function that may block only if this process lacks some data.
 
         On an event loop it raises SynchronousOnlyOperation instead of blocking, as Django's database does; then it is
         called again in a thread. together: tasks of the loop share one such call.
         """
-
-    def read_user(self, identity: Identity) -> Awaitable[None]:
-        """Read the user of a request."""
-
-    def check(
-        self,
-        charges: Call,
-        version: Version | None = None,
-        receipts: Sequence[Verdict] = (),
-        now_us: int | None = None,
-    ) -> Awaitable[Sequence[Verdict]]:
-        """Have the engine decide. If our task is cancelled meanwhile, the new leases end at once."""
-
-    def peek(self, charges: Sequence[Charge], now_us: int | None) -> Awaitable[Sequence[Verdict]]:
-        """Return what the engine would decide."""
-
-    def refund(self, verdicts: Sequence[Verdict]) -> Awaitable[None]:
-        """Refund these verdicts."""
-
-    def release(self, verdicts: Sequence[Verdict]) -> Awaitable[None]:
-        """End the leases of these verdicts."""
-
-    def reset(self, charges: Sequence[Charge]) -> Awaitable[None]:
-        """Delete the counters of these charges."""
-
-    def send(self, signal: Signal, sender: type, **named: Any) -> Awaitable[object]:
-        """Send a signal. Exceptions of receivers are logged by Django and not raised."""
-
-    def sleep(self, seconds: float) -> Awaitable[None]:
-        """Wait."""
-
-    def finish(self, work: Coroutine[Any, Any, object]) -> Awaitable[None]:
-        """Await this work. It runs to its end even if our task is cancelled."""
-
-
-class ThreadIO:
-    """Waits in the calling thread; its coroutines never suspend."""
-
-    is_live = True
-    given: tuple[RuleSet, AccessList] | None = None
-
-    async def look_up(self, function: Callable[..., T], *arguments: Any, together: bool = False) -> T:
         return function(*arguments)
 
     async def read_user(self, identity: Identity) -> None:
+        """Read the user of a request."""
         identity.value("user")
 
     async def check(
-        self,
-        charges: Call,
-        version: Version | None = None,
-        receipts: Sequence[Verdict] = (),
-        now_us: int | None = None,
-    ) -> Sequence[Verdict]:
-        return get_engine().check(charges, version=version, refund_if_denied=receipts, now_us=now_us)
+        self, charges: Call, version: Version | None = None, receipts: Verdicts = (), now_us: int | None = None
+    ) -> Verdicts:
+        """Have the engine decide. If our task is cancelled meanwhile, the new leases end at once."""
+        raise NotImplementedError
 
-    async def peek(self, charges: Sequence[Charge], now_us: int | None) -> Sequence[Verdict]:
-        return get_engine().peek(charges, now_us=now_us)
+    async def refund(self, verdicts: Verdicts) -> None:
+        """Refund these verdicts."""
+        await (await self.engine()).refund(verdicts)
 
-    async def refund(self, verdicts: Sequence[Verdict]) -> None:
-        get_engine().refund(verdicts)
-
-    async def release(self, verdicts: Sequence[Verdict]) -> None:
-        get_engine().release(verdicts)
+    async def release(self, verdicts: Verdicts) -> None:
+        """End the leases of these verdicts."""
+        await (await self.engine()).release(verdicts)
 
     async def reset(self, charges: Sequence[Charge]) -> None:
-        get_engine().reset(charges)
+        """Delete the counters of these charges."""
+        await (await self.engine()).reset(charges)
+
+    async def send(self, signal: Signal, sender: type, **named: Any) -> None:
+        """Send a signal. Exceptions of receivers are logged by Django and not raised."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+    async def finish(self, work: Coroutine[Any, Any, object]) -> None:
+        """Await this work. It runs to its end even if our task is cancelled."""
+        await work
+
+
+class ThreadIO(IO):
+    """Waits in the calling thread; its coroutines never suspend."""
+
+    async def engine(self) -> Any:
+        return ImmediateAdapter(get_engine())
+
+    async def check(
+        self, charges: Call, version: Version | None = None, receipts: Verdicts = (), now_us: int | None = None
+    ) -> Verdicts:
+        return get_engine().check(charges, version=version, refund_if_denied=receipts, now_us=now_us)
 
     async def send(self, signal: Signal, sender: type, **named: Any) -> None:
         signal.send_robust(sender, **named)
@@ -119,15 +103,15 @@ class ThreadIO:
     async def sleep(self, seconds: float) -> None:
         sleep(seconds)
 
-    async def finish(self, work: Coroutine[Any, Any, object]) -> None:
-        await work
 
-
-class LoopIO:
+class LoopIO(IO):
     """Waits without blocking the event loop."""
 
-    is_live = True
-    given: tuple[RuleSet, AccessList] | None = None
+    async def engine(self) -> Any:
+        try:
+            return get_async_engine()
+        except SynchronousOnlyOperation:
+            return await sync_to_async(get_async_engine)()
 
     async def look_up(self, function: Callable[..., T], *arguments: Any, together: bool = False) -> T:
         try:
@@ -146,16 +130,9 @@ class LoopIO:
         await identity.read_user()
 
     async def check(
-        self,
-        charges: Call,
-        version: Version | None = None,
-        receipts: Sequence[Verdict] = (),
-        now_us: int | None = None,
-    ) -> Sequence[Verdict]:
-        try:
-            engine = get_async_engine()
-        except SynchronousOnlyOperation:
-            engine = await _engine()
+        self, charges: Call, version: Version | None = None, receipts: Verdicts = (), now_us: int | None = None
+    ) -> Verdicts:
+        engine = await self.engine()
         deciding = engine.check(charges, version=version, refund_if_denied=receipts, now_us=now_us)
         if not charges.template.takes_leases:
             return await deciding  # type: ignore[no-any-return]
@@ -167,18 +144,6 @@ class LoopIO:
                 await shielded(_end_leases(engine, taking))
             raise
 
-    async def peek(self, charges: Sequence[Charge], now_us: int | None) -> Sequence[Verdict]:
-        return await (await _engine()).peek(charges, now_us=now_us)  # type: ignore[no-any-return]
-
-    async def refund(self, verdicts: Sequence[Verdict]) -> None:
-        await (await _engine()).refund(verdicts)
-
-    async def release(self, verdicts: Sequence[Verdict]) -> None:
-        await (await _engine()).release(verdicts)
-
-    async def reset(self, charges: Sequence[Charge]) -> None:
-        await (await _engine()).reset(charges)
-
     async def send(self, signal: Signal, sender: type, **named: Any) -> None:
         await signal.asend_robust(sender, **named)  # calls synchronous receivers in a thread
 
@@ -189,93 +154,59 @@ class LoopIO:
         await shielded(work)
 
 
-class TrialIO:
-    """Charges nothing. The path logs, signals and observes nothing of a trial, and stores no lease.
+class TrialIO(IO):
+    """Charges nothing. The path logs, signals and observes nothing of a trial, stores no lease, and does not sleep.
 
     `limiter.peek` uses it, and `inspection/entry_points.py` to explain a request. waiting: how it waits. The rules are
     those that the process knows; no version is compared here.
     """
 
     is_live = False
-    given: tuple[RuleSet, AccessList] | None = None
 
     def __init__(self, waiting: IO) -> None:
-        self._waiting = waiting
-        self.look_up, self.read_user, self.finish = waiting.look_up, waiting.read_user, waiting.finish
+        self.engine, self.look_up = waiting.engine, waiting.look_up  # type: ignore[method-assign]
+        self.read_user, self.finish = waiting.read_user, waiting.finish  # type: ignore[method-assign]
 
     async def check(
-        self,
-        charges: Call,
-        version: Version | None = None,
-        receipts: Sequence[Verdict] = (),
-        now_us: int | None = None,
-    ) -> Sequence[Verdict]:
-        return await self._waiting.peek(charges, now_us)
+        self, charges: Call, version: Version | None = None, receipts: Verdicts = (), now_us: int | None = None
+    ) -> Verdicts:
+        return await (await self.engine()).peek(charges, now_us=now_us)  # type: ignore[no-any-return]
 
-    async def peek(self, charges: Sequence[Charge], now_us: int | None) -> Sequence[Verdict]:
-        return await self._waiting.peek(charges, now_us)
-
-    async def refund(self, verdicts: Sequence[Verdict]) -> None:
+    async def refund(self, verdicts: Verdicts) -> None:
         mark_refunded(verdicts)
 
-    async def release(self, verdicts: Sequence[Verdict]) -> None:
+    async def release(self, verdicts: Verdicts) -> None:
         pass
 
     async def reset(self, charges: Sequence[Charge]) -> None:
-        pass
-
-    async def send(self, signal: Signal, sender: type, **named: Any) -> None:
-        pass
-
-    async def sleep(self, seconds: float) -> None:
         pass
 
     def note_outage(self, charges: Sequence[Any], error: Exception) -> None:
         """Called with the `RuleCharge`s that the failure policies decide, and the reason."""
 
 
-class ClockIO(ThreadIO):
+class ClockIO(IO):
     """Decides by the given rules, with its own engine, at the time that its owner sets: `forecast/logs/` replays so."""
 
     is_live = False
 
     def __init__(self, rules: RuleSet, entries: AccessList, engine: MemoryEngine) -> None:
         self.given = rules, entries
-        self.engine = engine
+        self._engine = engine
         #: Microseconds since the Unix epoch.
         self.now_us = 0
 
+    async def engine(self) -> Any:
+        return ImmediateAdapter(self._engine)
+
     async def check(
-        self,
-        charges: Call,
-        version: Version | None = None,
-        receipts: Sequence[Verdict] = (),
-        now_us: int | None = None,
-    ) -> Sequence[Verdict]:
-        return self.engine.check(charges, refund_if_denied=receipts, now_us=self.now_us)
-
-    async def peek(self, charges: Sequence[Charge], now_us: int | None) -> Sequence[Verdict]:
-        return self.engine.peek(charges, self.now_us)
-
-    async def refund(self, verdicts: Sequence[Verdict]) -> None:
-        self.engine.refund(verdicts)
-
-    async def release(self, verdicts: Sequence[Verdict]) -> None:
-        self.engine.release(verdicts)
-
-    async def reset(self, charges: Sequence[Charge]) -> None:
-        self.engine.reset(charges)
+        self, charges: Call, version: Version | None = None, receipts: Verdicts = (), now_us: int | None = None
+    ) -> Verdicts:
+        return self._engine.check(charges, refund_if_denied=receipts, now_us=self.now_us)
 
 
 THREAD: Final = ThreadIO()
 LOOP: Final = LoopIO()
-
-
-async def _engine() -> Any:
-    try:
-        return get_async_engine()
-    except SynchronousOnlyOperation:
-        return await sync_to_async(get_async_engine)()
 
 
 async def _end_leases(engine: Any, taking: asyncio.Future[Sequence[Verdict]]) -> None:
