@@ -34,11 +34,14 @@ class Result(NamedTuple):
     local: bool = False
 
     @property
+    def passes(self) -> bool:
+        """True if the rule would allow the request if it were the only one, and enforced."""
+        return not self.rule.during_outage.rejects if self.verdict is None else self.verdict.allowed
+
+    @property
     def rejects(self) -> bool:
         """True if this result rejects the request."""
-        if self.mode != "enforce":
-            return False
-        return self.rule.during_outage.rejects if self.verdict is None else not self.verdict.allowed
+        return self.mode == "enforce" and not self.passes
 
     @property
     def digest(self) -> str | None:

@@ -212,7 +212,7 @@ def _observe(decision: Decision, seconds: float) -> None:
 def _labels(result: Result) -> tuple[str, str, str]:
     """Return the labels of one result: its rule, its tier and its outcome. Rules that are not listed share one name."""
     rule, tier, verdict = result.rule, result.tier, result.verdict
-    if not rule.during_outage.rejects if verdict is None else verdict.allowed:
+    if result.passes:
         outcome = "soft_exceeded" if verdict is not None and verdict.soft_exceeded else "allowed"
     else:
         outcome = "rejected" if result.mode == "enforce" else "shadow_rejected"

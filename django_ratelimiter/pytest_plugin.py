@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _ratelimit_counts_start_at_zero() -> None:
     """Drop the counts of earlier tests in the memory of this process. Counts in Redis stay; see `clear_counts`."""
-    for module, name in (("backend", "_engine"), ("limiter.fallback", "_local")):
+    for module, name in (("backend", "_engine"), ("limiter.fallback", "local")):
         loaded = sys.modules.get(f"{__package__}.{module}")  # not loaded: nothing was counted
         counting: Any = getattr(loaded, name, None)
         if type(counting).__name__ in ("MemoryEngine", "FallbackEngine"):

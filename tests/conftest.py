@@ -170,7 +170,7 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     # Tests that give settings of their own are not about how long a loaded machine lets one wait.
     monkeypatch.setattr(ENTRIES["DEADLINE_MS"], "default", 10_000)
     monkeypatch.setattr(cache, "_state", cache._State())
-    monkeypatch.setattr("django_ratelimiter.limiter.fallback._local", FallbackEngine())
+    monkeypatch.setattr("django_ratelimiter.limiter.fallback.local", FallbackEngine())
     usage_buffer._forget()
     monkeypatch.setattr(events, "_soft_exceeded", events.NotificationDedup())
     monkeypatch.setattr(events, "_reached", events.NotificationDedup())

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.e
 
 @pytest.fixture(autouse=True)
 def _nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fallback, "_local", FallbackEngine())
+    monkeypatch.setattr(fallback, "local", FallbackEngine())
 
 
 @contextmanager

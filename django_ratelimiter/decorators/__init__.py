@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 
 from .. import ALL, UNSAFE, limiter
 from ..conf import django_setting
-from ..decision import NOTHING_TO_DECIDE, Decision, Result
+from ..decision import NOTHING_TO_DECIDE, Decision
 from ..exceptions import LimitExceeded
 from ..headers import retry_after, status_of, words_of
 from ..limiter import io
@@ -257,16 +257,12 @@ def _apply_decision(request: Any, call: LimiterCall, decision: Decision, block: 
     limited = not decision.allowed
     if not (limited or block):  # its rate is in shadow
         result = call.result(decision)
-        limited = result is not None and not _passes(result)
+        limited = result is not None and not result.passes
     http: Any = django_request(request)
     for each in (request,) if request is http else (request, http):
         each.limited = limited or getattr(each, "limited", False)
     if limited and (block or decision.access is not None):
         _reject(request, decision)
-
-
-def _passes(result: Result) -> bool:
-    return not result.rule.during_outage.rejects if result.verdict is None else result.verdict.allowed
 
 
 def _reject(request: Any, decision: Decision) -> None:

@@ -123,7 +123,9 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
         else:
             raise RulesUnavailable(UNKNOWN if is_missing else REPLACED)
     except (EngineUnavailable, RulesUnavailable) as error:
-        latest = await fallback.decide_by_policy(io, request, charges_for, error)
+        rules = await io.look_up(cache.rules_during_outage, together=True)
+        charges = await charges_for(io, rules, request)
+        latest = await fallback.decide_by_policy(io, charges, rules.version, error)
     if began is not None and latest is not None:
         observer.tell(latest, perf_counter() - began)
     return latest

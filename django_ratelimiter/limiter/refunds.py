@@ -74,7 +74,7 @@ async def refund_results(io: IO, results: Iterable[Result]) -> None:
 async def _give_back(method: Callable[[Sequence[Verdict]], Awaitable[None]], results: Sequence[Result]) -> None:
     local, ours = _verdicts(results, local=True), _verdicts(results, local=False)
     if local:
-        fallback.refund(local)
+        fallback.local.refund(local)
     if ours:
         await method(ours)
 

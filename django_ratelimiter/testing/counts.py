@@ -37,7 +37,7 @@ def clear_counts() -> None:
                 raise
             begin_namespace()
         reset_engine()  # with the local counters of this process
-    fallback._local.clear()
+    fallback.local.clear()
     usage_buffer._forget()
 
 

@@ -300,7 +300,7 @@ class TestOutages:
             async_to_sync(limiter.acheck)(RequestFactory().get("/plain/"))
             assert [str(named["error"]) for named in sent] == ["away"]
             monkeypatch.setattr(
-                "django_ratelimiter.limiter.fallback._local", FallbackEngine()
+                "django_ratelimiter.limiter.fallback.local", FallbackEngine()
             )  # as if its interval were over
             async_to_sync(limiter.acheck)(RequestFactory().get("/plain/"))
         assert len(sent) == 2
@@ -322,7 +322,7 @@ class TestOutages:
         pytest.importorskip("lupa", reason="lupa has no wheels for this Python")
         from tests.engine.strict import Rules, StrictServer
 
-        monkeypatch.setattr("django_ratelimiter.limiter.fallback._local", FallbackEngine())
+        monkeypatch.setattr("django_ratelimiter.limiter.fallback.local", FallbackEngine())
         with (
             StrictServer(Rules(time=False)) as server,
             redis.Redis.from_url(server.url) as connected,

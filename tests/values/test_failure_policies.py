@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 import django_ratelimiter
-from django_ratelimiter import decorators, prometheus
+from django_ratelimiter import prometheus
 from django_ratelimiter.decision import Result, decide
-from django_ratelimiter.limiter import fallback
 from django_ratelimiter.models import Rule
 from django_ratelimiter.rules.ruleset import NO_VERSION, RuleSet, rule_from
 from django_ratelimiter.values.failure_policies import FAILURE_POLICIES, FailurePolicy
@@ -38,7 +37,7 @@ def test_a_new_policy_does_what_it_states(monkeypatch: pytest.MonkeyPatch, rejec
     result = uncounted("wait")
     decision = decide([result], NO_VERSION, degraded=True)
     assert result.rejects is decision.unavailable is rejects
-    assert decision.allowed is fallback._admits(result) is decorators._passes(result) is not rejects
+    assert decision.allowed is result.passes is not rejects
     assert prometheus._labels(result)[2] == ("rejected" if rejects else "allowed")
 
 
