@@ -27,7 +27,7 @@ from .headers import may_wait, rejection_response, status_of, write_fields
 from .identity import meta_name
 from .identity.proxies import is_trusted_peer
 from .identity.users import UserByKey
-from .limiter import leases
+from .limiter import refunds
 from .limiter.charges import limit_request
 from .limiter.io import LOOP, THREAD, LoopIO, ThreadIO
 from .limiter.path import decide
@@ -141,7 +141,7 @@ async def _respond(
                 return await make(forwarded, decision, options) if make else rejection(forwarded, decision, options)
         return passing(forwarded, decision)
     finally:  # the end of the other server's response is not known here
-        await leases.release_all(io, forwarded)
+        await refunds.release_all(io, forwarded)
 
 
 def _checked(options: GatewayOptions) -> GatewayOptions:

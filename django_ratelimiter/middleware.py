@@ -22,7 +22,7 @@ from . import limiter
 from .conf import asset_paths, django_setting, settings
 from .decision import NOTHING_TO_DECIDE, Decision
 from .headers import add_reference, may_wait, rejection_response, write_fields
-from .limiter import io, leases, refunds
+from .limiter import io, refunds
 from .rules.routes import answers_options, is_translated, start_of
 
 #: Paths of the health checks of load balancers and orchestrators, with or without a trailing slash.
@@ -69,7 +69,7 @@ class RateLimitMiddleware:
                     refunds.refund_unearned(request, response)
                 write_fields(request, response, decision)
         except BaseException:  # no response will follow whose end could release the leases
-            leases.release_leases(request)
+            refunds.release_leases(request)
             raise
         finally:
             refunds.current_request.set(outer)
@@ -88,7 +88,7 @@ class RateLimitMiddleware:
                     await refunds.arefund_unearned(request, response)
                 write_fields(request, response, decision)
         except (Exception, CancelledError):  # cancelled: the caller has disconnected
-            await leases.release_all(io.LOOP, request)
+            await refunds.release_all(io.LOOP, request)
             raise
         finally:
             refunds.current_request.set(outer)

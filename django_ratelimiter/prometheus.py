@@ -37,7 +37,7 @@ from prometheus_client.registry import Collector
 from .decision import Decision, Result
 from .engine.breaker import on_state_change, open_breakers
 from .exceptions import EngineUnavailable
-from .limiter.observer import set_observer
+from .limiter.events import set_observer
 from .rules.inline import PREFIX, is_listed
 from .usage.collector.lag import lag
 

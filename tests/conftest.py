@@ -277,7 +277,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of the engine, which counts in memory, and of whoever waits."""
     clock = Clock()
     monkeypatch.setattr(backend, "_engine", MemoryEngine(clock))
-    monkeypatch.setattr("django_ratelimiter.limiter.fallback._local", FallbackEngine(clock))
+    monkeypatch.setattr("django_ratelimiter.limiter.fallback.local", FallbackEngine(clock))
     monkeypatch.setattr(io, "sleep", clock.sleep)
     monkeypatch.setattr(io, "asleep", clock.asleep)
     monkeypatch.setattr(slots, "_clock", clock.seconds)

@@ -61,21 +61,6 @@ class Clock:
         self.sleep(seconds)
 
 
-<<<<<<< HEAD:tests/making.py
-=======
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock of the engine, which counts in memory, and of whoever waits."""
-    clock = Clock()
-    monkeypatch.setattr(backend, "_engine", MemoryEngine(clock))
-    monkeypatch.setattr("django_ratelimiter.limiter.fallback.local", FallbackEngine(clock))
-    monkeypatch.setattr(io, "sleep", clock.sleep)
-    monkeypatch.setattr(io, "asleep", clock.asleep)
-    monkeypatch.setattr(slots, "_clock", clock.seconds)
-    return clock
-
-
->>>>>>> d01aa213 (Let a result say if its rule would allow the request alone, and the path hand charges to the failure policies):tests/entry_points/conftest.py
 class Remote:
     """An engine as if it had to wait for something, so that event loops ask it in threads."""
 

@@ -25,7 +25,7 @@ from django_ratelimiter.engine.breaker import MAX_FAILURES, CircuitBreaker, open
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
-from django_ratelimiter.limiter import observer
+from django_ratelimiter.limiter import events
 from django_ratelimiter.testing import RulesInForce, override_rules
 from django_ratelimiter.usage.collector.lag import Lag, lag
 from example_project.redis_server import RedisServer
@@ -50,14 +50,14 @@ def gained(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gained]:
         for sample in metric.samples
     }
     monkeypatch.setattr(prometheus, "TIMED_SHARE", 1.1)
-    observer.set_observer(prometheus._observe)
+    events.set_observer(prometheus._observe)
 
     def grown(name: str, **labels: str) -> float:
         value = REGISTRY.get_sample_value(f"ratelimiter_{name}", labels) or 0.0
         return value - before.get((f"ratelimiter_{name}", *sorted(labels.items())), 0.0)
 
     yield grown
-    observer.set_observer(None)
+    events.set_observer(None)
 
 
 def decisions(gained: Gained, rule: str, tier: str = "") -> list[float]:
@@ -264,7 +264,7 @@ def test_an_observer_that_fails_breaks_no_request(
     def fail(*_given: object) -> None:
         raise OSError("disk full")
 
-    observer.set_observer(fail)
+    events.set_observer(fail)
     ratelimit_rules({"slug": "any", "limits": ["9/minute"]})
     assert client.get("/").status_code == 200
     assert "disk full" in caplog.text

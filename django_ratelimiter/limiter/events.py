@@ -7,7 +7,7 @@ The path is not logged either, because a rule can be split by a part of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Lock
 from time import monotonic
@@ -39,6 +39,25 @@ MAX_NOTIFIED: Final = 10_000
 
 #: By the reference and view of a rejection: the monotonic time until which its names need not be sent again.
 names_until: Final[dict[tuple[str | None, str], float]] = {}
+
+
+#: Called with the decision of one call, and its duration in seconds; such as the Prometheus metrics. `None` = nobody.
+observer: Callable[[Decision, float], None] | None = None
+
+
+def set_observer(new: Callable[[Decision, float], None] | None) -> None:
+    """Replace the observer of this process; `None` = remove it."""
+    global observer
+    observer = new
+
+
+def tell_observer(decision: Decision, seconds: float) -> None:
+    """Call the observer. Its exceptions do not affect the request."""
+    if observer is not None:
+        try:
+            observer(decision, seconds)
+        except Exception:  # such as a full disk
+            logger.exception("A decision could not be measured.")
 
 
 class NotificationDedup:

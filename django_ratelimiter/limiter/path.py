@@ -23,7 +23,7 @@ from ..identity import BodyNotRead, UserNotLoaded
 from ..rules import cache
 from ..rules.ruleset import RuleSet
 from ..signals import quota_reached
-from . import events, fallback, leases, observer, refunds
+from . import events, fallback, refunds
 from .charges import LimitRequest, build_charges
 from .io import IO, TrialIO
 from .templates import NO_CHARGES, decision_of
@@ -60,7 +60,7 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
     if (latest.allowed and not latest.has_consequences and not quota_reached.receivers) or not io.is_live:
         return decision
     if latest.leases:
-        leases.on_request_closed(http, partial(refunds.release, decision=latest))
+        refunds.on_request_closed(http, partial(refunds.release, decision=latest))
     if not latest.allowed or events.has_events(latest):
         await events.send_events(io, http, latest, decision)
     return decision
@@ -92,7 +92,7 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
 
     The engine decides by the current rules; without the engine or the rules, the failure policies decide.
     """
-    is_observed = observer.current is not None and io.is_live
+    is_observed = events.observer is not None and io.is_live
     began, latest = perf_counter() if is_observed else None, None
     is_missing = False
     receipts = () if request.earlier is NOTHING_TO_DECIDE else refunds.receipts(request.earlier)
@@ -127,7 +127,7 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
         charges = await charges_for(io, rules, request)
         latest = await fallback.decide_by_policy(io, charges, rules.version, error)
     if began is not None and latest is not None:
-        observer.tell(latest, perf_counter() - began)
+        events.tell_observer(latest, perf_counter() - began)
     return latest
 
 

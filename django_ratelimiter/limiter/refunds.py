@@ -1,9 +1,9 @@
-"""After a decision: leases end, and units are refunded that should not be charged."""
+"""After a decision: leases end with the request, and units are refunded that should not be charged."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Final
@@ -19,7 +19,11 @@ from .io import IO, LOOP, THREAD
 
 logger = logging.getLogger("django_ratelimiter")
 
+#: Releases some leases.
+Release = Callable[[IO], Coroutine[Any, Any, None]]
+
 _FAILED: Final = "_ratelimit_failed"
+_LEASES: Final = "_ratelimit_leases"
 
 #: The request that the project is handling in this thread or task.
 current_request: Final[ContextVar[HttpRequest | None]] = ContextVar("django_ratelimiter_current_request", default=None)
@@ -111,3 +115,39 @@ def unearned(decision: Decision, *, failed: bool) -> list[Result]:
         for result in decision.results
         if result.rule.charge_when == other and result.verdict and result.verdict.spent
     ]
+
+
+def on_request_closed(request: HttpRequest, release: Release) -> None:
+    """Call `release` once when the response to this request is sent or abandoned.
+
+    Django closes the request with the final response, even if a middleware has replaced the response.
+    """
+    leases: list[Release] | None = request.__dict__.get(_LEASES)
+    if leases is None:
+        leases = request.__dict__[_LEASES] = []
+        close = request.close
+
+        def close_and_release() -> None:
+            try:
+                close()
+            finally:
+                release_leases(request)
+
+        request.close = close_and_release  # type: ignore[method-assign]
+    leases.append(release)
+
+
+def release_leases(request: HttpRequest) -> None:
+    """Release the leases of the request."""
+    run_sync(release_all(THREAD, request))
+
+
+async def release_all(io: IO, request: HttpRequest) -> None:
+    """Release the leases of the request, even if our task is cancelled."""
+    await io.finish(_release(io, request))
+
+
+async def _release(io: IO, request: HttpRequest) -> None:
+    leases: list[Release] = request.__dict__.get(_LEASES, [])
+    while leases:
+        await leases.pop()(io)

@@ -23,7 +23,7 @@ from django_ratelimiter.engine.limits import Limit
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
-from django_ratelimiter.limiter import events, observer
+from django_ratelimiter.limiter import events
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetState
 from django_ratelimiter.rules import cache
 from django_ratelimiter.testing import RulesInForce, assert_limited, override_rules
@@ -124,7 +124,7 @@ class TestRejections:
         caplog: pytest.LogCaptureFixture,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(observer, "current", None)  # metrics look at each decision once they are imported
+        monkeypatch.setattr(events, "observer", None)  # metrics look at each decision once they are imported
         for slug, quota, mode in (("everybody", 9, "enforce"), ("few", 2, "enforce"), ("trial", 1, "shadow")):
             make_rule(slug, quota=quota, mode=mode, partition_by=["ip"])
         make_rule("less", quota=2, limit={"window_seconds": 7_200})  # it is over sooner
