@@ -26,7 +26,6 @@ class SlowProxy:
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
-        self._arriving = 0
         self._thread = threading.Thread(target=self._loop.run_forever, name="slow proxy")
         self._thread.start()
         self._listener = self._run(asyncio.start_server(self._accept, "127.0.0.1", 0))
@@ -36,18 +35,15 @@ class SlowProxy:
         return f"redis://127.0.0.1:{self._listener.sockets[0].getsockname()[1]}/0"
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
-        self._arriving += 1
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.server_port)
         except OSError:
             writer.close()
             return
-        finally:
-            self._arriving -= 1
         self._writers.add(far_writer)
         turns = _Turns()
         for source, target, asks in ((reader, far_writer, True), (far_reader, writer, False)):
@@ -84,16 +80,16 @@ class SlowProxy:
 
     async def _close(self) -> None:
         self._listener.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.sleep(min(self.seconds, 1) + 0.01)  # what is on its way closes its target
-        for _ in range(10):  # on a busy machine, that time may pass before those who have just come are let in
+        for _ in range(3):  # tasks of those who have just come must begin, or nobody closes their sockets
             await asyncio.sleep(0)
-        while self._arriving:
-            await asyncio.sleep(0.001)
-        for writer in self._writers:  # and of those that have just come, nothing is on its way
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # also of those who have just come
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
+        for writer in self._writers:
             writer.transport.abort()
-        await asyncio.sleep(0)
+        for _ in range(3):  # transports are closed in the next turns of the loop
+            await asyncio.sleep(0)
 
 
 class _Turns:
