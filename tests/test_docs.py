@@ -20,6 +20,7 @@ from django.apps import apps
 from django.test import Client, RequestFactory, override_settings
 
 from django_ratelimiter import checks, conf, signals, tasks
+from django_ratelimiter.conf import values
 from django_ratelimiter.decision import decide
 from django_ratelimiter.engine import Algorithm, Version
 from django_ratelimiter.headers import rejection_response, response_fields
@@ -99,7 +100,7 @@ def test_every_model_and_field_stands_in_its_table() -> None:
         assert told == [field.name for field in model._meta.concrete_fields], model.__name__
 
 
-@override_settings(RATELIMITER={"HEADERS": conf.HEADER_SWITCHES})
+@override_settings(RATELIMITER={"HEADERS": values.HEADER_SWITCHES})
 def test_every_response_field_stands_in_the_table() -> None:
     request = RequestFactory().get("/", headers={"Origin": "https://example.org"})
     rejected = decide([*results(DENIED), *results(ALLOWED, slug="other")], Version(1))

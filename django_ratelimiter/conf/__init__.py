@@ -14,12 +14,8 @@ from django.core.signals import setting_changed
 from ..values.partitions import IDENTITIES, is_identity
 from .values import (
     DOTTED,
-    FORWARDED_FIELDS,
     HEADER_FAMILIES,
-    HEADER_SWITCHES,
-    MAX_PROXIES,
     RETENTION,
-    TrustedProxies,
     families,
     fields_of_bodies,
     flag,
@@ -35,24 +31,6 @@ from .values import (
     trusted_identities,
     whole_number,
 )
-
-__all__ = [
-    "ENTRIES",
-    "FORWARDED_FIELDS",
-    "HEADER_FAMILIES",
-    "HEADER_SWITCHES",
-    "MAX_PROXIES",
-    "RETENTION",
-    "Entry",
-    "Problem",
-    "Settings",
-    "TrustedProxies",
-    "asset_paths",
-    "django_setting",
-    "is_secret",
-    "problems",
-    "settings",
-]
 
 logger = logging.getLogger("django_ratelimiter")
 

@@ -22,7 +22,8 @@ from typing import Final, NamedTuple
 
 from django.http import HttpRequest
 
-from ..conf import TrustedProxies, settings
+from ..conf import settings
+from ..conf.values import TrustedProxies
 
 #: The longest form of an address with zone and port; longer parts are not parsed.
 _MAX_ADDRESS: Final = 80

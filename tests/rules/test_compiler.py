@@ -33,15 +33,8 @@ def tiers() -> dict[str, Tier]:
 @pytest.fixture
 def rules(tiers: dict[str, Tier]) -> tuple[Rule, Rule]:
     """A rule to be spoilt, and one that must live."""
-    bad = Rule.objects.create(
-        slug="bad",
-        name="Bad",
-        path="items/<int:item>/",
-        path_kind="route",
-        methods=["GET"],
-        partition_by=["ip"],
-        mode="enforce",
-    )
+    fields = {"path": "items/<int:item>/", "path_kind": "route", "methods": ["GET"], "partition_by": ["ip"]}
+    bad = Rule.objects.create(slug="bad", name="Bad", mode="enforce", **fields)
     good = Rule.objects.create(slug="good", name="Good", path="/api/", path_kind="prefix", priority=7, mode="enforce")
     for rule in (bad, good):
         RuleLimit.objects.create(rule=rule, tier=tiers["free"], quota=10, window_seconds=60)
@@ -138,31 +131,18 @@ def test_asks_the_same_number_of_queries_however_many_rules(
     [
         ("rulelimit", "algorithm", "magic", "Algorithm: 'magic' is unknown"),
         ("rulelimit", "window_seconds", 0, "Window in seconds: Must be above 0"),
-        ("rulelimit", "window_seconds", -60, "Window in seconds: Must be above 0"),
         ("rulelimit", "quota", 2**60, "Quota: Must be a whole number"),
         ("rulelimit", "burst", 3, "Burst: sliding_window_counter does not use this."),
-        ("rulelimit", "anchor", "first_request", "Windows begin: sliding_window_counter does not use this."),
-        ("rulelimit", "refill", "monthly", "Units come back: "),
-        ("rulelimit", "slots", 7, "Slots: sliding_window_counter does not use this."),
-        ("rulelimit", "max_delay_ms", 7, "Longest delay in milliseconds: sliding_window_counter does not use"),
-        ("rulelimit", "soft_quota", 10, "Soft quota: Must be below 10"),
         ("rule", "cost", 9, "This would reject every request"),
         ("rule", "slug", "b|d", "Slug: "),
         ("rule", "mode", "panic", "Mode: "),
         ("rule", "path", "items/<int:item/", "Path: A “<”"),
-        ("rule", "path", "items/<nope:item>/", "Path: Not a route"),
-        ("rule", "path", "^items/(", "Path: Not a regular expression"),
-        ("rule", "path", "", "Path: "),
         ("rule", "path_kind", "glob", "Path matches: "),
-        ("rule", "path_kind", "prefix", "Path: Must start with"),
-        ("rule", "missing_partition", "guess", "A request without such a value: "),
         ("rule", "failure_policy", "panic", "While Redis is out of reach: "),
         ("rule", "methods", '{"GET": 1}', "Methods: Must be a list"),
-        ("rule", "methods", "{}", "Methods: Must be a list"),
         ("rule", "methods", '"GET"', "Methods: Must be a list"),
         ("rule", "methods", "[1]", "Methods: 1 is unknown"),
         ("rule", "methods", "null", "Methods: "),
-        ("rule", "partition_by", '["a cookie"]', "Counted by: 'a cookie' is unknown"),
         ("rule", "partition_by", "[[]]", "Counted by: [] is unknown"),
         ("rule", "partition_by", "7", "Counted by: Must be a list"),
         pytest.param("rulelimit", "window_seconds", "a while", "Window in seconds: ", marks=sqlite_only),
@@ -173,7 +153,7 @@ def test_asks_the_same_number_of_queries_however_many_rules(
         pytest.param("rule", "priority", "high", "Priority: ", marks=sqlite_only),
     ],
 )
-def test_a_bad_row_costs_its_own_rule_alone(
+def test_a_bad_row_costs_its_own_rule_alone(  # `tests/models/test_rules.py` has all that forms reject
     rules: tuple[Rule, Rule], table: str, column: str, value: Any, says: str
 ) -> None:
     bad, good = rules

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -13,6 +12,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ...inspection.report import encoded
 from ...models import Rule, RuleLimit
 from ...rules.formatting import per, units
 from ...rules.records import RuleRecord
@@ -62,7 +62,7 @@ def run(command: BaseCommand, options: Mapping[str, Any]) -> None:
     periods = [each.period for each in (period, attack) if each is not None]
     notes = [*multiplier_doubts(*periods)] if advice.sampled else []
     if options["json"]:
-        command.stdout.write(json.dumps(json_of(advice) | {"notes": notes}, indent=2))
+        command.stdout.write(json.dumps(encoded(advice) | {"notes": notes}, indent=2))
         return
     command.stdout.write(on_terminal([*lines_of(rule, advice, period.name, options["share"]), *notes]))
 
@@ -93,22 +93,6 @@ def _of_view(name: str) -> Iterator[str]:
     yield _("The requests of this view are recorded by these rules, perhaps with those of other views:")
     for rule in rules:
         yield f"  manage.py ratelimit advise {rule.slug}"
-
-
-def json_of(advice: Advice) -> dict[str, Any]:
-    """Return the advice as data for JSON."""
-    return {
-        **asdict(advice),
-        "proposals": [
-            asdict(each)
-            | {
-                "busiest": each.busiest._asdict(),
-                "share": each.share._asdict(),
-                "attack_share": each.attack_share and each.attack_share._asdict(),
-            }
-            for each in advice.proposals
-        ],
-    }
 
 
 def lines_of(rule: RuleRecord, advice: Advice, name: str, percent: float) -> Iterator[str]:
