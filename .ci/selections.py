@@ -113,7 +113,7 @@ ASKS_NEITHER_SERVER_NOR_DATABASE = (
     *(f"tests/admin/overview/test_{name}.py" for name in ("callers", "few_permissions", "processes", "search")),
     *("tests/admin/history/test_undo.py", "tests/admin/rules/test_publishing.py"),
     # A whole site; a test of the compiler checks there that such rows affect only their own rules.
-    "tests/system/test_bad_rows.py",
+    "tests/system/test_saves.py::test_bad_rows_leave_the_site_up_and_the_other_rules_in_force",
 )
 
 #: Not on another Python or Django: the engine imports no Django, and tests with whole servers depend

@@ -1,4 +1,4 @@
-"""The rates of `@ratelimit`, and what splits their counts: what users of django-ratelimit write, and what it means."""
+"""The rates of `@ratelimit`: what splits their counts, what users of django-ratelimit write, and outages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.contrib.sessions.middleware import SessionMiddleware
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.test import RequestFactory, override_settings
+from django.test import Client, RequestFactory, override_settings
+from django.urls import path
 from django.utils import translation
 
 import django_ratelimiter
@@ -22,6 +23,7 @@ from django_ratelimiter.decorators import ALL, UNSAFE, Ratelimited, get_usage, i
 from django_ratelimiter.models import Tier
 from django_ratelimiter.rules import inline
 
+from ..limiter.test_limiter import Broken
 from ..making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("clock")]
@@ -249,3 +251,94 @@ def test_a_rate_in_code_reads_the_session_if_it_counts_by_user_or_if_there_are_t
 def ask_with_session(view: Any) -> Any:
     """Ask a view below the middleware for sessions and users."""
     return SessionMiddleware(AuthenticationMiddleware(view))(factory.get("/"))  # type: ignore[arg-type]
+
+
+# While Redis is out of reach
+
+
+@pytest.fixture
+def outage(clock: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_ratelimiter.backend._engine", Broken())
+
+
+def allowed(either: Any, times: int, **arguments: Any) -> list[bool]:
+    """Whether a view with a rate of 4 a day answers each of so many requests."""
+    given: dict[str, Any] = {"key": "ip", "rate": "4/d", "group": "outage", **arguments}
+
+    def view(request: HttpRequest) -> bool:
+        return True
+
+    async def aview(request: HttpRequest) -> bool:
+        return True
+
+    limited: Any = either(*map(ratelimit(**given), (view, aview)))
+    answers = []
+    for request in asked(times):
+        try:
+            answers.append(limited(request))
+        except Ratelimited:
+            answers.append(False)
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (None, [True, True, False]),  # half of the rate in each process
+        ("local", [True, True, False]),
+        ("open", [True, True, True]),
+        ("closed", [False, False, False]),
+    ],
+)
+@pytest.mark.usefixtures("outage")
+def test_a_rate_has_the_failure_policy_that_it_names(either: Any, policy: str | None, expected: list[bool]) -> None:
+    assert allowed(either, 3, failure_policy=policy) == expected
+
+
+@pytest.mark.parametrize(("fail_open", "expected"), [(True, [True] * 3), (False, [False] * 3)])
+@pytest.mark.usefixtures("outage")
+def test_ratelimit_fail_open_means_what_it_means_in_django_ratelimit(
+    either: Any, fail_open: bool, expected: list[bool]
+) -> None:
+    with override_settings(RATELIMIT_FAIL_OPEN=fail_open):
+        assert allowed(either, 3) == expected
+        assert allowed(either, 3, failure_policy="local", group="other") == [True, True, False]
+
+
+@pytest.mark.parametrize(("fail_open", "limited"), [(True, False), (False, True)])
+@pytest.mark.usefixtures("outage")
+def test_without_blocking_the_request_tells(fail_open: bool, limited: bool) -> None:
+    [request] = asked(1)
+    with override_settings(RATELIMIT_FAIL_OPEN=fail_open):
+        ratelimit(key="ip", rate="4/d", block=False)(lambda request: None)(request)
+        assert is_ratelimited(request, group="a", key="ip", rate="4/d", increment=True) is limited
+        usage = get_usage(request, group="a", key="ip", rate="4/d")
+    assert request.limited is limited  # type: ignore[attr-defined]
+    assert usage == ({"count": 0, "limit": 0, "should_limit": True, "time_left": -1} if limited else None)
+
+
+@ratelimit(key="ip", rate="4/d", failure_policy="closed")
+def closed(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("never")
+
+
+urlpatterns = [path("closed/", closed)]
+
+
+@override_settings(ROOT_URLCONF=__name__)
+@pytest.mark.usefixtures("outage")
+def test_closed_is_an_outage_and_not_the_clients_doing(client: Client) -> None:
+    answer = client.get("/closed/")
+    assert (answer.status_code, answer["Retry-After"]) == (503, "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"key": "ip", "rate": "4/d", "failure_policy": "opened"}, "'local', 'open', 'closed', not 'opened'"),
+        ({"group": "mail", "failure_policy": "open"}, "needs a rate"),
+    ],
+)
+def test_what_cannot_be_a_policy_is_an_error_at_once(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match=says):
+        ratelimit(**arguments)

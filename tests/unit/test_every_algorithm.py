@@ -172,6 +172,28 @@ def test_only_a_leaky_bucket_minds_the_longest_delay(asked: Engine) -> None:
     assert asked.check([waiting._replace(max_delay=10**300)], now_us=HOUR)[0].retry_after == 12
 
 
+@pytest.mark.parametrize("name", sorted({*map(str, Algorithm)} - {"fixed_window"}))
+def test_who_keeps_asking_stays_out_only_where_rejections_count(asked: Engine, name: str) -> None:
+    counting, other = (
+        Charge(fresh(), LIMITS[name], count_refusals=counts, max_delay=0 if name == "leaky_bucket" else None)
+        for counts in (True, False)
+    )
+    admitted = {counting: 0, other: 0}
+    for second in range(600):
+        for charge in admitted:
+            admitted[charge] += asked.check([charge], now_us=HOUR + second * 1_000_000)[0].allowed
+    assert admitted[counting] <= 10 < 40 <= admitted[other] <= 60
+
+
+def test_one_minute_of_silence_is_enough(asked: Engine) -> None:
+    charge = Charge(fresh(), LIMITS["sliding_window_log"], count_refusals=True)
+    for second in range(300):
+        last = asked.check([charge], now_us=HOUR + second * 1_000_000)[0]
+    assert last.retry_after == 56, "of the newest five units the oldest is four seconds old"
+    now = HOUR + 299 * 1_000_000 + 60_000_000
+    assert asked.check([charge._replace(cost=5)], now_us=now)[0].allowed
+
+
 # What is remembered
 
 
