@@ -15,18 +15,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import pytest
 import redis
 from django.test.utils import override_settings
 
 from example_project.redis_server import RedisServer, free_port
+from tests.clusters import Cluster
 from tests.engine.slow import SlowProxy
 
+from .bare_cluster import Places, in_use
 from .conftest import MakeRule
 from .stack import (
     LIMITER,
+    PATHS,
     Answer,
+    Condition,
     Waits,
     assert_by_policy_or_redis,
     in_threads,
@@ -153,18 +158,89 @@ def shows(answers: list[Answer]) -> bool:
     return any(answer.status == 503 for answer in answers)
 
 
-@pytest.mark.once
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_fault(fault: Fault, stage: Stage, rules: None) -> None:
-    with in_threads() as threads, on_an_event_loop() as loop, ExitStack() as undone:
+def play(
+    fault: Fault,
+    stage: Stage,
+    *addresses: str,
+    decides: bool,
+    shows: Condition = shows,
+    others: Condition | None = None,
+) -> None:
+    """Let a fault come and go. decides: whether Redis goes on; shows: what is waited for if not; others: beside it."""
+    with in_threads(*addresses) as threads, on_an_event_loop(*addresses) as loop, ExitStack() as undone:
         both = threads, loop
         wait_for_all(both, threads.is_decided)
         waits = Waits(*both)
         undone.enter_context(contextmanager(fault)(stage))
-        wait_for_all(both, threads.is_decided if FAULTS[fault] else shows)
+        wait_for_all(both, threads.is_decided if decides else shows)
         time.sleep(FAULT_SECONDS)
+        if others:
+            wait_for_all(both, others)
         undone.close()
         wait_for_all(both, threads.is_decided)
     for traffic in both:
         assert_by_policy_or_redis(traffic)
     waits.assert_within_the_deadline()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_fault(fault: Fault, stage: Stage, rules: None) -> None:
+    play(fault, stage, decides=FAULTS[fault])
+
+
+# One node of a cluster: requests that are counted by other nodes go on being decided
+
+#: Requests for each path that are to be decided by other nodes meanwhile.
+OTHERS = 10
+
+
+def without_replicas(stage: Stage) -> Iterator[None]:
+    """A node that may not write, as it has too few replicas; a master of a cluster cannot be made one itself."""
+    stage.control.config_set("min-replicas-to-write", 1)
+    yield
+    stage.control.config_set("min-replicas-to-write", 0)
+
+
+NODE_FAULTS: dict[Fault, bool] = {**FAULTS, without_replicas: False}
+del NODE_FAULTS[made_a_replica]
+
+
+class ClusterTransport(NamedTuple):
+    """A cluster behind proxies, by the port of each node."""
+
+    cluster: Cluster
+    proxies: dict[int, SlowProxy]
+
+    def proxied(self, address: tuple[str, int]) -> tuple[str, int]:
+        """Where the node that the cluster names is reached."""
+        host, port = address
+        return (host, urlsplit(self.proxies[port].url).port or 0) if port in self.proxies else address
+
+
+@pytest.fixture(scope="module")
+def nodes(bare_cluster: Cluster) -> Iterator[ClusterTransport]:
+    with ExitStack() as stack:
+        proxies = {server.port: stack.enter_context(SlowProxy(server.port, 0.0)) for server in bare_cluster.servers}
+        yield ClusterTransport(bare_cluster, proxies)
+
+
+@pytest.fixture
+def places(nodes: ClusterTransport, make_rule: MakeRule) -> Iterator[Places]:
+    yield from in_use(nodes.cluster, make_rule, address_remap=nodes.proxied)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("fault", NODE_FAULTS, ids=lambda fault: fault.__name__)
+def test_fault_of_one_node(fault: Fault, nodes: ClusterTransport, places: Places) -> None:
+    def goes_on(answers: list[Answer]) -> bool:
+        decided = [each.path for each in answers if each.by_redis and each.address == places.other]
+        return all(decided.count(path) >= OTHERS for path in PATHS)
+
+    def shows(answers: list[Answer]) -> bool:
+        return any(answer.status == 503 and answer.address == places.address for answer in answers)
+
+    with places.server.client() as control:
+        stage = Stage(places.server, nodes.proxies[places.server.port], control)
+        addresses = places.address, places.other
+        play(fault, stage, *addresses, decides=NODE_FAULTS[fault], shows=shows, others=goes_on)
