@@ -12,9 +12,6 @@ from rest_framework.request import Request
 PAGE_SIZE: Final = 100
 MAX_PAGE_SIZE: Final = 1_000
 
-#: Query parameters for pages. Without this check DRF would ignore an invalid size.
-RANGES: Final = {"page": {"minimum": 1}, "page_size": {"minimum": 1, "maximum": MAX_PAGE_SIZE}}
-
 
 class Pages(PageNumberPagination):
     """Numbered pages, for short lists."""
@@ -23,9 +20,6 @@ class Pages(PageNumberPagination):
     page_size_query_param = "page_size"
     max_page_size = MAX_PAGE_SIZE
     last_page_strings = ()
-
-    def get_schema_operation_parameters(self, view: Any) -> list[Any]:
-        return _with_ranges(super().get_schema_operation_parameters(view))
 
 
 class BucketPages(CursorPagination):
@@ -47,12 +41,3 @@ class BucketPages(CursorPagination):
             if moment is None or not 1970 <= moment.year < 9999:
                 raise NotFound(self.invalid_cursor_message)
         return cursor
-
-    def get_schema_operation_parameters(self, view: Any) -> list[Any]:
-        return _with_ranges(super().get_schema_operation_parameters(view))
-
-
-def _with_ranges(parameters: list[Any]) -> list[Any]:
-    for parameter in parameters:
-        parameter["schema"] |= RANGES.get(parameter["name"], {})
-    return parameters

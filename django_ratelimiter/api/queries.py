@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from rest_framework import serializers
-from rest_framework.filters import BaseFilterBackend
 from rest_framework.request import Request
 
 from ..rules.records import MODES
 from ..usage.reports import totals
 from ..usage.reports.totals import Period
 from ..usage.times import Granularity
-from .pagination import MAX_PAGE_SIZE, RANGES
+from .pagination import MAX_PAGE_SIZE, PAGE_SIZE
 
 DEFAULT: Final = "24h"
 #: Up to 999 minutes or hours, or 366 days.
@@ -31,10 +29,12 @@ _NO_SLUG: Final = _("A slug has at most 50 letters, digits, or any of _ . : -")
 
 
 class Query(serializers.Serializer[Any]):
-    """The parameters of a view; those of pagination are in its own class."""
+    """The parameters of a view."""
 
-    page = serializers.IntegerField(required=False, min_value=1)
-    page_size = serializers.IntegerField(required=False, min_value=1, max_value=MAX_PAGE_SIZE)
+    page = serializers.IntegerField(required=False, min_value=1, help_text="The number of the page, from 1.")
+    page_size = serializers.IntegerField(
+        required=False, min_value=1, max_value=MAX_PAGE_SIZE, help_text=f"Rows of a page. Default: {PAGE_SIZE}."
+    )
 
 
 class RulesQuery(Query):
@@ -45,17 +45,8 @@ class _TextField(serializers.RegexField):
     """A text that matches the whole pattern; `wrong` is the error message for others."""
 
     def __init__(self, pattern: str, wrong: Any, **options: Any) -> None:
-        self.pattern = f"^{pattern}$"
         messages = {"invalid": wrong, "blank": wrong}
-        blank = re.fullmatch(pattern, "") is not None
-        super().__init__(
-            rf"^{pattern}\Z",
-            required=False,
-            allow_blank=blank,
-            trim_whitespace=False,
-            error_messages=messages,
-            **options,
-        )
+        super().__init__(rf"^{pattern}\Z", required=False, trim_whitespace=False, error_messages=messages, **options)
 
 
 class _MomentField(serializers.DateTimeField):
@@ -95,7 +86,12 @@ class PeriodQuery(Query):
 
 class TotalsQuery(PeriodQuery):
     rule = _TextField(rf"{_SLUG}{{1,50}}", _NO_SLUG, help_text="Only this rule, by its slug.")
-    tier = _TextField(rf"{_SLUG}{{0,50}}", _NO_SLUG, help_text="Only this tier, by its slug; empty = no tier.")
+    tier = _TextField(
+        rf"{_SLUG}{{1,50}}",
+        _NO_SLUG,
+        allow_blank=True,
+        help_text="Only this tier, by its slug; empty = no tier.",
+    )
 
 
 class UsageQuery(TotalsQuery):
@@ -119,37 +115,8 @@ class PartitionsQuery(PeriodQuery):
     )
 
 
-class QueryFilter(BaseFilterBackend):
-    """Adds the parameters of a view's `query_class` to schemas; the view itself applies them."""
-
-    def filter_queryset(self, request: Request, queryset: Any, view: Any) -> Any:
-        return queryset
-
-    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
-        return [
-            {
-                "name": name,
-                "in": "query",
-                "required": False,
-                "description": str(field.help_text),
-                "schema": _schema_of(field),
-            }
-            for name, field in view.query_class().fields.items()
-            if name not in RANGES
-        ]
-
-
 def parse_query(query_class: type[Query], request: Request) -> dict[str, Any]:
     """Return the valid parameters of a request. Raises ValidationError, for a response with 400."""
     query = query_class(data={name: request.query_params[name] for name in request.query_params})
     query.is_valid(raise_exception=True)
     return dict(query.validated_data)
-
-
-def _schema_of(field: serializers.Field[Any, Any, Any, Any]) -> dict[str, Any]:
-    if isinstance(field, serializers.ChoiceField):
-        return {"type": "string", "enum": list(field.choices)}
-    if isinstance(field, serializers.DateTimeField):
-        return {"type": "string", "format": "date-time"}
-    assert isinstance(field, _TextField)
-    return {"type": "string", "pattern": field.pattern}

@@ -6,13 +6,14 @@ from typing import Any, Final
 
 from drf_spectacular.extensions import OpenApiViewExtension
 from drf_spectacular.plumbing import ResolvedComponent
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.generics import GenericAPIView
 from rest_framework.settings import api_settings
 
 from ..conf import settings
 from ..schema import LimitedResponses
 from . import serializers
+from .pagination import BucketPages
 from .permissions import IsKnownCaller
 from .support.answers import serializer_of
 from .support.problems import ProblemView
@@ -73,7 +74,16 @@ class Described(OpenApiViewExtension):  # type: ignore[no-untyped-call]
         projects: Any = api_settings.DEFAULT_SCHEMA_CLASS
         described = type("Described", (_Answers, projects), {})
         view = type(original.__name__, (original,), {"__doc__": original.__doc__, "schema": described()})
-        return extend_schema(request=original.serializer_class, responses=_responses(original))(view)
+        return extend_schema(
+            parameters=_parameters(original), request=original.serializer_class, responses=_responses(original)
+        )(view)
+
+
+def _parameters(view: Any) -> list[Any]:
+    """Return the query parameters of a list. Cursors have no numbers of pages."""
+    if getattr(view, "query_class", None) is None or view.pagination_class is None:
+        return []
+    return [view.query_class, *([OpenApiParameter("page", exclude=True)] * (view.pagination_class is BucketPages))]
 
 
 def _responses(view: Any) -> dict[Any, Any]:

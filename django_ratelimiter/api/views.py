@@ -25,7 +25,7 @@ from . import serializers
 from .me import OwnReport, own_report
 from .pagination import BucketPages, Pages
 from .permissions import IsKnownCaller, MayViewReports
-from .queries import PartitionsQuery, Query, QueryFilter, RulesQuery, TotalsQuery, UsageQuery, parse_query
+from .queries import PartitionsQuery, Query, RulesQuery, TotalsQuery, UsageQuery, parse_query
 from .throttling import MeThrottle
 
 
@@ -36,13 +36,10 @@ class _Report(GenericAPIView[Any]):
     throttle_classes = (RuleThrottle,)
     throttle_scope = "ratelimit-reports"
     versioning_class = None
-    filter_backends: Any = (QueryFilter,)
+    filter_backends = ()
     pagination_class: Any = Pages
     query_class: type[Query] = Query
-
-    def get_queryset(self) -> QuerySet[UsageBucket]:
-        """Return no rows. DRF's HTML page of a list calls it to show filters."""
-        return UsageBucket.objects.none()
+    queryset: Any = UsageBucket.objects.none()  # no rows: DRF's HTML page of a list asks for some
 
     def page(self, rows: Any) -> Response:
         """Return the requested page of these rows."""
@@ -65,7 +62,6 @@ class RuleDetailView(_Report):
 
     serializer_class = serializers.RateLimitRuleSerializer
     pagination_class = None
-    filter_backends = ()
 
     def get(self, request: Request, slug: str) -> Response:
         rule = _rule(slug)
