@@ -31,7 +31,8 @@ class FilePlan:
     """The changes that a file would make. It is valid for the version `seen` and for rows with the digest `state`.
 
     now, planned: the current and the future rules. changes: of tiers, rules and access entries. drift: changes in the
-    database since the file was last applied or exported, which would be undone. notes: what stays, in sentences.
+    database since the rules `base`, when the file was last applied or exported, which would be undone. notes: what
+    stays, in sentences.
     """
 
     file: RulesFile
@@ -41,6 +42,7 @@ class FilePlan:
     planned: Snapshot
     changes: Sequence[Change]
     access: AccessPlan
+    base: Snapshot | None
     drift: Sequence[Change]
     notes: Sequence[str]
 
@@ -62,6 +64,7 @@ def plan_file(file: RulesFile, *, prune: bool = False) -> FilePlan:
     access = plan_access(file)
     planned = _planned(file, now, prune)
     _check(file, now, planned)
+    base = planned if _is_forgotten(file) else _base(file)
     return FilePlan(
         file=file,
         seen=seen,
@@ -70,7 +73,8 @@ def plan_file(file: RulesFile, *, prune: bool = False) -> FilePlan:
         planned=planned,
         changes=[*diff(now, planned), *access.changes],
         access=access,
-        drift=_drift(file, now, planned),
+        base=base,
+        drift=_drift(base, now, planned),
         notes=[*_notes(file, now, planned), *access.notes],
     )
 
@@ -113,9 +117,8 @@ def _faults_of_defaults(file: RulesFile, planned: Snapshot) -> Iterator[Fault]:
             yield Fault(file.tier_places[slug], text % words)
 
 
-def _drift(file: RulesFile, now: Snapshot, planned: Snapshot) -> list[Change]:
+def _drift(base: Snapshot | None, now: Snapshot, planned: Snapshot) -> list[Change]:
     """Return the changes since the file was last applied or exported that would be undone."""
-    base = planned if _is_forgotten(file) else _base(file)
     if base is None:
         return []
     undone: dict[tuple[str, str], set[tuple[str, str]] | None] = {}  # by the current row; `None` = all of it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from difflib import unified_diff
 from typing import Any, Final
 
 from django.utils.translation import gettext as _
@@ -11,8 +12,9 @@ from django.utils.translation import gettext as _
 from ...models import Rule
 from ..stored.compiler import rule_data
 from ..stored.history.changes import Change, FieldChange, rule_fields
-from ..stored.history.snapshots import Pair
+from ..stored.history.snapshots import Pair, changed_pairs, normal_rule, normal_tier
 from .planning import FilePlan
+from .writing import lines_of_row
 
 _SIGNS: Final = {"added": "+", "changed": "~", "removed": "-"}
 
@@ -33,9 +35,19 @@ def lines_of(plan: FilePlan) -> Iterator[str]:
 
 
 def drift_of(plan: FilePlan) -> Iterator[str]:
-    """Yield a line for each change of the database that the file would undo."""
+    """Yield a line for each change of the database that the file would undo, and their lines to be pasted into it."""
     for each in plan.drift:
         yield f"  ! {each.in_words}"
+    if plan.drift:
+        yield _("To keep such a change, paste its lines with “+” into the file:")
+    drifted, style = {(each.subject, each.slug) for each in plan.drift}, plan.file.name.rpartition(".")[2]
+    for subject, normal in (("tier", normal_tier), ("rule", normal_rule)):
+        section = f"{subject}s"
+        for before, after in changed_pairs(plan.base[section], plan.now[section], normal) if plan.base else ():
+            if (subject, (after or before or {})["slug"]) in drifted:
+                then, now = (lines_of_row(section, data, style) for data in (before, after))
+                found = unified_diff(then, now, plan.file.name, _("database"), n=99, lineterm="")
+                yield from (line for line in found if not line.startswith("@@"))  # these numbers are not of the file
 
 
 def summary_of(plan: FilePlan) -> str:

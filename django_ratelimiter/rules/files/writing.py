@@ -39,7 +39,7 @@ def text_of_database(style: str, access: Iterable[Mapping[str, Any]] = (), *, ow
         document["exported_version"] = f"{version.number}@{version.epoch}"
     if snapshot["tiers"]:
         document["tiers"] = {data["slug"]: file_fields(normal_tier(data), tier_fields()) for data in snapshot["tiers"]}
-    document["rules"] = {data["slug"]: _rule(normal_rule(data), owned) for data in snapshot["rules"]}
+    document["rules"] = {data["slug"]: file_rule(normal_rule(data), owned=owned) for data in snapshot["rules"]}
     if entries := [*map(_access, access)]:
         document["access"] = entries
     if style == "json":
@@ -54,7 +54,17 @@ def json_of(document: Document) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def _rule(data: Data, owned: bool) -> Document:
+def lines_of_row(section: str, data: Data | None, style: str) -> list[str]:
+    """Return a tier or a rule of a snapshot as the lines of a file; none for `None`. section: "tiers" or "rules"."""
+    if data is None:
+        return []
+    fields = file_fields(normal_tier(data), tier_fields()) if section == "tiers" else file_rule(normal_rule(data))
+    document = {section: {data["slug"]: fields}}
+    return (json_of(document) if style == "json" else yaml_of(document)).strip().splitlines()
+
+
+def file_rule(data: Data, *, owned: bool = False) -> Document:
+    """Return the fields of a rule with its limits. owned: without its owner."""
     found = file_fields(data, rule_fields(), always=("name", "mode"))
     if owned or data["owner"] != "admin":  # an unlocked rule still belongs to the file
         found.pop("owner", None)

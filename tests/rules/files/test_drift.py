@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion
+from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.files.planning import plan_file
 from django_ratelimiter.rules.files.reading import load
+from django_ratelimiter.rules.files.words import drift_of
 
 pytestmark = pytest.mark.django_db
 
@@ -56,9 +57,27 @@ def test_an_old_export_is_rejected_and_names_what_it_would_undo(exported: Path) 
     with pytest.raises(CommandError) as rejection:
         apply(exported)
     assert "  ! Rule “pages”: Limit of every other tier: 8 per hour" in str(rejection.value)
+    lines = {
+        "yaml": ("-        quota: 8", "+        quota: 80"),
+        "json": ('-          "quota": 8,', '+          "quota": 80,'),
+    }
+    for line in (f"--- {exported}", "+++ database", *lines[exported.suffix[1:]]):
+        assert f"\n{line}\n" in str(rejection.value)
     assert quota() == 80
     apply(exported, "--overwrite")
     assert quota() == 8
+
+
+def test_the_lines_of_what_was_changed_can_be_pasted_into_the_file(exported: Path) -> None:
+    """Rules and tiers that are new in the database, changed, renamed or gone there."""
+    Tier.objects.create(slug="pro", name="Pro")
+    Rule.objects.create(slug="new", name="new", owner=Rule.Owner.FILE)
+    Rule.objects.filter(slug="pages").update(slug="sites", priority=7)
+    cache.invalidate()
+    plan = plan_file(load(exported), prune=True)
+    lines = [line.strip(' ,:{}"') for line in drift_of(plan) if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    found = {re.sub(r"\W+", " ", line).strip() for line in lines if line.startswith("+")}
+    assert {"pro", "name Pro", "new", "sites", "priority 7"} <= found
 
 
 def test_a_plan_that_has_shown_it_is_agreement_enough(exported: Path, tmp_path: Path) -> None:
