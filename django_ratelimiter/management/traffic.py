@@ -159,9 +159,8 @@ def forecast(plan: FilePlan, options: Mapping[str, Any]) -> TrafficForecast | Sa
                 _("--traffic samples cannot be combined with logs. For a log with this name, write ./samples.")
             )
         return _from_samples(changed, options["traffic_period"])
-    files, identities = open_logs(logs, options["traffic_format"], options)
-    chosen = Options(identities, max_memory=options["max_memory"], is_current=True)
-    with files:
+    chosen = Options(max_memory=options["max_memory"], is_current=True)
+    with open_logs(logs, options["traffic_format"], options) as files:
         return TrafficForecast(compare(files, before, after, chosen), frozenset(rule.slug for _saved, rule in changed))
 
 

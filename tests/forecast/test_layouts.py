@@ -151,7 +151,11 @@ def test_fields_can_be_mapped() -> None:
 
 def test_a_field_of_a_field_can_be_an_identity() -> None:
     text = text_of(CADDY)
-    found = find_format(Wanted(more=["request.headers.X-Org.0", "request.headers.X-None.0"]), [text], TimeReader(UTC))
+    found = find_format(
+        Wanted(identities=dict.fromkeys(["request.headers.X-Org.0", "request.headers.X-None.0"], "x")),
+        [text],
+        TimeReader(UTC),
+    )
     assert found.parse(text, 1, 0).more == ("acme", "")
 
 
@@ -168,7 +172,7 @@ def test_what_is_missing_is_named_with_the_fields_that_are_there() -> None:
 
 def test_a_dash_is_a_missing_value() -> None:
     line = json.dumps({**GUNICORN, "h": "-", "s": "-", "D": "-", "key": "-"})
-    parsed = find_format(Wanted(more=["key"]), [line], TimeReader(UTC)).parse(line, 1, 0)
+    parsed = find_format(Wanted(identities={"key": "x"}), [line], TimeReader(UTC)).parse(line, 1, 0)
     assert parsed[3:8] == ("", "", 0, -1, ("",))
 
 

@@ -11,6 +11,7 @@ import tracemalloc
 import zipfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ MANY = "".join(line(second) for second in range(9)).encode()
         lzma.compress(TWO[: len(TWO) // 2]) + lzma.compress(TWO[len(TWO) // 2 :]) + b"\0" * 4,
         gzip.compress(TWO) + b"\0" * 512,
     ],
+    ids=map(str, count()),  # packed data holds the time
 )
 def test_every_packing_and_encoding_is_read(read: Any, data: bytes) -> None:
     found, files = read(data)

@@ -72,7 +72,7 @@ def _replay(log: str) -> dict[int, list[Any]]:
     def note(line: AccessLogLine, replays: Sequence[Replay]) -> None:
         replayed[line.number] = trace.told(replays[0].decision)
 
-    with LogFiles([log], Wanted(more=tuple(IDENTITIES)), UTC) as files:
-        found = compare(files, in_force(), None, Options(IDENTITIES), watch=note)
+    with LogFiles([log], Wanted(identities=IDENTITIES), UTC) as files:
+        found = compare(files, in_force(), None, Options(), watch=note)
     assert (found.left_out, files.unreadable) == ([], 0)
     return replayed

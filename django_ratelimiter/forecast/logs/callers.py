@@ -142,26 +142,33 @@ class LoggedCallers:
         return caller
 
     def _make(self, address: str, user: str, more: tuple[str, ...]) -> LoggedCaller:
-        given = {name: value for name, value in zip(self._identities, more, strict=True) if value} if more else {}
-        values: dict[str, str | None] = {name: spelled(name, value) for name, value in given.items()}
-        tier, user, http = values.pop(TIER, None), values.pop("user", user) or "", self._peer
+        values: dict[str, str | None] = {}
+        for name, value in zip(self._identities, more, strict=True) if more else ():
+            if value:
+                values[name] = spelled(name, value)
+        tier, user_name, key = values.pop(TIER, None), values.pop("user", user) or "", values.pop("api_key", None)
+        http, lacks = self._peer, [TIER] if tier and not any(tier in each.tiers for each in self.rule_sets) else []
         http.META = _connection(values.pop("ip", None) or address)
         if "forwarded" in values:
             http.META["HTTP_X_FORWARDED_FOR"] = values.pop("forwarded")
-        found = {"ip": client_ip(http), "user": self._users.get(user), "api_key": _api_key(values.pop("api_key", ""))}
-        values |= {name: value for name, value in found.items() if value is not None}
+        for name, given, known in (
+            ("ip", "ip", client_ip(http)),
+            ("user", user_name, self._users.get(user_name)),
+            ("api_key", key, _api_key(key)),
+        ):
+            if known is not None:
+                values[name] = known
+            elif given:
+                lacks.append(name)
         whole = client_address(http) if self.entries is not NOBODY or self._networks else None
         values |= {each: around for each in self._networks if (around := network_around(whole, each))}
         name = next((each for each in ("user", "api_key", "ip", "session") if each in values), "")
         name = f"{name}:{values[name]}" if name else "(unknown)"
         caller = LoggedCaller(name, values, whole, self._entitlements(values, tier))
-        needed = {"ip": "ip", "user": user, "api_key": given.get("api_key")}
-        caller.lacks = tuple(name for name, each in needed.items() if each and name not in values)
-        if tier and not any(tier in rules.tiers for rules in self.rule_sets):
-            caller.lacks += (TIER,)
+        caller.lacks = tuple(lacks)
         if "user" in values:
-            known = {each: value for each, value in values.items() if each != "user"}
-            caller.early = LoggedCaller(name, known, whole, self._entitlements(known, None, is_early=True))
+            early = {each: value for each, value in values.items() if each != "user"}
+            caller.early = LoggedCaller(name, early, whole, self._entitlements(early, None, is_early=True))
         return caller
 
     def _entitlements(self, values: dict[str, str | None], tier: str | None, *, is_early: bool = False) -> Entitlements:

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from time import perf_counter
@@ -81,12 +81,11 @@ class ReplayReport:
 class Options:
     """How to replay.
 
-    identities: the identity in a field of the log, by the field. any_delay: requests may be delayed as long
-    as a queue requires, as on an event loop. max_memory: of the process, in MB. top: callers in the list. is_current:
-    the first rules are those in force, so that they are compared with the recorded usage.
+    any_delay: requests may be delayed as long as a queue requires, as on an event loop. max_memory: of the process, in
+    MB. top: callers in the list. is_current: the first rules are those in force, so that they are compared with the
+    recorded usage.
     """
 
-    identities: Mapping[str, str] = field(default_factory=dict)
     any_delay: bool = False
     max_memory: int = MAX_MEMORY
     top: int = 20
@@ -105,7 +104,7 @@ def compare(
 
     Raises TooMuchMemory, and WrongFormat if no line can be read.
     """
-    mapped = tuple(options.identities.values())
+    mapped = tuple(files.wanted.identities.values())
     callers = LoggedCallers(mapped)
     lines = iter(files)
     sample = list(islice(lines, SAMPLED))

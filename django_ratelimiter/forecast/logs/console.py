@@ -68,28 +68,23 @@ def add_reading(command: ArgumentParser) -> None:
     command.add_argument("--max-memory", type=int, default=MAX_MEMORY, metavar="MB", help=text)
 
 
-def open_logs(names: Sequence[str], format_name: str, options: Mapping[str, Any]) -> tuple[LogFiles, dict[str, str]]:
-    """Open logs with the arguments of `add_reading`. Return them, and the identities by the fields that contain them.
-
-    Raises WrongOption, WrongFormat, OSError.
-    """
-    identities = read_identities(options["identity"])
-    wanted = Wanted(format_name, tuple(identities), read_fields(options["field"]))
+def open_logs(names: Sequence[str], format_name: str, options: Mapping[str, Any]) -> LogFiles:
+    """Open logs with the arguments of `add_reading`. Raises WrongOption, WrongFormat, OSError."""
+    wanted = Wanted(format_name, _identities(options["identity"]), read_fields(options["field"]))
     zone = timezone.get_current_timezone()
     if options["timezone"]:
         try:
             zone = ZoneInfo(options["timezone"])
         except (KeyError, OSError, ValueError) as error:
             raise WrongOption(_("--timezone %s: there is no such time zone.") % options["timezone"]) from error
-    return LogFiles(names, wanted, zone, any_order=options["any_order"]), identities
+    return LogFiles(names, wanted, zone, any_order=options["any_order"])
 
 
 def replay(options: Mapping[str, Any], stderr: Any, watch: Any = None) -> ReplayReport:
     """Replay with these arguments. Raises WrongOption, WrongFormat, UnknownRules, TooMuchMemory, OSError."""
     before, after, is_current = _rule_sets(options)
-    files, identities = open_logs(options["logs"], options["format"], options)
-    chosen = Options(identities, options["asgi"], options["max_memory"], options["top"], is_current)
-    with files:
+    chosen = Options(options["asgi"], options["max_memory"], options["top"], is_current)
+    with open_logs(options["logs"], options["format"], options) as files:
         shown = None if options["no_progress"] else _Progress(files, stderr)
         report = compare(files, before, after, chosen, shown, watch)
         if shown:
@@ -97,7 +92,7 @@ def replay(options: Mapping[str, Any], stderr: Any, watch: Any = None) -> Replay
     return report
 
 
-def read_identities(given: Sequence[str]) -> dict[str, str]:
+def _identities(given: Sequence[str]) -> dict[str, str]:
     """Return the identities by the fields of the log that contain them. Raises WrongOption."""
     found = {}
     for each in given:

@@ -104,11 +104,11 @@ class LogFormat(NamedTuple):
 class Wanted(NamedTuple):
     """How to read a log. name: auto, common, combined, one of LAYOUTS, or an expression.
 
-    more: additional fields to read. fields: the fields of a JSON log by their roles.
+    identities: the identity in an additional field, by the field. fields: the fields of a JSON log by their roles.
     """
 
     name: str = "auto"
-    more: Sequence[str] = ()
+    identities: Mapping[str, str] = {}
     fields: Mapping[str, str] = {}
 
 
@@ -128,7 +128,7 @@ def find_format(wanted: Wanted, first: Sequence[str], time_of: TimeReader) -> Lo
     for name, layout in LAYOUTS.items():
         with suppress(WrongFormat):
             found.append(_format_of(name, layout, wanted, objects, time_of))
-    if not (wanted.more or wanted.fields):
+    if not (wanted.identities or wanted.fields):
         found += [_wrapped_format(name, wanted, time_of) for name in _WRAPPERS if any(name in each for each in objects)]
         found.append(_common_format(wanted, time_of))
     read = [sum(_tried(each.parse, line, 0, 0) is not None for line in first) for each in found]
@@ -155,8 +155,8 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _common_format(wanted: Wanted, time_of: TimeReader) -> LogFormat:
-    if wanted.more or wanted.fields:
-        name = [*wanted.more, *wanted.fields.values()][0]
+    if wanted.identities or wanted.fields:
+        name = [*wanted.identities, *wanted.fields.values()][0]
         raise WrongFormat(
             f"The format combined has no field {name!r}. "
             "Describe the log with --format, a regular expression with named groups, or write JSON lines."
@@ -251,7 +251,7 @@ def _format_of(
     own = {role: (field,) for role, field in wanted.fields.items()}
     replaced = {other for role in own for other in _REPLACES.get(role, ())} | own.keys()
     roles = _roles({**own, **{role: names for role, names in fields.items() if role not in replaced}}, objects)
-    build = _builder(roles, wanted.more, time_of)
+    build = _builder(roles, tuple(wanted.identities), time_of)
     return LogFormat(name, lambda text, *at: build(_object(text), *at), _holds(roles))
 
 
@@ -265,9 +265,9 @@ def _pattern_format(name: str, text: str, wanted: Wanted, time_of: TimeReader) -
         ) from None
     groups = tuple(pattern.groupindex)
     roles = _roles(ROLES, [dict.fromkeys(groups, "")])
-    if unknown := [each for each in (*wanted.more, *wanted.fields.values()) if each not in groups]:
+    if unknown := [each for each in (*wanted.identities, *wanted.fields.values()) if each not in groups]:
         raise WrongFormat(f"--format has no group {unknown[0]!r}; its groups are {', '.join(groups) or 'none'}.")
-    build, match = _builder(roles, wanted.more, time_of), pattern.match
+    build, match = _builder(roles, tuple(wanted.identities), time_of), pattern.match
     why = "does not match --format" if name == "own" else f"is not in the format {name}"
 
     def parse(line: str, number: int, file: int) -> AccessLogLine:
@@ -324,10 +324,10 @@ def _holds(roles: Mapping[str, str]) -> frozenset[str]:
 
 
 def _builder(
-    roles: Mapping[str, str], more: Sequence[str], time_of: TimeReader
+    roles: Mapping[str, str], more: tuple[str, ...], time_of: TimeReader
 ) -> Callable[[Mapping[str, Any], int, int], AccessLogLine]:
     """Return a function that makes a line from fields by name."""
-    dotted, more = [name for name in (*roles.values(), *more) if "." in name], tuple(more)
+    dotted = [name for name in (*roles.values(), *more) if "." in name]
     start_name, end_name, request_name = (roles.get(role, "") for role in ("start", "end", "request"))
     method_name, path_name = roles.get("method", ""), roles.get("path", "")
     by_parts = bool(method_name and path_name)

@@ -60,19 +60,19 @@ class LogFiles:
     """
 
     def __init__(self, names: Sequence[str], wanted: Wanted, zone: tzinfo, *, any_order: bool = False) -> None:
-        self.names, self.any_order = list(names), any_order
+        self.names, self.wanted, self.any_order = list(names), wanted, any_order
         #: Lines that cannot be read, and lines that are earlier than lines before them.
         self.unreadable = self.out_of_order = 0
         self.shown: list[tuple[str, int, str, str]] = []
         self._raw: list[Any] = []
         self._texts: list[io.TextIOWrapper] = []
         try:
-            self._open(wanted, zone)
+            self._open(zone)
         except BaseException:
             self.__exit__()
             raise
 
-    def _open(self, wanted: Wanted, zone: tzinfo) -> None:
+    def _open(self, zone: tzinfo) -> None:
         self._sizes: list[int] = []
         self._times: list[TimeReader] = []
         for name in self.names:
@@ -87,7 +87,7 @@ class LogFiles:
         self._formats: list[LogFormat | None] = []
         for (_blank, lines), time_of in zip(self._firsts, self._times, strict=True):
             some = [line for line in lines if line.strip()]
-            self._formats.append(find_format(wanted, some, time_of) if some else None)
+            self._formats.append(find_format(self.wanted, some, time_of) if some else None)
             time_of.restart()
         self.formats = [each for each in self._formats if each is not None]
         if not self.formats:
