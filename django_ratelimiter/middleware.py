@@ -21,6 +21,7 @@ from django.utils.translation import get_language
 from . import limiter
 from .conf import asset_paths, django_setting, settings
 from .decision import NOTHING_TO_DECIDE, Decision
+from .engine.coroutines import run_sync
 from .headers import add_reference, may_wait, rejection_response, write_fields
 from .limiter import io, refunds
 from .rules.routes import answers_options, is_translated, start_of
@@ -66,7 +67,7 @@ class RateLimitMiddleware:
             decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
             if decision is not NOTHING_TO_DECIDE:
                 if decision.has_consequences:
-                    refunds.refund_unearned(request, response)
+                    run_sync(refunds.refund_unearned(io.THREAD, request, response))
                 write_fields(request, response, decision)
         except BaseException:  # no response will follow whose end could release the leases
             refunds.release_leases(request)
@@ -85,7 +86,7 @@ class RateLimitMiddleware:
             decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
             if decision is not NOTHING_TO_DECIDE:
                 if decision.has_consequences:
-                    await refunds.arefund_unearned(request, response)
+                    await refunds.refund_unearned(io.LOOP, request, response)
                 write_fields(request, response, decision)
         except (Exception, CancelledError):  # cancelled: the caller has disconnected
             await refunds.release_all(io.LOOP, request)

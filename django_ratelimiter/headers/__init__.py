@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from .fields import response_fields, retry_after, write_fields
-from .policies import Quota, name_of, quota_of
 from .responses import (
     PROBLEM_JSON,
-    TEMPLATE,
-    RejectionText,
     add_reference,
     may_wait,
     rejection_response,
     status_of,
     words_of,
 )
+from .syntax import name_of, quota_of
 
 __all__ = [
     "PROBLEM_JSON",
-    "TEMPLATE",
-    "Quota",
-    "RejectionText",
     "add_reference",
     "may_wait",
     "name_of",

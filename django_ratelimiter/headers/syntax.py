@@ -1,14 +1,21 @@
-"""The syntax of the RateLimit fields in draft 11, which is not final. No other module depends on the syntax."""
+"""How callers see a limit: its name, quota and window, and the syntax of the RateLimit fields in draft 11.
+
+The draft is not final. No other module depends on the syntax.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
+from fractions import Fraction
+from functools import partial
+from itertools import count
+from math import ceil
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from ..engine.limits import Limit
 from ..rules.records import RuleRecord, TierRecord
-from .policies import UntilMore, name_of, quota_of, until_more
 
 #: Maximum number of limits in the cache; then all are computed again.
 MAX_REMEMBERED: Final = 1_000
@@ -16,6 +23,114 @@ MAX_REMEMBERED: Final = 1_000
 MAX_LENGTH: Final = 1_000
 #: Integers in structured fields have at most 15 digits (RFC 9651).
 LARGEST_INTEGER: Final = 10**15 - 1
+
+#: Returns the seconds until there is more quota, from the remaining units and the seconds until the full quota is back;
+#: `None` = the quota is full, or the time is not known.
+UntilMore = Callable[[int, float], int | None]
+
+
+class Quota(NamedTuple):
+    """A limit as callers see it.
+
+    units: never less than can remain. window: seconds in which that many units come back; `None` = no fixed length, or
+    no window. unit: `None` = requests.
+    """
+
+    units: int
+    window: float | Decimal | None
+    unit: str | None = None
+
+
+def quota_of(limit: Limit) -> Quota:
+    """Return the quota that callers see: for a bucket its capacity, and the time in which that comes back.
+
+    Such a time is rounded up to whole seconds, unless it is below one second. Requests in progress have no window:
+    the window of their limit only ends leases that were never released.
+    """
+    unit = limit.traits.unit
+    if limit.holds_leases:
+        return Quota(limit.quota, None, unit)
+    if not limit.is_bucket or limit.capacity == limit.quota:
+        return Quota(limit.capacity, limit.window, unit)
+    if limit.refill == "interval":
+        seconds = Fraction(limit.window_us, 1_000_000) * -(-limit.capacity // limit.quota)
+    else:
+        seconds = Fraction(limit.capacity * limit.window_us, limit.quota * 1_000_000)
+    return Quota(limit.capacity, ceil(seconds) if seconds > 1 else float(seconds), unit)
+
+
+def until_more(limit: Limit) -> UntilMore | None:
+    """Return a function that computes the `t` of this limit on an allowed response; `None` = the time until its reset.
+
+    For a bucket it is the time in which the remaining units r come back. So r / t is the bucket's own rate: a caller
+    that spreads r over t, or uses r and waits t, can continue at that rate. The time until the bucket is full would be
+    1 second if 3,599 of 3,600 per hour remain, and suggest 3,599 requests in a second.
+    """
+    if limit.holds_leases:
+        return _unknown
+    if not limit.is_bucket:
+        return None
+    window_us, per_us = limit.window_us, limit.quota * 1_000_000
+
+    def as_it_flows(remaining: int, reset: float) -> int:
+        return -(-remaining * window_us // per_us) if remaining else _until_next(limit, reset)
+
+    return partial(_at_interval, limit) if limit.refill == "interval" else as_it_flows
+
+
+def _unknown(remaining: int, reset: float) -> None:
+    return None
+
+
+def _until_next(limit: Limit, reset: float) -> int:
+    """Return the seconds until the next unit is back; longer if the maximum delay makes the queue shorter."""
+    others = (limit.capacity - 1) * limit.window_us / (limit.quota * 1_000_000)
+    return _rounded_up(reset - others if others < reset else reset)
+
+
+def _at_interval(limit: Limit, remaining: int, reset: float) -> int:
+    window = limit.window_us / 1_000_000
+    missing = limit.capacity - remaining
+    next_refill = reset - (-(-missing // limit.quota) - 1) * window if missing else window
+    return _rounded_up(next_refill + max(-(-remaining // limit.quota) - 1, 0) * window)
+
+
+def _rounded_up(seconds: float) -> int:
+    return max(1, ceil(round(seconds, 6)))  # times are whole microseconds; floats add an error
+
+
+def name_of(rule: RuleRecord, tier: TierRecord | None, limit: Limit) -> str:
+    """Return the name of a limit in responses. If a rule has several, the oldest has the rule's slug alone.
+
+    Each later one has the first of these names that no older one has: the slug; with its window; with its algorithm,
+    too; with other options that differ from the default; with a number. So adding a limit renames no other.
+    """
+    tag, taken = limit.tag, set()
+    for record in rule.limits_for(tier):
+        name = next(name for name in _names(rule.slug, record.limit) if name not in taken)
+        if record.limit.tag == tag:
+            return name
+        taken.add(name)
+    return rule.slug
+
+
+def _names(slug: str, limit: Limit) -> Iterator[str]:
+    yield (name := slug)
+    for part in (_period, attrgetter("algorithm"), _variant):
+        if own := part(limit):
+            yield (name := f"{name}-{own}")
+    yield from (f"{name}-{number}" for number in count(2))
+
+
+def _period(limit: Limit) -> str:
+    return limit.calendar or f"{Decimal(str(limit.window)).normalize():f}"
+
+
+def _variant(limit: Limit) -> str:
+    """Return the options that differ from the defaults; empty for a limit that has all defaults."""
+    words = [word for word in (limit.anchor, limit.refill) if word in ("first_request", "interval")]
+    words += [str(number) for number in (limit.slots, limit.anchor_day) if number is not None]
+    return "-".join([*words, *filter(None, [limit.timezone])])
 
 
 class ShownLimit(NamedTuple):

@@ -185,7 +185,8 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
         () if earlier is NOTHING_TO_DECIDE else earlier.slugs,
         request.facts.scope if request.reach == "scope" else None,
         request.only_leases,
-        _stage_of(rules, request) if request.before_authentication else None,
+        # Whether the API key is known. Without tiers no rule asks for it.
+        bool(rules.tiers and identity and identity.api_key is not None) if request.before_authentication else None,
     )
     templates: RuleTemplates = rules.kept.get(kind) or _add_templates(rules, kind, matched, entitlement, request)
     if templates.without_body is not None and request.body != "read" and identity and identity.has_unread_body:
@@ -193,11 +194,6 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
             raise BodyNotRead
         templates = templates.without_body
     return templates.fill([_digest_of(source, request) for source in templates.sources], request.cost)
-
-
-def _stage_of(rules: RuleSet, request: LimitRequest) -> bool:
-    """Return whether the API key is known before authentication. Without tiers no rule asks for it."""
-    return bool(rules.tiers) and request.identity is not None and request.identity.api_key is not None
 
 
 def _add_templates(
@@ -274,19 +270,15 @@ def entitlement_of(rules: RuleSet, request: LimitRequest, note: Callable[[int], 
 
 
 def _meets(rule: RuleRecord, request: LimitRequest) -> bool:
+    """Return whether a rule is decided by this call: it does not wait for authentication, or for another scope."""
     if request.identity is None:
         return rule.scope == request.facts.scope
     if not request.before_authentication:
         return True
+    if "user" in rule.partition_by or (rule.depends_on_tier and request.identity.api_key is None):
+        return False
     is_inline = any(inline.rule is rule for inline in request.inline)  # its value comes with it
-    return not needs_user(rule, request.identity.api_key if rule.depends_on_tier else None, is_inline=is_inline)
-
-
-def needs_user(rule: RuleRecord, api_key: str | None, *, is_inline: bool = False) -> bool:
-    """Return whether a rule waits for authentication: for its partition, or for the tier if no API key is known."""
-    if "user" in rule.partition_by or (rule.depends_on_tier and api_key is None):
-        return True
-    return not is_inline and any(map(may_need_user, rule.partition_by))
+    return is_inline or not any(map(may_need_user, rule.partition_by))
 
 
 def value_of(rule: RuleRecord, request: LimitRequest) -> str | None:

@@ -86,11 +86,6 @@ _soft_exceeded = NotificationDedup()
 _reached = NotificationDedup()
 
 
-def has_events(latest: Decision) -> bool:
-    """Return whether signals must be sent for a request that one call has allowed."""
-    return bool(latest.soft_exceeded or (quota_reached.receivers and any(map(percent_reached, latest.results))))
-
-
 async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: Decision) -> None:
     """Log and signal what one call decided for a request. decision: merged from all calls for it."""
     if not latest.allowed:

@@ -61,8 +61,7 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
         return decision
     if latest.leases:
         refunds.on_request_closed(http, partial(refunds.release, decision=latest))
-    if not latest.allowed or events.has_events(latest):
-        await events.send_events(io, http, latest, decision)
+    await events.send_events(io, http, latest, decision)
     return decision
 
 

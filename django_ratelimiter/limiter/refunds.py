@@ -39,18 +39,10 @@ async def arefund(decision: Decision) -> None:
     await refund_results(LOOP, decision.results)
 
 
-def refund_unearned(request: HttpRequest, response: HttpResponseBase) -> None:
+async def refund_unearned(io: IO, request: HttpRequest, response: HttpResponseBase) -> None:
     """Refund, once, the charges of rules whose `charge_when` does not match the response."""
-    results = unearned_results(request, response)
-    if results:
-        run_sync(refund_results(THREAD, results))
-
-
-async def arefund_unearned(request: HttpRequest, response: HttpResponseBase) -> None:
-    """Refund them without blocking the event loop; see `refund_unearned`."""
-    results = unearned_results(request, response)
-    if results:
-        await refund_results(LOOP, results)
+    if results := unearned_results(request, response):
+        await refund_results(io, results)
 
 
 def receipts(earlier: Decision) -> list[Verdict]:
