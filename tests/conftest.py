@@ -192,6 +192,14 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The monotonic clock, in a list of one number, which the test moves."""
+    now = [1_000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
 def start_sending() -> Callable[[], None]:
     """What starts the thread that sends denied callers, which tests do without."""
     return _START_SENDING

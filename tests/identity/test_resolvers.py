@@ -102,8 +102,7 @@ class TestApiKeys:
         assert record.exc_info in (None, False)
         assert "s3cret-key" not in caplog.text
 
-    def test_that_are_invented_ask_the_resolver_only_so_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+    def test_that_are_invented_ask_the_resolver_only_so_often(self, now: list[float]) -> None:
         with resolver("account_of"):
             for number in range(5000):
                 assert with_key(f"invented-{number}", f"192.0.{number % 200}.7").api_key is None
@@ -111,25 +110,23 @@ class TestApiKeys:
         assert len(asked) == ttl_cache.MISSES_PER_SECOND
 
     @pytest.mark.parametrize("addresses", [1, 9, 2000])
-    def test_that_are_new_are_recognised_during_a_flood(self, addresses: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_that_are_new_are_recognised_during_a_flood(self, addresses: int, now: list[float]) -> None:
         """With the first request, or the second: if very many addresses flood, or the key's own."""
-        monkeypatch.setattr("time.monotonic", lambda: 1000.0)
         with resolver("account_of"):
             for number in range(2000):
                 assert with_key(f"invented-{number}", f"2001:db8:0:{number % addresses:x}::1").api_key is None
             assert [with_key("k1").api_key is not None for _ in range(2)] == [addresses < 2000, True]
             assert [with_key("k3", "2001:db8::1").api_key is not None for _ in range(2)] == [False, True]
 
-    def test_that_come_again_and_again_leave_a_share_to_other_addresses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_that_come_again_and_again_leave_a_share_to_other_addresses(self, now: list[float]) -> None:
         with resolver("account_of"):
-            for second in range(3):
-                monkeypatch.setattr("time.monotonic", lambda now=1000.0 + second: now)
+            for _ in range(3):
+                now[0] += 1
                 for number in range(1000):
                     assert with_key(f"invented-{number % 500}", "192.0.2.66").api_key is None
             assert with_key("k1").api_key
 
-    def test_of_another_form_are_not_looked_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+    def test_of_another_form_are_not_looked_up(self, now: list[float]) -> None:
         own = {name: f"{__name__}.{entry}" for name, entry in (("RESOLVER", "account_of"), ("FORM", "has_form"))}
         with override_settings(RATELIMITER={f"API_KEY_{name}": path for name, path in own.items()}):
             for number in range(1000):
@@ -148,10 +145,7 @@ class TestApiKeys:
 
 @pytest.mark.django_db
 class TestAssignedKeys:
-    def test_invented_keys_cost_few_queries_and_hide_no_key_that_is_known(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+    def test_invented_keys_cost_few_queries_and_hide_no_key_that_is_known(self, now: list[float]) -> None:
         tier = Tier.objects.create(slug="pro", name="Pro")
         TierAssignment.objects.create(tier=tier, api_key_hash=hash_api_key("late"))
         with CaptureQueriesContext(
@@ -165,9 +159,8 @@ class TestAssignedKeys:
         )  # assignments and access entries; first of all, once, the tables
 
     def test_with_too_many_to_hold_an_unseen_one_is_known_the_second_time(
-        self, monkeypatch: pytest.MonkeyPatch
+        self, now: list[float], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("time.monotonic", lambda: 1000.0)
         monkeypatch.setattr(tiers, "MAX_KEYS", 0)
         tier = Tier.objects.create(slug="pro", name="Pro")
         TierAssignment.objects.create(tier=tier, api_key_hash=hash_api_key("late"))

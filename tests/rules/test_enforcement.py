@@ -32,14 +32,6 @@ def rule() -> Rule:
 
 
 @pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The monotonic clock of the cache, in a list of one number."""
-    now = [1_000.0]
-    monkeypatch.setattr(cache.time, "monotonic", lambda: now[0])
-    return now
-
-
-@pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Redis is out of reach for this process's decisions and for publishing."""
 

@@ -160,24 +160,18 @@ class TestPartitions:
 
 
 class TestRemembering:
-    def test_a_change_is_obeyed_when_the_time_is_over(
-        self, rules: RuleSet, assign: Assign, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        now = 1_000.0
-        monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
+    def test_a_change_is_obeyed_when_the_time_is_over(self, rules: RuleSet, assign: Assign, now: list[float]) -> None:
         assert (entitlement(rules), entitlement(rules, ip="192.0.2.7")) == (("free", 1), (None, 1))
         assign("pro")
         assign("pro", partition="ip:192.0.2.7")
-        now += 4.9
+        now[0] += 4.9
         assert (entitlement(rules), entitlement(rules, ip="192.0.2.7")) == (("free", 1), (None, 1))
-        now += 0.1
+        now[0] += 0.1
         assert (entitlement(rules), entitlement(rules, ip="192.0.2.7")) == (("pro", 1), ("pro", 1))
 
     def test_callers_who_come_again_and_again_are_read_together(
-        self, rules: RuleSet, assign: Assign, monkeypatch: pytest.MonkeyPatch
+        self, rules: RuleSet, assign: Assign, now: list[float]
     ) -> None:
-        now = 1_000.0
-        monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
         users = [User.objects.create(username=f"user-{number}") for number in range(4)]
         group = Group.objects.create(name="staff")
         users[2].groups.add(group)
@@ -193,36 +187,32 @@ class TestRemembering:
         assign("pro")
         TierAssignment.objects.filter(group=group).delete()
         assert slugs(0, 1, 2, 3) == ["free", "pro", "partner", "free"]
-        now += 5.0
+        now[0] += 5.0
         with CaptureQueriesContext(connection) as queries:
             assert slugs(0, 1, 2, 3) == ["pro", "pro", "free", "pro"]
         assert len(queries) == 1
         users[3].groups.add(group)
         assign("partner", group=group)
-        now += 5.0
+        now[0] += 5.0
         with CaptureQueriesContext(connection) as queries:
             assert slugs(2, 3) == ["partner", "partner"]
         assert len(queries) == 2  # and the members of the group
 
     def test_each_is_read_alone_where_the_database_may_take_two_for_one(
-        self, rules: RuleSet, assign: Assign, monkeypatch: pytest.MonkeyPatch
+        self, rules: RuleSet, assign: Assign, now: list[float], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As MariaDB takes users with the primary keys "Ann" and "ann", by its usual collation."""
-        now = 1_000.0
-        monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
         monkeypatch.setattr(tiers, "compares_bytes", lambda field, database: False)
         pks = [str(User.objects.create(username=name).pk) for name in ("ann", "bob")]
         found = [entitlement_for(rules, pk, None) for pk in pks]
-        now += 5.0
+        now[0] += 5.0
         with CaptureQueriesContext(connection) as queries:
             assert [entitlement_for(rules, pk, None) for pk in pks] == found
         assert len(queries) == 2
 
     def test_who_has_too_many_assignments_costs_no_other_caller_theirs(
-        self, rules: RuleSet, assign: Assign, monkeypatch: pytest.MonkeyPatch
+        self, rules: RuleSet, assign: Assign, now: list[float], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        now = 1_000.0
-        monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
         monkeypatch.setattr(tiers, "MAX_ASSIGNMENTS", 2)
         few, many = (User.objects.create(username=name) for name in ("ann", "bob"))
         assign("pro", user=few)
@@ -231,7 +221,7 @@ class TestRemembering:
         for _ in range(2):  # first one by one; then the other is read with the first
             assert entitlement_for(rules, str(few.pk), None).tier == rules.tiers["pro"]
             assert entitlement_for(rules, str(many.pk), None).tier == rules.tiers["partner"]
-            now += 5.0
+            now[0] += 5.0
 
     def test_without_caching_a_change_is_obeyed_at_once(self, rules: RuleSet, assign: Assign) -> None:
         with override_settings(RATELIMITER={"TIER_CACHE_SECONDS": 0}):
@@ -323,7 +313,7 @@ class TestRemembering:
         assign: Assign,
         column: str,
         caplog: pytest.LogCaptureFixture,
-        monkeypatch: pytest.MonkeyPatch,
+        now: list[float],
     ) -> None:
         if connection.vendor != "sqlite":
             pytest.skip("other databases reject such a row")
@@ -336,8 +326,7 @@ class TestRemembering:
         assert entitlement(rules) == ("free", 1)
         assert "cannot be read" in caplog.text
         assert entitlement_for(rules, None, "cd" * 32).tier == rules.tiers["partner"]
-        later = ttl_cache.time.monotonic() + 9
-        monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: later)
+        now[0] += 9
         assert entitlement_for(rules, None, "cd" * 32).tier == rules.tiers["partner"]
 
 
@@ -367,20 +356,19 @@ class TestErrors:
 
     @pytest.mark.parametrize("error", [OperationalError, ttl_cache.NoAnswer])
     def test_of_a_database_out_of_reach_pause_all_keys_for_a_second(
-        self, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+        self, error: type[Exception], now: list[float], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        now, asked = 1_000.0, []
+        asked = []
 
         def find(keys: list[str]) -> dict[str, str]:
             asked.append(keys)
             raise error
 
-        monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
         monkeypatch.setattr(ttl_cache, "_databases", lambda: {"another than that of the open transaction"})
         callers = ttl_cache.BatchCache(find, "none", "Rows")
         assert [callers.get(key) for key in "aab"] == ["none"] * 3
         assert asked == [["a"]]
-        now += ttl_cache.RETRY_SECONDS
+        now[0] += ttl_cache.RETRY_SECONDS
         monkeypatch.setattr(callers, "_find", lambda keys: dict.fromkeys(keys, "known"))
         assert [callers.get(key) for key in "aab"] == ["known"] * 3
 

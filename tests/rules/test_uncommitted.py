@@ -253,13 +253,6 @@ class TestNewEpoch:
         get_engine().publish(ahead)
         return ahead
 
-    @pytest.fixture
-    def now(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-        """The monotonic clock of the cache, in a list of one number."""
-        now = [1_000.0]
-        monkeypatch.setattr(cache.time, "monotonic", lambda: now[0])
-        return now
-
     def test_nobody_waits_for_an_edit_under_way_and_it_is_tried_again(
         self, limit: RuleLimit, ahead: Version, calls: list[str], now: list[float]
     ) -> None:

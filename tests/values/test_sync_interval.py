@@ -119,11 +119,9 @@ class TestAdmin:
 
 
 def test_a_process_that_answers_by_itself_obeys_new_rules_though_redis_is_away(
-    make: Make, monkeypatch: pytest.MonkeyPatch
+    make: Make, now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(-1)
-    now = [1_000.0]
-    monkeypatch.setattr(cache.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(get_engine().counters, "now", lambda: now[0])  # type: ignore[attr-defined]
     assert asked_for() == 3
     for method in ("check", "publish"):
