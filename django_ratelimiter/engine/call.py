@@ -54,8 +54,9 @@ class CallTemplate:
     differs only in its costs. is_packed: calls are packed once for all callers, whose partitions are digests; False =
     each is packed anew, as its charges came in a list, or their limits' terms differ from call to call.
     gates: which of the charges may reject the call. is_exact: none of them may be decided by local counters.
-    sync_interval: the longest of them in seconds, if all charges have one; else 0. own: the places of the partitions
-    that distinguish callers, one for each source. unsplit: the labels of charges whose counters all callers share.
+    is_synced: local counters may decide all of them between two calls of the engine. sync_interval: the longest of them
+    in seconds; 0 = none. callers: the places of the partitions that distinguish callers of synced charges, one for each
+    source; else that of one which all callers share. unsplit: the labels of charges whose counters all callers share.
     takes_leases: an allowed call may hold leases. is_counted: usage is counted under a label. names: the beginning and
     the end of each counter's name. counters: the same object in templates that differ only in their costs.
     kept: data that other modules cache for it, by module. It is freed with the template, so that deleted rules use no
@@ -67,14 +68,15 @@ class CallTemplate:
 
     __slots__ = (
         "_parts",
+        "callers",
         "counters",
         "gates",
         "is_counted",
         "is_exact",
         "is_packed",
+        "is_synced",
         "kept",
         "names",
-        "own",
         "sync_interval",
         "takes_leases",
         "templates",
@@ -93,9 +95,6 @@ class CallTemplate:
         self.counters: object = object() if like is None else like.counters
         self.kept: dict[object, Any] = {}
         self._parts: dict[tuple[tuple[int, ...], tuple[int, ...]], CallTemplate] = {}
-        split = [place for place, each in enumerate(self.templates) if each.is_split]
-        places = {sources[place] if sources else place: place for place in reversed(split)}
-        self.own = tuple(sorted(places.values()))
         self.unsplit = frozenset([each.charge.usage for each in self.templates if not each.is_split])
         charges = [each.charge for each in self.templates]
         for charge in charges:
@@ -111,8 +110,12 @@ class CallTemplate:
         self.is_counted = any(charge.usage is not None for charge in charges)
         self.is_exact = all(charge.sync_interval is None for charge in charges)
         intervals = [charge.sync_interval or 0.0 for charge in charges]
-        is_synced = all(interval > 0 for interval in intervals) and all(each.is_named for each in self.templates)
-        self.sync_interval = max(intervals, default=0.0) * is_synced
+        synced = [place for place, interval in enumerate(intervals) if interval > 0]
+        split = [place for place in synced if self.templates[place].is_split] or synced[:1]
+        places = {sources[place] if sources else place: place for place in reversed(split)}
+        self.callers = tuple(sorted(places.values()))
+        self.sync_interval = max([0.0, *intervals])
+        self.is_synced = 0 < len(synced) == len(charges) and all(each.is_named for each in self.templates)
 
     def part(self, places: Sequence[int], uncounted: Sequence[int] = ()) -> CallTemplate:
         """Return the template with only these places. uncounted: of charges whose usage is not counted."""

@@ -10,8 +10,6 @@ from ..usage import COUNTER, labels_of, lines_of
 from .counter import CounterState, LocalCounter, LocalVerdict
 from .rejections import CachedRejection
 
-_new = tuple.__new__  # what a named tuple calls in the end
-
 #: What decides a charge; `None` = the engine.
 Source = LocalCounter | CachedRejection | None
 
@@ -19,15 +17,16 @@ Source = LocalCounter | CachedRejection | None
 class CallShape:
     """What all calls of one template have in common."""
 
-    __slots__ = ("callers", "field", "is_local", "labels", "terms", "usual")
+    __slots__ = ("field", "is_local", "lines", "terms", "usual")
 
     def __init__(self, template: CallTemplate) -> None:
         #: The charges, without their keys.
         self.terms = [each.charge for each in template.templates]
-        #: The labels of usage, one line for each charge; empty if nothing is counted.
-        self.labels = labels_of(lines_of(self.terms))
-        #: The field that counts a call if all of these charges are allowed.
-        self.field = f"{self.labels}\n{'a' * len(self.terms)}" if self.labels else ""
+        #: The label of usage of each charge, as a line.
+        self.lines = lines_of(self.terms)
+        labels = labels_of(self.lines)
+        #: The field that counts a call if all of these charges are allowed; empty if nothing is counted.
+        self.field = f"{labels}\n{'a' * len(self.terms)}" if labels else ""
         kinds = {each.sync_interval and each.sync_interval > 0 for each in self.terms}
         #: True if all charges are purely local.
         self.is_local = kinds == {False}
@@ -36,9 +35,6 @@ class CallShape:
         )
         #: Quota and cost of each charge, if local counters decide all of them, and the quotas have no soft ones.
         self.usual = [(each.limit.quota, each.cost) for each in self.terms] if is_usual else []
-        synced = [place for place, charge in enumerate(self.terms) if (charge.sync_interval or 0.0) > 0]
-        #: The places of the partitions that distinguish callers of synced rules; else that of one which all share.
-        self.callers = [place for place in synced if template.templates[place].is_split] or synced[:1]
 
 
 class LocalCall:
@@ -57,9 +53,7 @@ class LocalCall:
 
         states: the results for all charges. rejected: the call is rejected.
         """
-        labels = self.shape.labels
-        if len(places) < len(self.terms):
-            labels = labels_of(lines_of([self.terms[place] for place in places]))
+        labels = labels_of([self.shape.lines[place] for place in places])
         if not labels:
             return ""
         letters, names = "", ""
@@ -102,7 +96,7 @@ def answer(call: LocalCall, states: Sequence[CounterState], sources: Sequence[So
         return Answer(call.call, (0,))
     times, remaining, waits, resets, ahead = zip(*states, strict=True)
     leads = [at_us - times[0] + lead for at_us, lead in zip(times, ahead, strict=True)]
-    merged: CounterStates = _new(CounterStates, (times[0], remaining, waits, resets, leads))
+    merged = CounterStates(times[0], remaining, waits, resets, leads)
     return LocalAnswer(call.call, merged, sources) if any(sources) else Answer.of(call.call, merged)
 
 

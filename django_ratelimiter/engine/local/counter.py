@@ -34,8 +34,8 @@ from typing import Final, NamedTuple
 from ..base import Charge, Verdict
 from ..limits import Limit
 
-#: Seconds to wait for a rejected caller while another thread is calling the engine: its reply will come soon.
-SOON: Final = 0.001
+#: Microseconds to wait for a rejected caller while another thread is calling the engine: its reply will come soon.
+SOON_US: Final = 1_000
 
 #: A quota that is wider than any.
 ANY_QUOTA: Final = 1 << 62
@@ -275,7 +275,7 @@ class LocalCounter:
         until = max(self.due_at, self._passes_at)
         if charge.cost >= self._rejected_cost > 0 and quota <= self._rejected_quota:
             until = max(until, self._rejected_until)
-        return ceil(max(until - now, SOON) * 1_000_000)
+        return max(ceil((until - now) * 1_000_000), SOON_US)
 
 
 def is_local(charge: Charge) -> bool:

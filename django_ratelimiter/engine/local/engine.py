@@ -6,7 +6,7 @@ engine is written once, in coroutines; for threads they never suspend.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -40,7 +40,7 @@ class _LocalFirst:
         """Return the answer, or the call to make for it; `None` = ask the engine, and keep nothing of its reply."""
         counters, usage, template = self.counters, self.counters.usage, call.template
         is_due = bool(usage.counts or not usage.buffer.is_empty) and usage.is_due()
-        if template.sync_interval and not (is_due or receipts) and counters.is_first(call, counters.now()):
+        if template.is_synced and not (is_due or receipts) and counters.is_first(call, counters.now()):
             return None
         is_exact = template.is_exact
         if receipts and any(type(receipt) is LocalVerdict for receipt in receipts):
@@ -162,17 +162,11 @@ class LocalFirstEngine(_LocalFirst):
         """Return approximately the verdicts that `check` would give now. Charges and counts nothing."""
         return run_sync(self._twin.peek(charges, now_us))
 
-    @property
-    def peek_at_caller(self) -> Callable[[Iterable[Charge]], CounterRejections]:
-        """The method `peek_at_caller`: verdicts and recent rejections. AttributeError if the engine lacks it."""
-        read: Callable[[list[Charge]], CounterRejections] = self.engine.peek_at_caller
-
-        def peek_at_caller(charges: Iterable[Charge]) -> CounterRejections:
-            charges = list(charges)
-            found = read([charge for charge in charges if not is_local(charge)])
-            return found._replace(verdicts=self.counters.peek(charges, found.verdicts))
-
-        return peek_at_caller
+    def peek_at_caller(self, charges: Iterable[Charge]) -> CounterRejections:
+        """Return the verdicts of `peek`, and recent rejections, if the engine has this method."""
+        charges = list(charges)
+        found: CounterRejections = self.engine.peek_at_caller([each for each in charges if not is_local(each)])
+        return found._replace(verdicts=self.counters.peek(charges, found.verdicts))
 
     def trial(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts of `check`, with the remaining units after it. Charges and counts nothing."""

@@ -5,14 +5,11 @@ Times are monotonic seconds of this process. Nothing here is locked: see `store`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 from ..base import Charge, Version
-from .counter import CounterState
-
-#: Microseconds left in the repeated rejection of a shadow charge whose wait is over.
-_SOON: Final = 1_000
+from .counter import SOON_US, CounterState
 
 #: Seconds between two searches for expired rejections.
 SWEEP_SECONDS: Final = 1.0
@@ -24,7 +21,7 @@ class CachedRejection:
     is_rejected: this charge rejected the call; else another one did.
     """
 
-    __slots__ = ("_at", "_charge", "_state", "_version", "is_rejected", "until")
+    __slots__ = ("_at", "_state", "_version", "charge", "is_rejected", "until")
 
     #: As a counter's.
     syncs = 0
@@ -32,13 +29,13 @@ class CachedRejection:
     def __init__(
         self, charge: Charge, state: CounterState, version: int | Version | None, now: float, most: float
     ) -> None:
-        self._charge, self._state, self._version, self._at = charge, state, version, now
+        self.charge, self._state, self._version, self._at = charge, state, version, now
         self.is_rejected = rejects(charge, state)
         self.until = now + (min(most, state.wait / 1_000_000) if self.is_rejected else most)
 
     def covers(self, charge: Charge, version: int | Version | None, now: float) -> bool:
         """Return whether it applies to this charge: the same limit, and at least the cost that was rejected."""
-        known = self._charge
+        known = self.charge
         if now >= self.until or (self._version is not version and self._version != version):
             return False
         if known is charge:  # of one template
@@ -49,10 +46,6 @@ class CachedRejection:
             return known.cost <= charge.cost <= charge.limit.capacity and known.max_delay == charge.max_delay
         return known.cost == charge.cost and known.max_delay == charge.max_delay
 
-    def covers_more_than(self, charge: Charge, version: int | Version | None, now: float) -> bool:
-        """Return whether it applies to this charge and also to smaller costs."""
-        return self.is_rejected and self.covers(charge, version, now) and self._charge.cost < charge.cost
-
     def rejects(self, _charge: Charge) -> bool:
         """Return whether it rejects a charge that it covers."""
         return self.is_rejected
@@ -61,7 +54,7 @@ class CachedRejection:
         """Return the result as of now."""
         at_us, remaining, wait, reset, lead = self._state
         elapsed = int((now - self._at) * 1_000_000)
-        wait = max(wait - elapsed, _SOON) if wait > 0 else wait
+        wait = max(wait - elapsed, SOON_US) if wait > 0 else wait  # that of a shadow charge may be over
         return CounterState(at_us + elapsed, remaining, wait, max(reset - elapsed, 0), lead)
 
 
@@ -91,13 +84,12 @@ class RejectionCache:
         return known if known is not None and known.covers(charge, version, now) else None
 
     def store(
-        self, results: Iterable[tuple[str, Charge, CounterState]], version: int | Version | None, now: float
+        self, results: Sequence[tuple[str, Charge, CounterState]], version: int | Version | None, now: float
     ) -> None:
         """Store the results of a rejected call by the names of their counters.
 
         A rejection that is charged must reach the engine each time, so it is not stored.
         """
-        results = list(results)
         if not self.seconds or any(charge.count_refusals for _, charge, _ in results):
             return
         if len(self._by_name) + len(results) > self._most and now >= self._sweep_at:
@@ -107,7 +99,8 @@ class RejectionCache:
             before = self._by_name.get(name)
             if before is None and len(self._by_name) >= self._most:
                 continue
-            if before is None or not before.covers_more_than(charge, version, now):
+            covers_more = before and before.is_rejected and before.charge.cost < charge.cost
+            if not (before and covers_more and before.covers(charge, version, now)):
                 self._by_name[name] = CachedRejection(charge, state, version, now, self.seconds)
 
     def forget(self, name: str) -> None:

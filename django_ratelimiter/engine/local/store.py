@@ -17,7 +17,7 @@ from ..base import Charge, Verdict, Version
 from ..call import Call
 from ..memory import MemoryEngine
 from ..usage import UsageBuffer
-from .call import LocalCall, Source, states_of
+from .call import Source, states_of
 from .counter import LocalCounter, LocalVerdict, is_local, partition_of
 from .rejections import RejectionCache
 from .usage import LocalUsage
@@ -105,28 +105,18 @@ class LocalCounters:
 
         Notes its callers as seen. It takes the lock.
         """
-        template, partitions, seen = call.template, call.partitions, self.seen
         with self.lock:
-            if not self.partitions.keys().isdisjoint(partitions):
-                return False
-            places = template.own or (0,)
-            for place in places:
-                if now < seen.get(partitions[place], 0.0):
-                    return False
-            if len(seen) >= self.max_counters:
-                seen.clear()
-            for place in places:
-                seen[partitions[place]] = now + template.sync_interval
-        return True
+            return self.partitions.keys().isdisjoint(call.partitions) and not self.comes_again(call, now)
 
-    def comes_again(self, call: LocalCall, now: float) -> bool:
-        """Return whether the callers of a call were seen lately, and note them as seen."""
-        callers = [call.call.partitions[place] for place in call.shape.callers]
-        comes_again = any(now < self.seen.get(partition, 0.0) for partition in callers)
-        if len(self.seen) >= self.max_counters:
-            self.seen.clear()
-        until = now + max([charge.sync_interval or 0.0 for charge in call.terms], default=0.0)
-        self.seen.update(dict.fromkeys(callers, until))
+    def comes_again(self, call: Call, now: float) -> bool:
+        """Return whether a caller of a call was seen lately, and note its callers as seen."""
+        seen, until = self.seen, now + call.template.sync_interval
+        callers = [call.partitions[place] for place in call.template.callers]
+        comes_again = any(now < seen.get(caller, 0.0) for caller in callers)
+        if len(seen) >= self.max_counters:
+            seen.clear()
+        for caller in callers:
+            seen[caller] = until
         return comes_again
 
     def add(self, name: str, counter: LocalCounter) -> None:

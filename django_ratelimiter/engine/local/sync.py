@@ -164,7 +164,8 @@ class SyncCall:
         self._counts = counters.usage.lease()
         for receipt in self._receipts:
             if receipt.spent:
-                (self._ours if is_here(receipt) else self._theirs).append(receipt)
+                is_here = isinstance(receipt, LocalVerdict) and (is_local(receipt.charge) or receipt.is_unsent)
+                (self._ours if is_here else self._theirs).append(receipt)
         refunds, counts = self._rejected and self._theirs, self._counts and not self._call.names
         self.is_made = bool(self._asked or self._piggybacked or refunds or not is_known or counts)
         if not self.is_made:
@@ -174,7 +175,7 @@ class SyncCall:
 
     def _place(self) -> None:
         terms, here = self._call.terms, self._here
-        comes_again = self._counters.comes_again(self._call, self._began)
+        comes_again = self._counters.comes_again(self._call.call, self._began)
         for place, (name, charge) in enumerate(zip(self._call.names, terms, strict=True)):
             counter = None
             if charge.sync_interval is not None:
@@ -298,8 +299,3 @@ class SyncCall:
         exact = [each for each in exact if each[1].sync_interval is None]
         if self._rejected or any(rejects(charge, state) for _, charge, state in exact):
             self._counters.rejections.store(exact, self._version, now)
-
-
-def is_here(receipt: Verdict) -> bool:
-    """Return whether this process can refund what this receipt is for."""
-    return isinstance(receipt, LocalVerdict) and (is_local(receipt.charge) or receipt.is_unsent)

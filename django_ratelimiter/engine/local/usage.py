@@ -28,9 +28,6 @@ class LocalUsage:
         self.counts: dict[tuple[int, str], int] = {}
         self._due_at = -inf
 
-    def __bool__(self) -> bool:
-        return bool(self.counts or self.buffer)
-
     def is_due(self) -> bool:
         """Return whether there are counts that have waited long enough to be sent."""
         return not self.buffer.is_empty or (bool(self.counts) and self._clock() >= self._due_at)

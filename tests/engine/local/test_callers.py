@@ -60,17 +60,6 @@ def template(quota: int) -> CallTemplate:
 TEMPLATES = {quota: template(quota) for quota in (4, 9, 100)}
 
 
-def alone(charge: Charge) -> list[Charge]:
-    """A call of one charge."""
-    return [charge]
-
-
-def filled(charge: Charge) -> Call:
-    """The same from a template."""
-    template = CallTemplate([ChargeTemplate("", "", charge._replace(key="", partition=""))])
-    return Call(template, (charge.key,))
-
-
 def remaining(one: Any, charges: Any) -> list[int]:
     return [each.remaining for each in one.check(charges)]
 
@@ -131,12 +120,11 @@ def test_usage_of_a_rule_is_counted_once_if_it_is_decided_in_both_places(process
     assert counts(engine) == {"rule|": (5, 0, 0, 0)}
 
 
-@pytest.mark.parametrize("made", [alone, filled])
-def test_an_answer_that_comes_late_is_counted_once(process: Process, engine: Interrupted, made: Any) -> None:
-    one, asked = process(), charge(10)
+def test_an_answer_that_comes_late_is_counted_once(process: Process, engine: Interrupted) -> None:
+    one, asked = process(), charge(10, partition="key")
 
     def hit(times: int) -> int:
-        return sum(one.check(made(asked))[0].allowed for _ in range(times))
+        return sum(one.check([asked])[0].allowed for _ in range(times))
 
     hit(1)
     found: list[int] = []
@@ -173,7 +161,7 @@ def test_a_reset_is_asked_for_also_during_a_call(process: Process, engine: Inter
 def test_no_more_than_so_many_callers_and_counters_are_kept(process: Process, engine: Counted, clock: Clock) -> None:
     one = process(max_counters=10)
     for number in range(30):
-        one.check(filled(charge(5, f"{number}")))
+        one.check([charge(5, f"{number}", partition=f"{number}")])
     assert len(one.counters.seen) <= 10
     for number in range(60):
         admitted(one, charge(9, f"{number}"), 3)
@@ -232,7 +220,7 @@ def test_a_process_exceeds_the_quota_only_by_calls_under_way_when_it_makes_the_c
 ) -> None:
     """However calls overlap, as those of several threads do."""
     clock, chance = Clock(), random.Random(seed)
-    engine, asked = Interrupted(clock), charge(quota, window=86_400)
+    engine, asked = Interrupted(clock), charge(quota, window=86_400, partition="key")
     one = over(engine, clock)
     allowed, under_way, beside, add = 0, 0, [0], one.counters.add
 
@@ -251,7 +239,7 @@ def test_a_process_exceeds_the_quota_only_by_calls_under_way_when_it_makes_the_c
         engine.down, engine.lost = chance.random() < fails, chance.random() < fails
         under_way += 1
         with suppress(EngineUnavailable):
-            [verdict] = one.check(filled(asked))
+            [verdict] = one.check([asked])
             allowed += verdict.allowed
         under_way -= 1
         engine.before, engine.after, engine.down = None, None, False

@@ -103,8 +103,12 @@ def test_a_fork_owes_nothing_and_has_no_budget() -> None:
     if not child:
         signal.alarm(10)
         counters = ours.counters
-        os._exit(bool(counters.by_name or counters.rejections or counters.usage or ours.peek([local])[0].remaining < 5))
+        os._exit(
+            bool(
+                counters.by_name or counters.rejections or counters.usage.counts or ours.peek([local])[0].remaining < 5
+            )
+        )
     held.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert (len(ours.counters.by_name), len(ours.counters.rejections), bool(ours.counters.usage)) == (1, 1, True)
+    assert (len(ours.counters.by_name), len(ours.counters.rejections), bool(ours.counters.usage.counts)) == (1, 1, True)
     assert ours.peek([local])[0].remaining == 2

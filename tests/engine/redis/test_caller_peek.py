@@ -12,7 +12,6 @@ import redis
 from django_ratelimiter.engine import Charge, Limit
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.local.store import LocalCounters
-from django_ratelimiter.engine.memory import MemoryEngine
 from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 from django_ratelimiter.engine.redis.commands import ShardCommands
 from django_ratelimiter.engine.redis.connections.transport import Transport
@@ -145,7 +144,3 @@ def test_what_a_process_counts_by_itself_is_told_as_by_peek(engine: RedisEngine,
     assert [(each.charge, each.allowed, each.remaining) for each in found.verdicts] == [
         (each.charge, each.allowed, each.remaining) for each in local.peek(charges)
     ]
-
-
-def test_an_engine_without_it_has_none() -> None:
-    assert not hasattr(LocalFirstEngine(MemoryEngine(), LocalCounters()), "peek_at_caller")
