@@ -23,6 +23,7 @@ from ..rules.formatting import end_in_words, listed
 from ..rules.stored import access_cache
 from .caller import Caller
 from .counters import Counter, Counters, counters_of, read
+from .explanation import AccessExplanation
 from .giving_back import end_lease, give_back
 from .grounds import grounds_of
 from .tier import as_typed
@@ -357,9 +358,9 @@ ACTS: Final[dict[str, type[Act]]] = {
 }
 
 
-def can_end(caller: Caller, entry: AccessEntry | None) -> bool:
+def can_end(caller: Caller, entry: AccessExplanation | None) -> bool:
     """Return whether this active entry is about exactly this caller, and has an end. `None` = there is none."""
-    return entry is not None and entry.expires_at is not None and _own_subject(caller) == (entry.kind, entry.value)
+    return entry is not None and entry.until is not None and _own_subject(caller) == (entry.kind, entry.value)
 
 
 def _endless(row: AccessEntry) -> str:

@@ -26,6 +26,7 @@ from ..values.partitions import is_address
 from .counters import Counter
 from .entry_points import EntryPoint, Trial, run_trial
 from .explanation import (
+    AccessExplanation,
     Bypass,
     CallerResponse,
     Explanation,
@@ -72,7 +73,7 @@ def explain(question: Question, reader: Any = None, logged: ParsedRejection | No
         request=_facts(http, trial),
         version=trial.rules.version.number,
         bypass=_bypass(trial),
-        access=next((each.access for each in trial.entry_points if each.access), None),
+        access=AccessExplanation.of(next((each.access for each in trial.entry_points if each.access), None)),
         entry_points=tuple(each.name for each in trial.entry_points),
         tier=tier,
         identities=_identities(trial) if sees.counters else {},

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
 from django.utils.translation import gettext as _
@@ -19,20 +18,11 @@ from ..rules.ruleset import RuleSet
 from ..usage.live.denials import DeniedCaller
 from .caller import Caller
 from .counters import CallerRejection, Counter, Counters, Unread, counters_of, denials_of, rejections_of
-from .explanation import rights_of
+from .explanation import AccessExplanation, rights_of
 from .grounds import Grounds, grounds_of
 from .performing import LogLine, log_of
 from .tier import TierExplanation, tier_in_words
 from .words import counter_in_words
-
-
-@dataclass(frozen=True)
-class CallerAccess:
-    """The access entry that applies."""
-
-    action: Annotated[str, "allow or deny."]
-    until: Annotated[datetime | None, "null = until it is deleted."]
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -58,7 +48,7 @@ class CallerReport:
         Sequence[RuleRecord],
         "Rules for a scope that no view names, which now reject tasks and other code that ask for it.",
     ]
-    access: CallerAccess | None
+    access: AccessExplanation | None
     tier: TierExplanation
     hidden: Annotated[Sequence[str], "What you may not view."]
     counters: Sequence[Counter]
@@ -90,14 +80,14 @@ def report_of(caller: Caller, reader: Any = None) -> CallerReport:
     found = counters_of(caller, rules, grounds.entitlement, with_rejections=True)
     sees = rights_of(reader)._replace(counters=True)  # of one caller, they need no permission of their own
     grounds = grounds.as_seen_by(sees)
-    shown, entry = found.of(caller), grounds.access
+    shown = found.of(caller)
     elsewhere = shown.blocked_scopes if rules.enforced and caller.kind != "digest" else []
     return CallerReport(
         caller=caller,
         enforced=rules.enforced,
         blocked=_is_blocked(caller, grounds, found) if rules.enforced else False,
         blocked_scopes=list({each.rule.slug: each.rule for each in elsewhere}.values()),
-        access=None if entry is None else CallerAccess(entry.action, entry.expires_at, entry.reason),
+        access=grounds.access,
         tier=grounds.tier,
         hidden=sees.hidden,
         counters=(shown if caller.is_everybody or caller.is_nobody else found).counters,

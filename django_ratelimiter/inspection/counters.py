@@ -95,9 +95,7 @@ class Counter:
         return min(self.charge.cost, self.capacity + 1)
 
     @property
-    def never(
-        self,
-    ) -> Annotated[bool, "A request costs more than the limit, or lacks a value."]:
+    def never(self) -> Annotated[bool, "A request costs more than the limit, or lacks a value."]:
         return self.charge.cost > self.capacity
 
     @property
@@ -128,9 +126,7 @@ class Counter:
         return self.is_limited and self.rule.mode == "enforce"
 
     @property
-    def allowed(
-        self,
-    ) -> Annotated[bool | None, "A request would be; null = not known, as of a digest."]:
+    def allowed(self) -> Annotated[bool | None, "A request would be; null = not known, as of a digest."]:
         return None if self.is_assumed or self.verdict is None else self.verdict.allowed
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from django.utils.translation import gettext as _
@@ -78,6 +79,26 @@ Reason = Literal[Bypass, Mismatch, Uncharged, "off"]
 
 
 @dataclass(frozen=True, slots=True)
+class AccessExplanation:
+    """The access entry that decides."""
+
+    action: Annotated[str, "allow or deny."]
+    kind: Annotated[str, "ip, user or api_key."]
+    value: Annotated[str, "An address or network, the primary key of a user, or the hash of an API key."]
+    until: Annotated[datetime | None, "null = until it is deleted."]
+    reason: str
+    entry: Annotated[int | None, "Its primary key."]
+
+    @classmethod
+    def of(cls, record: AccessRecord | None) -> AccessExplanation | None:
+        """Return the explanation of an entry; `None` = none decides."""
+        if record is None:
+            return None
+        until = None if record.expires_at is None else datetime.fromtimestamp(record.expires_at, UTC)
+        return cls(record.action, record.kind, record.value, until, record.reason, record.pk)
+
+
+@dataclass(frozen=True, slots=True)
 class RuleExplanation:
     """What a rule decides for the request."""
 
@@ -130,7 +151,7 @@ class Explanation:
     request: Facts
     version: int
     bypass: Annotated[Bypass, "Why no rule is tested; empty = rules are."]
-    access: Annotated[AccessRecord | None, "The access entry that decides."]
+    access: Annotated[AccessExplanation | None, "The access entry that decides."]
     entry_points: Annotated[tuple[str, ...], "In order."]
     tier: TierExplanation
     identities: Annotated[Mapping[str, str | None], "The caller's values, as far as the rules need them."]

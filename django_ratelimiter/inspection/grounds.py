@@ -24,7 +24,7 @@ from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, assigned, strongest, user_pk
 from ..values.access import AccessList, AccessRecord
 from .caller import Caller
-from .explanation import Rights
+from .explanation import AccessExplanation, Rights
 from .tier import TierExplanation
 
 #: Maximum number of rows of each kind that are shown.
@@ -44,7 +44,7 @@ class Grounds:
     assignments: Sequence[TierAssignment]
     entries: Sequence[AccessEntry]
     #: The entry that applies now.
-    access: AccessEntry | None
+    access: AccessExplanation | None
 
     def as_seen_by(self, sees: Rights) -> Grounds:
         """Return the grounds without the rows that a reader may not view."""
@@ -140,11 +140,10 @@ def _entries(caller: Caller) -> list[AccessEntry]:
     return list(AccessEntry.objects.filter(not_over).filter(reduce(or_, subjects))[:MAX_ROWS])
 
 
-def _counting(caller: Caller, entries: Sequence[AccessEntry]) -> AccessEntry | None:
+def _counting(caller: Caller, entries: Sequence[AccessEntry]) -> AccessExplanation | None:
     """Return the entry that applies, found in the same way as for requests."""
-    records = {_record_of(row): row for row in entries}
-    found = AccessList(records).lookup(caller.address, caller.user_id, caller.api_key)
-    return None if found is None else records[found]
+    found = AccessList(map(_record_of, entries)).lookup(caller.address, caller.user_id, caller.api_key)
+    return AccessExplanation.of(found)
 
 
 def _record_of(row: AccessEntry) -> AccessRecord:

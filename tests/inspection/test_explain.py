@@ -19,6 +19,7 @@ from django_ratelimiter.engine.registry import Algorithm
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.explain import Question, QuestionError, explain
 from django_ratelimiter.identity import hash_api_key
+from django_ratelimiter.inspection.report import encoded
 from django_ratelimiter.inspection.words import bypass_in_words, headline_of, tier_in_words
 from django_ratelimiter.models import AccessEntry, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
@@ -114,8 +115,13 @@ def test_keys_are_those_in_the_store(make_rule: MakeRule, redis_client: redis.Re
 
 def test_access_entries_decide_before_rules(make_rule: MakeRule) -> None:
     make_rule("all")
-    AccessEntry.objects.create(action="deny", kind="ip", value="203.0.113.7", reason="scraper")
+    end = timezone.now() + timedelta(days=1)
+    entry = AccessEntry.objects.create(action="deny", kind="ip", value="203.0.113.7", reason="scraper", expires_at=end)
     explained = explain(asked())
+    assert encoded(explained)["access"] == {
+        "action": "deny", "kind": "ip", "value": "203.0.113.7", "until": end.isoformat(), "reason": "scraper",
+        "entry": entry.pk,
+    }  # fmt: skip
     assert (explained.bypass, explained.response.status) == ("denied", 403)
     assert "scraper" in bypass_in_words(explained)
     assert [each.reason for each in explained.rules] == ["denied"]

@@ -151,7 +151,7 @@ class CallerPage(PagesAdmin):
             "tier": tier_in_words(report.tier),
             "access_end": until_in_words(access.until) if access and access.until else "",
             "assignments": rows.rows_with_period(grounds.assignments, viewer, report.tier.assignment),
-            "entries": rows.rows_with_period(grounds.entries, viewer, grounds.access.pk if grounds.access else None),
+            "entries": rows.rows_with_period(grounds.entries, viewer, access.entry if access else None),
             **self._counters(request, report, viewer),
             **(_acts(request, report) if may_act else {}),
         }
@@ -190,7 +190,7 @@ def _acts(request: HttpRequest, report: CallerReport) -> dict[str, Any]:
         "may_unblock": request.user.has_perm(UNBLOCK) and not (caller.is_everybody or caller.is_nobody),
         "may_grant": may_grant and caller.kind != "digest" and not caller.is_unknown_user,
         "may_deny": may_grant and caller.kind in ("user", "api_key", "ip") and not caller.is_unknown_user,
-        "may_end_access": may_grant and can_end(caller, report.grounds.access),
+        "may_end_access": may_grant and can_end(caller, report.access),
         "token": new_token(request.user, caller),
         "reason": _last_reason(request, caller),
         "days": days(),
