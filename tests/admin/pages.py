@@ -7,6 +7,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
+import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
@@ -14,7 +15,14 @@ from django.urls import reverse
 
 from django_ratelimiter.models import RuleLimit
 from django_ratelimiter.rules.stored import storage
-from tests.browser import Browser
+from tests.browser import Browser, missing
+
+#: The marks of a test in a browser.
+IN_BROWSER = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.once,
+    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
+]
 
 RULES = reverse("admin:django_ratelimiter_rule_changelist")
 ADD_RULE = reverse("admin:django_ratelimiter_rule_add")

@@ -9,16 +9,13 @@ import pytest
 from django.http import HttpRequest, HttpResponse
 from django.middleware.security import SecurityMiddleware
 
+from tests.admin.pages import IN_BROWSER
 from tests.admin_pages import fill, pages, users
 from tests.axe import faults_of, source
-from tests.browser import ENTER, Browser, missing
+from tests.browser import ENTER, Browser
 from tests.strict_csp import POLICY
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.once,
-    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
-]
+pytestmark = IN_BROWSER
 
 
 #: Open all that is folded.

@@ -12,17 +12,12 @@ from django.test import Client
 from django.urls import reverse
 
 from django_ratelimiter.models import Tier, TierAssignment
-from tests.browser import Browser, missing
+from tests.browser import Browser
 from tests.making import MakeRule
 
-from .pages import open_as
+from .pages import IN_BROWSER, open_as
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.urls("tests.inspection.urls"),
-    pytest.mark.once,
-    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
-]
+pytestmark = [*IN_BROWSER, pytest.mark.urls("tests.inspection.urls")]
 
 #: Where to leave pictures of the page; usually nobody wants any.
 PICTURES = os.environ.get("EXPLAIN_PICTURES")

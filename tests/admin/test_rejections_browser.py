@@ -12,15 +12,11 @@ from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.live import names
 
-from ..browser import Browser, missing
-from .pages import open_as
+from ..browser import Browser
+from .pages import IN_BROWSER, open_as
 from .test_rejections import ANN, PAGE, reject
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.once,
-    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
-]
+pytestmark = IN_BROWSER
 
 
 @pytest.fixture

@@ -18,16 +18,12 @@ from django_ratelimiter import limiter
 from django_ratelimiter.headers import rejection_response
 from django_ratelimiter.inspection.references import everybody
 from django_ratelimiter.models import Rule, RuleLimit, Tier
-from tests.browser import ENTER, TAB, Browser, missing
+from tests.browser import ENTER, TAB, Browser
 
-from ..pages import open_as
+from ..pages import IN_BROWSER, open_as
 from .page import CALLER
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.once,
-    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
-]
+pytestmark = IN_BROWSER
 
 #: Where to put pictures of what the tests see; none are taken without.
 PICTURES = os.environ.get("CALLER_PICTURES")

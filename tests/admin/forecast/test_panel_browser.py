@@ -6,23 +6,18 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pytest
 from django.contrib.auth.models import User
 from django.test import override_settings
 
 from django_ratelimiter.models import Rule
-from tests.browser import Browser, missing
+from tests.browser import Browser
 from tests.forecast.traffic import record
 from tests.strict_csp import STRICT
 
-from ..pages import open_as, page_of
+from ..pages import IN_BROWSER, open_as, page_of
 from .test_panel import yesterday
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.once,
-    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
-]
+pytestmark = IN_BROWSER
 
 #: Where to put a picture of what the test sees; none is taken without.
 PICTURES = os.environ.get("FORECAST_PICTURES")

@@ -11,15 +11,11 @@ from django.urls import reverse
 
 from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import cache
-from tests.browser import ENTER, Browser, missing
+from tests.browser import ENTER, Browser
 
-from ..pages import open_as, page_of
+from ..pages import IN_BROWSER, open_as, page_of
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.once,
-    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
-]
+pytestmark = IN_BROWSER
 
 HISTORY = reverse("admin:django_ratelimiter_history")
 

@@ -10,15 +10,11 @@ from django.contrib.auth.models import User
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
 
-from ...browser import Browser, missing
-from ..pages import open_as
+from ...browser import Browser
+from ..pages import IN_BROWSER, open_as
 from .test_overview import OVERVIEW
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.once,
-    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
-]
+pytestmark = IN_BROWSER
 
 #: What reaches into the padding of its card, or out of it.
 STICKING_OUT = """

@@ -12,15 +12,11 @@ from django.contrib.auth.models import User
 from django.test import override_settings
 
 from django_ratelimiter.models import Rule, RuleLimit
-from tests.browser import Browser, missing
+from tests.browser import Browser
 
-from ..pages import ADD_RULE, open_as
+from ..pages import ADD_RULE, IN_BROWSER, open_as
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.once,
-    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
-]
+pytestmark = IN_BROWSER
 
 #: What Django's page of a rule says of each field, in another layout.
 LAYOUTS: Final = {

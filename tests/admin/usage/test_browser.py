@@ -12,17 +12,13 @@ from django_ratelimiter.identity import digest
 from django_ratelimiter.models import Rule, Tier
 from django_ratelimiter.testing import RulesInForce
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
-from tests.browser import ENTER, TAB, Browser, missing
+from tests.browser import ENTER, TAB, Browser
 
-from ..pages import open_as
+from ..pages import IN_BROWSER, open_as
 from .test_admin import REPORT
 from .test_pages import count, weigh
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.once,
-    pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
-]
+pytestmark = IN_BROWSER
 
 PERIODS = ["Last hour", "Last 24 hours", "Last 7 days", "Last 30 days", "Last 90 days", "Last year"]
 
