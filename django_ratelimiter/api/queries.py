@@ -12,7 +12,7 @@ from rest_framework.request import Request
 
 from ..rules.records import MODES
 from ..usage.reports import totals
-from ..usage.reports.totals import Period
+from ..usage.reports.coverage import Period
 from ..usage.times import Granularity
 from .pagination import MAX_PAGE_SIZE, PAGE_SIZE
 

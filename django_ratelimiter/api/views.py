@@ -18,8 +18,8 @@ from ..models import TopPartition, UsageBucket
 from ..rules import cache
 from ..rules.records import RuleRecord
 from ..throttling import RuleThrottle
-from ..usage.reports import partitions, totals
 from ..usage.reports.coverage import BucketRange, Period, read_coverage
+from ..usage.reports.report import Report
 from ..usage.times import Granularity, floor
 from . import serializers
 from .me import OwnReport, own_report
@@ -85,7 +85,7 @@ class PartitionsView(_Report):
         if _rule(slug) is None and not rows.exists():  # usage outlives its rule
             raise NotFound(_no_rule(slug))
         span: Period = query["span"]
-        granularity = Granularity(query.get("granularity") or partitions.counted_by(span, read_coverage()))
+        granularity = Granularity(query.get("granularity") or Report(span).partitions_by)
         start = floor(span.start, granularity, timezone.get_default_timezone())
         found = (
             rows.filter(BucketRange(granularity, start, span.end).condition)
@@ -128,7 +128,7 @@ class TotalsView(_Report):
         return self.page(
             [
                 total
-                for total in totals.totals(query["span"])
+                for total in Report(query["span"]).totals
                 if query.get("rule", total.rule_slug) == total.rule_slug
                 and query.get("tier", total.tier_slug) == total.tier_slug
             ]

@@ -20,6 +20,7 @@ from django_ratelimiter.usage.collector.rollup import starts_of
 from django_ratelimiter.usage.reports import coverage
 from django_ratelimiter.usage.reports import totals as reports
 from django_ratelimiter.usage.reports.coverage import DAY, GRANULARITIES, HOUR, NEVER, Period
+from django_ratelimiter.usage.reports.report import Report
 from django_ratelimiter.usage.reports.totals import Figures
 from django_ratelimiter.usage.times import Granularity, floor, now
 
@@ -55,7 +56,8 @@ def trace(start: datetime, end: datetime, count: int, seed: int = 1) -> list[dat
 
 def admitted(period: Period) -> tuple[int, int]:
     """What the totals say, and what the series does."""
-    totals, points = reports.totals(period), reports.series(period)
+    report = Report(period)
+    totals, points = report.totals, report.points
     return sum(total.figures.allowed for total in totals), sum(point.figures.allowed for point in points)
 
 
@@ -74,7 +76,7 @@ class TestReading:
                 period = Period(start, start + length)
                 expected = sum(period.start <= moment < period.end for moment in moments)
                 assert admitted(period) == (expected, expected), length
-                for point in reports.series(period):
+                for point in Report(period).points:
                     inside = bisect_left(moments, point.end) - bisect_left(moments, point.start)
                     assert point.figures.allowed == inside
 
@@ -97,8 +99,8 @@ class TestReading:
                 )
         period = Period(at - DAY, at + DAY)
         for rule, tier, allowed in (("a", None, 11), (None, "x", 5), ("a", "x", 1), ("a", "", 8), (None, None, 15)):
-            assert sum((total.figures for total in reports.totals(period, rule, tier)), Figures()) == Figures(allowed)
-            assert sum((point.figures for point in reports.series(period, rule, tier)), Figures()) == Figures(allowed)
+            assert sum((total.figures for total in Report(period, rule, tier).totals), Figures()) == Figures(allowed)
+            assert sum((point.figures for point in Report(period, rule, tier).points), Figures()) == Figures(allowed)
 
 
 class TestAfterDeletion:
@@ -140,7 +142,7 @@ class TestAfterDeletion:
         start = floor(now(), Granularity.DAY, BERLIN) - ago
         period = coverage.read_coverage().widen(Period(start, start + 3 * DAY))
         with timezone.override(ZoneInfo(zone)):
-            points = reports.series(period, granularity=wanted)
+            points = Report(period).series(wanted)
         taken = max(granularity, wanted, key=GRANULARITIES.index)
         assert coverage.read_coverage().granularity(period, wanted) is taken
         assert {point.end - point.start for point in points[1:-1]} & {HOUR, DAY} == {HOUR if taken == "hour" else DAY}

@@ -21,9 +21,9 @@ from django_ratelimiter.engine.usage import UsageCarry
 from django_ratelimiter.usage.collector import collect as collecting
 from django_ratelimiter.usage.collector.collect import collect
 from django_ratelimiter.usage.collector.prune import prune
-from django_ratelimiter.usage.reports import busiest, coverage, partitions
-from django_ratelimiter.usage.reports import totals as reports
+from django_ratelimiter.usage.reports import coverage
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR, Period
+from django_ratelimiter.usage.reports.report import Report
 from django_ratelimiter.usage.reports.totals import Figures
 from django_ratelimiter.usage.times import Granularity
 
@@ -162,11 +162,11 @@ def compare(scene: Scene, period: Period, *granularities: Granularity, zone: Zon
     """Totals and series of this period, of all rules and of each, agree with the recount."""
     zone = zone or scene.reader
     shown = coverage.read_coverage().widen(period)
-    totals = {(rule, tier): figures for rule, tier, figures, _ in reports.totals(period)}
+    totals = {(rule, tier): figures for rule, tier, figures, _ in Report(period).totals}
     assert totals == recount(within(scene, shown), lambda each: (each.rule, each.tier))
     for granularity in granularities:
         for rule, tier in ((None, None), ("hourly", None), ("soft", "pro"), (None, "")):
-            points = reports.series(period, rule, tier, granularity=granularity)
+            points = Report(period, rule, tier).series(granularity)
             found = {on_the_wall(point.start, granularity, zone): point.figures for point in points}
             assert len(found) == len(points), "every step stands there once"
             assert points[0].start == shown.start
@@ -203,7 +203,7 @@ def compare_with_everything_left(scene: Scene) -> None:
         Granularity.HOUR,
         Granularity.DAY,
     )
-    days = reports.series(scene.period, granularity=Granularity.DAY)
+    days = Report(scene.period).series(Granularity.DAY)
     [changed] = [point.end - point.start for point in days if point.start < scene.change < point.end]
     assert changed in (23 * HOUR, 25 * HOUR)
 
@@ -231,7 +231,7 @@ def compare_after_deletion(scene: Scene) -> None:
 
 def compare_hours_of_the_day(scene: Scene) -> None:
     """How many requests came in the hours from 0 to 23, and how long each of these lasted in all."""
-    day = busiest.of_day(busiest.by_hour(scene.period))
+    day = Report(scene.period).day
     expected = recount(within(scene, scene.period), lambda each: each.at.astimezone(scene.reader).hour)
     assert {each.hour: each.figures for each in day if each.figures != Figures()} == expected
     minutes = int((scene.period.end - scene.period.start) / MINUTE)
@@ -246,13 +246,13 @@ def compare_partitions(scene: Scene) -> None:
         for each in scene.told:
             if each.rule == "soft":
                 sets[on_the_wall(each.at, granularity, scene.project)].add((each.tier, each.partition))
-        moments = partitions.partition_counts(scene.period, granularity, "soft")
+        moments = Report(scene.period, "soft").partition_counts(granularity)
         found = {on_the_wall(each.period.start, granularity, scene.project): each.partitions for each in moments}
         assert {start: count for start, count in found.items() if count} == {
             start: len(callers) for start, callers in sets.items()
         }
     sums = recount((each for each in scene.told if each.rule == "soft"), lambda each: each.partition)
-    top_partitions = partitions.top_partitions(scene.period, "soft")
+    top_partitions = Report(scene.period, "soft").top_partitions
     assert {each.partition: (each.allowed, each.rejected) for each in top_partitions} == {
         partition: (figures.allowed, figures.rejected) for partition, figures in sums.items()
     }

@@ -13,9 +13,9 @@ from django.utils import timezone
 
 from django_ratelimiter.models import UsageBatch, UsageBucket
 from django_ratelimiter.usage.reports import chart, totals
-from django_ratelimiter.usage.reports.coverage import read_coverage
-from django_ratelimiter.usage.reports.partitions import most_partitions
-from django_ratelimiter.usage.reports.totals import Figures, Freshness, Period, Point, Total
+from django_ratelimiter.usage.reports.coverage import Period
+from django_ratelimiter.usage.reports.report import Report
+from django_ratelimiter.usage.reports.totals import Figures, Freshness, Point, Total
 from django_ratelimiter.usage.times import Granularity, buckets, floor, now, stored
 
 Queries = Callable[[int], Any]
@@ -40,7 +40,7 @@ class TestTotals:
         add(1, tier="", rejected=5)
         add(1, rule="other", allowed=7)
         with django_assert_num_queries(4):  # three for what there is to read
-            assert totals.totals(hours(1)) == [
+            assert Report(hours(1)).totals == [
                 Total("other", "free", Figures(allowed=7)),
                 Total("rule", "", Figures(rejected=5)),
                 Total("rule", "free", Figures(11, 2, 3, 1)),
@@ -49,17 +49,17 @@ class TestTotals:
     def test_from_the_start_up_to_the_end(self) -> None:
         for minutes, allowed in ((-1, 1), (0, 10), (59, 100), (60, 1000)):
             add(minutes, allowed=allowed)
-        assert totals.totals(hours(1)) == [Total("rule", "free", Figures(allowed=110))]
+        assert Report(hours(1)).totals == [Total("rule", "free", Figures(allowed=110))]
 
     def test_counts_beyond_32_bits(self) -> None:
         add(0, allowed=2**40)
         add(1, allowed=2**40)
-        assert totals.totals(hours(1)) == [Total("rule", "free", Figures(allowed=2**41))]
+        assert Report(hours(1)).totals == [Total("rule", "free", Figures(allowed=2**41))]
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("most", range(4))
-def test_most_partitions_of_a_day_that_the_period_touches(most: int) -> None:
+def test_most_partitions_of_a_day_that_the_period_touches(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """The days at its ends are read from hours and minutes, and those between with the figures."""
     zone, latest = timezone.get_default_timezone(), now()
     midnights = [floor(latest - timedelta(days=5 - day), Granularity.DAY, zone) for day in range(5)]  # hours are left
@@ -68,9 +68,8 @@ def test_most_partitions_of_a_day_that_the_period_touches(most: int) -> None:
         found = 9 if day - 1 == most else 100 if day == 0 else None if day == 3 else day
         add(0, start=start, granularity="day", allowed=1, partitions=found)
     period = Period(midnights[1] + timedelta(hours=9), midnights[4] + timedelta(hours=5))
-    coverage = read_coverage()
-    read = totals.totals(period, coverage=coverage, partitions_by=Granularity.DAY)
-    assert most_partitions(read, period, Granularity.DAY, coverage=coverage) == {("rule", "free"): 9}
+    monkeypatch.setattr(Report, "partitions_by", Granularity.DAY)
+    assert Report(period).most_partitions == {("rule", "free"): 9}
 
 
 def test_figures() -> None:
@@ -101,7 +100,7 @@ class TestSeries:
         add(0, rule="other", rejected=2)
         add(2, allowed=4)
         with django_assert_num_queries(4):  # three for what there is to read
-            points = totals.series(hours(0.05))
+            points = Report(hours(0.05)).points
         assert [point.figures for point in points] == [Figures(1, 2), Figures(), Figures(4)]
         assert points[0][:2] == (START, START + timedelta(minutes=1))
 
@@ -109,7 +108,7 @@ class TestSeries:
         add(0, allowed=1)
         add(54, allowed=2)
         add(55, allowed=4)
-        points = totals.series(hours(24))
+        points = Report(hours(24)).points
         assert len(points) == 25
         assert points[0] == Point(START, START + timedelta(minutes=55), Figures(3))
         assert points[1].figures == Figures(4)
@@ -123,7 +122,7 @@ class TestSeries:
             add(0, start=midnight, allowed=2)
             add(1439, start=midnight, allowed=4)
             add(1440, start=midnight, allowed=8)
-            points = totals.series(Period(midnight - timedelta(days=5), midnight + timedelta(days=5)))
+            points = Report(Period(midnight - timedelta(days=5), midnight + timedelta(days=5))).points
         days = {point.start: point.figures.allowed for point in points if point.figures.requests}
         day = timedelta(days=1)
         assert days == {midnight - day: 1, midnight: 6, midnight + day: 8}
@@ -138,7 +137,7 @@ class TestSeries:
         period = Period(start, start + length)
         expected = sum(1 for minutes in range(0, 5 * 60, 20) if timedelta(minutes=minutes) < length)
         with timezone.override(zone):
-            points = totals.series(period)
+            points = Report(period).points
         assert sum(point.figures.allowed for point in points) == expected
         if period.granularity is Granularity.HOUR:
             assert [point.figures.allowed for point in points[:5]] == [3] * 5
@@ -147,9 +146,9 @@ class TestSeries:
         settings.USE_TZ, settings.TIME_ZONE = False, "Europe/Berlin"
         add(0, allowed=1)
         assert UsageBucket.objects.get().start == datetime(2025, 11, 21, 15, 5)  # noqa: DTZ001
-        assert totals.totals(hours(1)) == [Total("rule", "free", Figures(allowed=1))]
+        assert Report(hours(1)).totals == [Total("rule", "free", Figures(allowed=1))]
         for period in (hours(1), hours(24), hours(24 * 20)):
-            assert [point.start for point in totals.series(period) if point.figures.requests] == [START]
+            assert [point.start for point in Report(period).points if point.figures.requests] == [START]
 
 
 class TestBuckets:

@@ -17,13 +17,13 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from ...models import Rule, UsageBucket
 from ...rules import inline
+from ...usage.reports.report import Report
 from ..rejections import RejectionsPage
 from ..viewer import VIEW_USAGE, Viewer
 from . import export
 from . import search as usage_search
 from .page import page_context, report_url, rule_name
 from .period import PeriodForm, form_for, picker_context
-from .report import Report
 
 _FORMATS: Final[Mapping[str, Callable[[Report, str], HttpResponse]]] = {
     "csv": export.as_csv,
@@ -113,7 +113,7 @@ def _report(request: HttpRequest, form: PeriodForm, rule: str | None) -> Report:
     tier, caller = request.GET.get("tier"), request.GET.get("caller", "")
     if "\0" in f"{rule}{tier}{caller}" or (rule is not None and not _is_known(rule)):
         raise Http404
-    return Report(form.cleaned_data["span"], rule, tier, request.GET.get("by", ""), caller)
+    return Report(form.cleaned_data["span"], rule, tier, by_rejected=request.GET.get("by") == "rejected")
 
 
 def _is_known(slug: str) -> bool:

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from django.http import HttpResponse, JsonResponse
 
+from ...usage.reports.report import Report
 from ...usage.reports.totals import Figures, Point
-from .report import Report
 
 #: The first characters of a text that spreadsheets read as a formula.
 _FORMULA: Final = re.compile(r"[=+\-@\t\r]")
@@ -39,7 +39,7 @@ def as_json(report: Report, table: str) -> JsonResponse:
         "end": _moment(report.period.end),
         "rule": report.rule,
         "tier": report.tier,
-        "partitions_by": report.callers_by,
+        "partitions_by": report.partitions_by,
         table: [{name: _plain(value) for name, value in row.items()} for row in read(report)],
     }
     return JsonResponse(about)
@@ -52,7 +52,7 @@ def _totals(report: Report) -> list[Row]:
             "tier_slug": total.tier_slug,
             **_figures(total.figures),
             "requests_before": _requests_before(report, total.rule_slug, total.tier_slug),
-            "most_partitions": report.most_callers.get(total[:2]),
+            "most_partitions": report.most_partitions.get(total[:2]),
         }
         for total in report.totals
     ]

@@ -17,12 +17,11 @@ from django.utils.translation import pgettext
 from ...rules.formatting import units
 from ...usage.reports import chart
 from ...usage.reports.coverage import Period
-from ...usage.reports.partitions import TopPartitionRow
-from ...usage.reports.totals import Figures
+from ...usage.reports.report import Report, TopPartitionRow
+from ...usage.reports.totals import Figures, freshness
 from ...usage.times import now
 from ..names import names_in_words
 from ..viewer import Viewer
-from .report import BY_REJECTED, Report
 
 #: The parameters that links keep.
 LINK_PARAMETERS: Final = ("period", "since", "until", "rule", "tier", "by", "caller")
@@ -40,7 +39,7 @@ def _is_just_now(moment: datetime | None) -> bool:
 
 def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
     """Return the template's context for a report."""
-    request, together = viewer.request, report.together
+    request, together, fresh = viewer.request, report.together, freshness()
     context = {
         "span": report.period,
         "widened": report.period != report.requested_period,
@@ -50,8 +49,8 @@ def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
         "all_tiers_url": report_url(request, tier=None),
         "change_url": viewer.rule_url(report.rule or ""),
         "overview_url": report_url(request, rule=None, tier=None, by=None, caller=None),
-        "fresh": report.fresh,
-        "just_now": _is_just_now(report.fresh.collected_at),
+        "fresh": fresh,
+        "just_now": _is_just_now(fresh.collected_at),
     }
     if not report.totals:
         return context
@@ -63,8 +62,8 @@ def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
         "has_shadow": bool(together.shadow_rejected),
         "has_soft": bool(together.soft_exceeded),
         "has_degraded": bool(together.degraded),
-        "has_callers": bool(report.most_callers),
-        "callers_by": report.callers_by,
+        "has_callers": bool(report.most_partitions),
+        "callers_by": report.partitions_by,
         "chart": chart.draw(report.points),
         "points": [(chart.span(point), _figure_row(point.figures)) for point in report.points],
         "downloads": {table: _downloads(request, table) for table in ("totals", "series", "day", "busiest")},
@@ -87,7 +86,7 @@ def _rows(viewer: Viewer, report: Report) -> list[dict[str, Any]]:
             "figures": _figure_row(
                 figures,
                 None if report.before is None else before.get((rule, tier), Figures()),
-                report.most_callers.get((rule, tier)),
+                report.most_partitions.get((rule, tier)),
             ),
         }
         for rule, tier, figures, _most in report.totals
@@ -106,6 +105,8 @@ def _callers(request: HttpRequest, report: Report) -> dict[str, Any]:
     """Return different callers over time, and the top ones; only for a single rule."""
     if report.rule is None:
         return {}
+    caller = request.GET.get("caller", "")
+    found = report.top_partition(caller) if caller else None
     counts = [moment for moment in report.callers if moment.partitions is not None]
     known = names_in_words(request.user, [each.partition for each in report.top_partitions or ()])
     return {
@@ -114,11 +115,11 @@ def _callers(request: HttpRequest, report: Report) -> dict[str, Any]:
         "top_partitions": [(*_top_row(each), known.get(each.partition, "")) for each in report.top_partitions],
         "top_partitions_in": report.top_partitions_in,
         "by_rejected": report.by_rejected,
-        "caller": report.caller,
-        "search_result": report.search_result and _top_row(report.search_result),
+        "caller": caller,
+        "search_result": found and _top_row(found),
         "search_url": report_url(request, "caller", caller=None),
         "by_requests_url": report_url(request, "rule", by=None),
-        "by_rejected_url": report_url(request, "rule", by=BY_REJECTED),
+        "by_rejected_url": report_url(request, "rule", by="rejected"),
         "rule_downloads": {table: _downloads(request, table) for table in ("callers", "top")},
     }
 

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from ...engine.limits import Limit
 from ...rules.records import RuleRecord
-from ...usage.reports import totals
 from ...usage.reports.coverage import Coverage, Period, read_coverage
+from ...usage.reports.report import Report
 from ...usage.reports.totals import Figures
 from ...usage.times import Granularity
 from . import estimates, reading
@@ -115,7 +115,7 @@ class Forecast:
     @cached_property
     def recorded(self) -> dict[str, Figures]:
         """The requests that the rule matched, by tier, with their outcomes."""
-        found = totals.totals(self.period, self.source.rule, coverage=self.coverage)
+        found = Report(self.period, self.source.rule, coverage=self.coverage).totals
         by_tier = {each.tier_slug: each.figures for each in found if each.figures.requests}
         if self.is_shared:  # one counter, whatever the tier
             return {"": sum(by_tier.values(), Figures())} if by_tier else {}
@@ -213,7 +213,7 @@ class Forecast:
     @cached_property
     def by_hour(self) -> list[HourForecast]:
         """The hours of the period. Requests above a threshold are counted in their own hour."""
-        points = totals.series(self.period, self.source.rule, None, self.coverage, Granularity.HOUR)
+        points = Report(self.period, self.source.rule, coverage=self.coverage).series(Granularity.HOUR)
         starts = [point.start for point in points]
         by_width = [self._hours_of(self.tally.beyond(width), starts) for width in self.widths]
         found = []

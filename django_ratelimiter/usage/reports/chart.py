@@ -13,9 +13,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from ...rules.formatting import units
-from .busiest import HourOfDay
 from .coverage import Period
-from .partitions import PartitionCount
+from .report import HourOfDay, PartitionCount
 from .totals import Point
 
 #: Minutes between two ticks on the time axis; the first that gives no more ticks than MAX_TICKS is used.

@@ -1,24 +1,17 @@
-"""Totals of usage, and time series. The number of queries does not depend on the number of rows."""
+"""The figures of reports."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from functools import reduce
-from operator import or_
 from typing import Final, NamedTuple
 
-from django.db import connections
-from django.db.models import IntegerField, Max, Q, QuerySet, Sum, Value
+from django.db.models import Max, Sum
 from django.utils import timezone
 
 from ...models import UsageBatch, UsageBucket
-from ..times import Granularity, aware, buckets, floor, now
-from .coverage import DAY, GRANULARITIES, HOUR, BucketRange, Coverage, Period, read_coverage
-
-__all__ = ["DAY", "HOUR", "Period"]
+from ..times import Granularity, aware, floor, now
+from .coverage import Period
 
 
 def last(length: timedelta) -> Period:
@@ -96,83 +89,8 @@ class Freshness(NamedTuple):
     latest: datetime | None
 
 
-def totals(
-    period: Period,
-    rule: str | None = None,
-    tier: str | None = None,
-    coverage: Coverage | None = None,
-    partitions_by: Granularity | None = None,
-) -> list[Total]:
-    """Return the sums of each rule and tier with usage in the period, by their slugs.
-
-    rule, tier: only this one; `None` = any. coverage: `None` = read it here. If only hours or days are left, the
-    period is extended to whole ones. partitions_by: the granularity whose numbers of partitions are included, if its
-    buckets are read; `None` = none.
-    """
-    coverage = coverage or read_coverage()
-    ranges = coverage.bucket_ranges(coverage.widen(period))
-    # SQLite reads one range in the order of its index, but must sort several; PostgreSQL reads them faster together.
-    is_sqlite = connections[UsageBucket.objects.db].vendor == "sqlite"
-    most = Max("partitions", filter=Q(granularity=partitions_by)) if partitions_by else Value(None, IntegerField())
-    sums: dict[tuple[str, str], tuple[Figures, list[int]]] = {}
-    for together in [[each] for each in ranges] if is_sqlite else [ranges]:
-        rows = _rows(together, rule, tier).values_list("rule_slug", "tier_slug").annotate(**SUMS, most=most)
-        for slug, of_tier, *figures, partitions in rows.order_by("rule_slug", "tier_slug"):
-            known, counts = sums.get((slug, of_tier), (Figures(), []))
-            sums[slug, of_tier] = known + Figures(*figures), [*counts, *([] if partitions is None else [partitions])]
-    return [Total(*key, figures, max(counts, default=None)) for key, (figures, counts) in sorted(sums.items())]
-
-
-def series(
-    period: Period,
-    rule: str | None = None,
-    tier: str | None = None,
-    coverage: Coverage | None = None,
-    granularity: Granularity | None = None,
-) -> list[Point]:
-    """Return the sums in each bucket of the period, in the current time zone; see also `totals`.
-
-    granularity: `None` = one that suits the period. If it is not left in the database, the buckets are wider, never
-    empty: `coverage.granularity(period, granularity)` returns which, and each point has its end.
-    If the buckets that are left do not fit the current time zone, the project's is used: hours and days are stored
-    in that.
-    """
-    coverage = coverage or read_coverage()
-    period = coverage.widen(period)
-    starts, widest = _starts(period, coverage, coverage.granularity(period, granularity))
-    # Not in SQL: a database would merge the hour that comes twice in autumn, and SQLite would call Python for every
-    # row, not only for every start.
-    sums = [Figures()] * len(starts)
-    for each in coverage.bucket_ranges(period, widest):  # one by one, SQLite reads each in the order of its index
-        rows = _rows([each], rule, tier).values_list("start").annotate(**SUMS).order_by("start")
-        for start, *figures in rows:
-            sums[bisect_right(starts, aware(start)) - 1] += Figures(*figures)
-    ends = [*starts[1:], period.end]
-    return [
-        Point(max(start, period.start), min(end, period.end), each)
-        for start, end, each in zip(starts, ends, sums, strict=True)
-    ]
-
-
 def freshness() -> Freshness:
     """Return when usage was last collected, and the last minute with usage. Two queries."""
     collected_at = UsageBatch.objects.aggregate(at=Max("collected_at"))["at"]
     latest = UsageBucket.objects.filter(granularity=Granularity.MINUTE).aggregate(at=Max("start"))["at"]
     return Freshness(collected_at and aware(collected_at), latest and aware(latest))
-
-
-def _starts(period: Period, coverage: Coverage, granularity: Granularity) -> tuple[list[datetime], Granularity]:
-    """Return the starts of a series' buckets, and the widest granularity whose buckets each fit in one of them."""
-    project = timezone.get_default_timezone()
-    starts = list(buckets(*period, granularity, timezone.get_current_timezone()))
-    fitting = [each for each in GRANULARITIES if all(floor(start, each, project) == start for start in starts)]
-    widest = min(fitting[-1], granularity, key=GRANULARITIES.index)
-    if GRANULARITIES.index(widest) < GRANULARITIES.index(coverage.finest(period.start)):
-        return list(buckets(*period, granularity, project)), granularity
-    return starts, widest
-
-
-def _rows(bucket_ranges: Iterable[BucketRange], rule: str | None, tier: str | None) -> QuerySet[UsageBucket]:
-    wanted = {"rule_slug": rule, "tier_slug": tier}
-    rows = UsageBucket.objects.filter(**{name: slug for name, slug in wanted.items() if slug is not None})
-    return rows.filter(reduce(or_, (each.condition for each in bucket_ranges), Q(pk__in=[])))

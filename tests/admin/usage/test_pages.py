@@ -16,9 +16,8 @@ from django.utils import timezone
 
 from django_ratelimiter.models import Rule, TopPartition, UsageBucket
 from django_ratelimiter.rules import inline
-from django_ratelimiter.usage.reports import busiest, partitions
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
-from django_ratelimiter.usage.reports.partitions import TopPartitionRow
+from django_ratelimiter.usage.reports.report import Report, TopPartitionRow
 from django_ratelimiter.usage.reports.totals import last
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
@@ -179,7 +178,7 @@ class TestCallers:
         weigh(2 * HOUR, "bbbb", 2, 15)
         weigh(2 * HOUR, "cccc", 5, 0)
         weigh(2 * HOUR, "dddd", 100, 0, rule="other")
-        assert partitions.top_partitions(last(DAY), "search") == [
+        assert Report(last(DAY), "search").top_partitions == [
             TopPartitionRow("aaaa", 20, 2),
             TopPartitionRow("bbbb", 2, 15),
             TopPartitionRow("cccc", 5, 0),
@@ -202,20 +201,20 @@ class TestBusiestHours:
 
     def test_of_more_requests_than_a_length_of_time_can_hold(self, staff: Client) -> None:
         count(3 * DAY, allowed=2**50, rejected=2**50)
-        assert sum(each.requests for each in busiest.of_day(busiest.by_hour(last(7 * DAY)))) > 2**47
+        assert sum(each.requests for each in Report(last(7 * DAY)).day) > 2**47
         assert "2,251,799,813,685,248" in text_of(staff.get(f"{REPORT}?period=7d"))
 
     def test_of_a_long_period_the_last_four_weeks(self) -> None:
         for days in (1, 27, 29, 60):
             count(days * DAY, rule=f"rule-{days}", allowed=1)
-        assert sum(point.figures.allowed for point in busiest.by_hour(last(90 * DAY))) == 2
+        assert sum(point.figures.allowed for point in Report(last(90 * DAY)).hours) == 2
 
     def test_not_of_a_short_one_and_not_where_no_hours_are_left(self, staff: Client) -> None:
         count(3 * HOUR, allowed=1)
-        assert busiest.by_hour(last(DAY)) == []
+        assert Report(last(DAY)).hours == []
         assert "Busiest hours" not in text_of(staff.get(REPORT))
         UsageBucket.objects.exclude(granularity="day").delete()
-        assert busiest.by_hour(last(30 * DAY)) == []
+        assert Report(last(30 * DAY)).hours == []
 
 
 class TestData:

@@ -1,0 +1,278 @@
+"""The usage of all rules, or of one, in a period: totals, time series, callers and busy hours.
+
+Each part is read when it is first used; the number of queries does not depend on the number of rows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import cached_property, reduce
+from operator import or_
+from typing import Any, Final, NamedTuple
+
+from django.db import connections
+from django.db.models import F, Max, Q, QuerySet, Sum
+from django.utils import timezone
+
+from ...models import TopPartition, UsageBucket
+from ..times import Granularity, aware, buckets, floor, stored
+from .coverage import DAY, GRANULARITIES, HOUR, NEVER, BucketRange, Coverage, Period, next_start, read_coverage
+from .totals import SUMS, Figures, Point, Total
+
+#: The number of top partitions that are shown.
+MAX_PARTITIONS: Final = 25
+
+
+class TopPartitionRow(NamedTuple):
+    """One of the top partitions, with its requests; estimated from a sample if there are many."""
+
+    partition: str
+    allowed: int
+    rejected: int
+
+
+class PartitionCount(NamedTuple):
+    """The number of different partitions in one hour or day, to about 1 %.
+
+    `None` = not known: there was no request, or partitions were not counted.
+    """
+
+    period: Period
+    partitions: int | None
+
+
+#: The part of a period, from its end, whose busy hours are shown: whole weeks, so that each weekday counts alike.
+MAX_PERIOD: Final = 28 * DAY
+
+#: The number of busiest hours that are shown.
+MAX_HOURS: Final = 10
+
+
+class HourOfDay(NamedTuple):
+    """Requests in one hour of the day, in the current time zone.
+
+    time: the total duration of this hour in the period.
+    """
+
+    hour: int
+    figures: Figures
+    time: timedelta
+
+    @property
+    def requests(self) -> float:
+        """The average of one such hour; 0 if there was none."""
+        return self.figures.requests * (HOUR / self.time) if self.time else 0.0
+
+
+class Report:
+    """The usage of all rules, or of one, in a period; of all tiers, or of one.
+
+    period: as requested, extended to whole hours or days if only these are left. rule, tier: slugs; `None` = all.
+    by_rejected: the order of the top partitions. coverage: `None` = read it here.
+    """
+
+    def __init__(
+        self,
+        period: Period,
+        rule: str | None = None,
+        tier: str | None = None,
+        *,
+        by_rejected: bool = False,
+        coverage: Coverage | None = None,
+    ) -> None:
+        self.rule, self.tier, self.by_rejected = rule, tier, by_rejected
+        self.coverage = coverage or read_coverage()
+        self.requested_period, self.period = period, self.coverage.widen(period)
+
+    @property
+    def granularity(self) -> Granularity:
+        """Return the width of the buckets of `points`."""
+        return self.coverage.granularity(self.period)
+
+    @property
+    def partitions_by(self) -> Granularity:
+        """Return hours or days: different partitions are only counted for these."""
+        is_short = self.period.end - self.period.start <= 8 * DAY
+        finest = self.coverage.finest(self.period.start)
+        return Granularity.HOUR if is_short and finest is not Granularity.DAY else Granularity.DAY
+
+    @cached_property
+    def totals(self) -> list[Total]:
+        """The sums of each rule and tier with usage in the period, by their slugs."""
+        ranges = self.coverage.bucket_ranges(self.period)
+        # SQLite reads one range in the order of its index, but must sort several; PostgreSQL reads them faster at once.
+        is_sqlite = connections[UsageBucket.objects.db].vendor == "sqlite"
+        most = Max("partitions", filter=Q(granularity=self.partitions_by))
+        sums: dict[tuple[str, str], tuple[Figures, list[int]]] = {}
+        for together in [[each] for each in ranges] if is_sqlite else [ranges]:
+            rows = self._rows(together).values_list("rule_slug", "tier_slug").annotate(**SUMS, most=most)
+            for slug, of_tier, *figures, partitions in rows.order_by("rule_slug", "tier_slug"):
+                known, counts = sums.get((slug, of_tier), (Figures(), []))
+                sums[slug, of_tier] = (
+                    known + Figures(*figures),
+                    [*counts, *([] if partitions is None else [partitions])],
+                )
+        return [Total(*key, figures, max(counts, default=None)) for key, (figures, counts) in sorted(sums.items())]
+
+    @cached_property
+    def together(self) -> Figures:
+        return sum((total.figures for total in self.totals), Figures())
+
+    @cached_property
+    def before(self) -> Mapping[tuple[str, str], Figures] | None:
+        """The figures of the period before, by rule and tier; `None` = it was not counted completely."""
+        before = self.period.before
+        if self.coverage.since is None or self.coverage.since > before.start:
+            return None
+        totals = Report(before, self.rule, self.tier, coverage=self.coverage).totals
+        return {(total.rule_slug, total.tier_slug): total.figures for total in totals}
+
+    @cached_property
+    def points(self) -> list[Point]:
+        return self.series()
+
+    def series(self, granularity: Granularity | None = None) -> list[Point]:
+        """Return the sums in each bucket of the period, in the current time zone.
+
+        granularity: `None` = one that suits the period. If it is not left in the database, the buckets are wider, never
+        empty: `coverage.granularity(period, granularity)` returns which, and each point has its end.
+        If the buckets that are left do not fit the current time zone, the project's is used: hours and days are stored
+        in that.
+        """
+        starts, widest = self._starts(self.coverage.granularity(self.period, granularity))
+        # Not in SQL: a database would merge the hour that comes twice in autumn, and SQLite would call Python for every
+        # row, not only for every start.
+        sums = [Figures()] * len(starts)
+        for each in self.coverage.bucket_ranges(self.period, widest):  # one by one, in the order of SQLite's index
+            rows = self._rows([each]).values_list("start").annotate(**SUMS).order_by("start")
+            for start, *figures in rows:
+                sums[bisect_right(starts, aware(start)) - 1] += Figures(*figures)
+        ends = [*starts[1:], self.period.end]
+        return [
+            Point(max(start, self.period.start), min(end, self.period.end), each)
+            for start, end, each in zip(starts, ends, sums, strict=True)
+        ]
+
+    def _starts(self, granularity: Granularity) -> tuple[list[datetime], Granularity]:
+        """Return the starts of a series' buckets, and the widest granularity whose buckets each fit in one of them."""
+        project = timezone.get_default_timezone()
+        starts = list(buckets(*self.period, granularity, timezone.get_current_timezone()))
+        fitting = [each for each in GRANULARITIES if all(floor(start, each, project) == start for start in starts)]
+        widest = min(fitting[-1], granularity, key=GRANULARITIES.index)
+        if GRANULARITIES.index(widest) < GRANULARITIES.index(self.coverage.finest(self.period.start)):
+            return list(buckets(*self.period, granularity, project)), granularity
+        return starts, widest
+
+    def _rows(self, bucket_ranges: Iterable[BucketRange]) -> QuerySet[UsageBucket]:
+        return self._of_rule(reduce(or_, (each.condition for each in bucket_ranges), Q(pk__in=[])))
+
+    def _of_rule(self, condition: Q) -> QuerySet[UsageBucket]:
+        wanted = {"rule_slug": self.rule, "tier_slug": self.tier}
+        return UsageBucket.objects.filter(
+            condition, **{name: slug for name, slug in wanted.items() if slug is not None}
+        )
+
+    @cached_property
+    def most_partitions(self) -> Mapping[tuple[str, str], int]:
+        """The highest known number of different partitions in one hour or day, by the slugs of rule and tier.
+
+        Hours or days that the totals include are not read again.
+        """
+        most = {total[:2]: total.most_partitions for total in self.totals if total.most_partitions is not None}
+        ranges = self.coverage.bucket_ranges(self.period)
+        read = [each for each in ranges if each.granularity is self.partitions_by]
+        starts = [
+            start
+            for start in self._starts_counted(self.partitions_by)
+            if not any(each.start <= start < each.end for each in read)
+        ]
+        rows = self._counted(starts, self.partitions_by).values_list("rule_slug", "tier_slug")
+        for slug, of_tier, partitions in rows.annotate(most=Max("partitions")).order_by():
+            most[slug, of_tier] = max(partitions, most.get((slug, of_tier), 0))
+        return most
+
+    def partition_counts(self, granularity: Granularity) -> list[PartitionCount]:
+        """Return the count of a rule for each hour or day that overlaps the period, in the project's time zone.
+
+        A caller whose tier changes in between is counted for both tiers.
+        """
+        starts = self._starts_counted(granularity)
+        rows = self._counted(starts, granularity).values_list("start").annotate(sum=Sum("partitions")).order_by("start")
+        counts = {aware(start): partitions for start, partitions in rows}
+        return [PartitionCount(Period(start, next_start(start, granularity)), counts.get(start)) for start in starts]
+
+    def _starts_counted(self, granularity: Granularity) -> list[datetime]:
+        return [*buckets(*self.period, granularity, timezone.get_default_timezone())]
+
+    def _counted(self, starts: Iterable[datetime], granularity: Granularity) -> QuerySet[UsageBucket]:
+        """Return the buckets that begin at these times and have a count."""
+        # With a list: for a range, PostgreSQL expects as many hours as minutes, and would read the whole table.
+        named = {"start__in": [stored(start) for start in starts], "partitions__isnull": False}
+        return self._of_rule(Q(granularity=granularity, **named))
+
+    @cached_property
+    def callers(self) -> list[PartitionCount]:
+        """Different callers of each hour or day; empty for all rules, which would count a caller many times."""
+        return [] if self.rule is None else self.partition_counts(self.partitions_by)
+
+    @cached_property
+    def top_partitions(self) -> list[TopPartitionRow]:
+        """The top partitions of the rule, of any tier, the one with most requests first; empty for all rules.
+
+        by_rejected: in the order of rejected requests, and without partitions that have none.
+        """
+        if self.rule is None:
+            return []
+        if self.by_rejected:
+            sums = self._sums.filter(sum_rejected__gt=0).order_by("-sum_rejected", "-sum_allowed", "partition")
+        else:
+            sums = self._sums.order_by(-(F("sum_allowed") + F("sum_rejected")), "-sum_rejected", "partition")
+        return [TopPartitionRow(*row) for row in sums[:MAX_PARTITIONS]]
+
+    def top_partition(self, partition: str) -> TopPartitionRow | None:
+        """Return one partition, from the hours in which it was a top partition; `None` = it was in none."""
+        return next((TopPartitionRow(*row) for row in self._sums.filter(partition=partition)), None)
+
+    @property
+    def top_partitions_in(self) -> Period:
+        """Return the whole hours that the top partitions are from, or days: minutes have no top partitions."""
+        complete_from = {**self.coverage.complete_from, Granularity.MINUTE: NEVER}
+        return replace(self.coverage, complete_from=complete_from).widen(self.period)
+
+    @property
+    def _sums(self) -> QuerySet[Any, Any]:
+        ranges = self.coverage.bucket_ranges(self.top_partitions_in)
+        condition = reduce(or_, (each.condition for each in ranges), Q(pk__in=[]))
+        rows = TopPartition.objects.filter(condition, rule_slug=self.rule).values_list("partition")
+        return rows.annotate(sum_allowed=Sum("allowed"), sum_rejected=Sum("rejected"))
+
+    @cached_property
+    def hours(self) -> list[Point]:
+        """The hours of the last four weeks of the period that are left; empty for less than two days."""
+        start = max(self.period.start, self.period.end - MAX_PERIOD)
+        if self.coverage.finest(start) is Granularity.DAY:
+            start = self.coverage.complete_from[Granularity.HOUR]
+        if self.period.end - start < 2 * DAY:
+            return []
+        return Report(Period(start, self.period.end), self.rule, self.tier, coverage=self.coverage).series(
+            Granularity.HOUR
+        )
+
+    @cached_property
+    def day(self) -> list[HourOfDay]:
+        """The hours of the day from 0 to 23; empty without `hours`."""
+        sums = [HourOfDay(hour, Figures(), timedelta()) for hour in range(24)]
+        for point in self.hours:
+            hour = timezone.localtime(point.start).hour
+            time = sums[hour].time + (point.end - point.start)
+            sums[hour] = HourOfDay(hour, sums[hour].figures + point.figures, time)
+        return sums if self.hours else []
+
+    @property
+    def busiest(self) -> list[Point]:
+        """Return the hours with the most requests, the busiest first; none without requests."""
+        busy = [point for point in self.hours if point.figures.requests]
+        return sorted(busy, key=lambda point: (-point.figures.requests, point.start))[:MAX_HOURS]
