@@ -208,7 +208,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
             earlier: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
             if not earlier.allowed:
                 return self._looks_only(request, extra)
-            if asked or extra.rule.slug in earlier.slugs:
+            if earlier is not NOTHING_TO_DECIDE and (asked or extra.rule.slug in earlier.slugs):
                 extra = self._with_distinct_names(asked, extra)
             asked[extra.rule.slug] = extra
         self._decision = decision = _decided(check, request, self._rule_scope, () if extra is None else (extra,))

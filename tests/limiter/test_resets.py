@@ -76,7 +76,7 @@ def test_each_identity_as_a_request_has_it(
 ) -> None:
     tier = Tier.objects.create(slug="t", name="T", rank=1)
     TierAssignment.objects.create(tier=tier, api_key_hash=hash_api_key("s3cret"))
-    own = {"CACHE_ALIAS": "ratelimit", "IDENTITIES": {"tenant": "tests.entry_points.test_identities.tenant_of"}}
+    own = {"CACHE_ALIAS": "ratelimit", "IDENTITIES": {"tenant": "tests.entry_points.test_middleware.tenant_of"}}
     with override_settings(RATELIMITER=own):
         make_rule("r", quota=1, partition_by=names, missing_partition="ip")
         assert uses_up(client, **sent)
