@@ -24,6 +24,13 @@ def get(accept: str | None = None) -> HttpRequest:
     return RequestFactory().get("/", headers={"Accept": accept} if accept is not None else None)
 
 
+def with_pages(pages: dict[str, str], *others: str, **settings: Any) -> override_settings:
+    """Settings in which templates are these pages, then those of the other loaders."""
+    loaders = [("django.template.loaders.locmem.Loader", pages), *others]
+    engine = {"BACKEND": "django.template.backends.django.DjangoTemplates", "OPTIONS": {"loaders": loaders}}
+    return override_settings(TEMPLATES=[engine], **settings)
+
+
 JSON, HTML, TEXT = PROBLEM_JSON, "text/html; charset=utf-8", "text/plain; charset=utf-8"
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
 
@@ -159,26 +166,14 @@ def test_the_page_stands_without_its_stylesheet(without: dict[str, Any]) -> None
 
 
 def test_the_page_can_be_replaced() -> None:
-    loaders = [("django.template.loaders.locmem.Loader", {"django_ratelimiter/rejected.html": PAGE})]
-    engine = {"BACKEND": "django.template.backends.django.DjangoTemplates", "OPTIONS": {"loaders": loaders}}
-    with override_settings(TEMPLATES=[engine]):
+    with with_pages({"django_ratelimiter/rejected.html": "{{ status }} {{ title }} {{ retry_after }}"}):
         response = rejection_response(get("text/html"), decision(results(DENIED)))
     assert response.content == b"429 Too many requests 8"
     assert response["Retry-After"] == "8"
 
 
-OWN_PAGE = [
-    {
-        "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "OPTIONS": {
-            "loaders": [("django.template.loaders.locmem.Loader", {"own/page.html": "Own: {{ reason }} {{ when }}"})]
-        },
-    }
-]
-
-
 def test_a_template_of_another_name() -> None:
-    with override_settings(RATELIMITER={"RESPONSE": "own/page.html"}, TEMPLATES=OWN_PAGE):
+    with with_pages({"own/page.html": "Own: {{ reason }} {{ when }}"}, RATELIMITER={"RESPONSE": "own/page.html"}):
         page = rejection_response(get("text/html"), decision(results(DENIED)))
         assert page.content == b"Own: You have sent more requests than allowed. Please try again in 8 seconds."
         assert page.status_code == 429
@@ -190,8 +185,13 @@ def teapot(request: HttpRequest, decision: Decision) -> HttpResponse:
     return HttpResponse(f"{request.path} {names}", status=418)
 
 
-def test_a_callable_makes_the_response() -> None:
-    with override_settings(RATELIMITER={"RESPONSE": "tests.headers.test_responses.teapot"}):
+async def async_teapot(request: HttpRequest, decision: Decision) -> HttpResponse:
+    return teapot(request, decision)
+
+
+@pytest.mark.parametrize("name", ["teapot", "async_teapot"])
+def test_a_callable_makes_the_response(name: str) -> None:
+    with override_settings(RATELIMITER={"RESPONSE": f"tests.headers.test_responses.{name}"}):
         response = rejection_response(get("text/html"), decision(results(DENIED)))
     assert (response.status_code, response.content) == (418, b"/ api")
     assert response["RateLimit"]
@@ -211,10 +211,6 @@ def renders_later(request: HttpRequest, decision: Decision) -> HttpResponse:
     return TemplateResponse(request, "no/such.html", status=429)
 
 
-async def natively(request: HttpRequest, decision: Decision) -> HttpResponse:
-    return HttpResponse("natively", status=429)
-
-
 @pytest.mark.parametrize("name", ["fails", "forgets", "renders_later", "is_not_there"])
 def test_a_callable_that_fails_leaves_the_usual_response(name: str, caplog: pytest.LogCaptureFixture) -> None:
     with override_settings(RATELIMITER={"RESPONSE": f"tests.headers.test_responses.{name}"}):
@@ -225,20 +221,10 @@ def test_a_callable_that_fails_leaves_the_usual_response(name: str, caplog: pyte
     assert (record.levelname, name in record.getMessage(), record.exc_info) == ("ERROR", True, None)
 
 
-def test_a_callable_may_be_a_coroutine_function() -> None:
-    with override_settings(RATELIMITER={"RESPONSE": "tests.headers.test_responses.natively"}):
-        response = rejection_response(get(), decision(results(DENIED)))
-    assert (response.content, response["Retry-After"]) == (b"natively", "8")
-
-
 @pytest.mark.parametrize("page", [{}, {"own/page.html": "{% nonsense %}"}, {"own/page.html": "{% include 'none' %}"}])
 def test_a_template_that_fails_leaves_our_page(page: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
-    loaders = [
-        ("django.template.loaders.locmem.Loader", page),
-        "django.template.loaders.app_directories.Loader",
-    ]
-    engine = {"BACKEND": "django.template.backends.django.DjangoTemplates", "OPTIONS": {"loaders": loaders}}
-    with override_settings(RATELIMITER={"RESPONSE": "own/page.html"}, TEMPLATES=[engine]):
+    ours = "django.template.loaders.app_directories.Loader"
+    with with_pages(page, ours, RATELIMITER={"RESPONSE": "own/page.html"}):
         response = rejection_response(get("text/html"), decision(results(DENIED)))
     assert response.status_code == 429
     assert b"<h1>Too many requests</h1>" in response.content
@@ -266,9 +252,6 @@ def test_the_page_offers_to_try_again_where_that_may_help(request_: HttpRequest,
     request_.META["HTTP_ACCEPT"] = "text/html"
     content = rejection_response(request_, decision(results(answer))).content.decode()
     assert (f'<a href="{link}">Try again</a>' in content) if link else ("<a " not in content)
-
-
-PAGE = "{{ status }} {{ title }} {{ retry_after }}"
 
 
 def test_the_page_names_the_language_and_its_direction() -> None:

@@ -16,19 +16,18 @@ from django.test import AsyncClient, Client, RequestFactory
 from rest_framework.test import APIClient
 
 from django_ratelimiter import backend, limiter, signals
-from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.engine.base import Charge, Verdict
 from django_ratelimiter.engine.fallback import FallbackEngine
 from django_ratelimiter.engine.limits import Limit
 from django_ratelimiter.engine.redis import RedisEngine
-from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
-from django_ratelimiter.limiter import events
+from django_ratelimiter.limiter import events, fallback
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetState
 from django_ratelimiter.rules import cache
 from django_ratelimiter.testing import RulesInForce, assert_limited, override_rules
 
 from ..making import MakeRule
+from .test_limiter import Broken
 
 pytestmark = pytest.mark.urls("tests.entry_points.urls")
 
@@ -203,15 +202,6 @@ class TestSoftQuotas:
                 client.get("/plain/", REMOTE_ADDR=address)
         assert len(sent) == 4
 
-    def test_of_shadow_rules_are_not_told_of(
-        self, client: Client, ratelimit_rules: RulesInForce, received: Receive
-    ) -> None:
-        ratelimit_rules({"slug": "soft", "limits": [SOFT], "mode": "shadow"})
-        sent = received(signals.soft_limit_exceeded)
-        for _ in range(4):
-            client.get("/plain/")
-        assert sent == []
-
     def test_what_has_been_told_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(events, "MAX_NOTIFIED", 3)
         told = events.NotificationDedup()
@@ -268,24 +258,20 @@ class TestQuotas:
     def test_of_shadow_rules_are_not_told_of(
         self, client: Client, ratelimit_rules: RulesInForce, received: Receive
     ) -> None:
-        ratelimit_rules({**ONCE, "mode": "shadow"})
-        sent = received(signals.quota_reached)
-        client.get("/plain/")
-        assert sent == []
+        ratelimit_rules({**ONCE, "mode": "shadow"}, {"slug": "soft", "limits": [SOFT], "mode": "shadow"})
+        sent = [received(each) for each in (signals.quota_reached, signals.soft_limit_exceeded, signals.limit_exceeded)]
+        for _ in range(5):
+            client.get("/plain/")
+        assert sent == [[], [], []]
 
     def test_guesses_of_an_outage_are_not_told_of(
         self, client: Client, monkeypatch: pytest.MonkeyPatch, received: Receive
     ) -> None:
         sent = received(signals.quota_reached)
         with override_rules(ONCE):
-            monkeypatch.setattr(backend, "_engine", Unreachable())
+            monkeypatch.setattr(backend, "_engine", Broken())
             assert client.get("/plain/").status_code == 200
         assert sent == []
-
-
-class Unreachable(MemoryEngine):
-    def check(self, *given: Any, **options: Any) -> list[Verdict]:
-        raise EngineUnavailable("away")
 
 
 class TestOutages:
@@ -294,14 +280,12 @@ class TestOutages:
     ) -> None:
         sent = received(signals.engine_degraded)
         with override_rules(ONCE):
-            monkeypatch.setattr(backend, "_engine", Unreachable())
+            monkeypatch.setattr(backend, "_engine", Broken())
             for _ in range(3):
                 client.get("/plain/")
             async_to_sync(limiter.acheck)(RequestFactory().get("/plain/"))
-            assert [str(named["error"]) for named in sent] == ["away"]
-            monkeypatch.setattr(
-                "django_ratelimiter.limiter.fallback.local", FallbackEngine()
-            )  # as if its interval were over
+            assert [str(named["error"]) for named in sent] == ["out of reach"]
+            monkeypatch.setattr(fallback, "local", FallbackEngine())  # as if its interval were over
             async_to_sync(limiter.acheck)(RequestFactory().get("/plain/"))
         assert len(sent) == 2
 
@@ -309,7 +293,7 @@ class TestOutages:
         self, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         with override_rules({**ONCE, "failure_policy": "closed"}):
-            monkeypatch.setattr(backend, "_engine", Unreachable())
+            monkeypatch.setattr(backend, "_engine", Broken())
             assert_limited(client, "/plain/", after=0)
         outage, rejection = caplog.records
         assert outage.levelno == logging.ERROR
@@ -322,7 +306,7 @@ class TestOutages:
         pytest.importorskip("lupa", reason="lupa has no wheels for this Python")
         from tests.engine.strict import Rules, StrictServer
 
-        monkeypatch.setattr("django_ratelimiter.limiter.fallback.local", FallbackEngine())
+        monkeypatch.setattr(fallback, "local", FallbackEngine())
         with (
             StrictServer(Rules(time=False)) as server,
             redis.Redis.from_url(server.url) as connected,

@@ -50,11 +50,6 @@ def counters(client: redis.Redis) -> dict[bytes, bytes]:
     return {key: client.get(key) for key in keys}
 
 
-def test_a_rule_admits_its_quota_and_no_more(make_rule: MakeRule) -> None:
-    make_rule("all", quota=2)
-    assert outcomes(ask(), ask(), ask()) == [True, True, False]
-
-
 def test_a_rejection_by_one_of_three_changes_no_counter(make_rule: MakeRule, redis_client: redis.Redis) -> None:
     make_rule("wide", quota=100, algorithm="fixed_window")
     make_rule("middle", quota=100, algorithm="sliding_window_counter")
@@ -107,19 +102,14 @@ def test_a_later_entry_point_meets_only_the_rules_of_its_scope_and_gives_back_wh
     assert limiter.check(ask()).results[0].verdict.remaining == 4  # type: ignore[union-attr]
 
 
-def test_a_shadow_rule_rejects_nobody(make_rule: MakeRule) -> None:
+def test_partitions_have_counters_of_their_own_and_a_shadow_rule_rejects_nobody(make_rule: MakeRule) -> None:
+    make_rule("per-user", quota=2, partition_by=["user"])
     make_rule("watched", quota=1, mode="shadow")
-    limiter.check(ask())
-    decision = limiter.check(ask())
-    assert decision.allowed
-    assert decision.binding is None
-    assert [result.verdict.allowed for result in decision.results if result.verdict] == [False]
-
-
-def test_partitions_have_counters_of_their_own(make_rule: MakeRule) -> None:
-    make_rule("per-user", quota=1, partition_by=["user"])
     ann, bob = User.objects.create(username="ann"), User.objects.create(username="bob")
-    assert outcomes(ask(user=ann), ask(user=bob), ask(user=ann)) == [True, True, False]
+    assert outcomes(ask(user=ann), ask(user=bob), ask(user=ann), ask(user=ann)) == [True, True, True, False]
+    decision = limiter.check(ask())
+    assert (decision.allowed, decision.binding) == (True, None)
+    assert [result.verdict.allowed for result in decision.results if result.verdict] == [False]
 
 
 @pytest.mark.parametrize(
