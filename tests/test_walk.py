@@ -8,16 +8,13 @@ import shutil
 import socket
 import subprocess
 import time
-import urllib.parse
-import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from http.cookiejar import CookieJar
 from pathlib import Path
 
 import pytest
 
-from example_project.demo.admin_client import Form
+from example_project.demo.admin_client import RULES_PATH, Admin, Form
 from example_project.redis_server import RedisServer, free_port
 
 from .installing import UV, create_environment, environment, missing
@@ -80,39 +77,21 @@ class Walk:
                 time.sleep(0.02)
             log_text = (self.folder / "log").read_text()
             assert "System check identified no issues (0 silenced)." in log_text, log_text
-            yield Admin(self.port)
+            yield Admin(f"http://127.0.0.1:{self.port}")
         finally:
             process.kill()
             process.wait()
 
 
-class Admin:
-    """The admin of the project, for whoever fills in forms in a browser."""
-
-    def __init__(self, port: int) -> None:
-        self._url = f"http://127.0.0.1:{port}/admin/"
-        cookies = urllib.request.HTTPCookieProcessor(CookieJar())
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), cookies)
-
-    def edit(self, **fields: str | list[str]) -> None:
-        """Save the one rule of the project: what its form shows, and these fields."""
-        if 'id="login-form"' in (page := self._open("login/")):
-            person = {"username": PERSON["USERNAME"], "password": PERSON["PASSWORD"]}
-            self._open("login/", Form(page, "login-form").fields | person)
-        rules = "django_ratelimiter/rule/"
-        [path] = re.findall(rf'href="/admin/({rules}\d+/change/)', self._open(rules)) or [f"{rules}add/"]
-        shown = Form(self._open(path), "rule_form").fields
-        shown |= {"slug": "everybody", "name": "Everybody", "mode": "enforce", "limits-TOTAL_FORMS": "1"}
-        if path.endswith("add/"):
-            shown |= {"limits-0-quota": "3", "limits-0-window_seconds": "86400"}
-        page = self._open(path, shown | fields)
-        assert 'class="success"' in page, page
-
-    def _open(self, path: str, fields: Mapping[str, str | list[str]] | None = None) -> str:
-        """Return the page at a path, after any redirects; `fields` are posted as a form."""
-        data = None if fields is None else urllib.parse.urlencode(fields, doseq=True).encode()
-        with self._opener.open(self._url + path, data) as response:
-            return str(response.read().decode())
+def edit(admin: Admin, **fields: str | list[str]) -> None:
+    """Save the one rule of the project: what its form shows, and these fields."""
+    [path] = re.findall(rf'href="({RULES_PATH}\d+/change/)', admin.open(RULES_PATH)) or [f"{RULES_PATH}add/"]
+    shown = Form(admin.open(path), "rule_form").fields
+    shown |= {"slug": "everybody", "name": "Everybody", "mode": "enforce", "limits-TOTAL_FORMS": "1"}
+    if path.endswith("add/"):
+        shown |= {"limits-0-quota": "3", "limits-0-window_seconds": "86400"}
+    page = admin.open(path, shown | fields)
+    assert 'class="success"' in page, page
 
 
 def statuses(walk: Walk, path: str) -> list[str]:
@@ -150,9 +129,10 @@ def test_each_section_of_the_readme_leads_to_a_429(walk: Walk, redis_server: typ
     for line in blocks(section(README, RULES), "console")[0].splitlines():
         walk.run(line)
     with walk.serving() as admin:
-        admin.edit(partition_by="ip")
+        admin.log_in(PERSON["USERNAME"], PERSON["PASSWORD"])
+        edit(admin, partition_by="ip")
         assert statuses(walk, "/hello/") == ["404", "404", "404", "429"]
-        admin.edit(**{"limits-0-quota": "4"})
+        edit(admin, **{"limits-0-quota": "4"})
         assert statuses(walk, "/hello/") == ["404", "429", "429", "429"]
 
     walk.run(re.findall(r"`(pip install [^`]+)`", section(README, DRF))[0])
@@ -160,7 +140,8 @@ def test_each_section_of_the_readme_leads_to_a_429(walk: Walk, redis_server: typ
     walk.write("mysite/settings.py", settings)
     walk.write("mysite/urls.py", view)
     with walk.serving() as admin:
-        admin.edit(partition_by="user", **{"limits-0-quota": "3"})
+        admin.log_in(PERSON["USERNAME"], PERSON["PASSWORD"])
+        edit(admin, partition_by="user", **{"limits-0-quota": "3"})
         [curl] = re.findall(r"`(curl [^`]+)`", section(README, DRF))
         assert re.findall(r"\} (\d+)\n", walk.run(curl)) == ["200", "200", "200", "429"]
 

@@ -29,37 +29,37 @@ class Admin:
     def log_in(self, name: str, password: str) -> None:
         """Log in through the admin's own page. Raises DemoError if the log-in fails."""
         path = "/admin/login/"
-        fields = Form(self._open(path), "login-form").fields | {"username": name, "password": password}
-        if 'id="login-form"' in self._open(path, {**fields, "next": "/admin/"}):
+        fields = Form(self.open(path), "login-form").fields | {"username": name, "password": password}
+        if 'id="login-form"' in self.open(path, {**fields, "next": "/admin/"}):
             raise DemoError("The admin rejected the demo's log-in.")
 
     def edit_limit(self, rule: str, tier: str, quota: int) -> None:
         """Set a tier's quota in the form of a rule (both by name) and save. Raises DemoError if it is not saved."""
         path = self._change_path(rule)
-        form = Form(self._open(path), "rule_form")
+        form = Form(self.open(path), "rule_form")
         rows = [name for name, label in form.chosen.items() if label == tier and re.fullmatch(r"limits-\d+-tier", name)]
         if len(rows) != 1:
             raise DemoError(f"The form of “{rule}” has {len(rows)} limits for {tier}, and should have one.")
-        page = self._open(path, form.fields | {rows[0].replace("-tier", "-quota"): str(quota), "_save": "Save"})
+        page = self.open(path, form.fields | {rows[0].replace("-tier", "-quota"): str(quota), "_save": "Save"})
         if "errornote" in page or 'class="success"' not in page:
             raise DemoError(f"The admin did not save “{rule}”:\n{_told(page)}")
 
     def usage(self) -> dict[tuple[str, str], dict[str, int]]:
         """Return the report of the last hour: by rule and tier, the value in each column. Empty without usage."""
-        table = Table(self._open(f"{USAGE_PATH}?period=1h"), "ratelimiter-totals")
+        table = Table(self.open(f"{USAGE_PATH}?period=1h"), "ratelimiter-totals")
         return {
             (rule, tier): {title: _number(cell) for title, cell in zip(table.titles[2:], cells, strict=True)}
             for rule, tier, *cells in table.rows
         }
 
     def _change_path(self, rule: str) -> str:
-        links = re.findall(rf'<a href="({RULES_PATH}\d+/change/[^"]*)">([^<]*)</a>', self._open(RULES_PATH))
+        links = re.findall(rf'<a href="({RULES_PATH}\d+/change/[^"]*)">([^<]*)</a>', self.open(RULES_PATH))
         for path, name in links:
             if name == rule:
                 return str(path)
         raise DemoError(f"The admin's list shows no rule “{rule}”.")
 
-    def _open(self, path: str, fields: Mapping[str, str | list[str]] | None = None) -> str:
+    def open(self, path: str, fields: Mapping[str, str | list[str]] | None = None) -> str:
         """Return the page at a path, after redirects; `fields` are posted as a form."""
         url = urllib.parse.urljoin(self._url, path)
         data = None if fields is None else urllib.parse.urlencode(fields, doseq=True).encode()
