@@ -17,7 +17,7 @@ from django_ratelimiter import conf, throttling
 from django_ratelimiter.decorators import Ratelimited, ratelimit
 from django_ratelimiter.testing import override_rules
 
-from .test_docs import PAGES, rows, section
+from .pages import PAGES, rows, section
 
 NAMES = sorted(name for name in PAGES if name.startswith("docs/howto/come-from-"))
 

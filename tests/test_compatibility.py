@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from .test_docs import PAGES, ROOT, rows, section
+from .pages import PAGES, ROOT, rows, section
 
 pytestmark = pytest.mark.once
 

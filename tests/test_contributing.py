@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .test_docs import ROOT, rows, section
+from .pages import ROOT, rows, section
 
 pytestmark = pytest.mark.once
 

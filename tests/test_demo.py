@@ -23,7 +23,7 @@ from example_project.demo.scenario import STREAMS, Caller, Stream
 from example_project.demo.suggestions import SUGGESTIONS
 from example_project.demo.traffic import Answer
 
-from .test_docs import ROOT
+from .pages import ROOT
 
 NOON = 1_800_014_400.0  # a whole hour, twelve of them after midnight UTC
 

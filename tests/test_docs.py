@@ -28,38 +28,10 @@ from django_ratelimiter.identity import client_ip
 from django_ratelimiter.values.partitions import IDENTITIES, NAMED
 
 from .headers.test_fields import ALLOWED, DENIED, results, softly
-
-ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs"
-PAGES = {str(page.relative_to(ROOT)): page.read_text("utf-8") for page in sorted(DOCS.rglob("*.md"))}
-OTHERS = (
-    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"),
-    "django_ratelimiter/README.md",
-)
-TEXTS = PAGES | {name: (ROOT / name).read_text("utf-8") for name in OTHERS}
+from .pages import DOCS, PAGES, ROOT, TEXTS, blocks, rows, section
 
 #: As they are, not as the tests have them.
 DEFAULTS = {name: entry.default for name, entry in conf.ENTRIES.items()}
-
-
-def rows(text: str) -> Iterator[list[str]]:
-    """The rows of all tables in a text, without their heads, as lists of cells."""
-    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
-        for line in table.splitlines()[2:]:
-            yield [cell.strip() for cell in line.strip("|").split("|")]
-
-
-def section(text: str, heading: str) -> str:
-    """What stands under a heading, up to the next of its level or above."""
-    level = heading.split()[0]
-    found = re.search(rf"^{re.escape(heading)}$(.*?)(?=^#{{1,{len(level)}}} |\Z)", text, re.MULTILINE | re.DOTALL)
-    assert found, f"There is no heading {heading!r}."
-    return found[1]
-
-
-def blocks(text: str, language: str) -> list[str]:
-    """The fenced blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def python_blocks() -> list[Any]:

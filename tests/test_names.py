@@ -12,7 +12,7 @@ import django_ratelimiter
 from django_ratelimiter import tasks
 from django_ratelimiter.engine import Engine
 
-from .test_docs import ROOT, TEXTS
+from .pages import ROOT, TEXTS
 from .test_public_names import resolved
 
 PACKAGE = Path(django_ratelimiter.__file__).parent

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from .test_docs import PAGES, ROOT, TEXTS
+from .pages import PAGES, ROOT, TEXTS
 
 pytestmark = pytest.mark.once
 

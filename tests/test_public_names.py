@@ -10,14 +10,14 @@ import ast
 import importlib
 import inspect
 import re
-from pathlib import Path
 from types import ModuleType
 
 from django.dispatch import Signal
 
 from django_ratelimiter import exceptions, signals
 
-ROOT = Path(__file__).parent.parent
+from .pages import PAGES, ROOT, TEXTS, rows, section
+
 LIST = ROOT / "docs/reference/public-names.txt"
 PACKAGE = "django_ratelimiter"
 
@@ -35,9 +35,7 @@ INSIDE = ("docs/decisions/", "docs/explanation/", "docs/howto/add-an-algorithm.m
 
 def pages() -> list[str]:
     """Return the pages for those who use the package."""
-    found = {str(path.relative_to(ROOT)): path for path in sorted((ROOT / "docs").rglob("*.md"))}
-    shown = [path for name, path in found.items() if not name.startswith(INSIDE)]
-    return [path.read_text("utf-8") for path in (ROOT / "README.md", *shown)]
+    return [TEXTS["README.md"], *(text for name, text in PAGES.items() if not name.startswith(INSIDE))]
 
 
 def imported(text: str) -> set[str]:
@@ -107,7 +105,6 @@ def names_elsewhere() -> set[str]:
 
     from django_ratelimiter import conf
 
-    from .test_docs import PAGES, rows, section
     from .test_names import names_of_others
 
     found = {f"setting RATELIMITER[{name!r}]" for name in conf.ENTRIES}

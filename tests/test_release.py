@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from .test_docs import ROOT
+from .pages import ROOT
 
 pytestmark = pytest.mark.once
 

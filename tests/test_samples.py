@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 from django.test import Client
 
-from tests.making import MakeRule
+from .making import MakeRule
+from .pages import PAGES, blocks
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 
 #: Fields of Django's own middleware, and of the page that is not there.
 OTHERS = (
-    "Content-Type: text/html",
-    "Content-Length:",
-    "X-Content-Type-Options:",
-    "Referrer-Policy:",
-    "Cross-Origin-Opener-Policy:",
+    *("Content-Type: text/html", "Content-Length:"),
+    *("X-Content-Type-Options:", "Referrer-Policy:", "Cross-Origin-Opener-Policy:"),
 )
-
-DOCS = Path(__file__).parent.parent / "docs"
 
 
 def sample(page: str, begins: str) -> str:
     """The block of code that begins so."""
-    found = re.findall(r"^```\w*\n(.*?)^```$", (DOCS / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    [text] = [each for each in found if each.startswith(begins)]
-    return str(text)
+    [text] = [each for each in blocks(PAGES[f"docs/{page}"], r"\w*") if each.startswith(begins)]
+    return text
 
 
 def without_figures(text: str) -> str:

@@ -18,7 +18,7 @@ from example_project.demo.admin_client import RULES_PATH, Admin, Form
 from example_project.redis_server import RedisServer, free_port
 
 from .installing import UV, create_environment, environment, missing
-from .test_docs import ROOT, blocks, rows, section
+from .pages import ROOT, blocks, rows, section
 
 pytestmark = pytest.mark.once
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
@@ -15,12 +13,12 @@ from django.test import Client, override_settings
 from django.urls import path
 
 from ..making import MakeRule
+from ..pages import PAGES, blocks
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("clock")]
 
-PAGE = (Path(__file__).parents[2] / "docs/howto/graphql.md").read_text("utf-8")
-STRAWBERRY_FIELD, GRAPHENE_FIELD, CALLS_OF, STRAWBERRY_VIEW, GRAPHENE_VIEW = re.findall(
-    r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
+STRAWBERRY_FIELD, GRAPHENE_FIELD, CALLS_OF, STRAWBERRY_VIEW, GRAPHENE_VIEW = blocks(
+    PAGES["docs/howto/graphql.md"], "python"
 )
 GUESS = 'login(name: "ann", password: "%s")'
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -17,15 +15,14 @@ from django.urls import path
 from django.views.decorators.http import condition
 
 from ..making import Clock, MakeRule
+from ..pages import PAGES, blocks, section
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("clock")]
-
-PAGE = (Path(__file__).parents[2] / "docs/howto/recipes.md").read_text("utf-8")
 
 
 def recipe(heading: str) -> SimpleNamespace:
     """What the first example under a heading defines."""
-    [block] = re.findall(rf"^## {heading}\n.*?^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    block = blocks(section(PAGES["docs/howto/recipes.md"], f"## {heading}"), "python")[0]
     module = ModuleType("recipe")
     exec(block, module.__dict__)
     return SimpleNamespace(**module.__dict__)

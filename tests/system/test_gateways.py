@@ -21,8 +21,9 @@ from django.test import override_settings
 from django_ratelimiter.models import AccessEntry
 from example_project.redis_server import HOST, WatchedProcess, free_port
 from tests.making import make_rule
+from tests.pages import PAGES, blocks, section
 
-PAGE = (Path(__file__).parents[2] / "docs/howto/gateway.md").read_text("utf-8")
+PAGE = PAGES["docs/howto/gateway.md"]
 #: The addresses of clients, which are not trusted; the gateways ask from HOST.
 CLIENT, OTHER, DENIED = "127.0.0.7", "127.0.0.8", "127.0.0.9"
 #: How the programs are started, and the suffix by which they know their configuration.
@@ -45,8 +46,7 @@ START_SECONDS = 60.0
 
 def block(heading: str) -> str:
     """The first example under a heading."""
-    [found] = re.findall(rf"^## {heading}\n.*?^```\w*\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    return str(found)
+    return blocks(section(PAGE, f"## {heading}"), r"\w*")[0]
 
 
 class Api(BaseHTTPRequestHandler):

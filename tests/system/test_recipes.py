@@ -22,11 +22,11 @@ from django_ratelimiter.backend import get_engine
 from example_project.redis_server import HOST, free_port
 
 from ..making import make_rule
+from ..pages import PAGES, blocks, section
 from .site import PROJECT, running, wait_until
 
 pytestmark = pytest.mark.once
 
-PAGE = (Path(__file__).parents[2] / "docs/howto/recipes.md").read_text("utf-8")
 #: Added to the settings of the tests' sites.
 SETTINGS = """
 import os
@@ -45,8 +45,7 @@ INTERVAL, EARLY = 1.0, 0.05
 
 def recipes(heading: str) -> list[str]:
     """The Python examples under a heading."""
-    [section] = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
-    return re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    return blocks(section(PAGES["docs/howto/recipes.md"], f"## {heading}"), "python")
 
 
 @pytest.fixture
