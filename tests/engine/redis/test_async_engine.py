@@ -17,10 +17,9 @@ import redis.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_ratelimiter.engine import Algorithm, Charge, EngineUnavailable, Limit, StaleRules, Version
-from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
-from example_project.redis_server import RedisServer, free_port
-from tests.engine.slow import SlowProxy
+from django_ratelimiter.engine import Algorithm, Charge, EngineUnavailable, Limit
+from django_ratelimiter.engine.redis import AsyncRedisEngine
+from example_project.redis_server import RedisServer
 from tests.engine.strategies import limit_by
 from tests.engine.trio import Trio
 from tests.engine.walk import Walk
@@ -51,21 +50,6 @@ def test_the_same_verdicts(blocking: Any, algorithm: Algorithm, seed: int) -> No
     Walk(Trio(blocking), random, [limit_by(random, kind) for kind in (algorithm, random.choice(list(Algorithm)))]).go(
         20
     )
-
-
-def test_versions(redis_url: str) -> None:
-    async def use(engine: AsyncRedisEngine) -> None:
-        with pytest.raises(StaleRules) as stale:
-            await engine.check([DAY], version=7)
-        assert stale.value.number is None
-        await engine.publish(7)
-        await engine.publish(Version(3))
-        assert (await engine.check([DAY], version=8))[0].remaining == 4
-        with pytest.raises(StaleRules) as stale:
-            await engine.check([DAY], version=7)
-        assert stale.value.number == 8
-
-    run(redis_url, use)
 
 
 def test_tasks_at_once_share_few_connections_and_admit_the_quota(server: RedisServer) -> None:
@@ -140,39 +124,6 @@ def test_a_cancelled_call_leaves_no_reply_to_others(server: RedisServer) -> None
         assert cancelled >= 15, "those that had not begun, at least"
 
     run(server.url, use, max_connections=1)
-
-
-def test_lost_scripts_and_lost_connections(server: RedisServer) -> None:
-    async def use(engine: AsyncRedisEngine) -> list[int]:
-        with redis.Redis.from_url(server.url) as other:
-            left = [(await engine.check([DAY]))[0].remaining]
-            other.script_flush()
-            left.append((await engine.check([DAY]))[0].remaining)
-            other.client_kill_filter(skipme=True, _type="normal")
-            await asyncio.sleep(0.05)  # the news must reach the event loop
-            left.append((await engine.check([DAY]))[0].remaining)
-        return left
-
-    assert run(server.url, use) == [4, 3, 2]
-
-
-def test_a_call_whose_reply_was_lost_is_not_repeated(server: RedisServer) -> None:
-    with SlowProxy(server.port) as proxy:
-
-        async def use(engine: AsyncRedisEngine) -> None:
-            await engine.check([DAY])
-            proxy.lose = True
-            with pytest.raises(EngineUnavailable):
-                await engine.check([DAY])
-
-        run(proxy.url, use)
-    with redis.Redis.from_url(server.url) as client:
-        assert RedisEngine(client, "test").peek([DAY])[0].remaining == 3
-
-
-def test_a_server_that_is_not_there() -> None:
-    with pytest.raises(EngineUnavailable, match="Redis did not decide"):
-        run(f"redis://127.0.0.1:{free_port()}", lambda engine: engine.check([DAY]))
 
 
 def test_one_engine_on_one_loop_after_another(redis_url: str) -> None:

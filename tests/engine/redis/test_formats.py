@@ -48,43 +48,6 @@ def engine(redis_client: redis.Redis) -> RedisEngine:
     return engine
 
 
-def names(client: redis.Redis) -> set[str]:
-    found: Any = client.keys("*")
-    return {name.decode(errors="replace") if isinstance(name, bytes) else name for name in found}
-
-
-@pytest.mark.parametrize("weighed", [True, False])
-def test_they_are_decided_counted_and_noted_as_their_charges(
-    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, weighed: bool
-) -> None:
-    if not weighed:
-        monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", 0)
-        monkeypatch.setattr(partition_notes, "randrange", lambda _least, _end: 100)
-    engine, call = RedisEngine(redis_client, namespace="formats"), template(*LIMITS)
-    engine.publish(1)
-    for _ in range(6):
-        filled, one_by_one = engine.check(fill(call), version=1), engine.check(list(fill(call, BOB)), version=1)
-        assert type(filled) is Answer
-        for mine, other in zip(filled, one_by_one, strict=True):
-            assert (mine.allowed, mine.remaining, mine.soft_exceeded, mine.spent) == (
-                other.allowed,
-                other.remaining,
-                other.soft_exceeded,
-                other.spent,
-            )
-            assert mine.charge == other.charge._replace(key=other.charge.key.replace(BOB, ALICE), partition=ALICE)
-            assert abs(mine.reset_after - other.reset_after) < 5
-    counters = {name for name in names(redis_client) if ALICE in name or BOB in name}
-    assert len(counters) == 2 * len(LIMITS)
-    assert {name.replace(BOB, ALICE) for name in counters} == {name for name in counters if ALICE in name}
-    assert not [name for name in names(redis_client) if "hole" in name]
-    [batch] = engine.take_usage(now_us=filled[0].at_us + 120_000_000)[:1]
-    assert sum(count.allowed + count.rejected for count in engine.read_usage(batch)) <= 12 * len(LIMITS)
-    if weighed:
-        hour = filled[0].at_us // 3_600_000_000
-        assert set(engine.partitions.top_partitions([(hour, "rule-0")], 9)[0]) == {ALICE, BOB}
-
-
 def test_of_more_charges_than_a_byte_can_number_the_first_are_noted(
     engine: RedisEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

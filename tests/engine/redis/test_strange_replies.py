@@ -11,7 +11,7 @@ import redis
 import redis.asyncio
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
-from django_ratelimiter.engine.call import Answer, CallTemplate, ChargeTemplate
+from django_ratelimiter.engine.call import CallTemplate, ChargeTemplate
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from tests.engine.answering import Answering
 from tests.engine.redis.test_deadline import wait_until
@@ -76,28 +76,15 @@ def test_what_no_redis_says_is_no_answer(server: Answering, engine: Any, reply: 
 
 @pytest.mark.parametrize("reply", STRANGE_VERDICTS)
 def test_neither_are_verdicts_that_are_none(server: Answering, engine: Any, reply: bytes) -> None:
+    filled = fill(CallTemplate([ChargeTemplate("key:", "", DAY)]))  # without usage, there is nothing to note
     (before,) = server.open
     server.answers["EVALSHA"] = reply
-    for ask in (engine.check, engine.peek):
+    for ask, charges in ((engine.check, [DAY]), (engine.peek, [DAY]), (engine.check, filled)):
         with pytest.raises(EngineUnavailable):
-            ask([DAY])
+            ask(charges)
     wait_until(lambda: before not in server.open)
     server.answers["EVALSHA"] = verdict(6)
     assert engine.check([DAY])[0].remaining == 6
-
-
-@pytest.mark.parametrize("reply", STRANGE_VERDICTS)
-def test_nor_are_they_an_answer_to_filled_charges(server: Answering, engine: Any, reply: bytes) -> None:
-    charges = fill(CallTemplate([ChargeTemplate("key:", "", DAY)]))  # without usage, there is nothing to note
-    engine.check(charges)
-    assert type(engine.check(charges)) is Answer
-    (before,) = server.open
-    server.answers["EVALSHA"] = reply
-    with pytest.raises(EngineUnavailable):
-        engine.check(charges)
-    wait_until(lambda: before not in server.open)
-    server.answers["EVALSHA"] = verdict(6)
-    assert engine.check(charges)[0].remaining == 6
 
 
 @pytest.mark.parametrize("surplus", [b":1\r\n", b"*5\r\n:1\r\n", verdict(999), b"hello"])

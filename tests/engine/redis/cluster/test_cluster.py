@@ -15,6 +15,7 @@ import redis
 from redis.crc import key_slot
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine, StaleRules
+from django_ratelimiter.engine.call import Call
 from django_ratelimiter.engine.redis import AsyncRedisEngine, LazyRedisCluster, RedisEngine
 from django_ratelimiter.engine.usage import UsageCarry
 from example_project.redis_server import HOST
@@ -88,7 +89,11 @@ def test_a_call_spends_in_every_shard_or_in_none(engine: Any, sync_engine: Redis
         (True, 3, 0),
     ]
     assert remaining(engine, *charges) == [3, 0, 3]
-    assert counted(sync_engine) == {"rule9|": (3, 0), "rule3|": (2, 1), "rule40|": (3, 0)}
+    answer = engine.check(Call.of(charges))
+    assert (answer.is_rejected, answer.binding, list(answer.states.remaining)) == (True, 1, [3, 0, 3])
+    assert answer.retry_after == answer[1].retry_after
+    assert [verdict.charge for verdict in answer] == charges
+    assert counted(sync_engine) == {"rule9|": (4, 0), "rule3|": (2, 2), "rule40|": (4, 0)}
 
 
 def test_what_an_earlier_shard_spent_is_given_back(engine: Any) -> None:

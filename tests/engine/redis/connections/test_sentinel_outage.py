@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from typing import Any
 
@@ -36,19 +35,6 @@ def assert_short(text: str, addresses: list[tuple[str, int]]) -> None:
     assert len(text) < 600
 
 
-def in_threads(addresses: list[tuple[str, int]]) -> list[str]:
-    client = Sentinel(addresses, sentinel_kwargs={"retry": Retry(NoBackoff(), 0)}).master_for("mymaster")
-    engine = RedisEngine(client, deadline=20.0)
-    found = []
-    for ask in [lambda: engine.check([DAY])] * (MAX_FAILURES + 1) + [engine.take_usage]:
-        with pytest.raises(EngineUnavailable) as caught:
-            ask()
-        found.append(str(caught.value))
-    engine._transport.close()
-    client.close()
-    return found
-
-
 def on_an_event_loop(addresses: list[tuple[str, int]]) -> list[str]:
     async def use() -> list[str]:
         sentinel = AsyncSentinel(addresses, sentinel_kwargs={"retry": AsyncRetry(NoBackoff(), 0)})
@@ -66,28 +52,25 @@ def on_an_event_loop(addresses: list[tuple[str, int]]) -> list[str]:
     return asyncio.run(use())
 
 
-def by_the_twin(addresses: list[tuple[str, int]]) -> list[str]:
+def assert_logged(texts: list[str], addresses: list[tuple[str, int]], caplog: pytest.LogCaptureFixture) -> None:
+    for text in (*texts, *[record.getMessage() for record in caplog.records]):
+        assert_short(text, addresses)
+
+
+def test_it_is_told_in_a_line(
+    addresses: list[tuple[str, int]], of_either_kind: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     client = Sentinel(addresses, sentinel_kwargs={"retry": Retry(NoBackoff(), 0)}).master_for("mymaster")
-    twin: Any = RedisEngine(client, deadline=20.0).to_async()
-
-    async def use() -> list[str]:
-        found = []
-        for _ in range(MAX_FAILURES + 1):
-            with pytest.raises(EngineUnavailable) as caught:
-                await twin.check([DAY])
-            found.append(str(caught.value))
-        await twin.aclose()
-        return found
-
-    found = asyncio.run(use())
+    threads, found = RedisEngine(client, deadline=20.0), []
+    engine = of_either_kind(threads)
+    for ask in [lambda: engine.check([DAY])] * (MAX_FAILURES + 1) + [threads.take_usage]:
+        with pytest.raises(EngineUnavailable) as caught:
+            ask()
+        found.append(str(caught.value))
+    assert_logged(found, addresses, caplog)
+    threads._transport.close()
     client.close()
-    return found
 
 
-@pytest.mark.parametrize("way", [in_threads, on_an_event_loop, by_the_twin])
-def test_it_is_told_in_a_line(way: Any, addresses: list[tuple[str, int]], caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "django_ratelimiter"):
-        for text in way(addresses):
-            assert_short(text, addresses)
-    for record in caplog.records:
-        assert_short(record.getMessage(), addresses)
+def test_so_is_a_client_for_event_loops(addresses: list[tuple[str, int]], caplog: pytest.LogCaptureFixture) -> None:
+    assert_logged(on_an_event_loop(addresses), addresses, caplog)
