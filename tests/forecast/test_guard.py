@@ -142,6 +142,20 @@ def test_a_rule_fails_where_lines_name_users_that_the_database_does_not_have(pla
     assert (code, "5 of 10 lines do not tell users apart." in text) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("identity", "lacks"), [("api_key", "API keys"), ("tier", "tiers"), ("forwarded", "addresses")]
+)
+def test_values_that_are_not_what_the_option_says_are_counted(plan: Plan, identity: str, lacks: str) -> None:
+    fields = {
+        "time": "2026-11-22T18:00:00Z",
+        "request": "GET /plain/ HTTP/1.1",
+        "ip": "" if lacks == "addresses" else "192.0.2.7",
+    }
+    lines = [json.dumps({**fields, "value": "nonsense" if number % 2 else ""}) for number in range(10)]
+    text = plan(lines, "--identity", f"value={identity}", bound=None)[1]
+    assert f"{10 if lacks == 'addresses' else 5} of 10 lines do not tell {lacks} apart" in text
+
+
 @pytest.mark.parametrize("more", [{}, {"key": ""}, {"key": "-"}])
 def test_an_identity_that_no_line_has_is_not_known(plan: Plan, more: dict[str, str]) -> None:
     """As if the option named a field that does not exist."""
