@@ -131,9 +131,10 @@ class LogFiles:
     def _in_order(self, file: int) -> Iterator[AccessLogLine]:
         """Yield the lines of a file, the earliest first. Raises WrongFormat if it is in another order."""
         lines, waiting = self._lines(file), list[AccessLogLine]()
-        latest = read = late = 0
+        latest = read = late = falling = 0
         while chunk := list(islice(lines, CHUNK)):
             read += len(chunk)
+            falling += len(chunk) if chunk[0][0] > chunk[-1][0] else 0
             waiting += chunk
             waiting.sort(key=_time_of)
             if waiting[0][0] < latest:
@@ -141,7 +142,7 @@ class LogFiles:
                 late += earlier
                 self.out_of_order += earlier
                 if late > CHUNK:
-                    self._require_order(file, late, read)
+                    self._require_order(file, late, read, falling)
                 if not self.any_order:
                     del waiting[:earlier]
             if len(waiting) > CHUNK:
@@ -151,17 +152,20 @@ class LogFiles:
                     latest = max(latest, waiting[ready - 1][0])
                     yield from waiting[:ready]
                     del waiting[:ready]
-        self._require_order(file, late, read)
+        self._require_order(file, late, read, falling)
         yield from waiting
 
-    def _require_order(self, file: int, late: int, lines: int) -> None:
+    def _require_order(self, file: int, late: int, lines: int, falling: int) -> None:
+        """Raise WrongFormat if too many lines are late. falling: lines of parts that end earlier than they begin."""
         if self.any_order or late <= MAX_UNUSABLE * lines:
             return
         text = _(
             "%(file)s is not in order: %(late)s of %(lines)s lines are more than 5 minutes earlier than a line before "
-            "them. If the newest line is first, turn the log around: `tac LOG | … -`. If logs were joined, give them "
-            "one by one. With --any-order, lines are replayed as they stand."
+            "them. If it was joined of several logs, give these one by one. With --any-order, lines are replayed as "
+            "they stand."
         )
+        if falling > lines / 2:
+            text = _("%(file)s has its newest line first. Turn it around: `tac LOG | … -`.")
         raise WrongFormat(text % {"file": self.names[file], "late": f"{late:,}", "lines": f"{lines:,}"})
 
     def _lines(self, file: int) -> Iterator[AccessLogLine]:
