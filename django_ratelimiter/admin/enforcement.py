@@ -24,7 +24,6 @@ from .reasons import ReasonField
 from .versioned import warn_if_unpublished
 from .viewer import Viewer
 
-ADDRESS: Final = "django_ratelimiter_enforcement"
 PERMISSION: Final = "django_ratelimiter.switch_enforcement"
 HOME_TEMPLATE: Final = "admin/django_ratelimiter/index.html"
 
@@ -48,7 +47,7 @@ class EnforcementSwitch(PagesAdmin):
             admin_site.index_template = HOME_TEMPLATE
 
     def get_urls(self) -> list[URLPattern]:
-        return [self.page_path("enforcement/", self.enforcement_view, ADDRESS, PERMISSION), *super().get_urls()]
+        return [self.page_path("enforcement/", self.enforcement_view, "enforcement", PERMISSION), *super().get_urls()]
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
         """Show the app in the admin to users who can use the switch, but cannot view rules."""

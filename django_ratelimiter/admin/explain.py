@@ -39,7 +39,6 @@ from .logged import caller_url, logged_context, prefilled
 from .pages import PagesAdmin
 from .viewer import Viewer
 
-ADDRESS: Final = "django_ratelimiter_explain"
 #: Fields that a URL may contain. Others are secrets, and URLs are logged. A "reference" replaces a pasted one.
 _IN_URLS: Final = ("method", "path", "view", "scope", "user", "ip", "status", "gateway", "api_key")
 
@@ -123,7 +122,7 @@ class ExplainPage(PagesAdmin):
     """An admin with the page. It needs the permission to view rules; counters and tiers need their own permissions."""
 
     def get_urls(self) -> list[URLPattern]:
-        page = self.page_path("explain/", self.explain_view, ADDRESS, self.has_view_permission)
+        page = self.page_path("explain/", self.explain_view, "explain", self.has_view_permission)
         return [page, *super().get_urls()]
 
     @method_decorator(sensitive_post_parameters())

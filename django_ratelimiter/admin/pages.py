@@ -19,7 +19,10 @@ class PagesAdmin(admin.ModelAdmin):
     def page_path(
         self, route: str, view: Callable[..., HttpResponse], name: str, may: str | Callable[[HttpRequest], bool]
     ) -> URLPattern:
-        """Return the pattern of a page. may: the permission that it needs, or a function that checks it."""
+        """Return the pattern of a page. name: as in `Viewer.url`, without the name of the app.
+
+        may: the permission that it needs, or a function that checks it.
+        """
 
         @wraps(view)
         def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -28,7 +31,7 @@ class PagesAdmin(admin.ModelAdmin):
                 raise PermissionDenied
             return view(request, *args, **kwargs)
 
-        return path(route, self.admin_site.admin_view(checked), name=name)
+        return path(route, self.admin_site.admin_view(checked), name=f"django_ratelimiter_{name}")
 
     def page(self, request: HttpRequest, template: str, title: str, context: dict[str, Any]) -> TemplateResponse:
         """Return a page of this app's templates."""

@@ -32,8 +32,6 @@ from .names import in_words, revealed_to
 from .pages import PagesAdmin
 from .viewer import VIEW_USAGE, Viewer
 
-ADDRESS: Final = "django_ratelimiter_rejections"
-
 #: Maximum number of rows.
 MAX_ROWS: Final = 100
 
@@ -51,7 +49,7 @@ class RejectionsPage(PagesAdmin):
     """An admin with the page, which needs the same permission as reports."""
 
     def get_urls(self) -> list[URLPattern]:
-        return [self.page_path("rejections/", self.rejections_view, ADDRESS, VIEW_USAGE)]
+        return [self.page_path("rejections/", self.rejections_view, "rejections", VIEW_USAGE)]
 
     def rejections_view(self, request: HttpRequest) -> HttpResponse:
         """Show the page, or only the rows if `part` is in the query."""

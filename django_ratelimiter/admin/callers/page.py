@@ -34,8 +34,6 @@ from . import rows
 from .act_forms import act_from, days
 from .asked import caller_typed, known_in, looked_up, open_query, remember
 
-ADDRESS: Final = "django_ratelimiter_caller"
-
 #: The key in the operator's session for the last reason.
 REASON: Final = "ratelimiter_reason"
 
@@ -54,7 +52,7 @@ class CallerPage(PagesAdmin):
     """An admin with the page of a caller."""
 
     def get_urls(self) -> list[URLPattern]:
-        page = self.page_path("caller/", self.caller_view, ADDRESS, lambda request: Viewer(request).sees_callers)
+        page = self.page_path("caller/", self.caller_view, "caller", lambda request: Viewer(request).sees_callers)
         return [page, *super().get_urls()]
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
@@ -180,7 +178,8 @@ class CallerPage(PagesAdmin):
 
     def _url(self, query: Any) -> str:
         text = query.urlencode() if hasattr(query, "urlencode") else urlencode(query)
-        return reverse(f"admin:{ADDRESS}", current_app=self.admin_site.name) + (f"?{text}" if text else "")
+        page = reverse("admin:django_ratelimiter_caller", current_app=self.admin_site.name)
+        return f"{page}?{text}" if text else page
 
 
 def _acts(request: HttpRequest, report: CallerReport) -> dict[str, Any]:

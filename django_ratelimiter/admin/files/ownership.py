@@ -25,9 +25,6 @@ from ..pages import PagesAdmin
 from ..reasons import ReasonField
 from ..versioned import saved_as_version
 
-#: The name of the page that unlocks a rule.
-UNLOCK: Final = "django_ratelimiter_rule_unlock"
-
 LOCKED: Final = Rule.Owner.FILE
 
 
@@ -62,7 +59,7 @@ class OwnedRules(PagesAdmin):
         return super().has_change_permission(request) and request.user.has_perm(PUBLISH)
 
     def get_urls(self) -> list[URLPattern]:
-        page = self.page_path("<path:object_id>/unlock/", self.unlock_view, UNLOCK, self.may_unlock)
+        page = self.page_path("<path:object_id>/unlock/", self.unlock_view, "rule_unlock", self.may_unlock)
         return [page, *super().get_urls()]
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:

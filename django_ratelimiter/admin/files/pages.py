@@ -27,10 +27,6 @@ from ..pages import PagesAdmin
 from ..versioned import report_version
 from .ownership import ReasonForm
 
-#: The name of the page, and of the download.
-PAGE: Final = "django_ratelimiter_rules_file"
-DOWNLOAD: Final = "django_ratelimiter_rules_download"
-
 #: Maximum size of a file, and of what is in it. Larger ones would keep a worker busy for seconds.
 MAX_BYTES: Final = 250_000
 BOUNDS: Final = FileBounds(values=40_000, rows=2_000)
@@ -70,8 +66,8 @@ class RulesFilePage(PagesAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         pages = [
-            self.page_path("file/", self.file_view, PAGE, self.has_view_permission),
-            self.page_path("file/download/", self.download_view, DOWNLOAD, self.has_view_permission),
+            self.page_path("file/", self.file_view, "rules_file", self.has_view_permission),
+            self.page_path("file/download/", self.download_view, "rules_download", self.has_view_permission),
         ]
         return [*pages, *super().get_urls()]
 
@@ -139,7 +135,7 @@ class RulesFilePage(PagesAdmin):
         return True
 
     def _address(self) -> str:
-        return reverse(f"admin:{PAGE}", current_app=self.admin_site.name)
+        return reverse("admin:django_ratelimiter_rules_file", current_app=self.admin_site.name)
 
 
 def _uploaded(request: HttpRequest) -> dict[str, Any]:

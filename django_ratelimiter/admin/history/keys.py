@@ -1,4 +1,4 @@
-"""Versions in URLs, and the names of the URL patterns."""
+"""Versions in URLs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ from django.http import Http404
 
 from ...engine.base import Version
 from ...rules.stored.storage import snapshots
-
-LIST: Final = "django_ratelimiter_history"
-VERSION: Final = "django_ratelimiter_history_version"
-COMPARE: Final = "django_ratelimiter_history_compare"
-BRING_BACK: Final = "django_ratelimiter_history_bring_back"
 
 _KEY: Final = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
 _MOST: Final = 2**63 - 1

@@ -14,7 +14,7 @@ from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, reverse
+from django.urls import URLPattern
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -28,7 +28,7 @@ from ..pages import PagesAdmin
 from ..reasons import ReasonField
 from ..versioned import report_version
 from ..viewer import Viewer
-from .keys import BRING_BACK, COMPARE, LIST, VERSION, exact_key_of, keys_of, row_named, version_named
+from .keys import exact_key_of, keys_of, row_named, version_named
 from .permissions import PUBLISH, missing_permissions
 from .undo import offered_lately, reason_to_bring_back
 
@@ -50,10 +50,10 @@ class HistoryPages(PagesAdmin):
     def get_urls(self) -> list[URLPattern]:
         may = self.has_view_or_change_permission
         pages = [
-            self.page_path("history/", self.versions_view, LIST, may),
-            self.page_path("history/compare/", self.compare_view, COMPARE, may),
-            self.page_path("history/<str:key>/", self.version_view, VERSION, may),
-            self.page_path("history/<str:key>/bring-back/", self.bring_back_view, BRING_BACK, may),
+            self.page_path("history/", self.versions_view, "history", may),
+            self.page_path("history/compare/", self.compare_view, "history_compare", may),
+            self.page_path("history/<str:key>/", self.version_view, "history_version", may),
+            self.page_path("history/<str:key>/bring-back/", self.bring_back_view, "history_bring_back", may),
         ]
         return [*pages, *super().get_urls()]
 
@@ -119,7 +119,7 @@ class HistoryPages(PagesAdmin):
                 raise PermissionDenied
             form = BringBackForm(request.POST)
             if form.is_valid() and self._bring_back(request, row, **form.cleaned_data):
-                return HttpResponseRedirect(reverse(f"admin:{LIST}", current_app=self.admin_site.name))
+                return HttpResponseRedirect(Viewer(request).url("history"))
             form.data = request.POST.copy()
             if form.is_valid() and form.data["reason"] == reason_to_bring_back(
                 row, version_named(form.cleaned_data["seen"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.decorators import method_decorator
@@ -13,8 +11,6 @@ from django.views.decorators.debug import sensitive_post_parameters
 from ..pages import PagesAdmin
 from ..viewer import Viewer
 from .search import find
-
-ADDRESS: Final = "django_ratelimiter_search"
 
 
 def search_context(viewer: Viewer) -> dict[str, str]:
@@ -35,7 +31,7 @@ class OverviewSearch(PagesAdmin):
         def searches(request: HttpRequest) -> bool:
             return Viewer(request).searches
 
-        return [self.page_path("search/", self.search_view, ADDRESS, searches), *super().get_urls()]
+        return [self.page_path("search/", self.search_view, "search", searches), *super().get_urls()]
 
     @method_decorator(sensitive_post_parameters("q"))
     def search_view(self, request: HttpRequest) -> HttpResponse:

@@ -31,13 +31,10 @@ from ..viewer import VIEW_USAGE
 from .actions import RuleActions
 from .confirmation import ModeWidget, may_enforce, show_question
 from .forms import RuleForm
-from .limits import SENTENCES, LimitsInWords, RuleLimitInline, limits_context, live_preview, may_edit_limits
+from .limits import LimitsInWords, RuleLimitInline, limits_context, live_preview, may_edit_limits
 from .listing import CodeRule, RuleChangeList, ViewFilter
 from .presets import PrefilledAdmin
 from .targets import doubts, place_with_doubts, suggestions, typed_views_in_words, views_in_words
-
-#: The name of the URL that returns the views that a rule would match.
-VIEWS: Final = "django_ratelimiter_rule_views"
 
 #: In the order of an operator's thoughts. The limits follow the fieldset with this class; see the page's template.
 FIELDSETS: Final[Any] = (
@@ -138,8 +135,8 @@ class RuleAdmin(
 
     def get_urls(self) -> list[URLPattern]:
         own = [
-            self.page_path("sentences/", self.sentences_view, SENTENCES, self._may_edit),
-            self.page_path("views/", self.views_view, VIEWS, self._may_edit),
+            self.page_path("sentences/", self.sentences_view, "rule_sentences", self._may_edit),
+            self.page_path("views/", self.views_view, "rule_views", self._may_edit),
         ]
         return [*own, *super().get_urls()]
 

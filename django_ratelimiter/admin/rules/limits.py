@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 from zoneinfo import available_timezones
 
 from django import forms
@@ -27,9 +27,6 @@ from ..identities import IdentitiesField
 from .descriptions import sentences
 from .forms import RuleLimitForm, RuleLimitFormSet, SingleLimitForm
 from .selects import PlainSelect
-
-#: The name of the URL that returns a limit's sentences.
-SENTENCES: Final = "django_ratelimiter_rule_sentences"
 
 
 class RuleLimitInline(admin.StackedInline):

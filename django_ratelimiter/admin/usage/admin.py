@@ -56,8 +56,7 @@ class UsageBucketAdmin(RejectionsPage):
         for table, kind in product(export.TABLES, _FORMATS):
             views.append((f"{table}.{kind}", f"{table}_{kind}", partial(self.data_view, table=table, kind=kind)))
         pages = [
-            self.page_path(route, view, f"django_ratelimiter_usagebucket_{name}", self.has_view_permission)
-            for route, name, view in views
+            self.page_path(route, view, f"usagebucket_{name}", self.has_view_permission) for route, name, view in views
         ]
         return [*pages, *super().get_urls()]
 
