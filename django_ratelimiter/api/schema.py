@@ -7,7 +7,6 @@ from typing import Any, Final
 from drf_spectacular.extensions import OpenApiViewExtension
 from drf_spectacular.plumbing import ResolvedComponent
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework.generics import GenericAPIView
 from rest_framework.settings import api_settings
 
 from ..conf import settings
@@ -15,9 +14,8 @@ from ..schema import LimitedResponses
 from . import serializers
 from .pagination import BucketPages
 from .permissions import IsKnownCaller
-from .support.answers import serializer_of
+from .support.answers import ApiView, serializer_of
 from .support.problems import ProblemView
-from .views import MeView
 
 #: The error for each invalid parameter.
 _WRONG: Final = {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}}
@@ -62,12 +60,8 @@ class _Answers(LimitedResponses):
 class Described(OpenApiViewExtension):  # type: ignore[no-untyped-call]
     """Describes the views of this package, whichever schema class the project uses."""
 
-    target_class = GenericAPIView
+    target_class = ApiView
     match_subclasses = True
-
-    @classmethod
-    def _matches(cls, target: Any) -> bool:
-        return super()._matches(target) and target.__module__.startswith("django_ratelimiter.api.")
 
     def view_replacement(self) -> Any:
         original: Any = self.target
@@ -92,7 +86,7 @@ def _responses(view: Any) -> dict[Any, Any]:
         documents = {(status, _PROBLEM): _INVALID if status == 400 else _FAILED for status in (400, 401, 403, 503)}
         return {200: serializer_of(view.answers), **documents}
     problems: dict[Any, Any] = dict.fromkeys((401, 403, 503), serializers.RateLimitProblemSerializer)
-    if issubclass(view, MeView):
+    if view.answers is not None:
         return {200: serializer_of(view.answers), **problems}
     is_list = view.pagination_class is not None
     wrong = {400: _WRONG} if is_list else {}

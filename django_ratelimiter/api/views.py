@@ -8,7 +8,6 @@ from django.db.models import QuerySet, Sum
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from rest_framework.exceptions import NotFound, PermissionDenied
-from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -17,7 +16,6 @@ from ..inspection.report import PRIVATE, encoded
 from ..models import TopPartition, UsageBucket
 from ..rules import cache
 from ..rules.records import RuleRecord
-from ..throttling import RuleThrottle
 from ..usage.reports.coverage import BucketRange, Period, read_coverage
 from ..usage.reports.report import Report
 from ..usage.times import Granularity, floor
@@ -26,17 +24,15 @@ from .me import OwnReport, own_report
 from .pagination import BucketPages, Pages
 from .permissions import IsKnownCaller, MayViewReports
 from .queries import PartitionsQuery, Query, RulesQuery, TotalsQuery, UsageQuery, parse_query
+from .support.answers import ApiView
 from .throttling import MeThrottle
 
 
-class _Report(GenericAPIView[Any]):
+class _Report(ApiView):
     """A view for staff. query_class: its parameters."""
 
     permission_classes = (MayViewReports,)
-    throttle_classes = (RuleThrottle,)
     throttle_scope = "ratelimit-reports"
-    versioning_class = None
-    filter_backends = ()
     pagination_class: Any = Pages
     query_class: type[Query] = Query
     queryset: Any = UsageBucket.objects.none()  # no rows: DRF's HTML page of a list asks for some
@@ -135,15 +131,12 @@ class TotalsView(_Report):
         )
 
 
-class MeView(GenericAPIView[Any]):
+class MeView(ApiView):
     """The caller's own tier, limits and last 30 days. Reading them uses no quota."""
 
     permission_classes = (IsKnownCaller,)
     throttle_classes = (MeThrottle,)
     throttle_scope = "ratelimit-me"
-    versioning_class = None
-    filter_backends = ()
-    pagination_class = None
     answers = OwnReport
 
     def get(self, request: Request) -> Response:

@@ -13,8 +13,10 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Final, get_args, get_origin
 
 from rest_framework import serializers
+from rest_framework.generics import GenericAPIView
 
 from ...inspection.report import is_report, members_of
+from ...throttling import RuleThrottle
 
 #: All others are texts: a rule is its slug, and enums of kinds and modes could conflict with names of the project.
 _PLAIN: Final[dict[Any, Any]] = {
@@ -25,6 +27,17 @@ _PLAIN: Final[dict[Any, Any]] = {
     datetime: serializers.DateTimeField,
     Decimal: partial(serializers.DecimalField, max_digits=8, decimal_places=3),
 }
+
+
+class ApiView(GenericAPIView[Any]):
+    """A view of this package, whatever the project's defaults for its own views are."""
+
+    throttle_classes: Any = (RuleThrottle,)
+    versioning_class = None
+    filter_backends = ()
+    pagination_class: Any = None
+    #: The class of its report; `None` = it has a serializer.
+    answers: type[Any] | None = None
 
 
 @cache

@@ -12,7 +12,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from rest_framework import serializers, status
 from rest_framework.exceptions import APIException, ParseError, PermissionDenied, ValidationError
-from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.settings import api_settings
@@ -24,8 +23,8 @@ from ...inspection.caller import UnknownCaller
 from ...inspection.explanation import CallerHidden
 from ...inspection.question import QuestionError
 from ...inspection.report import PRIVATE, encoded
-from ...throttling import RuleThrottle
 from ...values.bounds import MAX_LISTED, MAX_NAMES, MAX_TEXT, closest, encodable
+from .answers import ApiView
 
 #: Unknown names of fields are repeated up to here.
 MAX_FIELD_NAME: Final = 60
@@ -57,15 +56,8 @@ class BodyTooLarge(APIException):
     default_detail = gettext_lazy("The body is too large: at most 64 KB are read.")
 
 
-class ProblemView(GenericAPIView[Any]):
+class ProblemView(ApiView):
     """A POST view whose errors are problem documents; browsers get them on a page."""
-
-    versioning_class = None
-    filter_backends = ()
-    pagination_class = None
-    throttle_classes = (RuleThrottle,)
-    #: The class of its report.
-    answers: type[Any]
 
     def post(self, request: Request) -> Response:
         sent = self.get_serializer(data=request.data)
