@@ -202,8 +202,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         extra = self._extra(request, view)
         if extra is None and not isinstance(request, Request | HttpRequest):
             return True
-        http = _begin(request)
-        asked: dict[str, InlineRule] = http.__dict__[_DISPATCH][1]
+        http, asked = _begin(request)
         if extra is not None:
             earlier: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
             if not earlier.allowed:
@@ -391,8 +390,8 @@ def _decided(check: Check, request: Any, scope: str | None, extra: tuple[InlineR
     return decision
 
 
-def _begin(request: Request | HttpRequest) -> HttpRequest:
-    """Record that the throttles of `request` are being called, and return Django's request.
+def _begin(request: Request | HttpRequest) -> tuple[HttpRequest, dict[str, InlineRule]]:
+    """Record that the throttles of `request` are being called. Return Django's request, and their rules by slug.
 
     A view may be called several times with one Django request, as in batches. Throttles count each time.
     """
@@ -401,8 +400,9 @@ def _begin(request: Request | HttpRequest) -> HttpRequest:
     if latest is not request:
         if asked:
             _forget(http, {*asked})
-        http.__dict__[_DISPATCH] = (request, {})
-    return http
+        asked = {}
+        http.__dict__[_DISPATCH] = (request, asked)
+    return http, asked
 
 
 def _forget(http: HttpRequest, slugs: set[str]) -> None:

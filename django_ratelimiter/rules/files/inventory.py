@@ -59,8 +59,8 @@ def throttles_of(match: ResolverMatch) -> Sequence[Any] | None:
 
 def own_throttling(match: ResolverMatch) -> list[str]:
     """Return the methods of a DRF view that choose or call throttles and are not DRF's."""
-    methods = {name: getattr(class_of(match.func), name, None) for name in _CALLS_THROTTLES}
-    return [name for name, method in methods.items() if method and not _home(method).startswith(_HARMLESS)]
+    methods = {name: _layers(getattr(class_of(match.func), name, None)) for name in _CALLS_THROTTLES}
+    return [name for name, layers in methods.items() if not all(_home(each).startswith(_HARMLESS) for each in layers)]
 
 
 def name_of(throttle: Any) -> str:
