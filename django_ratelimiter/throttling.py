@@ -30,8 +30,8 @@ from .limiter import io
 from .limiter.charges import NO_ENTITLEMENT, InlineRule
 from .limiter.templates import RuleTemplate
 from .rules import inline
+from .rules.inline import rate_from
 from .rules.records import RuleRecord
-from .values.rates import rate_from
 
 if TYPE_CHECKING:  # it imports the classes in DEFAULT_THROTTLE_CLASSES, and so this module
     from rest_framework.views import APIView

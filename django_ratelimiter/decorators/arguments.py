@@ -21,9 +21,8 @@ from ..decision import NOTHING_TO_DECIDE, Decision, Result, without
 from ..identity import Identity, identify
 from ..limiter.charges import InlineRule
 from ..rules import inline
-from ..rules.records import RuleRecord
+from ..rules.records import FAILURE_POLICIES, RuleRecord
 from ..rules.routes import class_of, name_of_class
-from ..values.failure_policies import FAILURE_POLICIES
 
 Methods = str | Sequence[str | None]
 Key = str | Callable[[str, Any], Any]

@@ -7,11 +7,10 @@ release, must only affect one rule and not the site.
 """
 
 from .access import AccessEntry
-from .episodes import UsageEpisode
 from .limits import RuleLimit
 from .rules import Rule
 from .tiers import Tier, TierAssignment
-from .usage import TopPartition, UsageBatch, UsageBucket, UsageSample
+from .usage import TopPartition, UsageBatch, UsageBucket, UsageEpisode, UsageSample
 from .versions import RuleSetState, RuleSetVersion
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Usage, collected from the engine."""
+"""Usage, collected from the engine, and lasting conditions, for each of which one alert is sent."""
 
 from __future__ import annotations
 
@@ -138,3 +138,21 @@ class UsageSample(models.Model):
 
     def __str__(self) -> str:
         return f"{self.rule_slug} {self.partition_hash} {self.minute:%Y-%m-%d %H:%M}"
+
+
+class UsageEpisode(models.Model):
+    """A condition that has lasted since `began_at`. While its row exists, no further alert is sent for it.
+
+    name: "behind", or "rejecting:" and the slug of a rule.
+    """
+
+    name = models.CharField(_("name"), max_length=100, unique=True)
+    began_at = models.DateTimeField(_("began at"), auto_now_add=True)
+
+    class Meta:
+        verbose_name = _("usage episode")
+        verbose_name_plural = _("usage episodes")
+        ordering = ("-began_at", "name")
+
+    def __str__(self) -> str:
+        return self.name

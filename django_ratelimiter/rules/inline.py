@@ -1,4 +1,4 @@
-"""Rules written in code: records like those of operators' rules, and their list for the admin."""
+"""Rules written in code: their rates, records like those of operators' rules, and their list for the admin."""
 
 from __future__ import annotations
 
@@ -25,6 +25,17 @@ _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _UNFIT = re.compile(r"[^\w.:-]+", re.ASCII)
 
 _registered: dict[str, RuleRecord] = {}
+
+#: A rate in DRF's format.
+_DRF_RATE: Final = re.compile(r"\s*(?P<count>-?[0-9_]+)\s*/\s*(?P<period>[a-z]+)\s*", re.ASCII)
+#: The periods in DRF's documentation, and other common words that it reads correctly.
+_PERIODS: Final = {
+    1: ("s", "sec", "secs", "second", "seconds"),
+    60: ("m", "min", "mins", "minute", "minutes"),
+    3_600: ("h", "hr", "hrs", "hour", "hours"),
+    86_400: ("d", "day", "days"),
+}
+_SECONDS: Final = {word: seconds for seconds, words in _PERIODS.items() for word in words}
 
 
 def registered() -> tuple[RuleRecord, ...]:
@@ -113,3 +124,12 @@ def rule_of(
         count_refusals=quota < 1,  # so that no remaining quota is shown
         limits={None: (LimitRecord(limit),)},
     )
+
+
+@lru_cache(maxsize=1_000)
+def rate_from(text: str) -> tuple[int, int] | None:
+    """Return the requests and seconds of a rate in DRF's format, such as "10/min"; `None` if it is none."""
+    match = _DRF_RATE.fullmatch(text)
+    if match is None or match["period"] not in _SECONDS:
+        return None
+    return int(match["count"]), _SECONDS[match["period"]]

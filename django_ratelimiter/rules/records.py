@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
-from ..engine.limits import Limit
-from ..values.failure_policies import FAILURE_POLICIES, FailurePolicy
-from ..values.multiplier import multiply_limit
+from ..engine.limits import MAX_ENTRIES, MAX_UNITS, Limit
 from ..values.partitions import is_address
 
 MODES: Final = ("off", "shadow", "enforce")
@@ -23,6 +23,25 @@ OPTIONS: Final = ("burst", "soft_quota", "slots", "anchor", "refill", "calendar"
 
 #: The conditions of a rule; "" = a request matches all of them.
 Mismatch = Literal["", "method", "path", "view", "scope"]
+
+
+class FailurePolicy(NamedTuple):
+    """What a rule does while the engine is out of reach. A new policy must state both, and is not open by mistake.
+
+    counts: each process counts requests itself, with a share of the quota.
+    rejects: a request that was not counted is rejected.
+    """
+
+    counts: bool
+    rejects: bool
+
+
+#: The policies by name, the default first. Code uses these fields instead of comparing names.
+FAILURE_POLICIES: Final[Mapping[str, FailurePolicy]] = {
+    "local": FailurePolicy(counts=True, rejects=False),
+    "open": FailurePolicy(counts=False, rejects=False),
+    "closed": FailurePolicy(counts=False, rejects=True),
+}
 
 
 class Facts(NamedTuple):
@@ -169,3 +188,27 @@ class RuleRecord:
     def matches(self, facts: Facts) -> bool:
         """Return whether this rule matches a request with these facts."""
         return not self.mismatch(facts)
+
+
+@lru_cache(maxsize=4096)
+def multiply_limit(limit: Limit, multiplier: Decimal, minimum: int = 1) -> Limit:
+    """Return this limit with its quota, burst and soft quota times `multiplier`, rounded down. Its counters stay.
+
+    minimum: of its capacity. The quota is at most the maximum of its algorithm; a limit that
+    would not be exact does not change.
+    """
+    quota = min(_times(limit.quota, multiplier), MAX_ENTRIES if limit.traits.keeps_entries else MAX_UNITS)
+    burst = None if limit.burst is None else min(max(_times(limit.burst, multiplier), minimum), MAX_UNITS)
+    if burst is None:
+        quota = max(quota, minimum)
+    soft = None if limit.soft_quota is None else _times(limit.soft_quota, multiplier)
+    if soft is not None and soft >= min(quota, burst or quota):
+        soft = None
+    try:
+        return replace(limit, quota=quota, burst=burst, soft_quota=soft)
+    except ValueError:
+        return limit
+
+
+def _times(units: int, multiplier: Decimal) -> int:
+    return max(1, int(units * Fraction(multiplier)))

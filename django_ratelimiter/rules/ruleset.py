@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from ..engine.base import Version
 from ..engine.limits import Limit
-from ..values.failure_policies import FAILURE_POLICIES
 from ..values.partitions import IDENTITIES, NAMED, is_identity
 from ..values.sync_interval import check_sync_interval, to_seconds
 from .index import RuleIndex
 from .records import (
     CHARGE_WHEN,
+    FAILURE_POLICIES,
     MISSING_PARTITION,
     MODES,
     OPTIONS,

@@ -11,7 +11,7 @@ from django_ratelimiter.engine import Algorithm, Limit
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from django_ratelimiter.models import options as options_of
 from django_ratelimiter.rules import records
-from django_ratelimiter.values.failure_policies import FAILURE_POLICIES
+from django_ratelimiter.rules.records import FAILURE_POLICIES
 
 from .rejections import assert_database_rejects, rejected
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from django_ratelimiter.rules import index
+from django_ratelimiter.rules.records import multiply_limit
 from django_ratelimiter.rules.ruleset import Facts, LimitRecord, RuleSet, TierRecord
-from django_ratelimiter.values.multiplier import multiply_limit
 
 from ..engine.strategies import limits
 from .build import limit_data, rule_data, snapshot

@@ -12,8 +12,8 @@ import django_ratelimiter
 from django_ratelimiter import prometheus
 from django_ratelimiter.decision import Result, decide
 from django_ratelimiter.models import Rule
+from django_ratelimiter.rules.records import FAILURE_POLICIES, FailurePolicy
 from django_ratelimiter.rules.ruleset import NO_VERSION, RuleSet, rule_from
-from django_ratelimiter.values.failure_policies import FAILURE_POLICIES, FailurePolicy
 from tests.rules.build import rule_data, snapshot
 
 PACKAGE = Path(django_ratelimiter.__file__).parent

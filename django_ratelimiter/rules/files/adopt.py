@@ -24,7 +24,7 @@ from django.utils.translation import gettext as _
 from ...conf import django_setting
 from ...engine.limits import MAX_ENTRIES
 from ...models import Rule
-from ...values.rates import rate_from
+from ..inline import rate_from
 from ..routes import all_views, class_of, view_of
 from ..stored import storage
 from ..stored.history.snapshots import Data, normal_tier
