@@ -156,7 +156,7 @@ LATEST_SPARED_BRIEFLY = (
         for name in ("benchmarks", "contributing", "docs", "house", "layers", "names", "release")
     ),
     *("tests/test_translations.py", "tests/admin/rules/test_presets.py", "tests/admin/rules/test_sentences.py"),
-    "tests/values/test_failure_policies.py",
+    "tests/rules/test_failure_policies.py",
     # Numbers of versions, compared in Python: tests/admin/rules tests each form, its errors and its save, and
     # tests/admin/history/test_history.py tests restoring a version.
     *("tests/admin/test_two_editors.py", "tests/admin/history/test_undo.py", "tests/rules/test_bring_back.py"),

@@ -14,7 +14,8 @@ from django_ratelimiter.decision import Result, decide
 from django_ratelimiter.models import Rule
 from django_ratelimiter.rules.records import FAILURE_POLICIES, FailurePolicy
 from django_ratelimiter.rules.ruleset import NO_VERSION, RuleSet, rule_from
-from tests.rules.build import rule_data, snapshot
+
+from .build import rule_data, snapshot
 
 PACKAGE = Path(django_ratelimiter.__file__).parent
 PAGE = PACKAGE.parent / "docs/howto/failure-policies.md"
