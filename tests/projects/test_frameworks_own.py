@@ -162,3 +162,14 @@ def test_the_docs_name_each_difference() -> None:
     assert set(re.findall(r"`(test_\w+)`", page)) == RATELIMIT_DIFFERS
     page = (ROOT / "docs/howto/rest-framework.md").read_text("utf-8")
     assert set(re.findall(r"`(test_\w+)`", page)) == DRF_DIFFERS
+
+
+def test_each_page_that_says_to_change_imports_says_what_then_differs() -> None:
+    pages = {path.name: path.read_text("utf-8") for path in (ROOT / "docs/howto").glob("*.md")}
+    told = {name: text for name, text in pages.items() if re.search(r"[Cc]hange the\s(name|imports?)\b", text)}
+    names = {"rules-as-code", "decorator", "rest-framework", "come-from-django-ratelimit", "come-from-rest-framework"}
+    assert told.keys() >= {f"{name}.md" for name in names}
+    differs = ("slide", "ejected request", "nonymous users", "500/month")
+    assert {name: [word for word in differs if word not in text.replace("\n", " ")] for name, text in told.items()} == {
+        name: [] for name in told
+    }
