@@ -67,6 +67,7 @@ class CallTemplate:
     """
 
     __slots__ = (
+        "_is_filled",
         "_parts",
         "callers",
         "counters",
@@ -105,6 +106,7 @@ class CallTemplate:
         if is_packed:
             _check_names([f"{before} {after}" for before, after in self.names])
         self.gates = tuple([charge.gating for charge in charges])
+        self._is_filled = is_packed
         self.is_packed = is_packed and bool(charges) and all(charge.limit.is_fixed for charge in charges)
         self.takes_leases = any(charge.limit.holds_leases for charge in charges)
         self.is_counted = any(charge.usage is not None for charge in charges)
@@ -129,7 +131,7 @@ class CallTemplate:
                     templates[number] = templates[number]._replace(charge=templates[number].charge._replace(usage=None))
             if len(self._parts) >= MAX_PARTS:
                 self._parts.clear()
-            part = self._parts[key] = CallTemplate(templates, is_packed=self.is_packed)
+            part = self._parts[key] = CallTemplate(templates, is_packed=self._is_filled)
         return part
 
 

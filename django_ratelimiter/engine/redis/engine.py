@@ -94,7 +94,7 @@ class RedisEngine(RedisCore):
         """Return the same engine for event loops; `None` if there is no asynchronous counterpart of its client."""
         client = self._client
         twin = async_client_of(client) if isinstance(client, Redis) else client
-        if twin is None or (self._cluster and self._cluster.only_in_threads):
+        if twin is None or (self._cluster and self._cluster.client_factory.only_in_threads):
             return None
         return AsyncRedisEngine(
             twin,

@@ -113,11 +113,6 @@ class ClusterTransport:
             return self.topology.address(shard, self.deadline or 2 * REFRESH_TIMEOUT)
         return None
 
-    @property
-    def only_in_threads(self) -> bool:
-        """True if the options of these nodes work only with threads."""
-        return self.client_factory.only_in_threads
-
     def run(self, shard: int, command: Callable[[Redis], T]) -> T:
         """Run a command outside of the request path, through a client of the node; it must be safe to repeat."""
         address = self.topology.address(shard, 2 * REFRESH_TIMEOUT)
