@@ -182,7 +182,7 @@ def test_the_last_rejections_come_with_them(
 def test_are_told_together_by_an_engine_that_reads_one_by_one(
     add_rule: Callable[..., Rule], user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr("django_ratelimiter.engine.redis.RedisEngine.peek_at_caller")
+    monkeypatch.delattr("django_ratelimiter.engine.local.engine.LocalFirstEngine.peek_at_caller")
     add_rule("export", ["user"], quota=1)
     ask(user, 3)
     denials.note(
