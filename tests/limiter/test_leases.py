@@ -62,6 +62,13 @@ def engine(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Watched:
 
 
 @pytest.fixture
+def leasing(engine: Watched, make_rule: MakeRule) -> Watched:
+    """The engine, and a rule whose leases it holds."""
+    make_rule("one-at-once", quota=10, **LEASES)
+    return engine
+
+
+@pytest.fixture
 def get(get: Any, client: Client, async_client: AsyncClient) -> Any:
     """Ask for a page, also for one that fails."""
     client.raise_request_exception = async_client.raise_request_exception = False
@@ -80,11 +87,10 @@ def get(get: Any, client: Client, async_client: AsyncClient) -> Any:
         ("/throttled/scoped/", 200),
     ],
 )
-def test_a_lease_ends_with_the_response(get: Any, make_rule: MakeRule, engine: Watched, path: str, status: int) -> None:
-    make_rule("one-at-once", quota=10, **LEASES)
+def test_a_lease_ends_with_the_response(get: Any, leasing: Watched, path: str, status: int) -> None:
     assert [get(path).status_code for _ in range(3)] == [status] * 3
-    assert engine.released == [1, 1, 1]
-    assert engine.held() == 0
+    assert leasing.released == [1, 1, 1]
+    assert leasing.held() == 0
 
 
 def test_a_lease_is_held_while_the_view_works(make_rule: MakeRule, engine: Watched) -> None:
@@ -118,39 +124,33 @@ def test_a_lease_ends_by_itself_after_its_window(make_rule: MakeRule, engine: Wa
 @pytest.mark.parametrize("parts", [0, 1, 3])
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
 def test_a_stream_holds_its_lease_until_it_is_closed(
-    rf: RequestFactory, make_rule: MakeRule, engine: Watched, path: str, parts: int
+    rf: RequestFactory, leasing: Watched, path: str, parts: int
 ) -> None:
-    make_rule("one-at-once", quota=10, **LEASES)
     response = WSGIHandler()(rf.get(path).environ, lambda *_: lambda _: None)
     stream = iter(response)
     for _ in range(parts):
         next(stream)
-        assert engine.held() == 1
-    assert engine.released == []
+        assert leasing.held() == 1
+    assert leasing.released == []
     response.close()  # as servers do, at the end of the stream or when the client has gone
-    assert engine.released == [1]
+    assert leasing.released == [1]
 
 
 @modify_settings(**FURTHEST_OUT)
-def test_a_lease_ends_though_another_response_is_sent(get: Any, make_rule: MakeRule, engine: Watched) -> None:
-    make_rule("one-at-once", quota=10, **LEASES)
+def test_a_lease_ends_though_another_response_is_sent(get: Any, leasing: Watched) -> None:
     assert get("/tagged/", headers={"If-None-Match": '"1"'}).status_code == 304
-    assert engine.released == [1]
+    assert leasing.released == [1]
 
 
 @pytest.mark.parametrize("path", ["/broken/", "/broken/natively/"])
 @override_settings(DEBUG_PROPAGATE_EXCEPTIONS=True)
-def test_a_lease_ends_though_no_response_is_sent(get: Any, make_rule: MakeRule, engine: Watched, path: str) -> None:
-    make_rule("one-at-once", quota=10, **LEASES)
+def test_a_lease_ends_though_no_response_is_sent(get: Any, leasing: Watched, path: str) -> None:
     with pytest.raises(RuntimeError, match="on purpose"):
         get(path)
-    assert engine.released == [1]
+    assert leasing.released == [1]
 
 
-def test_a_lease_ends_though_the_worker_is_told_to_exit(
-    rf: RequestFactory, make_rule: MakeRule, engine: Watched
-) -> None:
-    make_rule("one-at-once", quota=10, **LEASES)
+def test_a_lease_ends_though_the_worker_is_told_to_exit(rf: RequestFactory, leasing: Watched) -> None:
 
     def exit_(request: HttpRequest) -> Any:
         limiter.check(request)
@@ -158,35 +158,35 @@ def test_a_lease_ends_though_the_worker_is_told_to_exit(
 
     with pytest.raises(SystemExit):
         RateLimitMiddleware(exit_)(rf.get("/"))
-    assert engine.released == [1]
+    assert leasing.released == [1]
 
 
-def test_a_lease_ends_when_the_task_is_cancelled(rf: RequestFactory, make_rule: MakeRule, engine: Watched) -> None:
-    make_rule("one-at-once", quota=10, **LEASES)
+async def cancelled(work: Any, begun: list[Any]) -> None:
+    """Cancel this work as soon as something has begun."""
+    task = asyncio.ensure_future(work)
+    while not begun:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_a_lease_ends_when_the_task_is_cancelled(rf: RequestFactory, leasing: Watched) -> None:
     held: list[int] = []
 
     async def endless(request: HttpRequest) -> Any:
         await limiter.acheck(request)
-        held.append(engine.held())
+        held.append(leasing.held())
         await asyncio.Event().wait()
 
-    async def cancel() -> None:
-        task = asyncio.ensure_future(RateLimitMiddleware(endless)(rf.get("/")))  # type: ignore[arg-type]
-        while not held:
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    async_to_sync(cancel)()
+    async_to_sync(cancelled)(RateLimitMiddleware(endless)(rf.get("/")), held)  # type: ignore[arg-type]
     assert held == [1]
-    assert engine.released == [1]
+    assert leasing.released == [1]
 
 
 def test_a_lease_ends_when_the_task_is_cancelled_behind_the_view(
-    rf: RequestFactory, make_rule: MakeRule, engine: Watched, monkeypatch: pytest.MonkeyPatch
+    rf: RequestFactory, make_rule: MakeRule, leasing: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_rule("one-at-once", quota=10, **LEASES)
     make_rule("failures", charge_when="failure")
     refunding: list[object] = []
 
@@ -198,31 +198,22 @@ def test_a_lease_ends_when_the_task_is_cancelled_behind_the_view(
         await limiter.acheck(request)
         return HttpResponse()
 
-    async def cancel() -> None:
-        task = asyncio.ensure_future(RateLimitMiddleware(answer)(rf.get("/")))  # type: ignore[arg-type]
-        while not refunding:
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
     monkeypatch.setattr(LoopIO, "refund", endless)
-    async_to_sync(cancel)()
-    assert engine.released == [1], "Django closes no response that it has not got"
+    async_to_sync(cancelled)(RateLimitMiddleware(answer)(rf.get("/")), refunding)  # type: ignore[arg-type]
+    assert leasing.released == [1], "Django closes no response that it has not got"
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_lease_ends_that_a_thread_takes_after_the_task_was_cancelled(
-    rf: RequestFactory, make_rule: MakeRule, engine: Watched, monkeypatch: pytest.MonkeyPatch, fails: bool
+    rf: RequestFactory, leasing: Watched, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    make_rule("one-at-once", quota=10, **LEASES)
     limiter.check(rf.get("/"), cost=0)  # reads the rules in this thread
     asking, heard = threading.Event(), threading.Event()
 
     def check(*args: Any, **kwargs: Any) -> Any:
         asking.set()
         assert heard.wait(10)
-        return MemoryEngine.check(engine, *args, **kwargs)
+        return MemoryEngine.check(leasing, *args, **kwargs)
 
     def release(verdicts: Any) -> None:
         raise EngineUnavailable("away")
@@ -240,42 +231,39 @@ def test_a_lease_ends_that_a_thread_takes_after_the_task_was_cancelled(
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    monkeypatch.setattr(engine, "check", check)
+    monkeypatch.setattr(leasing, "check", check)
     if fails:  # the task is cancelled nevertheless
-        monkeypatch.setattr(engine, "release", release)
-    monkeypatch.setattr(backend, "_engine", Remote(engine))
+        monkeypatch.setattr(leasing, "release", release)
+    monkeypatch.setattr(backend, "_engine", Remote(leasing))
     asyncio.run(cancel())
-    assert engine.released == ([] if fails else [1])
-    assert engine.held() == fails
+    assert leasing.released == ([] if fails else [1])
+    assert leasing.held() == fails
 
 
-def test_rejected_requests_hold_no_lease(get: Any, make_rule: MakeRule, engine: Watched) -> None:
-    make_rule("one-at-once", quota=10, **LEASES)
+def test_rejected_requests_hold_no_lease(get: Any, make_rule: MakeRule, leasing: Watched) -> None:
     make_rule("tight", quota=1)
     assert [get("/plain/").status_code for _ in range(3)] == [200, 429, 429]
-    assert engine.released == [1]
-    assert engine.held() == 0
+    assert leasing.released == [1]
+    assert leasing.held() == 0
 
 
 def test_what_the_second_stage_rejects_holds_no_lease_of_the_first(
-    get: Any, make_rule: MakeRule, engine: Watched
+    get: Any, make_rule: MakeRule, leasing: Watched
 ) -> None:
-    make_rule("one-at-once", quota=10, **LEASES)
     make_rule("per-user", quota=1, partition_by=["user"])
     User.objects.create(username="ann")
     assert [get("/throttled/", headers={"X-Name": "ann"}).status_code for _ in range(2)] == [200, 429]
-    assert engine.held() == 0
-    assert engine.released in ([1], [1, 0])
+    assert leasing.held() == 0
+    assert leasing.released in ([1], [1, 0])
 
 
 @pytest.mark.parametrize("middleware", [True, False])
-def test_leases_of_both_stages_end(get: Any, make_rule: MakeRule, engine: Watched, middleware: bool) -> None:
-    make_rule("one-at-once", quota=10, **LEASES)
+def test_leases_of_both_stages_end(get: Any, make_rule: MakeRule, leasing: Watched, middleware: bool) -> None:
     make_rule("per-user", quota=10, partition_by=["user"], **LEASES)
     User.objects.create(username="ann")
     with modify_settings(**({} if middleware else WITHOUT_MIDDLEWARE)):
         assert get("/throttled/", headers={"X-Name": "ann"}).status_code == 200
-    assert sum(engine.released) == 2
+    assert sum(leasing.released) == 2
 
 
 def test_shadow_leases_end_too(get: Any, make_rule: MakeRule, engine: Watched) -> None:
@@ -285,13 +273,12 @@ def test_shadow_leases_end_too(get: Any, make_rule: MakeRule, engine: Watched) -
 
 
 def test_a_release_that_fails_is_logged_and_nobody_hears_of_it(
-    get: Any, make_rule: MakeRule, engine: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    get: Any, leasing: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(verdicts: Any) -> None:
         raise EngineUnavailable("away")
 
-    make_rule("one-at-once", quota=10, **LEASES)
-    monkeypatch.setattr(engine, "release", fail)
+    monkeypatch.setattr(leasing, "release", fail)
     assert get("/plain/").status_code == 200
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
         "A lease could not be released; it will expire: away"

@@ -56,17 +56,6 @@ def test_calls_at_once_go_out_one_after_the_other(enter: Enter, make_rule: MakeR
     assert starts == [0, 2, 4]
 
 
-def test_a_full_queue_is_waited_for(enter: Enter, make_rule: MakeRule, clock: Clock) -> None:
-    make_rule("out", scope="stripe", **QUEUE)
-    for _ in range(3):
-        clock.now_us = 1_700_000_000_000_000
-        enter()
-    clock.now_us = 1_700_000_000_000_000
-    clock.slept.clear()
-    enter()
-    assert clock.slept == [2, 4]  # until there is a place, and then until it is its turn
-
-
 def test_many_coroutines_at_once_go_out_one_after_the_other(make_rule: MakeRule) -> None:
     make_rule("out", 1, scope="stripe", algorithm="leaky_bucket", limit={"window_seconds": 0.05, "burst": 3})
     limiter.check(RequestFactory().get("/"))  # reads the rules in this thread
@@ -104,9 +93,10 @@ def test_nobody_waits_longer_than_allowed_nor_in_vain(
         assert clock.slept == [waited]
 
 
-@pytest.mark.parametrize(("max_wait", "slept"), [(5.9, []), (6, [2, 4])])
-def test_a_place_in_a_full_queue_that_would_come_too_late_is_not_waited_for(
-    enter: Enter, make_rule: MakeRule, clock: Clock, max_wait: float, slept: list[float]
+# In a full queue: until there is a place, and then until it is its turn.
+@pytest.mark.parametrize(("max_wait", "slept"), [(5.9, []), (6, [2, 4]), (None, [2, 4])])
+def test_a_place_in_a_full_queue_is_waited_for_unless_it_would_come_too_late(
+    enter: Enter, make_rule: MakeRule, clock: Clock, max_wait: float | None, slept: list[float]
 ) -> None:
     make_rule("out", scope="stripe", **QUEUE)
     for _ in range(3):
