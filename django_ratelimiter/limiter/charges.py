@@ -122,24 +122,9 @@ def limit_request(
     route, view_name = (match.route or "", match.view_name or "") if match else ("", "")
     # Without the prefix, as in urls.py: some servers let callers choose it. Under ASGI, a mounted site's root is empty.
     facts = _new(Facts, (http.method or "", http.path_info or "/", route, view_name, scope))
-    return _new(
-        LimitRequest,
-        (
-            facts,
-            http,
-            Identity(http),
-            cost,
-            max_delay,
-            earlier,
-            before_authentication,
-            inline,
-            reach,
-            None,
-            False,
-            "first_the_others",
-            True,
-        ),
-    )
+    who, body = Identity(http), "first_the_others"
+    asked = facts, http, who, cost, max_delay, earlier, before_authentication, inline, reach, None, False, body, True
+    return _new(LimitRequest, asked)
 
 
 def slot_request(

@@ -47,8 +47,6 @@ class RuleTemplate:
     else the rule itself, which is split by another name or by several.
     """
 
-    __slots__ = ("label", "records", "rule", "source", "tier")
-
     source: str | int | RuleRecord | None
 
     def __init__(self, rule: RuleRecord, entitlement: Entitlement, place: int | None = None) -> None:
@@ -152,19 +150,6 @@ class RuleTemplates:
     without_body: of the rules that need no field of the body, if some do and some do not; else `None`. kept: references
     to rules and tier, so that no other objects get their `id`; `matched`: to what the rule set has found.
     """
-
-    __slots__ = (
-        "_max_delay",
-        "_of_all",
-        "_only_leases",
-        "_variants",
-        "complete",
-        "kept",
-        "matched",
-        "rules",
-        "sources",
-        "without_body",
-    )
 
     def __init__(
         self,
