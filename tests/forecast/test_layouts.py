@@ -149,6 +149,18 @@ def test_fields_can_be_mapped() -> None:
     assert find_format(mapped, [text], TimeReader(UTC)).parse(text, 1, 0)[:4] == (AT, "GET", "/a", "192.0.2.7")
 
 
+def test_groups_can_be_mapped_too() -> None:
+    """A field that is named, and is not used, would be a silent error."""
+    text = r"(?P<time>\S+) (?P<peer>\S+) (?P<request>\S+ \S+) (?P<duration>\S+)"
+    wanted = Wanted(text, fields=read_fields(["start=time", "ip=peer"]))
+    found = find_format(wanted, [], TimeReader(UTC))
+    assert found.parse(f"{AT} 192.0.2.7 GET /a 2", 1, 0)[:4] == (AT, "GET", "/a", "192.0.2.7")
+    with pytest.raises(WrongFormat, match="has no group 'who'"):
+        find_format(Wanted(text, fields={"user": "who"}), [], TimeReader(UTC))
+    with pytest.raises(WrongFormat, match="has no field 'who'"):
+        find_format(Wanted(fields={"user": "who"}), [COMMON], TimeReader(UTC))
+
+
 def test_a_field_of_a_field_can_be_an_identity() -> None:
     text = text_of(CADDY)
     found = find_format(

@@ -248,9 +248,7 @@ def _format_of(
         raise WrongFormat("The first lines are not JSON objects. Choose the --format of the log.")
     pairs = (each.split("=") for each in layout.split())
     fields = {role: tuple(names.split("|")) for role, names in pairs} or ROLES
-    own = {role: (field,) for role, field in wanted.fields.items()}
-    replaced = {other for role in own for other in _REPLACES.get(role, ())} | own.keys()
-    roles = _roles({**own, **{role: names for role, names in fields.items() if role not in replaced}}, objects)
+    roles = _roles(fields, wanted, objects)
     build = _builder(roles, tuple(wanted.identities), time_of)
     return LogFormat(name, lambda text, *at: build(_object(text), *at), _holds(roles))
 
@@ -264,9 +262,9 @@ def _pattern_format(name: str, text: str, wanted: Wanted, time_of: TimeReader) -
             f"--format is {names}, or a regular expression; this is not a valid expression: {error}."
         ) from None
     groups = tuple(pattern.groupindex)
-    roles = _roles(ROLES, [dict.fromkeys(groups, "")])
     if unknown := [each for each in (*wanted.identities, *wanted.fields.values()) if each not in groups]:
         raise WrongFormat(f"--format has no group {unknown[0]!r}; its groups are {', '.join(groups) or 'none'}.")
+    roles = _roles(ROLES, wanted, [dict.fromkeys(groups, "")])
     build, match = _builder(roles, tuple(wanted.identities), time_of), pattern.match
     why = "does not match --format" if name == "own" else f"is not in the format {name}"
 
@@ -279,10 +277,17 @@ def _pattern_format(name: str, text: str, wanted: Wanted, time_of: TimeReader) -
     return LogFormat(name, parse, _holds(roles))
 
 
-def _roles(fields: Mapping[str, tuple[str, ...]], objects: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the field for each role: of its names, the most frequent one. Raises WrongFormat if there is none."""
+def _roles(
+    fields: Mapping[str, tuple[str, ...]], wanted: Wanted, objects: Sequence[Mapping[str, Any]]
+) -> dict[str, str]:
+    """Return the field for each role: that which the user names, else the most frequent one of these names.
+
+    Raises WrongFormat if the time or the request is missing.
+    """
+    own = {role: (field,) for role, field in wanted.fields.items()}
+    replaced = {other for role in own for other in _REPLACES.get(role, ())} | own.keys()
     roles = {}
-    for role, names in fields.items():
+    for role, names in {**own, **{role: names for role, names in fields.items() if role not in replaced}}.items():
         counts = [sum(_at(each, name) is not None for each in objects) for name in names]
         if any(counts):
             roles[role] = names[counts.index(max(counts))]
