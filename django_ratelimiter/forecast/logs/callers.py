@@ -22,7 +22,7 @@ from ...values.access import NOBODY
 from .line import AccessLogLine
 
 #: Maximum number of callers in memory: those of the latest lines. About 0.4 KB each.
-MAX_CALLERS: Final = 100_000
+MAX_CALLERS: Final = 80_000
 
 #: Maximum number of cached user names.
 MAX_USERS: Final = 200_000
