@@ -65,7 +65,6 @@ class Noted:
         check = engine.check
 
         def watched(charges: Any, **options: Any) -> Any:
-            charges = list(charges)
             try:
                 return check(charges, **options)
             except EngineUnavailable as error:
@@ -110,18 +109,24 @@ def decide(requests: int, number: int) -> Noted:
     together.wait()
     stop.wait()
     deadline = time.monotonic() + 30
-    while engine.counters.usage and time.monotonic() < deadline:
+    usage = engine.counters.usage
+    while (usage.counts or usage.buffer) and time.monotonic() < deadline:
         engine.flush()
         try:
             engine.engine.peek([])
         except EngineUnavailable:
             time.sleep(0.05)
-    assert not engine.counters.usage
+    assert not usage.counts
+    assert not usage.buffer
     return noted
 
 
 def work(requests: int, number: int, results: Any) -> None:
-    noted = decide(requests, number)
+    try:
+        noted = decide(requests, number)
+    except BaseException:
+        together.abort()  # else the others would wait for this one
+        raise
     results.put((noted.decided, noted.lost, noted.requests, noted.lost_calls))
 
 
