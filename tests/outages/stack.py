@@ -109,7 +109,7 @@ def in_threads(*addresses: str) -> Iterator[Traffic]:
     check = engine.check
 
     def timed(charges: Any, **options: Any) -> Any:
-        charges, began = list(charges), time.monotonic()
+        began = time.monotonic()
         try:
             return check(charges, **options)
         except EngineUnavailable as error:
@@ -156,7 +156,7 @@ def on_an_event_loop(*addresses: str) -> Iterator[Traffic]:
         check: Callable[..., Awaitable[Any]] = engine.check
 
         async def timed(charges: Any, **options: Any) -> Any:
-            charges, began = list(charges), time.monotonic()
+            began = time.monotonic()
             try:
                 return await check(charges, **options)
             except EngineUnavailable as error:
