@@ -110,13 +110,13 @@ class LocalCounters:
 
     def comes_again(self, call: Call, now: float) -> bool:
         """Return whether a caller of a call was seen lately, and note its callers as seen."""
-        seen, until = self.seen, now + call.template.sync_interval
-        callers = [call.partitions[place] for place in call.template.callers]
-        comes_again = any(now < seen.get(caller, 0.0) for caller in callers)
+        seen, partitions, places, comes_again = self.seen, call.partitions, call.template.callers, False
+        for place in places:
+            comes_again = comes_again or now < seen.get(partitions[place], 0.0)
         if len(seen) >= self.max_counters:
             seen.clear()
-        for caller in callers:
-            seen[caller] = until
+        for place in places:
+            seen[partitions[place]] = now + call.template.sync_interval
         return comes_again
 
     def add(self, name: str, counter: LocalCounter) -> None:

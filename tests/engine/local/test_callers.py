@@ -87,6 +87,12 @@ def test_the_second_one_makes_counters_and_the_third_is_counted_here(
     assert [each.carried for each in engine.calls[-1]] == [2] * 3
 
 
+def test_a_caller_with_two_rules_has_not_come_twice(process: Process, engine: Counted) -> None:
+    one = process()
+    one.check([charge(9, "minute:ann", partition="ann"), charge(9, "hour:ann", partition="ann")])
+    assert (list(one.counters.seen), one.counters.by_name) == (["ann"], {})
+
+
 def test_who_comes_again_after_the_interval_is_as_new(process: Process, engine: Counted, clock: Clock) -> None:
     one = process()
     for _ in range(3):
