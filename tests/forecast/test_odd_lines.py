@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import io
 import json
@@ -149,6 +150,21 @@ def test_a_caller_takes_little_memory() -> None:
         assert tracemalloc.get_traced_memory()[0] / len(lines) < 600
     finally:
         tracemalloc.stop()
+
+
+def test_forgotten_callers_take_no_memory_without_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callers, "MAX_CALLERS", 100)
+    found = LoggedCallers([], [RuleSet(NO_VERSION)])
+    lines = [AccessLogLine(0, "GET", "/", f"10.0.{number >> 8}.{number & 255}") for number in range(10_000)]
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for line in lines:
+            found.find(line)
+        assert tracemalloc.get_traced_memory()[0] < 500_000
+    finally:
+        tracemalloc.stop()
+        gc.enable()
 
 
 @pytest.mark.parametrize("text", ["a b c" + " [" * 50_000, 'a b c [1] "GET ' + "/" * 100_000])

@@ -39,8 +39,9 @@ class LoggedCaller(Identity):
     """A caller of some lines, with the values that the log contains. There are many, so it is small.
 
     name: for reports: "user:42", "api_key:HASH" or "ip:ADDRESS", the first that is known. early: the same caller before
-    authentication. is_new: the caller was not counted since the object was made. lacks: identities that every request
-    has, or that the lines name, and that are not known: no address, or a user who is not in the database.
+    authentication, if that is another one; never itself, because nothing collects circles during a replay. is_new: the
+    caller was not counted since the object was made. lacks: identities that every request has, or that the lines name,
+    and that are not known: no address, or a user who is not in the database.
     """
 
     __slots__ = ("_address", "_entitlements", "early", "is_new", "lacks", "name")
@@ -48,7 +49,8 @@ class LoggedCaller(Identity):
     def __init__(self, name: str, values: dict[str, str | None], address: str | None, entitled: Entitlements) -> None:
         self._fields = self._request = None  # type: ignore[assignment]
         self._values, self._address, self._entitlements = values, address, entitled
-        self.name, self.early, self.is_new = name, self, True
+        self.name, self.is_new = name, True
+        self.early: LoggedCaller | None = None
         self.lacks: tuple[str, ...] = ()
 
     def value(self, name: str) -> str | None:
@@ -77,7 +79,7 @@ class LoggedCaller(Identity):
         """Return this caller with the parts of a path as values."""
         parts = {f"path:{name}": str(value) for name, value in captured.items() if value is not None}
         found = LoggedCaller(self.name, {**self._values, **parts}, self._address, self._entitlements)
-        if self.early is not self:
+        if self.early is not None:
             found.early = self.early.at(captured)
         return found
 

@@ -63,7 +63,7 @@ class Replay:
             caller = caller.at(target.captured)
         decision, waited = NOTHING_TO_DECIDE, 0.0
         for facts, reach, is_early in target.calls:
-            who = caller.early if is_early else caller
+            who = (caller.early or caller) if is_early else caller
             asked = LimitRequest(facts, http, who, None, self._max_delay, decision, is_early, (), reach)
             decision = run_sync(decide(io, asked))
             if not decision.allowed:
