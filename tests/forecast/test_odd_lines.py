@@ -161,7 +161,7 @@ def test_forgotten_callers_take_no_memory_without_garbage_collection(monkeypatch
     try:
         for line in lines:
             found.find(line)
-        assert tracemalloc.get_traced_memory()[0] < 500_000
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000  # they would take 4.5 MB
     finally:
         tracemalloc.stop()
         gc.enable()
