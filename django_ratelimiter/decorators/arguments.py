@@ -124,11 +124,12 @@ class RatelimitArguments:
 @lru_cache(maxsize=1_000)
 def _rule_of(arguments: RatelimitArguments, group: str, quota: int, window: float, failure_policy: str) -> RuleRecord:
     """Return the rule of a rate. Cached, because finding its slug takes longer than the rest of a call."""
-    names = [group]
+    names, rate = [group], f"{quota}-{window:.15g}s"  # each rate has its own counter, as in django-ratelimit
     if arguments.group:  # shared by all decorators with this group
-        names += [_label(arguments.key), _label(arguments.rate), "".join(sorted(arguments.methods))]
-    elif arguments.number > 1:
-        names.append(str(arguments.number))
+        names += [_label(arguments.key), rate, "".join(sorted(arguments.methods))]
+    else:
+        names += [str(arguments.number)] if arguments.number > 1 else []
+        names += [] if arguments.fixed_rate or isinstance(arguments.rate, tuple | list) else [rate]
     return inline.rule_of(
         inline.slug_of(*names),
         quota,
@@ -204,9 +205,7 @@ def name_of(function: Any) -> str:
     return name_of_class(cls or function)
 
 
-def _label(given: Key | Rate) -> str:
-    if isinstance(given, tuple):
-        return "-".join(map(str, given))
+def _label(given: Key | None) -> str:
     return given if isinstance(given, str) else getattr(given, "__qualname__", "")
 
 

@@ -23,7 +23,7 @@ def get_usage(
     method: Methods = ALL,
     increment: bool = False,
 ) -> dict[str, Any] | None:
-    """Return the usage of a rate: count, limit, should_limit, and time_left in seconds (-1 = for ever).
+    """Return the usage of a rate: count, limit, should_limit, and time_left in seconds (-1 = not known).
 
     increment: charge one; else should_limit says whether the next request would be rejected. `None` = there is no
     limit.
@@ -102,5 +102,5 @@ def _usage(decision: Decision, call: LimiterCall) -> dict[str, Any] | None:
         "count": max(0, quota - verdict.remaining) if verdict.allowed else quota + 1,
         "limit": quota,
         "should_limit": not verdict.allowed,
-        "time_left": -1 if wait is None else ceil(wait),
+        "time_left": ceil(result.limit.window or 0 if wait is None else wait),
     }

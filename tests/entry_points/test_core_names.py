@@ -94,7 +94,27 @@ def test_the_names_of_stacked_rates() -> None:
     view(request)
     names = {result.limit.quota: result.rule.slug for result in request.ratelimit.results}
     assert (names[6], names[8], names[9]) == (VIEW, f"{VIEW}.3", f"{VIEW}.4")
-    assert names[7].startswith("code:mail.ip.7-m-")
+    assert names[7] == "code:mail.ip.7-60s"
+
+
+@both
+def test_each_rate_that_a_callable_returns_has_its_own_counter(core: Any) -> None:
+    def limited(rate: Any, times: int) -> list[bool]:
+        rates = {"group": "gc", "key": "ip", "rate": rate, "increment": True}
+        return [core.is_ratelimited(RequestFactory().get("/"), **rates) for _ in range(times)]
+
+    cache.clear()
+    assert limited(lambda *_: "3/d", 4) == [False] * 3 + [True]
+    assert limited(lambda *_: "5/d", 7) == [False] * 5 + [True] * 2
+    assert limited("5/1d", 1) == [True]  # the same rate in other words
+
+
+@both
+def test_the_seconds_left_of_a_quota_of_0(core: Any) -> None:
+    cache.clear()
+    usage = core.get_usage(RequestFactory().get("/"), group="gz", key="ip", rate="0/d", increment=True)
+    assert (usage["count"], usage["limit"], usage["should_limit"]) == (1, 0, True)
+    assert 0 <= usage["time_left"] <= 86_400
 
 
 @both
