@@ -201,3 +201,53 @@ def test_a_plan_as_json_holds_the_forecast(plan: Plan, tmp_path: Path) -> None:
     said, _, why = text.partition("\nThis would newly reject too many:\n")
     assert json.loads(said)["traffic"]["excess"] == [why]
     assert (code, why) == (1, "100 % of the callers, more than 0.1 %.")
+
+
+def seen(path: str = "/plain/", method: str = "GET") -> list[str]:
+    return [LINE.replace("GET /plain/", f"{method} {path}") % (second // 2) for second in range(20)]
+
+
+SEARCH = {"path_kind": "prefix", "path": "/search/"}
+PRO = "{tier: pro, algorithm: fixed_window, quota: 5, window_seconds: 60}"
+
+
+@pytest.mark.parametrize("path", ["/app/search/", "//search/", "/plain/"])
+def test_a_changed_rule_that_no_request_matches_fails(plan: Plan, path: str) -> None:
+    code, text = plan(seen(path), rules=rule("unseen", **SEARCH), bound="100%")
+    said = "unseen: not known, because no request of the log matches it"
+    assert (code, text.splitlines()[-1]) == (1, said)
+    assert said in text.partition("Traffic: ")[2].splitlines()[1]
+    assert plan(seen("/search/"), rules=rule("unseen", **SEARCH), bound="100%")[0] == 2
+
+
+def test_each_changed_rule_must_be_matched(plan: Plan) -> None:
+    code, text = plan(seen(), rules=rule() + rule("unseen", methods="[POST]"), bound="100%")
+    assert (code, text.splitlines()[-1].partition(":")[0], "pages: not known" in text) == (1, "unseen", False)
+    assert plan(seen() + seen(method="POST"), rules=rule() + rule("unseen", methods="[POST]"), bound="100%")[0] == 2
+    assert plan(seen(), rules=rule() + rule("unseen", mode="shadow", methods="[POST]"), bound="100%")[0] == 2
+
+
+def test_a_rule_that_stays_may_be_unseen(plan: Plan, tmp_path: Path) -> None:
+    (tmp_path / "first.yaml").write_text(f"rules:\n{rule('unseen', **SEARCH)}")
+    call_command("ratelimit", "apply", str(tmp_path / "first.yaml"), stdout=io.StringIO())
+    code, text = plan(seen(), rules=rule() + rule("unseen", **SEARCH), bound="100%")
+    assert (code, "unseen: not known" in text) == (2, False)
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (PRO, "pages: not known, because no request of the log matches it"),
+        (
+            f"{PRO}, {{algorithm: fixed_window, quota: 50, window_seconds: 60}}",
+            "pages: not known for these tiers, because no request of their callers matches it: pro",
+        ),
+    ],
+)
+def test_a_limit_of_a_tier_needs_a_request_of_its_callers(plan: Plan, limits: str, said: str) -> None:
+    tiers = "tiers:\n  pro: {name: Pro}\n"
+    code, text = plan(seen(), rules=rule(limit=limits) + tiers, bound="100%")
+    assert (code, text.splitlines()[-1]) == (1, said)
+    fields = {"time": "2026-11-22T18:00:00Z", "request": "GET /plain/ HTTP/1.1", "ip": "192.0.2.7"}
+    lines = [json.dumps({**fields, "plan": tier}) for tier in ("pro", "")]
+    assert plan(lines, "--identity", "plan=tier", rules=rule(limit=limits) + tiers, bound="100%")[0] == 2

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from django.utils.translation import gettext as _
 
 from ...conf import settings
 from ...inspection.request import has_limiter
-from ...rules.records import RuleRecord
+from ...rules.records import LimitRecord, RuleRecord
 from ...rules.ruleset import RuleSet
 from .line import AccessLogLine
 from .reading import MAX_UNUSABLE
@@ -23,15 +24,22 @@ STATUS: Final = "status"
 class Blind(NamedTuple):
     """A rule that cannot be judged. lacks: the identities that the log does not contain, "duration" or "status".
 
-    number: of the lines that lack it, of so many; 0 = all, so that the rule is left out of the replay.
+    number: of the lines that lack it, of so many; 0 = all, so that the rule is left out of the replay. unmatched: the
+    tiers that it has limits for, of whose callers it decided no request; "" = every other tier.
     """
 
     rule: str
     lacks: tuple[str, ...]
     number: int = 0
     lines: int = 0
+    unmatched: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        if self.unmatched == ("",):
+            return _("%(rule)s: not known, because no request of the log matches it") % {"rule": self.rule}
+        if self.unmatched:
+            text = _("%(rule)s: not known for these tiers, because no request of their callers matches it: %(tiers)s")
+            return text % {"rule": self.rule, "tiers": ", ".join(each or _("every other") for each in self.unmatched)}
         words = {"rule": self.rule, "lacks": _in_words(self.lacks)}
         if self.number:
             what = lacking_in_words(self.lacks[0], self.number, self.lines)
@@ -76,6 +84,31 @@ def without_blind_spots(rules: RuleSet, known: Collection[str], held: Collection
         else:
             usable.append(rule)
     return changed(rules, usable), left_out
+
+
+def unmatched(before: RuleSet | None, after: RuleSet, decided: Mapping[str, Collection[str]]) -> Iterator[Blind]:
+    """Yield the rules whose limits, or changed limits, no request of the log has met.
+
+    before: `None` = all limits count. decided: the tiers of the callers that each rule has decided on.
+    """
+    earlier = {rule.slug: rule for rule in before.rules} if before else {}
+    for rule in after.rules:
+        if rule.is_off:
+            continue
+        old, met = earlier.get(rule.slug), decided.get(rule.slug, ())
+        if old is not None and replace(old, name=rule.name, limits=rule.limits) != rule:
+            old = None
+        known = {**(old.limits if old else {}), **rule.limits}
+        wanted = [
+            tier for tier in known if (new := _limits_of(rule, tier)) and not (old and new == _limits_of(old, tier))
+        ]
+        missed = [tier or "" for tier in wanted if not (tier in met if tier else set(met) - known.keys())]
+        if missed:
+            yield Blind(rule.slug, (), unmatched=tuple(missed) if met else ("",))
+
+
+def _limits_of(rule: RuleRecord, tier: str | None) -> tuple[LimitRecord, ...]:
+    return rule.limits.get(tier, rule.limits.get(None, ()))
 
 
 def unseen(rules: RuleSet, lacking: Mapping[str, int], lines: int) -> list[Blind]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -120,6 +120,14 @@ class OutcomeCounts:
         changed.no_longer += not newly
         if newly and changed.first_us is None:
             changed.first_us, changed.rule = time_us, ", ".join(rules)
+
+    def tiers_by_rule(self) -> Mapping[str, Collection[str]]:
+        """Return the tiers of the callers that each rule of the second rule set has decided on, by its slug."""
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for outcome in {after for *_key, after in self.counts}:
+            for each in outcome.rules:
+                found[each.rule].add(each.tier)
+        return found
 
     def changes(self, most: int = 20) -> Changes:
         """Return the changes. most: maximum number of callers in its list."""

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 
 from ...rules.ruleset import RuleSet
 from .agreement import Agreement, agreement
-from .blind_spots import Blind, doubts, known_identities, unseen, without_blind_spots
+from .blind_spots import Blind, doubts, known_identities, unmatched, unseen, without_blind_spots
 from .callers import LoggedCallers
 from .changes import Changes, OutcomeCounts
 from .line import AccessLogLine, WrongFormat
@@ -53,7 +53,7 @@ class ReplayReport:
     #: `None` = there is only one rule set.
     after: RuleSet | None
     changes: Changes
-    #: The rules that are not replayed, and those of the last rule set that many lines do not let judge.
+    #: The rules that are not replayed, and those of the last rule set that the lines do not let judge.
     left_out: list[Blind]
     unseen: list[Blind]
     #: Lines that lack what they should have, by what they lack: "ip" or another identity, "duration" or "status".
@@ -141,7 +141,10 @@ def compare(
         after,
         run.outcomes.changes(options.top),
         left_out,
-        unseen(usable[-1], lacking, decided),
+        [
+            *unmatched(None if after is None else usable[0], usable[-1], run.outcomes.tiers_by_rule()),
+            *unseen(usable[-1], lacking, decided),
+        ],
         lacking,
         doubts(usable, files.holds, known),
         agreement(run.outcomes.counts, slugs, run.first_us, run.last_us) if options.is_current else None,
