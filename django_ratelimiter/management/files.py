@@ -127,9 +127,11 @@ class FileCommands(BaseCommand):
             "left": len(found.left),
             "urls": (urls := found.inventory).count,
             "unseen": urls.unseen,
+            "bare": urls.bare,
         }
         text = _(
-            "%(rules)s. Left as it is: %(left)d. Of %(urls)d URLs, %(unseen)d may have limits that cannot be seen."
+            "%(rules)s. Left as it is: %(left)d. Of %(urls)d URLs, %(unseen)d have something that may limit and cannot "
+            "be seen; on %(bare)d nothing can be seen."
         )
         self.stderr.write(text % words)
 

@@ -25,20 +25,15 @@ from ...conf import django_setting
 from ...engine.limits import MAX_ENTRIES
 from ...models import Rule
 from ..inline import rate_from
-from ..routes import all_views, class_of, view_of
+from ..routes import all_views, view_of
 from ..stored import storage
 from ..stored.history.snapshots import Data, normal_tier
-from .inventory import Inventory, name_of, own_throttling, throttles_of
+from .inventory import KINDS, Inventory, kind_of, name_of, own_throttling, rate_of, scope_of, throttles_of
 from .schema import VERSION, rule_fields, tier_fields
 from .writing import file_fields, json_of, yaml_of
 
-#: Modules with DRF's throttle classes, and those of them that can be translated.
-_MODULES: Final = ("rest_framework.throttling", "django_ratelimiter.throttling")
-_KINDS: Final = ("AnonRateThrottle", "UserRateThrottle", "ScopedRateThrottle")
 #: The beginning of the names of this package's modules.
 _OURS: Final = "django_ratelimiter."
-#: What the body of a class may contain that is not code.
-_DATA: Final = {"scope", "rate", "THROTTLE_RATES", "__module__", "__doc__", "__firstlineno__", "__static_attributes__"}
 _SMART: Final = "django_smart_ratelimit"
 #: Regular expressions that are equivalent to a prefix or a whole path.
 _PREFIX: Final = re.compile(r"\^(/[\w/-]*)(?:\.\*)?")
@@ -135,14 +130,20 @@ def adopt() -> Adopted:
     uses: defaultdict[Any, list[ResolverMatch]] = defaultdict(list)
     for match in matches:
         for throttle in _throttles_of(match, found):
-            uses[throttle, _scope_of(throttle, match)].append(match)
+            uses[throttle, scope_of(throttle, match)].append(match)
     for (throttle, scope), views in uses.items():
-        sharing = [name_of(each) for each, other in uses if other == scope and scope and each is not throttle]
-        if sharing:
+        others = [each for each, other in uses if other == scope and scope and each is not throttle]
+        sharing = [name_of(each) for each in others if kind_of(each)]
+        if sharing and kind_of(throttle):
             text = _("Throttle %(name)s: it shares its counters with %(others)s, of the same scope, %(scope)s.")
             found.leave(text % {"name": name_of(throttle), "others": ", ".join(sharing), "scope": scope})
         else:
             _adopt_throttle(throttle, scope, views, matches, found)
+    used = {scope for _throttle, scope in uses}
+    for scope, rate in ((django_setting("REST_FRAMEWORK") or {}).get("DEFAULT_THROTTLE_RATES") or {}).items():
+        if rate and scope not in used:
+            text = _("Rate %(rate)s of the scope %(scope)s: no throttle that can be seen uses it.")
+            found.leave(text % {"rate": rate, "scope": scope})
     for name in django_setting("MIDDLEWARE") or ():
         if re.search("limit|throttl|axes", name, re.IGNORECASE) and not name.startswith("django_ratelimiter."):
             found.leave(_("Middleware %(name)s: its limits are in its own settings or code.") % {"name": name})
@@ -158,24 +159,19 @@ def _throttles_of(match: ResolverMatch, found: Adopted) -> Sequence[Any]:
         names = ", ".join(own_throttling(match)) or "throttle_classes"
         found.leave(text % {"view": match.view_name, "names": names})
         return ()
-    return [each for each in chosen if not each.__module__.startswith(_OURS) or each.__name__ in _KINDS]
+    return [each for each in chosen if not each.__module__.startswith(_OURS) or each.__name__ in KINDS]
 
 
 def _adopt_throttle(
     throttle: Any, scope: str | None, views: Sequence[ResolverMatch], matches: Sequence[ResolverMatch], found: Adopted
 ) -> None:
     """Add the rule of a throttle class with a scope, or of one without (`None`)."""
-    kind = _kind_of(throttle)
-    if kind == "ScopedRateThrottle" and scope is None:
-        return  # DRF allows all requests
-    rate = getattr(throttle, "rate", None) or getattr(throttle, "THROTTLE_RATES", {}).get(scope, "")
-    if kind and rate is None:
-        return  # DRF allows all requests
+    kind, rate = kind_of(throttle), rate_of(throttle, scope)
     names = sorted({match.view_name for match in views})
     parsed = rate_from(rate) if kind and isinstance(rate, str) else None
     if parsed is None or parsed[0] < 1:
-        reason = _("its rate %(rate)s") % {"rate": rate} if kind else _("it has code of its own")
         text = _("Throttle %(name)s: %(reason)s. Views: %(views)s.")
+        reason = _reason_of(rate) if kind else _("it has code of its own")
         found.leave(text % {"name": name_of(throttle), "reason": reason, "views": ", ".join(names)})
         return
     limit, label = (*parsed, "sliding_window_log"), scope or throttle.__name__
@@ -197,22 +193,14 @@ def _adopt_throttle(
         found.add(f"{label} {view}", {**rule, "view_name": view}, limit, notes)
 
 
-def _kind_of(throttle: Any) -> str:
-    """Return the DRF class that this one is, or to which it only adds a scope or a rate; "" = it has own code."""
-    for base in throttle.__mro__:
-        if base.__module__ in _MODULES:
-            return base.__name__ if base.__name__ in _KINDS else ""
-        if not vars(base).keys() <= _DATA:
-            return ""
-    return ""
-
-
-def _scope_of(throttle: Any, match: ResolverMatch) -> str | None:
-    if _kind_of(throttle) != "ScopedRateThrottle":
-        return getattr(throttle, "scope", None)
-    chosen = getattr(match.func, "initkwargs", {}).get("throttle_scope")
-    scope: str | None = chosen or getattr(class_of(match.func), "throttle_scope", None)
-    return scope
+def _reason_of(rate: Any) -> str:
+    """Return why a rate is left as it is. DRF reads only the first letter of a period."""
+    reason = _("its rate %(rate)s") % {"rate": rate} if rate else _("it has no rate")
+    match = re.fullmatch(r"(\d+)/([smhd])[^/]*", rate) if isinstance(rate, str) and not rate_from(rate) else None
+    if match:
+        read = {"quota": match[1], "seconds": _SECONDS[match[2]]}
+        reason += _(", which DRF reads as %(quota)s in %(seconds)s seconds") % read
+    return reason
 
 
 def _prefix_of(views: Sequence[ResolverMatch], matches: Sequence[ResolverMatch]) -> str:

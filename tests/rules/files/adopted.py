@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
+from django.contrib import admin
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
@@ -28,6 +29,10 @@ from rest_framework.viewsets import ViewSet
 
 from django_ratelimiter.decorators import ratelimit as our_ratelimit
 from django_ratelimiter.throttling import RuleThrottle
+
+
+def by_name(group: str, request: HttpRequest) -> str:
+    return "one"
 
 
 class BurstThrottle(UserRateThrottle):
@@ -124,6 +129,42 @@ class StartedView(ListView):
     throttle_classes = (StartedThrottle,)
 
 
+class OwnAnonThrottle(AnonRateThrottle):
+    def get_cache_key(self, request: Any, view: Any) -> str:
+        return "all"
+
+
+class PropertyThrottle(UserRateThrottle):
+    scope = "property"
+
+    @property
+    def rate(self) -> str:  # type: ignore[override]
+        return "2/min"
+
+
+class RatelessThrottle(UserRateThrottle):
+    rate = None
+    scope = "rateless"
+
+
+class OddView(ListView):
+    throttle_classes = (OwnAnonThrottle, PropertyThrottle, RatelessThrottle)
+
+
+class ScopelessView(ListView):
+    throttle_classes = (ScopedRateThrottle,)
+
+
+@our_ratelimit("odd", key=lambda *_: "all", rate="5/m", method=["POST"], block=False)
+def odd(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("hello")
+
+
+@our_ratelimit(key=by_name, rate="5/m")
+def named(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("hello")
+
+
 @ratelimit(key="ip", rate="10/h")
 def login(request: HttpRequest) -> HttpResponse:
     return HttpResponse("hello")
@@ -203,6 +244,10 @@ urlpatterns = [
     path("choosing/", ChoosingView.as_view(), name="choosing"),
     path("api/plain/", PlainView.as_view(), name="plain"),
     path("started/", StartedView.as_view(), name="started"),
+    path("odd/throttles/", OddView.as_view(), name="odd-throttles"),
+    path("scopeless/", ScopelessView.as_view(), name="scopeless"),
+    path("odd/", odd, name="odd"),
+    path("named/", named, name="named"),
     path("login/", login, name="login"),
     path("form/", FormView.as_view(), name="form"),
     path("own/", own, name="own"),
@@ -212,4 +257,5 @@ urlpatterns = [
     path("twice/", Twice.as_view(), name="twice"),
     path("mail/", mail, name="mail"),
     path("shop/", include(router.urls)),
+    path("admin/", admin.site.urls),
 ]

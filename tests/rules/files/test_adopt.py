@@ -22,7 +22,7 @@ from django_ratelimiter.rules.files.reading import read
 from django_ratelimiter.rules.routes import all_views
 from django_ratelimiter.testing import override_rules
 
-RATES = {"anon": "3/day", "burst": "20000/h", "uploads": "2/min", "unused": None}
+RATES = {"anon": "3/day", "burst": "20000/h", "uploads": "2/min", "off": None, "spare": "9/min"}
 pytestmark = [
     pytest.mark.django_db,
     pytest.mark.urls("tests.rules.files.adopted"),
@@ -60,10 +60,18 @@ def test_throttles_with_code_of_their_own_are_left_as_they_are() -> None:
         assert f"{name}: it has code of its own. Views: code-throttles." in left
     assert "TenantThrottle: it has code of its own. Views: thing." in left
     assert "StartedThrottle: it has code of its own. Views: started." in left
-    assert "StrictThrottle: its rate 2/month. Views: strict." in left
+    assert "StrictThrottle: its rate 2/month, which DRF reads as 2 in 60 seconds. Views: strict." in left
     assert "View choosing: its own code may choose its throttles, in get_throttles." in left
     assert {"posts", "strict", "tenant", "shared"}.isdisjoint(found.rules)
     assert "OtherThrottle: it shares its counters with tests.rules.files.adopted.OneThrottle, of the same scope" in left
+    for name, reason in (
+        ("OwnAnonThrottle", "it has code of its own"),  # it has the scope of AnonRateThrottle, which is not left out
+        ("PropertyThrottle", "it has code of its own"),
+        ("RatelessThrottle", "it has no rate"),
+    ):
+        assert f"{name}: {reason}. Views: odd-throttles." in left
+    assert "Rate 9/min of the scope spare: no throttle that can be seen uses it." in left
+    assert "scope off" not in left
     assert all("choosing" not in str(rule) for rule in found.rules.values())
 
 
@@ -72,7 +80,7 @@ def test_each_url_is_named_with_what_can_be_seen_of_its_limits() -> None:
     throttles = "rest_framework.throttling.AnonRateThrottle, tests.rules.files.adopted.BurstThrottle"
     code = "cannot be seen: tests.rules.files.adopted"
     expected = {
-        "": ["api/plain/ (plain)"],
+        "": ["api/plain/ (plain)", "scopeless/ (scopeless)", "Django's admin"],
         throttles: ["api/things/ (things)"],
         f"{throttles}, tests.rules.files.adopted.TenantThrottle": ["api/things/<int:pk>/ (thing)"],
         "cannot be seen: throttles chosen by its own code": ["choosing/ (choosing)"],
@@ -81,12 +89,17 @@ def test_each_url_is_named_with_what_can_be_seen_of_its_limits() -> None:
         code: ["own/ (own)", "twice/ (twice)"],
         "@ratelimit(key='ip', rate='5/m')": ["shop/books/$ (book-list)"],
         '@ratelimit("mail")': ["mail/ (mail)"],
+        "@ratelimit(\"odd\", key=a function, rate='5/m', method=['POST'], block=False)": ["odd/ (odd)"],
+        "@ratelimit(key=by_name, rate='5/m')": ["named/ (named)"],
         "django_ratelimiter.throttling.RuleThrottle": ["shop/books/ruled/$ (book-ruled)"],
     }
     assert {what: urls for what, urls in inventory.urls.items() if what in expected} == expected
     assert sum(map(len, inventory.urls.values())) == inventory.count
-    assert inventory.count == len([*all_views(get_resolver())])
-    assert inventory.unseen == 7
+    assert (
+        inventory.count == len({match.route for match in all_views(get_resolver()) if "admin" not in match.route}) + 1
+    )
+    assert sum("Django's admin" in urls for urls in inventory.urls.values()) == 1
+    assert (inventory.unseen, inventory.bare) == (6, 3)
 
 
 def test_a_scope_of_one_action_is_not_one_of_the_others() -> None:
@@ -114,7 +127,8 @@ def test_the_tier_and_the_rules_of_the_database_stay_as_they_are() -> None:
 def test_the_last_line_counts_what_cannot_be_seen() -> None:
     said = StringIO()
     call_command("ratelimit", "adopt", stdout=StringIO(), stderr=said)
-    assert said.getvalue() == "3 rules. Left as it is: 9. Of 21 URLs, 7 may have limits that cannot be seen.\n"
+    what = "6 have something that may limit and cannot be seen; on 3 nothing can be seen."
+    assert said.getvalue() == f"3 rules. Left as it is: 13. Of 26 URLs, {what}\n"
 
 
 def test_notes_on_rules_say_what_they_need() -> None:
@@ -122,7 +136,7 @@ def test_notes_on_rules_say_what_they_need() -> None:
     known = "The rule knows users only if the view has RuleThrottle of django_ratelimiter.throttling."
     assert f"  # From rest_framework.throttling.AnonRateThrottle, 3/day.\n  # {known}\n  anon:\n" in text
     assert "# - Throttle tests.rules.files.adopted.TenantThrottle" in text
-    assert "# - nothing can be seen: api/plain/ (plain)\n" in text
+    assert "# - nothing can be seen: api/plain/ (plain), scopeless/ (scopeless), Django's admin\n" in text
 
 
 @override_settings(MIDDLEWARE=["django_smart_ratelimit.middleware.RateLimitMiddleware"])
