@@ -182,6 +182,25 @@ def test_what_is_missing_is_named_with_the_fields_that_are_there() -> None:
         find_format(Wanted(), ['{"time": 2, "call": {"verb": "GET", "to": ["/"]}}'], TimeReader(UTC))
 
 
+@pytest.mark.parametrize("other", [{"path": "/srv/index.py"}, {"request": "GET /srv/index.py HTTP/1.1"}])
+def test_fields_with_different_paths_are_named(other: dict[str, str]) -> None:
+    line = {"time": AT, "method": "GET", "url": "https://shop.example/s%20s/?q=1", **other}
+    with pytest.raises(WrongFormat, match=r"Several fields .*url \(/s s/\).* Name the right one: --field path=NAME\."):
+        find_format(Wanted(), [json.dumps(line)], TimeReader(UTC))
+    for more, fields in (
+        ({}, {"path": "url"}),
+        ({"request_uri": "https://shop.example/s%20s/"}, {}),
+        (dict.fromkeys(other, "/s s/"), {}),
+        (dict.fromkeys(other, "request-12"), {"path": "url"}),
+    ):
+        text = json.dumps(line | more)
+        assert (
+            find_format(Wanted(fields=fields), [text], TimeReader(UTC))
+            .parse(text, 1, 0)
+            .path.endswith(("/s%20s/", "/s s/"))
+        )
+
+
 def test_a_dash_is_a_missing_value() -> None:
     line = json.dumps({**GUNICORN, "h": "-", "s": "-", "D": "-", "key": "-"})
     parsed = find_format(Wanted(identities={"key": "x"}), [line], TimeReader(UTC)).parse(line, 1, 0)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from ...identity.proxies import is_peer
 from ...values.bounds import json_from
@@ -23,7 +24,7 @@ ROLES: Final[Mapping[str, tuple[str, ...]]] = {
     "end": ("time", "msec", "time_iso8601", "time_local", "timestamp", "@timestamp", "ts", "t", "date", "end_time"),
     "request": ("request", "request_line", "r"),
     "method": ("method", "request_method", "m", "http_method"),
-    "path": ("path", "request_uri", "uri", "request_path", "url", "U"),
+    "path": ("request_uri", "path", "uri", "request_path", "url", "U"),
     "address": ("address", "remote_addr", "remote_ip", "remote_address", "client_ip", "ip", "client", "h"),
     "user": ("user", "remote_user", "username", "u"),
     "status": ("status", "response_code", "status_code", "s"),
@@ -296,7 +297,26 @@ def _roles(
         raise WrongFormat(f"No field contains the time. Name it: --field time=NAME. The fields are: {known}.")
     if "request" not in roles and not {"method", "path"} <= roles.keys():
         raise WrongFormat(f"No field contains the request. Name it: --field request=NAME. The fields are: {known}.")
+    is_guessed = fields is ROLES and "method" in roles and not {"path", "request"} & own.keys()
+    if is_guessed and roles.get("path", "request_uri") != "request_uri":
+        _require_one_path([name for role in ("path", "request") for name in ROLES[role]], objects)
     return roles
+
+
+def _require_one_path(names: Sequence[str], objects: Sequence[Mapping[str, Any]]) -> None:
+    """Raise WrongFormat if objects have several of these fields, with different paths: only one is of the request."""
+    several = [{name: path for name in names if (path := _path_in(_text(each.get(name))))} for each in objects]
+    different = [each for each in several if len(set(each.values())) > 1]
+    if len(different) > len(objects) / 100:
+        found = ", ".join(f"{name} ({path:.60})" for name, path in different[0].items())
+        raise WrongFormat(f"Several fields may contain the path: {found}. Name the right one: --field path=NAME.")
+
+
+def _path_in(text: str) -> str:
+    """Return the path of a request or URL; "" = it is none."""
+    path = _split(text)[1].partition("?")[0]
+    path = "/" + path.partition("://")[2].partition("/")[2] if "://" in path else path
+    return unquote(path) if path.startswith("/") else ""
 
 
 def _names(data: Mapping[str, Any], inside: str = "") -> Iterator[str]:
