@@ -203,8 +203,7 @@ class FileCommands(BaseCommand):
             undone = _(
                 "Nothing was changed. The file would undo changes that were made in the database in the meantime:"
             )
-            ways = _("Write it into the file, as `export` prints it; or apply with --overwrite, or with a --plan.")
-            raise CommandError(on_terminal([undone, *drift_of(error.plan), ways])) from error
+            raise CommandError(on_terminal([undone, *drift_of(error.plan)])) from error
         except DatabaseError as error:
             raise CommandError(_("Nothing was changed: the database cannot be written now: %s") % error) from error
         self.stdout.write(on_terminal(lines_of(plan)))

@@ -68,10 +68,13 @@ class Document:
     faults: list[Fault]
     #: The numbers and words that are not texts, as they are written.
     written: dict[Path, str]
+    #: The names, such as “*few”, with which a tier or rule refers to what is written elsewhere.
+    references: dict[Path, set[str]]
 
     def __init__(self, text: str, file: str, *, is_json: bool, most: int = MAX_VALUES) -> None:
         """Parse a text with at most so many values. Raises WrongFile, and LibraryMissing."""
-        self.places, self.keys, self.faults, self.written = {}, {}, [], {}
+        self.places, self.keys, self.faults, self.written, self.references = {}, {}, [], {}, {}
+        self._row: Path = ()  #: the tier or rule that is being read
         self._file, self._values_left, self._characters_left = file, most, _MAX_GROWTH * len(text)
         node = _composed(_as_yaml(text, file) if is_json else text, file, most)
         self.places[()] = Place(1, 1)
@@ -98,6 +101,8 @@ class Document:
         """Return the place of a node. Raises WrongFile if it is one too many: a reference may contain itself."""
         place = _place(node.start_mark)
         self._values_left -= 1
+        if node.anchor and self._row and _place(node.start_mark) < self.keys[self._row]:
+            self.references.setdefault(self._row, set()).add(f"*{node.anchor}")
         self._characters_left -= len(node.value)
         if depth > MAX_DEPTH or min(self._values_left, self._characters_left) < 0:
             raise _too_large(self._file, place)
@@ -134,7 +139,9 @@ class Document:
                 self.faults.append(Fault(place, text % {"word": shown(name), "line": self.keys[where].line}))
             else:
                 self.keys[where] = place
+                row, self._row = self._row, where if len(path) < 2 else self._row
                 found[name] = self._value(value, where)
+                self._row = row
         return found
 
     def _storable(self, value: Any, place: Place) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +42,9 @@ class RulesFile:
 
     digest: of its text. tiers, rules: as in a snapshot. access: its entries. doubts: errors by the slug of a rule that
     names a view or an identity that the project does not have: such a rule is not applied, but may stay. warnings: what
-    may be right. tier_places: by slug. exported: the version of the database that it was exported from; `None` = the
-    file does not contain it.
+    may be right. tier_places: by slug. references: the names, such as “*few”, with which a tier or rule refers to what
+    is written elsewhere, by section and slug. exported: the version of the database that it was exported from; `None` =
+    the file does not contain it.
     """
 
     name: str
@@ -54,6 +55,7 @@ class RulesFile:
     doubts: Mapping[str, Sequence[Fault]]
     warnings: Sequence[Fault]
     tier_places: Mapping[str, Place]
+    references: Mapping[tuple[str | int, ...], Collection[str]]
     exported: Version | None = None
 
     @property
@@ -113,7 +115,7 @@ def read(text: str, name: str, bounds: FileBounds = OF_COMMANDS) -> RulesFile:
         exported = Version(int(number), int(epoch))
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     places = {slug: document.keys["tiers", slug] for slug in document.data.get("tiers") or ()}
-    found = (rows.tiers, rows.rules, rows.access, rows.doubts, rows.warnings, places)
+    found = (rows.tiers, rows.rules, rows.access, rows.doubts, rows.warnings, places, document.references)
     return RulesFile(name, digest, *found, exported)
 
 

@@ -35,19 +35,25 @@ def lines_of(plan: FilePlan) -> Iterator[str]:
 
 
 def drift_of(plan: FilePlan) -> Iterator[str]:
-    """Yield a line for each change of the database that the file would undo, and their lines to be pasted into it."""
+    """Yield a line for each change of the database that the file would undo, how their rows differ, and what to do."""
     for each in plan.drift:
-        yield f"  ! {each.in_words}"
-    if plan.drift:
-        yield _("To keep such a change, paste its lines with “+” into the file:")
+        yield f"  ! {_named(each)}{each.in_words.removeprefix(each.title)}"
+        if names := plan.file.references.get((f"{each.subject}s", each.slug)):
+            text = _("It uses %(names)s in the file. Write these lines out there, or other entries change, too.")
+            yield f"    {text % {'names': ', '.join(sorted(names))}}"
+    if not plan.drift:
+        return
+    yield _("To keep such a change, add its lines with “+” to the file, and remove those with “-”.")
+    yield _("To undo it, apply the file with --overwrite, or with --plan and a plan that has shown it.")
     drifted, style = {(each.subject, each.slug) for each in plan.drift}, plan.file.name.rpartition(".")[2]
+    yield from (f"--- {plan.file.name}", f"+++ {_('database')}")
     for subject, normal in (("tier", normal_tier), ("rule", normal_rule)):
         section = f"{subject}s"
         for before, after in changed_pairs(plan.base[section], plan.now[section], normal) if plan.base else ():
             if (subject, (after or before or {})["slug"]) in drifted:
                 then, now = (lines_of_row(section, data, style) for data in (before, after))
-                found = unified_diff(then, now, plan.file.name, _("database"), n=99, lineterm="")
-                yield from (line for line in found if not line.startswith("@@"))  # these numbers are not of the file
+                # Without its header, and line numbers, which are not those of the file.
+                yield from (line for line in [*unified_diff(then, now, n=99, lineterm="")][2:] if line[:2] != "@@")
 
 
 def summary_of(plan: FilePlan) -> str:
@@ -74,8 +80,7 @@ def data_of(plan: FilePlan) -> dict[str, Any]:
 
 
 def _lines_of_change(change: Change) -> Iterator[str]:
-    slug = f" ({change.slug})" if change.slug not in ("", change.name) else ""
-    yield f"{_SIGNS[change.kind]} {change.title}{slug}: {change.kind_in_words}"
+    yield f"{_SIGNS[change.kind]} {_named(change)}: {change.kind_in_words}"
     usual = _usual_fields() if change.kind == "added" else set()
     for field in change.fields:
         if field in usual:
@@ -83,6 +88,10 @@ def _lines_of_change(change: Change) -> Iterator[str]:
         side = field.after if change.kind == "added" else field.before
         yield f"    {field.in_words}" if change.kind == "changed" else f"    {field.label}: {side}"
     yield ""
+
+
+def _named(change: Change) -> str:
+    return change.title + (f" ({change.slug})" if change.slug not in ("", change.name) else "")
 
 
 def _usual_fields() -> set[FieldChange]:

@@ -75,6 +75,8 @@ def test_the_lines_of_what_was_changed_can_be_pasted_into_the_file(exported: Pat
     Rule.objects.filter(slug="pages").update(slug="sites", priority=7)
     cache.invalidate()
     plan = plan_file(load(exported), prune=True)
+    assert [line for line in drift_of(plan) if line[:4] in ("--- ", "+++ ")] == [f"--- {exported}", "+++ database"]
+    assert "  ! Tier “Pro” (pro) added" in drift_of(plan)
     lines = [line.strip(' ,:{}"') for line in drift_of(plan) if line[:1] in "+-" and line[:3] not in ("+++", "---")]
     found = {re.sub(r"\W+", " ", line).strip() for line in lines if line.startswith("+")}
     assert {"pro", "name Pro", "new", "sites", "priority 7"} <= found
@@ -113,11 +115,25 @@ def written(tmp_path: Path) -> Path:
 
 def test_a_file_that_was_given_the_same_values_by_hand_locks_the_rule_again(written: Path) -> None:
     edit(80)
-    with pytest.raises(CommandError, match="Write it into the file, as `export` prints it; or"):
+    with pytest.raises(CommandError, match="To keep such a change, add its lines"):
         apply(written)
     written.write_text(written.read_text().replace("quota: 8", "quota: 80"))
     apply(written)
     assert (quota(), Rule.objects.get().owner) == (80, Rule.Owner.FILE)
+
+
+def test_a_rule_that_refers_to_other_lines_is_named(written: Path) -> None:
+    """Its own lines are not in the file, and another rule may use the same."""
+    limit = "\n      - quota: 8\n        window_seconds: 3600\n"
+    rows = [f"  {slug}:\n    <<: *own\n    limits: *few\n" for slug in ("pages", "other")]
+    rows.append(f"  third:\n    limits: &third{limit}")  # it refers to nothing
+    written.write_text(f"x-few: &few{limit}x-own: &own\n  name: n\nrules:\n{''.join(rows)}")
+    apply(written, "--overwrite")
+    edit(80)
+    lines = [*drift_of(plan_file(load(written)))]
+    uses = "    It uses *few, *own in the file. Write these lines out there, or other entries change, too."
+    assert [line for line in lines if line.startswith("    It uses")] == [uses, uses]
+    assert any("Rule “third”" in line for line in lines)
 
 
 def test_what_was_renamed_is_not_silently_undone(written: Path) -> None:
