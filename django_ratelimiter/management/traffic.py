@@ -12,7 +12,6 @@ from django.utils.translation import gettext as _
 
 from ..forecast.logs.comparison import Options, ReplayReport, compare
 from ..forecast.logs.console import WrongOption, add_reading, open_logs
-from ..forecast.logs.reading import MAX_UNUSABLE
 from ..forecast.logs.report.data import json_of
 from ..forecast.logs.report.text import lines_of
 from ..forecast.samples import words
@@ -50,18 +49,11 @@ class TrafficForecast:
 
     def unknown(self) -> Iterator[str]:
         """Yield what the replay could not see: lines, and what they lack for the changed rules."""
-        files, report = self.report.files, self.report
+        report = self.report
         if not report.decided:
             yield _("The log has no request that rules can apply to, so it is not known whom the change would reject.")
         yield from (str(each) for each in [*report.left_out, *report.unseen] if each.rule in self.changed)
-        unread = files.unreadable + (0 if files.any_order else files.out_of_order)
-        lines = unread + report.decided + report.exempt
-        if unread > MAX_UNUSABLE * lines:
-            text = _(
-                "%(number)s of %(lines)s lines of the log cannot be read, so it is not known whom the change would "
-                "reject."
-            )
-            yield text % {"number": f"{unread:,}", "lines": f"{lines:,}"}
+        yield from report.files.blind()
 
     def excess(self, most_callers: float | None, most_requests: float | None) -> Sequence[str]:
         """Return, as text, what exceeds these shares, from 0 to 1; `None` = no maximum."""

@@ -108,7 +108,7 @@ def test_lines_with_something_else_than_an_address_are_counted(plan: Plan, line:
     assert text.splitlines().count("10 lines cannot be read; the first:") == 1
     assert said in text
     assert "It is not known whom this would newly reject:" in text
-    assert "10 of 13 lines of the log cannot be read" in text
+    assert "10 of 13 lines of " in text
     assert "This would newly reject too many" not in text
     assert plan(lines)[0] == 1
 
@@ -251,3 +251,26 @@ def test_a_limit_of_a_tier_needs_a_request_of_its_callers(plan: Plan, limits: st
     fields = {"time": "2026-11-22T18:00:00Z", "request": "GET /plain/ HTTP/1.1", "ip": "192.0.2.7"}
     lines = [json.dumps({**fields, "plan": tier}) for tier in ("pro", "")]
     assert plan(lines, "--identity", "plan=tier", rules=rule(limit=limits) + tiers, bound="100%")[0] == 2
+
+
+OTHER = {
+    "empty": ("", "{name} is empty."),
+    "unreadable": (
+        "2026-11-22 18:00:00 GET /plain/ 192.0.2.9 200\n" * 5,
+        "5 of 5 lines of {name} cannot be read.",
+    ),
+    "anonymous": (
+        f"- - {REST % 0}\n" * 5,
+        "pages: not known, because 5 of 5 lines of {name} do not tell addresses apart",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER)
+def test_a_file_that_is_blind_fails_however_small_it_is(plan: Plan, tmp_path: Path, kind: str) -> None:
+    other, (text, said) = tmp_path / "other.log", OTHER[kind]
+    other.write_text(text)
+    code, found = plan(seen() * 50, "--traffic", str(other), bound="100%")
+    told = found.partition("It is not known whom this would newly reject:\n")[2]
+    assert (code, told) == (1, said.format(name=other))
+    assert told in found.partition("Self-check")[0]

@@ -24,8 +24,8 @@ STATUS: Final = "status"
 class Blind(NamedTuple):
     """A rule that cannot be judged. lacks: the identities that the log does not contain, "duration" or "status".
 
-    number: of the lines that lack it, of so many; 0 = all, so that the rule is left out of the replay. unmatched: the
-    tiers that it has limits for, of whose callers it decided no request; "" = every other tier.
+    number: of the lines that lack it, of so many in the file; 0 = all, so that the rule is left out of it. file:
+    its name; empty = there is only one. unmatched: tiers of whose callers it decided no request; "" = every other one.
     """
 
     rule: str
@@ -33,6 +33,7 @@ class Blind(NamedTuple):
     number: int = 0
     lines: int = 0
     unmatched: tuple[str, ...] = ()
+    file: str = ""
 
     def __str__(self) -> str:
         if self.unmatched == ("",):
@@ -42,16 +43,18 @@ class Blind(NamedTuple):
             return text % {"rule": self.rule, "tiers": ", ".join(each or _("every other") for each in self.unmatched)}
         words = {"rule": self.rule, "lacks": _in_words(self.lacks)}
         if self.number:
-            what = lacking_in_words(self.lacks[0], self.number, self.lines)
+            what = lacking_in_words(self.lacks[0], self.number, self.lines, self.file)
             return _("%(rule)s: not known, because %(what)s") % {"rule": self.rule, "what": what}
         if self.lacks == (DURATION,):
             return _("%(rule)s: left out, because the log has no durations") % words
         return _("%(rule)s: left out, because the log cannot tell %(lacks)s apart") % words
 
 
-def lacking_in_words(name: str, number: int, lines: int) -> str:
-    """Return, as text, how many lines lack an identity, a duration or a status."""
-    words = {"number": f"{number:,}", "lines": f"{lines:,}", "lacks": _in_words((name,))}
+def lacking_in_words(name: str, number: int, lines: int, file: str = "") -> str:
+    """Return, as text, how many lines lack an identity, a duration or a status. file: empty = of all."""
+    words = {"number": f"{number:,}", "lines": f"{lines:,}", "lacks": _in_words((name,)), "file": file}
+    if file:
+        return _("%(number)s of %(lines)s lines of %(file)s do not tell %(lacks)s apart") % words
     return _("%(number)s of %(lines)s lines do not tell %(lacks)s apart") % words
 
 
@@ -111,19 +114,23 @@ def _limits_of(rule: RuleRecord, tier: str | None) -> tuple[LimitRecord, ...]:
     return rule.limits.get(tier, rule.limits.get(None, ()))
 
 
-def unseen(rules: RuleSet, lacking: Mapping[str, int], lines: int) -> list[Blind]:
-    """Return the rules that more than MAX_UNUSABLE of the lines do not let judge. lacking: lines by what they lack."""
-    found = []
+def unseen(
+    rules: RuleSet, lacking: Mapping[tuple[int, str], int], lines: Sequence[int], files: Sequence[str]
+) -> Iterator[Blind]:
+    """Yield the rules that more than MAX_UNUSABLE of the lines of a file do not let judge.
+
+    lacking: lines by their file and what they lack. lines: of each file.
+    """
     for rule in rules.rules:
         needs = {_source(name) for name in rule.partition_by}
         needs |= {"user", "tier"} if rule.depends_on_tier else set()
         needs |= {DURATION} if _holds_leases(rule) else set()
         needs |= {STATUS} if rule.charge_when != "any" else set()
         for name in sorted(needs):
-            number = lacking.get(name, 0)
-            if number > MAX_UNUSABLE * lines and not rule.is_off:
-                found.append(Blind(rule.slug, (name,), number, lines))
-    return found
+            for file, total in enumerate(lines):
+                number = lacking.get((file, name), 0)
+                if number > MAX_UNUSABLE * total and not rule.is_off:
+                    yield Blind(rule.slug, (name,), number, total, file=files[file] if len(files) > 1 else "")
 
 
 def _source(name: str) -> str:

@@ -109,7 +109,8 @@ def compare(
     lines = iter(files)
     sample = list(islice(lines, SAMPLED))
     callers.read_users(sample)
-    known = known_identities(files.holds, mapped, sample, has_users=callers.knows_users)
+    has_users = callers.knows_users and ("user" in files.holds or "user" in mapped)
+    known = known_identities(files.holds, mapped, sample, has_users=has_users)
     rule_sets = [before] if after is None else [before, after]
     usable, left_out = [], list[Blind]()
     for each in rule_sets:
@@ -119,7 +120,7 @@ def compare(
     max_delay = None if options.any_delay else "rule"
     callers.use(usable)
     replays = [Replay(rules, callers.entries, max_delay=max_delay) for rules in usable]
-    run = _Run(callers, replays, watch)
+    run = _Run(callers, replays, watch, len(files.names))
     began = perf_counter()
     with _without_garbage_collection():
         for chunk in _chunks(chain(sample, lines)):
@@ -134,7 +135,9 @@ def compare(
         raise WrongFormat("\n".join([text, *files.unreadable_in_words()]))
     slugs = {rule.slug for rule in usable[0].rules}
     lacking = run.lacking + replays[-1].lacking
-    decided = run.lines - run.exempt - run.unreached
+    total = Counter[str]()
+    for (_file, name), number in lacking.items():
+        total[name] += number
     return ReplayReport(
         files,
         before,
@@ -143,12 +146,12 @@ def compare(
         left_out,
         [
             *unmatched(None if after is None else usable[0], usable[-1], run.outcomes.tiers_by_rule()),
-            *unseen(usable[-1], lacking, decided),
+            *unseen(usable[-1], lacking, run.decided, files.names),
         ],
-        lacking,
+        total,
         doubts(usable, files.holds, known),
         agreement(run.outcomes.counts, slugs, run.first_us, run.last_us) if options.is_current else None,
-        decided=decided,
+        decided=sum(run.decided),
         exempt=run.exempt,
         inline=run.inline,
         unreached=run.unreached,
@@ -162,19 +165,21 @@ def compare(
 class _Run:
     """One pass over a log."""
 
-    def __init__(self, callers: LoggedCallers, replays: Sequence[Replay], watch: Watch | None) -> None:
+    def __init__(self, callers: LoggedCallers, replays: Sequence[Replay], watch: Watch | None, files: int) -> None:
         self.callers, self.replays, self.watch = callers, replays, watch
         self.find_target = target_finder()
         self.outcomes = OutcomeCounts()
         self.lines = self.exempt = self.inline = self.unreached = 0
-        self.lacking = Counter[str]()
+        #: Requests that some entry point decides, and what they lack, by the file.
+        self.decided = [0] * files
+        self.lacking = Counter[tuple[int, str]]()
         self.first_us, self.last_us = 2**62, 0
 
     def decide(self, lines: Sequence[AccessLogLine]) -> None:
         """Decide the requests of these lines."""
         self.callers.read_users(lines)
         find_target, find_caller, add = self.find_target, self.callers.find, self.outcomes.add
-        first, other = self.replays[0], self.replays[-1]
+        first, other, decided = self.replays[0], self.replays[-1], self.decided
         for line in lines:
             target = find_target(line[1], line[2])  # method, path
             if not target.calls:
@@ -183,9 +188,10 @@ class _Run:
                 else:
                     self.exempt += 1
                 continue
-            caller = find_caller(line)
+            caller, file = find_caller(line), line[9]
+            decided[file] += 1
             if caller.lacks:
-                self.lacking.update(caller.lacks)
+                self.lacking.update([(file, name) for name in caller.lacks])
             if caller.is_new:
                 caller.is_new = False
                 self.outcomes.callers.add(caller.name)

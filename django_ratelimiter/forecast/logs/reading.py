@@ -11,6 +11,7 @@ import sys
 import zipfile
 import zlib
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import tzinfo
@@ -63,6 +64,8 @@ class LogFiles:
         self.names, self.wanted, self.any_order = list(names), wanted, any_order
         #: Lines that cannot be read, and lines that are earlier than lines before them.
         self.unreadable = self.out_of_order = 0
+        #: Lines of each file that were read, and that cannot be read or are left out.
+        self._read, self._unread = Counter[int](), Counter[int]()
         self.shown: list[tuple[str, int, str, str]] = []
         self._raw: list[Any] = []
         self._texts: list[io.TextIOWrapper] = []
@@ -124,6 +127,16 @@ class LogFiles:
             yield ngettext("%s line cannot be read:", "%s lines cannot be read; the first:", number) % f"{number:,}"
             yield from (f"  {visible(f'{name}:{line}: {why}: {text}')}" for name, line, why, text in self.shown)
 
+    def blind(self) -> Iterator[str]:
+        """Yield, as text, which files are empty, and of which too many lines are of no use."""
+        for file, name in enumerate(self.names):
+            if self._formats[file] is None:
+                yield _("%(file)s is empty.") % {"file": name}
+            lines = self._read[file] + self._unread[file]
+            if self._unread[file] > MAX_UNUSABLE * lines:
+                words = {"number": f"{self._unread[file]:,}", "lines": f"{lines:,}", "file": name}
+                yield _("%(number)s of %(lines)s lines of %(file)s cannot be read.") % words
+
     def __iter__(self) -> Iterator[AccessLogLine]:
         several = [self._in_order(file) for file in range(len(self._texts))]
         return several[0] if len(several) == 1 else merge(*several, key=_time_of)
@@ -134,6 +147,7 @@ class LogFiles:
         latest = read = late = falling = 0
         while chunk := list(islice(lines, CHUNK)):
             read += len(chunk)
+            self._read[file] += len(chunk)
             falling += len(chunk) if chunk[0][0] > chunk[-1][0] else 0
             waiting += chunk
             waiting.sort(key=_time_of)
@@ -144,6 +158,8 @@ class LogFiles:
                 if late > CHUNK:
                     self._require_order(file, late, read, falling)
                 if not self.any_order:
+                    self._unread[file] += earlier
+                    self._read[file] -= earlier
                     del waiting[:earlier]
             if len(waiting) > CHUNK:
                 until = bisect_right(waiting, waiting[-1][0] - WINDOW_US, key=_time_of)
@@ -187,6 +203,7 @@ class LogFiles:
 
     def _note(self, file: int, number: int, error: Exception, text: str) -> None:
         self.unreadable += 1
+        self._unread[file] += 1
         if len(self.shown) < MAX_SHOWN:
             why = f"has no field {error}" if isinstance(error, KeyError) else str(error)
             self.shown.append((self.names[file], number, why, text.rstrip("\r\n")[:120]))

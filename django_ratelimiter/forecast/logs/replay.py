@@ -32,8 +32,8 @@ class _Request:
 class Replay:
     """One rule set, and its counters after the last decided line.
 
-    max_delay: see `RuleTemplates`. decision: the last one, as its entry point would return it. lacking: lines that lack
-    the status or the duration that a decision needs.
+    max_delay: see `RuleTemplates`. decision: the last one, as its entry point would return it. lacking: lines, by
+    their file, that lack the status or the duration that a decision needs.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Replay:
     ) -> None:
         self.engine = MemoryEngine(counts_usage=False)
         self.decision = NOTHING_TO_DECIDE
-        self.lacking = Counter[str]()
+        self.lacking = Counter[tuple[int, str]]()
         self._io = ClockIO(rules, entries, self.engine)
         self._max_delay = max_delay
         self._by_path = any(name.startswith("path:") for rule in rules.rules for name in rule.partition_by)
@@ -77,11 +77,11 @@ class Replay:
     def _end(self, decision: Decision, line: AccessLogLine, waited: float) -> None:
         """Make the refunds for the response, and record when leases end."""
         if not line.status:
-            self.lacking[STATUS] += 1
+            self.lacking[line.file, STATUS] += 1
         if back := unearned(decision, failed=line.status >= 400 and line.status != 429):
             run_sync(refund_results(self._io, back))
         if decision.leases:
-            self.lacking[DURATION] += line.duration_us < 0
+            self.lacking[line.file, DURATION] += line.duration_us < 0
             until = line.time_us + round(waited * 1_000_000) + max(line.duration_us, 0)
             heappush(self._in_flight, (until, id(decision), decision))
 

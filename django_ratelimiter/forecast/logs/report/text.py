@@ -93,7 +93,8 @@ def notes_of(report: ReplayReport) -> list[str]:
         ),
     )
     files = report.files
-    first = [*map(str, report.left_out), *map(str, report.unseen), *files.unreadable_in_words(), *_out_of_order(files)]
+    first = [*map(str, report.left_out), *map(str, report.unseen), *(files.blind() if len(files.names) > 1 else ())]
+    first += [*files.unreadable_in_words(), *_out_of_order(files)]
     partly = [each for each in sorted(report.lacking.items()) if each[1] < report.decided]
     first += [f"{lacking_in_words(name, number, report.decided)}." for name, number in partly]
     if "years" in files.times_lack:
