@@ -74,6 +74,7 @@ class Document:
     def __init__(self, text: str, file: str, *, is_json: bool, most: int = MAX_VALUES) -> None:
         """Parse a text with at most so many values. Raises WrongFile, and LibraryMissing."""
         self.places, self.keys, self.faults, self.written, self.references = {}, {}, [], {}, {}
+        self._is_json = is_json
         self._row: Path = ()  #: the tier or rule that is being read
         self._file, self._values_left, self._characters_left = file, most, _MAX_GROWTH * len(text)
         node = _composed(_as_yaml(text, file) if is_json else text, file, most)
@@ -92,7 +93,10 @@ class Document:
             return self._group(node, path)
         if node.id == "sequence":
             return [self._value(each, (*path, number)) for number, each in enumerate(node.value)]
-        value = self._storable(_scalar(node), place)
+        value = _scalar(node)
+        if path[4:] == ("tier",) and value is not None and not self._is_json:  # a slug, as those before colons
+            value = node.value
+        value = self._storable(value, place)
         if not isinstance(value, str):
             self.written[path] = node.value
         return value

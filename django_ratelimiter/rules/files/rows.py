@@ -46,6 +46,8 @@ class RowReader:
         self.faults = Faults()
         #: Values with an error by the schema, and what contains them.
         self._wrong: set[Path] = set()
+        #: Rows with such an error in a field of their own.
+        self._wrong_rows: set[Path] = set()
         self._tiers: dict[str, Tier] = {}
         self._default_tiers: dict[str, str] = {}
         #: Tiers and rules as in a snapshot, and access entries.
@@ -63,6 +65,7 @@ class RowReader:
             self.faults.append(fault)
         for path, fault in faults_of(self._document):
             self._wrong.update(path[:length] for length in range(len(path) + 1))
+            self._wrong_rows.add(path[:4] if path[2:3] == ("limits",) else path[:2])
             self.faults.append(fault)
         for slug, data in self._section("tiers"):
             self._read_tier(slug, data)
@@ -161,10 +164,16 @@ class RowReader:
         return model(**values, **more)
 
     def _is_clean(self, row: Any, path: Path, *exclude: str) -> bool:
-        """Return whether the model accepts the row; else add an error for each field. Rows may lack a name."""
+        """Return whether the model accepts the row; else add an error for each field. Rows may lack a name.
+
+        Fields are not compared while one is wrong: the error could be only that it has its default here.
+        """
         without = {*exclude, "name"} if getattr(row, "name", None) == "" else {*exclude}
         try:
-            row.full_clean(exclude=without, validate_unique=False, validate_constraints=False)
+            if path in self._wrong_rows:
+                row.clean_fields(exclude=without)
+            else:
+                row.full_clean(exclude=without, validate_unique=False, validate_constraints=False)
         except ValidationError as error:
             for field, errors in error.error_dict.items():
                 if (*path, field) not in self._wrong:  # else it is reported already

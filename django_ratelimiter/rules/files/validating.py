@@ -91,6 +91,9 @@ def _text(error: Any, path: Path, written: str | None) -> str:
         found += f" {did_you_mean(error.instance, filter(None, error.validator_value))}"
     elif written and error.validator == "type" and "string" in error.validator_value:
         found += " " + _("Put it in quotes: %(text)s.") % {"text": f'"{written}"'}
+    elif not title and error.validator_value == "array" and isinstance(error.instance, str):
+        listed = ", ".join(f'"{word.strip()}"' for word in error.instance.split(","))
+        found += " " + _("Write %(text)s.") % {"text": f"[{listed}]"}
     names = [name for name in path if isinstance(name, str)]
     return found if title or error.validator == "const" else f"{names[-1]}: {found}"
 

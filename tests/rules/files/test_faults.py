@@ -61,9 +61,14 @@ def faults(text: str, name: str = "r.yaml") -> list[str]:
         ("rules:\n  a: !env {}", "r.yaml:2:6: Tags such as !env are not supported."),
         ("rules:\n  a:\n    <<: text", "r.yaml:3:9: A merge key (<<) takes a group of fields, such as *name."),
         ("rules:\n  a: {name: 007}", 'r.yaml:2:13: name: Must be a text, not 007. Put it in quotes: "007".'),
+        (RULE.replace("5,", "5, tier: 007,"), "r.yaml:4:26: There is no tier “007” in this file."),
         (
-            RULE.replace("5,", "5, tier: true,"),
-            'r.yaml:4:26: tier: Must be a text, not true. Put it in quotes: "true".',
+            "rules:\n  a: {partition_by: ip}",
+            'r.yaml:2:21: partition_by: Must be a list of texts, not “ip”. Write ["ip"].',
+        ),
+        (
+            'rules:\n  a: {methods: "GET, PUT"}',
+            'r.yaml:2:16: methods: Must be a list of texts, not “GET, PUT”. Write ["GET", "PUT"].',
         ),
         (RULE.replace("5,", "1e3,"), "r.yaml:4:17: quota: Must be a whole number, not 1e3."),
         (
@@ -193,6 +198,12 @@ def test_a_wrong_tier_hides_no_other_fault_of_its_rule() -> None:
     assert found == [f"r.yaml:{place}:" for place in ("3:11", "4:16", "5:20", "7:16", "7:28")]
 
 
+@pytest.mark.parametrize("wrong", ["path_kind: exakt", "path_knd: exact"])
+def test_a_wrong_field_has_no_other_faults_in_its_wake(wrong: str) -> None:
+    [fault] = faults(f"rules:\n  a: {{path: /a/, {wrong}}}")
+    assert "path_kind" in fault or "exact" in fault
+
+
 def test_a_file_that_is_not_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "r.yaml"
     path.write_bytes(b"rules:\n  caf\xe9: {}\n")
@@ -258,6 +269,9 @@ def test_words_numbers_and_dates_are_what_they_look_like(directive: str) -> None
 def test_the_text_of_a_slug_counts(slug: str) -> None:
     [rule] = read(RULE.replace("  a:", f"  {slug}:"), "r.yaml").rules
     assert rule["slug"] == slug
+    tier = slug if slug != "null" else '"null"'  # without quotes, it is every other tier
+    [rule] = read(f"tiers:\n  {slug}:\n{RULE.replace('5,', f'5, tier: {tier},')}", "r.yaml").rules
+    assert rule["limits"][0]["tier"] == slug
 
 
 def test_values_can_stand_in_sections_of_their_own_and_be_merged() -> None:
