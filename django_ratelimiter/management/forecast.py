@@ -6,13 +6,13 @@ import json
 from contextlib import ExitStack
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 
 from ..forecast.logs.console import add_replay, replay
 from ..forecast.logs.report.data import csv_of, json_of
 from ..forecast.logs.report.decisions import decision_writer
 from ..forecast.logs.report.html import html_of
-from ..forecast.logs.report.text import lines_of, notes_of
+from ..forecast.logs.report.text import lines_of, not_known, notes_of
 from ..forecast.samples import console as advice
 from ..values.terminal import on_terminal
 from .output import require_writable, whole_file, write_file
@@ -49,3 +49,5 @@ class ForecastCommands(BaseCommand):
             self.stdout.write(on_terminal(lines_of(report)))
         if self._options["html"]:  # last, so that nothing is lost if the disk is full
             write_file(self._options["html"], html_of(report))
+        if not report.is_known:
+            raise CommandError(not_known())

@@ -113,9 +113,35 @@ def test_says_why_there_is_no_self_check(replayed: Replayed) -> None:
     assert sentence not in replayed("--draft")
 
 
-def test_a_log_that_no_rule_is_asked_about_says_why(replayed: Replayed, settings: Any) -> None:
+@pytest.fixture
+def blind(log: Path) -> Replayed:
+    """Replay a log that no rule can be judged by; return its report."""
+
+    def replay(*options: str) -> str:
+        out = io.StringIO()
+        with pytest.raises(CommandError, match=r"^Not known: no rule could be replayed\.$"):
+            call_command("ratelimit", "replay", str(log), *options, "--no-progress", stdout=out, stderr=out)
+        return out.getvalue()
+
+    return replay
+
+
+def test_what_no_rule_could_judge_is_not_zero(log: Path, blind: Replayed, tmp_path: Path) -> None:
+    log.write_text(log.read_text().replace("203.0.113.", "- - - ").replace(" - - [", " ["))
+    page = tmp_path / "page.html"
+    for options in ([], ["--draft"]):
+        text = blind(*options, "--html", str(page))
+        assert text.splitlines().count("Not known: no rule could be replayed.") == 1
+        assert "ejected: 0 requests" not in text + page.read_text()
+        assert "The log names no addresses. A server behind a Unix socket sees none: log X-Forwarded-For." in text
+        assert "Not known: no rule could be replayed." in page.read_text()
+    data = json.loads(blind("--draft", "--json"))
+    assert (data["share_of_requests"], data["share_of_callers"]) == (None, None)
+
+
+def test_a_log_that_no_rule_is_asked_about_says_why(blind: Replayed, settings: Any) -> None:
     settings.MIDDLEWARE = []
-    text = replayed()
+    text = blind()
     assert "Traffic: 0 requests of 0 callers, 2023-11-14 22:00:00 to 2023-11-14 22:00:12 (UTC)." in text
     assert "RateLimitMiddleware is not in MIDDLEWARE, so rules apply only to views that ask for them." in text
     assert "13 requests are for paths or views that no rule applies to." in text

@@ -199,6 +199,8 @@ def replayed(tmp_path: Path, settings: Any) -> Callable[..., str]:
     with cache.editing():
         rule = Rule.objects.create(slug="busy", name="busy", mode="enforce", partition_by=["ip"])
         RuleLimit.objects.create(rule=rule, quota=1, window_seconds=3_600, algorithm="concurrency")
+        everybody = Rule.objects.create(slug="all", name="all", mode="enforce")
+        RuleLimit.objects.create(rule=everybody, quota=1_000, window_seconds=3_600)
 
     def go(text: str, *options: str) -> str:
         (tmp_path / "log\x1b[2J").write_text(text)
@@ -284,4 +286,6 @@ class TestReplay:
         out = replayed("".join(line(second) for second in range(5)))
         assert "Rejected by these rules: 0 requests" in out
         assert "Rules in shadow would reject 3 requests more, if they were enforced." in out
-        assert re.search(r"Rule +Requests +Rejected +Share +In shadow\n +strict +5 +0 +0 % +3\n", out)
+        assert re.search(
+            r"Rule +Requests +Rejected +Share +In shadow\n +all +5 +0 +0 % +0\n +strict +5 +0 +0 % +3\n", out
+        )

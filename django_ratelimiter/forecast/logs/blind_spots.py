@@ -35,6 +35,11 @@ class Blind(NamedTuple):
     unmatched: tuple[str, ...] = ()
     file: str = ""
 
+    @property
+    def is_whole(self) -> bool:
+        """True if no request at all tells anything about the rule."""
+        return self.unmatched in ((), ("",)) and (not self.number or (self.number == self.lines and not self.file))
+
     def __str__(self) -> str:
         if self.unmatched == ("",):
             return _("%(rule)s: not known, because no request of the log matches it") % {"rule": self.rule}
@@ -89,16 +94,19 @@ def without_blind_spots(rules: RuleSet, known: Collection[str], held: Collection
     return changed(rules, usable), left_out
 
 
+def changes_of(before: RuleSet | None, after: RuleSet) -> Iterator[tuple[RuleRecord | None, RuleRecord]]:
+    """Yield the rules that a rule set adds or changes, each with its earlier state: all, without an earlier set."""
+    earlier = {rule.slug: rule for rule in before.rules} if before else {}
+    yield from ((old, rule) for rule in after.rules if (old := earlier.get(rule.slug)) != rule and not rule.is_off)
+
+
 def unmatched(before: RuleSet | None, after: RuleSet, decided: Mapping[str, Collection[str]]) -> Iterator[Blind]:
     """Yield the rules whose limits, or changed limits, no request of the log has met.
 
     before: `None` = all limits count. decided: the tiers of the callers that each rule has decided on.
     """
-    earlier = {rule.slug: rule for rule in before.rules} if before else {}
-    for rule in after.rules:
-        if rule.is_off:
-            continue
-        old, met = earlier.get(rule.slug), decided.get(rule.slug, ())
+    for old, rule in changes_of(before, after):
+        met = decided.get(rule.slug, ())
         if old is not None and replace(old, name=rule.name, limits=rule.limits) != rule:
             old = None
         known = {**(old.limits if old else {}), **rule.limits}
@@ -153,7 +161,9 @@ def known_identities(
     return known | {"user"} if has_users else known
 
 
-def doubts(rule_sets: Collection[RuleSet], held: Collection[str], known: Collection[str]) -> list[str]:
+def doubts(
+    rule_sets: Collection[RuleSet], held: Collection[str], known: Collection[str], *, is_json: bool
+) -> list[str]:
     """Return, as text, what the log does not contain, and whether the project lacks the middleware."""
     found = []
     rules = [rule for each in rule_sets for rule in each.rules if not rule.is_off]
@@ -164,7 +174,8 @@ def doubts(rule_sets: Collection[RuleSet], held: Collection[str], known: Collect
             "The log names no addresses. In JSON, name their field with --field ip=NAME. A server behind a Unix socket "
             "sees none: log X-Forwarded-For."
         )
-        found.append(text)
+        other = _("The log names no addresses. A server behind a Unix socket sees none: log X-Forwarded-For.")
+        found.append(text if is_json else other)
     if not {"user", "api_key", "tier"} & set(known) and any(rule.depends_on_tier for rule in rules):
         found.append(_("The log names no users and no API keys, so every caller has the tier of anonymous callers."))
     if settings.TIER_RESOLVER is not None and "tier" not in known:

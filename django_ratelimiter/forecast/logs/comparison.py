@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 
 from ...rules.ruleset import RuleSet
 from .agreement import Agreement, agreement
-from .blind_spots import Blind, doubts, known_identities, unmatched, unseen, without_blind_spots
+from .blind_spots import Blind, changes_of, doubts, known_identities, unmatched, unseen, without_blind_spots
 from .callers import LoggedCallers
 from .changes import Changes, OutcomeCounts
 from .line import AccessLogLine, WrongFormat
@@ -75,6 +75,16 @@ class ReplayReport:
     last_us: int
     #: How long the replay took.
     seconds: float
+
+    @property
+    def is_known(self) -> bool:
+        """False if no rule could be judged, of those that change; then zero rejections say nothing."""
+        total, is_difference = self.changes.total, self.after is not None
+        rules = changes_of(self.before if is_difference else None, self.after or self.before)
+        blind = {each.rule for each in [*self.left_out, *self.unseen] if each.is_whole}
+        slugs = {rule.slug for _old, rule in rules}
+        found = total.newly + total.no_longer if is_difference else total.before
+        return bool(found) or not slugs or not slugs <= blind
 
 
 @dataclass(slots=True)
@@ -149,7 +159,7 @@ def compare(
             *unseen(usable[-1], lacking, run.decided, files.names),
         ],
         total,
-        doubts(usable, files.holds, known),
+        doubts(usable, files.holds, known, is_json=all(each.is_json for each in files.formats)),
         agreement(run.outcomes.counts, slugs, run.first_us, run.last_us) if options.is_current else None,
         decided=sum(run.decided),
         exempt=run.exempt,

@@ -101,6 +101,11 @@ class LogFormat(NamedTuple):
     parse: Parse
     holds: frozenset[str]
 
+    @property
+    def is_json(self) -> bool:
+        """True if its lines are objects with fields."""
+        return "(?P<" not in LAYOUTS.get(self.name, "(?P<")
+
 
 class Wanted(NamedTuple):
     """How to read a log. name: auto, common, combined, one of LAYOUTS, or an expression.

@@ -18,7 +18,7 @@ _NUMBERS = ("requests", "before", "after", "newly", "no_longer", "same", "shadow
 
 
 def json_of(report: ReplayReport) -> dict[str, Any]:
-    """Return all results. Times are in UTC; shares are from 0 to 1."""
+    """Return all results. Times are in UTC; shares are from 0 to 1; `None` = not known."""
     files, changes = report.files, report.changes
     return {
         "traffic": {
@@ -45,8 +45,8 @@ def json_of(report: ReplayReport) -> dict[str, Any]:
         "notes": notes_of(report),
         "check": None if report.check is None else _check(report.check),
         "total": _numbers(changes.total),
-        "share_of_requests": changes.share_of_requests,
-        "share_of_callers": changes.share_of_callers,
+        "share_of_requests": changes.share_of_requests if report.is_known else None,
+        "share_of_callers": changes.share_of_callers if report.is_known else None,
         **{
             f"by_{subject}": [{"name": name, **_numbers(row)} for name, row in rows.items()]
             for subject, rows in changes.by.items()

@@ -18,6 +18,11 @@ from ..reading import LogFiles
 MAX_ROWS = 24
 
 
+def not_known() -> str:
+    """Return the result of a replay that could judge nothing, as text."""
+    return _("Not known: no rule could be replayed.")
+
+
 def lines_of(report: ReplayReport) -> Iterator[str]:
     """Yield the lines of the report."""
     yield traffic_of(report)
@@ -134,9 +139,11 @@ def percent(part: float, whole: float) -> str:
 
 
 def summary_of(report: ReplayReport) -> Iterator[str]:
-    """Yield the result, in sentences; nothing if no rule was decided."""
+    """Yield the result, in sentences; nothing if there are neither rules nor requests."""
     total = report.changes.total
-    if not total.requests:
+    if not report.is_known:
+        yield not_known()
+    if not report.is_known or not total.requests:
         return
     if report.after is None:
         text = _("Rejected by these rules: %(number)s (%(share)s).")
