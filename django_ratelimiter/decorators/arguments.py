@@ -67,7 +67,7 @@ class RatelimitArguments:
     """The arguments of one `@ratelimit`.
 
     name: of the limited view; empty = find it out. number: the position of this decorator among several of one view,
-    counted from the view.
+    counted from the view; 0 = this is no decorator.
     """
 
     group: str | None
@@ -129,7 +129,8 @@ def _rule_of(arguments: RatelimitArguments, group: str, quota: int, window: floa
         names += [_label(arguments.key), rate, "".join(sorted(arguments.methods))]
     else:
         names += [str(arguments.number)] if arguments.number > 1 else []
-        names += [] if arguments.fixed_rate or isinstance(arguments.rate, tuple | list) else [rate]
+        is_fixed = arguments.fixed_rate or isinstance(arguments.rate, tuple | list)
+        names += [] if is_fixed and arguments.number else [rate]
     return inline.rule_of(
         inline.slug_of(*names),
         quota,

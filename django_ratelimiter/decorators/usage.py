@@ -87,7 +87,10 @@ def _arguments(
 ) -> RatelimitArguments:
     if group is None and fn is None:
         raise ImproperlyConfigured("get_usage: name a group or a function.")
-    return RatelimitArguments(group, key, rate, method, block=False)
+    decorators = [limit.arguments for limit in getattr(fn, "ratelimit_limits", ())]
+    asked = (group, key, rate)
+    number = next((each.number for each in decorators if (each.group, each.key, each.rate) == asked), 0)
+    return RatelimitArguments(group, key, rate, method, block=False, number=number)
 
 
 def _usage(decision: Decision, call: LimiterCall) -> dict[str, Any] | None:

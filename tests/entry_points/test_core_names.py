@@ -18,6 +18,7 @@ from django_ratelimiter.decorators import ratelimit
 VIEW = f"code:{__name__}.view"
 pytestmark = pytest.mark.django_db
 theirs: Any = import_module("django_ratelimit.core")
+their_ratelimit: Any = import_module("django_ratelimit.decorators").ratelimit
 both = pytest.mark.parametrize("core", [ours, theirs], ids=["ours", "theirs"])
 SETTINGS: dict[str, Any] = {"RATELIMIT_IP_META_KEY": "HTTP_X_REAL_IP", "RATELIMIT_IPV4_MASK": 24}
 
@@ -107,6 +108,23 @@ def test_each_rate_that_a_callable_returns_has_its_own_counter(core: Any) -> Non
     assert limited(lambda *_: "3/d", 4) == [False] * 3 + [True]
     assert limited(lambda *_: "5/d", 7) == [False] * 5 + [True] * 2
     assert limited("5/1d", 1) == [True]  # the same rate in other words
+
+
+@pytest.mark.parametrize(("core", "decorate"), [(theirs, their_ratelimit), (ours, ratelimit)], ids=["theirs", "ours"])
+def test_each_rate_of_a_function_has_its_own_counter_which_is_that_of_its_decorator(core: Any, decorate: Any) -> None:
+    @decorate(key="ip", rate="9/d", block=False)
+    @decorate(key="ip", rate="8/d", block=False)
+    def stacked(request: Any) -> HttpResponse:
+        return HttpResponse()
+
+    def count(rate: str, **options: Any) -> int:
+        usage: int = core.get_usage(RequestFactory().get("/"), fn=stacked, key="ip", rate=rate, **options)["count"]
+        return usage
+
+    cache.clear()
+    stacked(RequestFactory().get("/"))
+    assert [count("9/d", increment=True), count("8/d"), count("7/d"), count("6/d", increment=True)] == [2, 1, 0, 1]
+    assert count("7/d") == 0
 
 
 @both
