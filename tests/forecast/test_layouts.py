@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC
+from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from django_ratelimiter.forecast.logs.console import WrongOption, read_fields
 from django_ratelimiter.forecast.logs.formats import LAYOUTS, UNREADABLE, Wanted, find_format
 from django_ratelimiter.forecast.logs.line import AccessLogLine, WrongFormat
+from django_ratelimiter.forecast.logs.reading import LogFiles
 from django_ratelimiter.forecast.logs.times import TimeReader
 
 AT = 1_795_370_400_000_000  # 2026-11-22 18:00:00 UTC
@@ -114,6 +117,40 @@ def test_each_kind_is_recognised_and_says_when_a_request_began(
     assert parsed._replace(address=address) == AccessLogLine(
         AT, "GET", path, "192.0.2.7", "", 200, duration_us, (), 1, 0
     )
+
+
+W3C = (
+    "#Version: 1.0\n"
+    "#Fields: date time {server} c-ip cs-method cs-uri-stem cs-uri-query sc-status time-taken cs-username\n"
+    "2026-11-22 18:00:00 10.0.0.1 192.0.2.7 GET /a b=c 200 {taken} -\n"
+)
+
+
+@pytest.mark.parametrize(("gap", "taken"), [(" ", "250"), ("\t", "0.250")])
+def test_a_log_that_names_its_own_fields_is_read(tmp_path: Path, gap: str, taken: str) -> None:
+    """IIS and CloudFront."""
+    text = W3C.format(server="s-ip", taken=taken)
+    *comments, line = text.splitlines(keepends=True)
+    path = tmp_path / "log"
+    path.write_text("".join([*comments, line.replace(" ", gap), *comments, line.replace(" ", gap), f"2026{gap}1\n"]))
+    with LogFiles([str(path)], Wanted(), ZoneInfo("Europe/Berlin")) as files:
+        found = list(files)
+    assert [each._replace(number=0) for each in found] == [
+        AccessLogLine(AT - 250_000, "GET", "/a", "192.0.2.7", "", 200, 250_000)
+    ] * 2
+    assert (files.unreadable, files.shown[0][1:3]) == (
+        1,
+        (7, "does not have the fields that a line with #Fields: names"),
+    )
+    assert files.holds == {"address", "user", "status", "duration"}
+    bare = find_format(Wanted(), text.replace("time-taken", "x").replace("c-ip", "y").splitlines(), TimeReader(UTC))
+    assert bare.holds == {"status", "user"}
+
+
+def test_date_and_time_may_be_separated_by_a_tab() -> None:
+    wanted = Wanted(r"(?P<time>\S+\s\S+)\t(?P<method>\S+)\t(?P<path>\S+)")
+    parsed = find_format(wanted, [], TimeReader(UTC)).parse("2026-11-22\t18:00:00\tGET\t/a", 1, 0)
+    assert parsed[:3] == (AT, "GET", "/a")
 
 
 def test_every_layout_has_a_sample() -> None:

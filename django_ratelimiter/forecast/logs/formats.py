@@ -61,6 +61,18 @@ LAYOUTS: Final[Mapping[str, str]] = {
     r"(?P<request>.*?) => generated \d+ bytes in (?P<duration_ms>\d+) msecs \(HTTP/\S+ (?P<status>\d+)\)",
 }
 
+#: The name of the format of logs of the W3C, and its fields. Both parts of the time are in UTC, and put into "#".
+W3C: Final = "w3c"
+_W3C: Final = {
+    "end": "#",
+    "method": "cs-method",
+    "path": "cs-uri-stem",
+    "address": "c-ip",
+    "user": "cs-username",
+    "status": "sc-status",
+    "duration": "time-taken",
+}
+
 #: Roles that are not looked for if the user names the field of another one, which says the same.
 _REPLACES: Final = {
     "request": ("method", "path"),
@@ -125,6 +137,8 @@ UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowEr
 def find_format(wanted: Wanted, first: Sequence[str], time_of: TimeReader) -> LogFormat:
     """Return the format that reads most of the first lines. Raises WrongFormat."""
     objects = [each for line in first if (each := _tried(_object, line))]
+    if wanted.name == "auto" and (fields := [line.split() for line in first if line.startswith("#Fields:")]):
+        return _w3c_format(wanted, fields[0], time_of)
     if wanted.name in ("common", "combined"):
         return _common_format(wanted, time_of)
     if wanted.name != "auto":
@@ -257,6 +271,29 @@ def _format_of(
     roles = _roles(fields, wanted, objects)
     build = _builder(roles, tuple(wanted.identities), time_of)
     return LogFormat(name, lambda text, *at: build(_object(text), *at), _holds(roles))
+
+
+def _w3c_format(wanted: Wanted, fields: Sequence[str], time_of: TimeReader) -> LogFormat:
+    """Return the format of logs whose lines with # name the fields of those that follow: of IIS and CloudFront."""
+    roles = {**_W3C, **wanted.fields}
+    build = _builder(roles, tuple(wanted.identities), time_of)
+    names: list[str] = []
+
+    def parse(text: str, number: int, file: int) -> AccessLogLine:
+        if text.startswith("#"):
+            if text.startswith("#Fields:"):
+                names[:] = ["#", *text.split()[1:]]
+            raise ValueError("is a comment")
+        values = ["", *text.rstrip("\r\n").split("\t" if "\t" in text else " ")]
+        if len(values) != len(names):
+            raise ValueError("does not have the fields that a line with #Fields: names")
+        data = dict(zip(names, values, strict=True))
+        data["#"] = f"{data['date']} {data['time']}Z"
+        if "." not in (taken := data.get("time-taken", "-")) and taken != "-":
+            data["time-taken"] = f"{taken}ms"  # IIS; CloudFront writes seconds, with a fraction
+        return build(data, number, file)
+
+    return LogFormat(W3C, parse, _holds({role: name for role, name in roles.items() if name in fields}))
 
 
 def _pattern_format(name: str, text: str, wanted: Wanted, time_of: TimeReader) -> LogFormat:

@@ -27,7 +27,7 @@ from django.utils.translation import ngettext
 
 from ...values.bounds import MAX_TEXT
 from ...values.terminal import visible
-from .formats import UNREADABLE, LogFormat, Wanted, find_format
+from .formats import UNREADABLE, W3C, LogFormat, Wanted, find_format
 from .line import AccessLogLine, WrongFormat
 from .times import WINDOW_US, TimeReader
 
@@ -198,7 +198,7 @@ class LogFiles:
                         raise ValueError(f"is longer than {MAX_TEXT:,} characters")
                     yield parse(text, number, file)
                 except UNREADABLE as error:
-                    if text.strip():
+                    if text.strip() and not (text[0] == "#" and found.name == W3C):
                         self._note(file, number, error, text)
 
     def _note(self, file: int, number: int, error: Exception, text: str) -> None:

@@ -27,7 +27,7 @@ _SHAPES: Final = [
     re.compile(shape, re.ASCII)
     for shape in (
         rf"(?P<day>\d\d)/{_NAME}/(?P<year>\d{{4}})[: ]{_CLOCK}{_ZONE}",
-        rf"(?P<year>\d{{4}})(?P<dash>[-/])(?P<month>\d\d)(?P=dash)(?P<day>\d\d)[T ]{_CLOCK}{_ZONE}",
+        rf"(?P<year>\d{{4}})(?P<dash>[-/])(?P<month>\d\d)(?P=dash)(?P<day>\d\d)[T \t]{_CLOCK}{_ZONE}",
         rf"(?:[A-Z][a-z]{{2}} )?{_NAME}  ?(?P<day>\d\d?) {_CLOCK}{_ZONE}(?: (?P<year>\d{{4}}))?",
         rf"(?:[A-Z][a-z]{{2}}, )?(?P<day>\d\d?) {_NAME} (?P<year>\d{{4}}) {_CLOCK}{_ZONE}",
     )
