@@ -74,6 +74,12 @@ def is_trusted_peer(request: HttpRequest) -> bool:
     return trusted.unix if peer in _UNIX_PEERS else _is_trusted(peer, trusted)
 
 
+def is_proxy(address: str) -> bool:
+    """Return whether an address is in one of the networks of TRUSTED_PROXIES."""
+    trusted = settings.TRUSTED_PROXIES
+    return bool(trusted.networks) and _is_trusted(address, trusted)
+
+
 def is_peer(text: str) -> bool:
     """Return whether this may be REMOTE_ADDR: an address, or a server's name for the peer on a Unix socket."""
     return text in _UNIX_PEERS or _is_plain(text) or _parse(text) is not None

@@ -274,3 +274,19 @@ def test_a_file_that_is_blind_fails_however_small_it_is(plan: Plan, tmp_path: Pa
     told = found.partition("It is not known whom this would newly reject:\n")[2]
     assert (code, told) == (1, said.format(name=other))
     assert told in found.partition("Self-check")[0]
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_addresses_of_the_own_proxies_are_no_callers(plan: Plan, settings: Any, others: int) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "TRUSTED_PROXIES": ["192.0.2.0/24"]}
+    lines = seen() + [line.replace("192.0.2.7", "203.0.113.9") for line in seen()[:others]]
+    code, text = plan(lines, bound="100%")
+    assert (code, text.splitlines()[-1]) == (
+        1,
+        f"pages: not known, because 20 of {20 + others} lines do not tell addresses apart",
+    )
+    assert "20 lines name an address of TRUSTED_PROXIES in place of the caller. Log X-Forwarded-For" in text
+    assert ("Not known: no rule could be replayed." in text) is (not others)
+    many = [line.replace("192.0.2.7", "203.0.113.9, 192.0.2.7") for line in seen()]
+    assert plan(many, bound="100%")[0] == 2
+    assert plan([*many, *seen()], bound="100%")[0] == 2

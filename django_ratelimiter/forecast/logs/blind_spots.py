@@ -162,9 +162,12 @@ def known_identities(
 
 
 def doubts(
-    rule_sets: Collection[RuleSet], held: Collection[str], known: Collection[str], *, is_json: bool
+    rule_sets: Collection[RuleSet], held: Collection[str], known: Collection[str], proxies: int, *, is_json: bool
 ) -> list[str]:
-    """Return, as text, what the log does not contain, and whether the project lacks the middleware."""
+    """Return, as text, what the log does not contain, and whether the project lacks the middleware.
+
+    proxies: lines whose address is that of a trusted proxy, if these are nearly all.
+    """
     found = []
     rules = [rule for each in rule_sets for rule in each.rules if not rule.is_off]
     if not has_limiter():
@@ -176,6 +179,12 @@ def doubts(
         )
         other = _("The log names no addresses. A server behind a Unix socket sees none: log X-Forwarded-For.")
         found.append(text if is_json else other)
+    if proxies:
+        text = _(
+            "%s lines name an address of TRUSTED_PROXIES in place of the caller. Log X-Forwarded-For, or use the log "
+            "of the proxy."
+        )
+        found.append(text % f"{proxies:,}")
     if not {"user", "api_key", "tier"} & set(known) and any(rule.depends_on_tier for rule in rules):
         found.append(_("The log names no users and no API keys, so every caller has the tier of anonymous callers."))
     if settings.TIER_RESOLVER is not None and "tier" not in known:

@@ -13,7 +13,7 @@ from django.core.exceptions import ValidationError
 from ...conf import settings
 from ...databases import spelled
 from ...identity import Identity, client_ip, hash_api_key, partition
-from ...identity.proxies import client_address, network_around
+from ...identity.proxies import client_address, is_proxy, network_around
 from ...limiter.charges import NO_ENTITLEMENT
 from ...rules.cache import access_list, entitlement_for
 from ...rules.ruleset import RuleSet
@@ -26,6 +26,9 @@ MAX_CALLERS: Final = 80_000
 
 #: Maximum number of cached user names.
 MAX_USERS: Final = 200_000
+
+#: What a line lacks, see `LoggedCaller`, if its address is that of a trusted proxy, and it does not say for whom.
+PROXY: Final = "proxy"
 
 #: If "tier" is mapped to a field, the field contains the slug of the caller's tier.
 TIER: Final = "tier"
@@ -162,6 +165,8 @@ class LoggedCallers:
                 values[name] = known
             elif given:
                 lacks.append(name)
+        if "HTTP_X_FORWARDED_FOR" not in http.META and "ip" in values and is_proxy(http.META["REMOTE_ADDR"]):
+            lacks.append(PROXY)
         whole = client_address(http) if self.entries is not NOBODY or self._networks else None
         values |= {each: around for each in self._networks if (around := network_around(whole, each))}
         name = next((each for each in ("user", "api_key", "ip", "session") if each in values), "")

@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from ...rules.ruleset import RuleSet
 from .agreement import Agreement, agreement
 from .blind_spots import Blind, changes_of, doubts, known_identities, unmatched, unseen, without_blind_spots
-from .callers import LoggedCallers
+from .callers import PROXY, LoggedCallers
 from .changes import Changes, OutcomeCounts
 from .line import AccessLogLine, WrongFormat
 from .outcomes import ReplayOutcome
@@ -31,6 +31,9 @@ MAX_MEMORY: Final = 1_000
 
 #: A replay stops at this share of it: a dictionary that grows needs more at once.
 _FULL: Final = 0.9
+
+#: If this share of a file's addresses are those of trusted proxies, it names no callers; else these are health checks.
+_PROXIES: Final = 0.9
 
 #: Called with the number of lines decided so far.
 Progress = Callable[[int], None]
@@ -78,13 +81,15 @@ class ReplayReport:
 
     @property
     def is_known(self) -> bool:
-        """False if no rule could be judged, of those that change; then zero rejections say nothing."""
+        """False if no rule could be judged, of those that change; then the number of rejections says nothing."""
         total, is_difference = self.changes.total, self.after is not None
         rules = changes_of(self.before if is_difference else None, self.after or self.before)
-        blind = {each.rule for each in [*self.left_out, *self.unseen] if each.is_whole}
+        blind = [each for each in [*self.left_out, *self.unseen] if each.is_whole]
         slugs = {rule.slug for _old, rule in rules}
         found = total.newly + total.no_longer if is_difference else total.before
-        return bool(found) or not slugs or not slugs <= blind
+        if not slugs or not slugs <= {each.rule for each in blind}:
+            return True
+        return bool(found) and not any(each.number for each in blind)  # else those rules have rejected them
 
 
 @dataclass(slots=True)
@@ -145,7 +150,12 @@ def compare(
         raise WrongFormat("\n".join([text, *files.unreadable_in_words()]))
     slugs = {rule.slug for rule in usable[0].rules}
     lacking = run.lacking + replays[-1].lacking
-    total = Counter[str]()
+    total, proxies = Counter[str](), 0
+    for file, number in enumerate(run.decided):
+        of_proxies = lacking.pop((file, PROXY), 0)
+        if of_proxies > _PROXIES * number:
+            lacking[file, "ip"] += of_proxies
+            proxies += of_proxies
     for (_file, name), number in lacking.items():
         total[name] += number
     return ReplayReport(
@@ -159,7 +169,7 @@ def compare(
             *unseen(usable[-1], lacking, run.decided, files.names),
         ],
         total,
-        doubts(usable, files.holds, known, is_json=all(each.is_json for each in files.formats)),
+        doubts(usable, files.holds, known, proxies, is_json=all(each.is_json for each in files.formats)),
         agreement(run.outcomes.counts, slugs, run.first_us, run.last_us) if options.is_current else None,
         decided=sum(run.decided),
         exempt=run.exempt,
