@@ -290,3 +290,10 @@ def test_addresses_of_the_own_proxies_are_no_callers(plan: Plan, settings: Any, 
     many = [line.replace("192.0.2.7", "203.0.113.9, 192.0.2.7") for line in seen()]
     assert plan(many, bound="100%")[0] == 2
     assert plan([*many, *seen()], bound="100%")[0] == 2
+
+
+def test_requests_without_an_address_are_no_caller(plan: Plan) -> None:
+    lines = [*(LINE.replace("0.2.7", f"0.2.{number}") % number for number in range(10)), f"- - {REST}" % 10]
+    assert "Traffic: 11 requests of 10 callers" in plan(lines)[1]
+    code, text = plan(lines[-1:] * 10, rules=rule(partition_by="[]"))  # unless some of them are rejected
+    assert (code, "Newly rejected: 5 requests (50 %), 1 caller (100 %)." in text) == (1, True)

@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import re
+import tarfile
 import tracemalloc
 import zipfile
 from collections.abc import Callable, Sequence
@@ -114,6 +115,22 @@ def test_an_archive_of_several_files_is_named(read: Any) -> None:
         read(zipped(TWO, ("one", "two")))
 
 
+def test_what_macos_adds_to_an_archive_is_ignored(read: Any) -> None:
+    assert len(read(zipped(TWO, ("access.log", "__MACOSX/._access.log")))[0]) == 2
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress, zipped])
+def test_a_tar_archive_is_named(read: Any, pack: Callable[[bytes], bytes]) -> None:
+    """Else its first line would be lost, and those of the next files' names."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        about = tarfile.TarInfo("access.log")
+        about.size = len(TWO)
+        archive.addfile(about, io.BytesIO(TWO))
+    with pytest.raises(WrongFormat, match=r"log is a tar archive\. Unpack it, and name the logs\."):
+        read(pack(packed.getvalue()))
+
+
 def test_packed_text_takes_little_memory(read: Any) -> None:
     data = line(0).encode() + b"a" * 20_000_000 + b"\n" + line(1).encode()
     for pack in (bz2.compress, lzma.compress, zipped):
@@ -179,6 +196,14 @@ def test_the_newest_line_first_is_read_within_the_window(read: Any) -> None:
 
 
 @pytest.mark.usefixtures("small")
+def test_a_small_log_may_have_its_newest_line_first(read: Any) -> None:
+    found, files = read("".join(line(60 * number) for number in reversed(range(4_000))).encode())
+    assert (len(found), files.out_of_order) == (4_000, 0)
+    assert found == sorted(found)
+    with pytest.raises(WrongFormat, match="has its newest line first"):
+        read("".join(line(60 * number) for number in reversed(range(5_000))).encode())
+
+
 def test_few_lines_out_of_order_are_left_out_and_counted(read: Any) -> None:
     seconds = [*range(0, 60_000, 60), 600, *range(60_000, 90_000, 60)]
     found, files = read(text_of(seconds))

@@ -19,6 +19,7 @@ from ...rules.cache import access_list, entitlement_for
 from ...rules.ruleset import RuleSet
 from ...rules.tiers import Entitlement, is_known_api_key, resolve_api_key
 from ...values.access import NOBODY
+from .changes import UNKNOWN
 from .line import AccessLogLine
 
 #: Maximum number of callers in memory: those of the latest lines. About 0.4 KB each.
@@ -170,7 +171,7 @@ class LoggedCallers:
         whole = client_address(http) if self.entries is not NOBODY or self._networks else None
         values |= {each: around for each in self._networks if (around := network_around(whole, each))}
         name = next((each for each in ("user", "api_key", "ip", "session") if each in values), "")
-        name = f"{name}:{values[name]}" if name else "(unknown)"
+        name = f"{name}:{values[name]}" if name else UNKNOWN
         caller = LoggedCaller(name, values, whole, self._entitlements(values, tier))
         caller.lacks = tuple(lacks)
         if "user" in values:

@@ -13,6 +13,9 @@ from .outcomes import ReplayOutcome, RuleOutcome
 #: Hours of the clock, in microseconds.
 HOUR_US: Final = 3_600_000_000
 
+#: The name of callers without any identity. They count as one caller if some of their decisions differ, else as none.
+UNKNOWN: Final = "(unknown)"
+
 #: What the rows of a table are about.
 Subject = Literal["rule", "tier", "view", "hour"]
 
@@ -155,7 +158,8 @@ class OutcomeCounts:
         top = sorted(
             (each for each in self._changed.values() if each.newly), key=lambda each: (-each.newly, each.caller)
         )
-        return Changes(total, len(self.callers), by, top[:most])
+        callers = self.callers - ({UNKNOWN} - self._changed.keys())
+        return Changes(total, len(callers), by, top[:most])
 
 
 def hour_name(hour: int) -> str:

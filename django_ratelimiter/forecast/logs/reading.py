@@ -81,7 +81,7 @@ class LogFiles:
         for name in self.names:
             self._raw.append(sys.stdin.buffer if name == STDIN else Path(name).open("rb"))  # noqa: SIM115
             with _damage_named(name, self._raw[-1]):
-                self._texts.append(_text_of(_unpacked(self._raw[-1], name)))
+                self._texts.append(_text_of(_unpacked(self._raw[-1], name), name))
             about = None if name == STDIN else os.fstat(self._raw[-1].fileno())
             self._sizes.append(about.st_size if about else 0)
             self._times.append(TimeReader(zone, about.st_mtime_ns // 1_000 if about else None))
@@ -262,16 +262,21 @@ def _zipped(raw: IO[bytes], name: str) -> Any:
     if not raw.seekable():
         raise WrongFormat(f"{name} is a ZIP archive, which cannot be read from a pipe: send it through `funzip`.")
     archive = zipfile.ZipFile(raw)
-    inner = [each for each in archive.infolist() if not each.is_dir()]
+    inner = [each for each in archive.infolist() if not (each.is_dir() or each.filename.startswith("__MACOSX/"))]
     if len(inner) != 1:
         raise WrongFormat(f"{name} is a ZIP archive of {len(inner)} files. Unpack it, and name the logs.")
     return archive.open(inner[0])
 
 
-def _text_of(stream: Any) -> io.TextIOWrapper:
-    """Return a stream of text. Its lines end with a line feed, so that no other character divides a line."""
-    begin = stream.peek(2)[:2] if hasattr(stream, "peek") else b""
-    encoding = "utf-16" if begin in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+def _text_of(stream: Any, name: str) -> io.TextIOWrapper:
+    """Return a stream of text. Raises WrongFormat for an archive.
+
+    Its lines end with a line feed, so that no other character divides a line.
+    """
+    begin = stream.peek(512)[:512] if hasattr(stream, "peek") else b""
+    if begin[257:262] == b"ustar":
+        raise WrongFormat(f"{name} is a tar archive. Unpack it, and name the logs.")
+    encoding = "utf-16" if begin[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     return io.TextIOWrapper(stream, encoding, "backslashreplace", newline="\n")
 
 
