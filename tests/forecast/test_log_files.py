@@ -195,7 +195,6 @@ def test_the_newest_line_first_is_read_within_the_window(read: Any) -> None:
     assert seconds_of(read(text_of(range(290, 0, -1)))[0]) == list(range(1, 291))
 
 
-@pytest.mark.usefixtures("small")
 def test_a_small_log_may_have_its_newest_line_first(read: Any) -> None:
     found, files = read("".join(line(60 * number) for number in reversed(range(4_000))).encode())
     assert (len(found), files.out_of_order) == (4_000, 0)
@@ -204,6 +203,7 @@ def test_a_small_log_may_have_its_newest_line_first(read: Any) -> None:
         read("".join(line(60 * number) for number in reversed(range(5_000))).encode())
 
 
+@pytest.mark.usefixtures("small")
 def test_few_lines_out_of_order_are_left_out_and_counted(read: Any) -> None:
     seconds = [*range(0, 60_000, 60), 600, *range(60_000, 90_000, 60)]
     found, files = read(text_of(seconds))
