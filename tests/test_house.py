@@ -16,11 +16,11 @@ ROOT = Path(__file__).parent.parent
 
 #: Lines of Python, which may only fall; without migrations.
 TOTALS = {
-    "django_ratelimiter": 46_300,
-    "django_ratelimiter/engine/local": 1_460,
-    "django_ratelimiter/headers": 750,
-    "django_ratelimiter/limiter": 2_040,
-    "tests": 60_950,
+    "django_ratelimiter": 45_829,
+    "django_ratelimiter/engine/local": 1_300,
+    "django_ratelimiter/headers": 720,
+    "django_ratelimiter/limiter": 1_829,
+    "tests": 60_288,
     "benchmarks": 3_000,
 }
 
