@@ -110,7 +110,7 @@ def add_reference(response: HttpResponseBase, decision: Decision) -> None:
 
 
 def may_wait(request: HttpRequest) -> bool:
-    """Return whether the project's own code or template makes the response to a rejection."""
+    """Return whether making the response to a rejection may run the project's code, such as context processors."""
     return settings.RESPONSE is not None or _preferred_body(request) == "html"
 
 

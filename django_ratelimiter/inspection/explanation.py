@@ -69,13 +69,11 @@ def may_view(reader: Any, model: type[Any]) -> bool:
 
 
 #: Why no rule is tested: the limiter is off by its setting, enforcement is stopped, the request is exempt, an access
-#: entry decides, there is no entry point, an earlier call has rejected the request, or the path is ambiguous.
-Bypass = Literal[
-    Exemption, "disabled", "stopped", "allowed", "denied", "no middleware", "rejected earlier", "undecided"
-]
+#: entry decides, there is no entry point, or the path is ambiguous.
+Bypass = Literal[Exemption, "disabled", "stopped", "allowed", "denied", "no middleware", "undecided"]
 
 #: The first condition that does not match; "" = the rule applies.
-Reason = Literal[Bypass, Mismatch, Uncharged, "off"]
+Reason = Literal[Bypass, Mismatch, Uncharged, "off", "rejected earlier"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ logger = logging.getLogger("django_ratelimiter")
 
 MESSAGE: Final = "A request was rejected by %s.%s"
 
-#: For how many partitions a process remembers the signals that it sent; the oldest are dropped.
+#: For how many partitions a process remembers the signals that it sent, the oldest are dropped; also of `names_until`.
 MAX_NOTIFIED: Final = 10_000
 
 #: By the reference and view of a rejection: the monotonic time until which its names need not be sent again.

@@ -3,7 +3,8 @@
 Every entry point calls `limiter.check` or `limiter.acheck`, which come here with different `io`. A
 request is decided in one call to the engine, or in two if a REST framework view knows its user only after
 authentication, or if only some rules need its body. If the second call rejects the request, it refunds the charges of
-the first. The path never waits for data that this process already has.
+the first. The path never waits for data that this process already has. An engine may decide in this process
+(`engine/local/`), and on a cluster it makes a call for each shard.
 """
 
 from __future__ import annotations
