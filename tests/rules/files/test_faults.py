@@ -161,8 +161,8 @@ def test_each_fault_has_a_place_and_says_what_would_be_right(text: str, fault: s
     ("text", "fault"),
     [
         (
-            '{"rules": {"a": {"mode": "off",}}}',
-            "r.json:1:32: Not JSON: Expecting property name enclosed in double quotes.",
+            '{"rules": {"a": {mode: "off"}}}',
+            "r.json:1:18: Not JSON: Expecting property name enclosed in double quotes.",
         ),
         ('{"rules":\n {"a": {}, "a": {}}}', "r.json:2:12: “a” is here twice: also in line 2. Keep one of them."),
         ('{"rules": {"a": {"cost": nil}}}', "r.json:1:26: Not JSON: Expecting value."),
