@@ -28,7 +28,7 @@ class SlowProxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="slow proxy")
         self._thread.start()
-        self._listener = self._run(asyncio.start_server(self._accept, "127.0.0.1", 0))
+        self._listener = self._run(asyncio.start_server(self._come, "127.0.0.1", 0))
 
     @property
     def url(self) -> str:
@@ -37,8 +37,16 @@ class SlowProxy:
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
+    def _come(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)  # not in the task, which may be cancelled before it begins
+        self._do(self._accept(reader, writer))
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.server_port)
         except OSError:
@@ -47,9 +55,7 @@ class SlowProxy:
         self._writers.add(far_writer)
         turns = _Turns()
         for source, target, asks in ((reader, far_writer, True), (far_reader, writer, False)):
-            task = self._loop.create_task(self._pass_on(source, target, turns, asks))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._do(self._pass_on(source, target, turns, asks))
 
     async def _pass_on(
         self, source: asyncio.StreamReader, target: asyncio.StreamWriter, turns: _Turns, asks: bool
