@@ -15,6 +15,7 @@ DAY: Final = 86_400
 
 FIXED: Final = "fixed_window"
 SLIDING: Final = "sliding_window_counter"
+EXACT: Final = "sliding_window_log"
 BUCKET: Final = "token_bucket"
 
 
@@ -195,7 +196,7 @@ RULES: Final = (
         "Sign-in attempts, per address",
         "/sign-in/",
         ("ip",),
-        {None: (Limit(5, 10 * MINUTE, SLIDING),)},
+        {None: (Limit(5, 10 * MINUTE, EXACT),)},
         methods=("POST",),
         failure_policy="closed",
         message="Too many attempts. Please wait some minutes.",

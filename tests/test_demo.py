@@ -15,7 +15,7 @@ import pytest
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from example_project import catalogue
-from example_project.catalogue import BUCKET, DAY, FIXED, HOUR, SLIDING
+from example_project.catalogue import BUCKET, DAY, EXACT, FIXED, HOUR, SLIDING
 from example_project.demo import traffic
 from example_project.demo.expectation import Range, Seen, expected_of_key
 from example_project.demo.results import traffic_rows, usage_rows
@@ -56,6 +56,7 @@ CASES = {
     "a day's quota": ([catalogue.Limit(40, DAY, FIXED)], 1, Range(40, 40)),
     "a request that costs five": ([catalogue.Limit(100, DAY, FIXED)], 5, Range(20, 20)),
     "a sliding hour": ([catalogue.Limit(40, HOUR, SLIDING)], 1, Range(40, 40)),
+    "an exact hour": ([catalogue.Limit(40, HOUR, EXACT)], 1, Range(40, 40)),
     "a bucket that hardly refills": ([catalogue.Limit(1, 60, BUCKET, burst=30)], 1, Range(30, 30)),
     "two limits": ([catalogue.Limit(4, 1, BUCKET, burst=10), catalogue.Limit(40, DAY, FIXED)], 1, Range(40, 40)),
 }
@@ -79,7 +80,7 @@ def test_the_range_holds_whatever_the_moments_are(seed: int) -> None:
     limit = chance.choice(
         [
             catalogue.Limit(chance.randint(1, 20), chance.choice([1, 2, 60]), BUCKET, burst=chance.randint(2, 40)),
-            catalogue.Limit(chance.randint(2, 40), chance.choice([3, 7, 60]), SLIDING),
+            catalogue.Limit(chance.randint(2, 40), chance.choice([3, 7, 60]), chance.choice([SLIDING, EXACT])),
             catalogue.Limit(chance.randint(2, 40), chance.choice([3, 7, 60]), FIXED),
         ]
     )

@@ -34,7 +34,7 @@ def without_figures(text: str) -> str:
 def responses(make_rule: MakeRule, accept: str) -> list[str]:
     """The first and the last of four, as curl shows them."""
     options = {"window_seconds": 60}
-    make_rule("per-address", quota=3, limit=options, algorithm="sliding_window_counter", partition_by=["ip"])
+    make_rule("per-address", quota=3, limit=options, algorithm="sliding_window_log", partition_by=["ip"])
     client = Client(headers={"Accept": accept})
     found = []
     for _ in range(4):

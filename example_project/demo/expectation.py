@@ -14,7 +14,7 @@ from fractions import Fraction
 from math import floor
 from typing import NamedTuple
 
-from ..catalogue import BUCKET, FIXED, Limit
+from ..catalogue import BUCKET, EXACT, FIXED, Limit
 
 
 class Range(NamedTuple):
@@ -70,10 +70,13 @@ def _bounds(limit: Limit, cost: int, offered: Sequence[Seen]) -> Range:
 def _window(limit: Limit, cost: int, first: float, last: float) -> Range:
     """Return the range for a window of the clock: its quota, and more only if the traffic crossed a boundary.
 
+    An exact window has no boundaries: more is only allowed if the traffic is longer than a window.
     The sliding counter still includes the part of the previous window that is not over: e seconds after
     the boundary, before x (1 - e/window) + now <= quota, so before + now <= quota x (1 + e/window).
     """
     quota = limit.quota // cost
+    if limit.algorithm == EXACT:
+        return Range(quota, quota * (int((last - first) // limit.window) + 1))
     edges = int(last // limit.window - first // limit.window)
     if edges == 1 and limit.algorithm != FIXED:
         gone = Fraction(last) % limit.window / limit.window

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from ..catalogue import BUCKET, DAY, FIXED, HOUR, MINUTE, SLIDING, Limit, Rule
+from ..catalogue import BUCKET, DAY, EXACT, FIXED, HOUR, MINUTE, SLIDING, Limit, Rule
 
-_ALGORITHMS: Final = {FIXED: "fixed window", SLIDING: "sliding window", BUCKET: "token bucket"}
+_ALGORITHMS: Final = {FIXED: "fixed window", SLIDING: "sliding window", EXACT: "exact window", BUCKET: "token bucket"}
 _PARTITIONS: Final = {"ip": "address", "user": "user", "api_key": "API key"}
 _UNITS: Final = {1: "second", MINUTE: "minute", HOUR: "hour", DAY: "day"}
 
