@@ -246,10 +246,10 @@ class _Assign(_Grant):
 
 @dataclass
 class GrantMore(_Assign):
-    """Multiply every limit of a caller until a time; the tier does not change."""
+    """Multiply the limits of a caller's own counters until a time; the tier does not change."""
 
     kind = "more"
-    multiplier: Annotated[Decimal, "Times each limit."]
+    multiplier: Annotated[Decimal, "Times each limit of the caller's own counters."]
 
     def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
         if not 0 < self.multiplier < 100_000:

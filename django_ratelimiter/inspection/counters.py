@@ -75,7 +75,7 @@ class Counter:
 
     @property
     def shared(self) -> Annotated[bool, "All callers share this counter."]:
-        return not self.rule.partition_by
+        return self.rule.is_shared
 
     @property
     def leases(self) -> Annotated[bool, "It counts requests in progress."]:

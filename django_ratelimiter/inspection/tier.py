@@ -27,7 +27,7 @@ class TierExplanation:
     ] = ""
     slug: str = ""
     name: str = ""
-    multiplier: Annotated[Decimal, "Times each limit."] = Decimal(1)
+    multiplier: Annotated[Decimal, "Times each limit of the caller's own counters."] = Decimal(1)
     assignment: Annotated[int | None, "The primary key of the assignment; null = none, or you may not see it."] = None
     subject: Annotated[str, "user, group, api_key_hash or partition."] = ""
     whom: str = ""

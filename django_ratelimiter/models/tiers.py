@@ -148,7 +148,10 @@ class TierAssignment(models.Model):
         default=Decimal(1),
         db_default=Decimal(1),
         validators=[MinValueValidator(Decimal("0.001"))],
-        help_text=_("Multiplies quota, burst and soft quota of every limit that applies. 2 = twice as much."),
+        help_text=_(
+            "Multiplies quota, burst and soft quota of every limit that applies, but not of counters that all callers "
+            "share. 2 = twice as much."
+        ),
     )
     starts_at = models.DateTimeField(
         _("from"), null=True, blank=True, help_text=_("Assignments with dates take precedence over those without.")

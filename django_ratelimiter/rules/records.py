@@ -141,6 +141,11 @@ class RuleRecord:
         return any(tier is not None for tier in self.limits)
 
     @property
+    def is_shared(self) -> bool:
+        """True if all callers share its counters."""
+        return not self.partition_by
+
+    @property
     def asks_for_address(self) -> bool:
         """True if it counts requests by their address, at least those without another value."""
         return any(map(is_address, self.partition_by)) or (bool(self.partition_by) and self.missing_partition == "ip")
@@ -148,12 +153,12 @@ class RuleRecord:
     def limits_for(self, tier: TierRecord | None, multiplier: Decimal = Decimal(1)) -> tuple[LimitRecord, ...]:
         """Return the limits of this tier, else those of every other tier, else none: the rule does not apply to it.
 
-        multiplier: of their numbers. If a limit allows this rule's cost, it still does afterwards;
-        if it never allows it, it still does not.
+        multiplier: of their numbers, unless all callers share the counters: one caller's multiplier is not theirs. If a
+        limit allows this rule's cost, it still does afterwards; if it never allows it, it still does not.
         """
         slug = tier.slug if tier else None
         records = self.limits[slug] if slug in self.limits else self.limits.get(None, ())
-        if multiplier == 1:
+        if multiplier == 1 or self.is_shared:
             return records
         return tuple(
             record._replace(limit=multiply_limit(record.limit, multiplier, self.cost))

@@ -46,7 +46,7 @@ PartitionOf = Callable[[tuple[str, ...]], str | None]
 
 
 class Entitlement(NamedTuple):
-    """Tier and multiplier of a caller. tier: `None` = no tier. multiplier: of the numbers of every limit."""
+    """Tier and multiplier of a caller. tier: `None` = no tier. multiplier: of the caller's own counters."""
 
     tier: TierRecord | None
     multiplier: Decimal = Decimal(1)

@@ -230,8 +230,9 @@ def grant(multiplier: str = "2", **times: Any) -> TierAssignment:
     return TierAssignment.objects.create(tier=tier, api_key_hash="a" * 64, multiplier=multiplier, **stored_times)
 
 
-def said(period: Period = PERIOD) -> str:
-    return " ".join(doubts(Forecast(None, rule(others=Limit(9, 60, FIXED)), period)))
+def said(period: Period = PERIOD, partition_by: tuple[str, ...] = ("ip",)) -> str:
+    changed = replace(rule(others=Limit(9, 60, FIXED)), partition_by=partition_by)
+    return " ".join(doubts(Forecast(None, changed, period)))
 
 
 @pytest.mark.parametrize(
@@ -249,6 +250,11 @@ def test_a_multiplier_counts_if_it_was_in_force_in_the_period(times: dict[str, A
     grant(**times)
     assert (HAVE in said()) is counts
     assert HAD not in said()
+
+
+def test_a_multiplier_does_not_count_for_a_counter_that_all_callers_share() -> None:
+    grant()
+    assert HAVE not in said(partition_by=())
 
 
 def test_an_assignment_without_a_multiplier_is_no_doubt() -> None:

@@ -35,11 +35,15 @@ from django_ratelimiter.inspection.acts import (
     ResetCounters,
     counters_now,
 )
+from django_ratelimiter.inspection.answer import explain
 from django_ratelimiter.inspection.caller import Caller, caller_of
 from django_ratelimiter.inspection.counters import Counter
 from django_ratelimiter.inspection.giving_back import end_lease, give_back, leases_of
 from django_ratelimiter.inspection.grounds import grounds_of
 from django_ratelimiter.inspection.performing import new_token, perform, read_token
+from django_ratelimiter.inspection.question import Question
+from django_ratelimiter.inspection.tier import TierExplanation
+from django_ratelimiter.inspection.words import rows_in_words
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.rules.cache import latest_rules
@@ -177,6 +181,29 @@ def test_doubles_until_friday(
     assert {entry.object_repr for entry in LogEntry.objects.all()} == {f"user {user.pk}", "user ann: Free"}
     grounds = grounds_of(caller, latest_rules())
     assert (grounds.tier.kind, grounds.tier.assignment, grounds.entitlement.multiplier) == ("assignment", row.pk, 2)
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+@pytest.mark.parametrize("multiplier", ["2", "0.5"])
+def test_no_multiplier_changes_a_counter_that_all_callers_share(
+    add_rule: AddRule, user: User, free: Tier, in_memory: bool, multiplier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if in_memory:
+        monkeypatch.setattr("django_ratelimiter.backend._engine", MemoryEngine())
+    add_rule("own", ["user"], quota=8)
+    add_rule("site", [], quota=4)
+    TierAssignment.objects.create(tier=free, user=user, multiplier=multiplier)
+    explained = {each.rule.slug: each for each in explain(Question(path="/", user=user.username)).rules}
+    tier = TierExplanation(multiplier=Decimal(multiplier))
+    assert ["times" in rows_in_words(explained[slug], tier) for slug in ("own", "site")] == [True, False]
+    capacities = {slug: each.counters[0].capacity for slug, each in explained.items()}
+    assert capacities == {"own": int(8 * Decimal(multiplier)), "site": 4}
+    caller = caller_of("user", str(user.pk))
+    assert {slug: counter(caller, slug).capacity for slug in capacities} == capacities
+    decided = [ask(user) for _ in range(5)]
+    assert [each.allowed for each in decided] == [True] * 4 + [False]
+    assert {each.rule.slug: each.limit.capacity for each in decided[0].results} == capacities
+    assert str(ask(User.objects.create_user("bob")).binding.rule) == "site"
 
 
 def test_another_tier_for_a_while_and_says_if_another_assignment_counts(

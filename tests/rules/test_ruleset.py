@@ -235,13 +235,15 @@ def test_quota_burst_and_soft_quota_are_multiplied() -> None:
 
 
 def test_a_request_of_the_rules_cost_can_still_pass() -> None:
-    rule = RuleSet.from_snapshot(snapshot(rule_data(cost=5, limits=[limit_data(quota=10)]))).rules[0]
+    data = rule_data(cost=5, partition_by=["ip"], limits=[limit_data(quota=10)])
+    rule = RuleSet.from_snapshot(snapshot(data)).rules[0]
     assert rule.limits_for(None, Decimal("0.1"))[0].limit.capacity == 5
     assert rule.limits_for(None)[0].limit.capacity == rule.limits_for(None, Decimal(1))[0].limit.capacity == 10
 
 
 def test_what_lets_nobody_pass_is_not_opened() -> None:
-    rule = RuleSet.from_snapshot(snapshot(rule_data(cost=2, limits=[limit_data(quota=1)]))).rules[0]
+    data = rule_data(cost=2, partition_by=["ip"], limits=[limit_data(quota=1)])
+    rule = RuleSet.from_snapshot(snapshot(data)).rules[0]
     assert rule.limits_for(None, Decimal(5)) == rule.limits_for(None)
 
 

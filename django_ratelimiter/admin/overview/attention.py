@@ -100,7 +100,7 @@ def _waiting() -> Lag | None:
 
 def _exhausted(slugs: Collection[str]) -> list[tuple[str, datetime | None]]:
     rules = cache.latest_rules()
-    shared = [each for each in rules.rules if each.slug in slugs and each.mode == "enforce" and not each.partition_by]
+    shared = [each for each in rules.rules if each.slug in slugs and each.mode == "enforce" and each.is_shared]
     blocked = {each.rule.slug: each for each in shared_counters(shared, rules).blocked} if shared else {}
     return [(slug, each.blocked_until) for slug, each in sorted(blocked.items())]
 

@@ -60,7 +60,7 @@ def run(command: BaseCommand, options: Mapping[str, Any]) -> None:
     rule = _rule(options["rule"])
     advice = advise(rule, period.period, options["share"] / 100, attack and attack.period)
     periods = [each.period for each in (period, attack) if each is not None]
-    notes = [*multiplier_doubts(*periods)] if advice.sampled else []
+    notes = [*multiplier_doubts(*periods)] if advice.sampled and not rule.is_shared else []
     if options["json"]:
         command.stdout.write(json.dumps(encoded(advice) | {"notes": notes}, indent=2))
         return

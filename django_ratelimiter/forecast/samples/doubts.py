@@ -103,7 +103,8 @@ def _of_data(forecast: Forecast) -> Iterator[str]:
     if forecast.unrecorded:
         text = _("Tiers that are not limited now are not counted, so nothing is known about them: %(tiers)s.")
         yield text % {"tiers": tiers_in_words(forecast.unrecorded)}
-    yield from multiplier_doubts(forecast.period)
+    if not forecast.is_shared:
+        yield from multiplier_doubts(forecast.period)
 
 
 def tiers_in_words(tiers: Iterable[str]) -> str:
