@@ -33,7 +33,7 @@ from .confirmation import ModeWidget, may_enforce, show_question
 from .forms import RuleForm
 from .limits import LimitsInWords, RuleLimitInline, limits_context, live_preview, may_edit_limits
 from .listing import CodeRule, RuleChangeList, ViewFilter
-from .presets import PrefilledAdmin
+from .presets import PRESETS, PrefilledAdmin
 from .targets import doubts, place_with_doubts, suggestions, typed_views_in_words, views_in_words
 
 #: In the order of an operator's thoughts. The limits follow the fieldset with this class; see the page's template.
@@ -47,14 +47,14 @@ FIELDSETS: Final[Any] = (
         },
     ),
     (
-        gettext_lazy("Who is counted"),
-        {"fields": ("partition_by", "missing_partition"), "classes": ("ratelimiter-above-limits",)},
+        gettext_lazy("Who and what is counted"),
+        {"fields": ("partition_by", "missing_partition", "charge_when"), "classes": ("ratelimiter-above-limits",)},
     ),
     (gettext_lazy("What happens then"), {"fields": ("mode", "message", "failure_policy")}),
     (
         gettext_lazy("Expert options"),
         {
-            "fields": ("cost", "charge_when", "count_refusals", "sync_interval_ms", "priority", "owner_shown"),
+            "fields": ("cost", "count_refusals", "sync_interval_ms", "priority", "owner_shown"),
             "classes": ("collapse",),
             "description": gettext_lazy(
                 "Most rules need none of these. The page “Rules and tiers” of the documentation explains each."
@@ -100,7 +100,7 @@ class RuleAdmin(
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show the rules, and below them those written in code, which are read-only."""
-        context = {"rules_in_code": [CodeRule.of(rule) for rule in code.registered()]}
+        context = {"rules_in_code": [CodeRule.of(rule) for rule in code.registered()], "presets": PRESETS}
         return super().changelist_view(request, context | (extra_context or {}))
 
     def get_list_display(self, request: HttpRequest) -> Any:

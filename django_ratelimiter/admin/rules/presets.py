@@ -8,7 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
+from django.forms import CharField, PasswordInput
 from django.http import Http404, HttpRequest
+from django.urls import NoReverseMatch, Resolver404, resolve, reverse
 from django.utils.text import slugify
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -25,7 +27,7 @@ _MOST_TIERS: Final = 5
 
 
 class Preset(NamedTuple):
-    """Initial values of a new rule. fields: of the rule. limits: makes its rows, when the form is opened."""
+    """Initial values of a new rule. name: also its own. fields: of the rule. limits: makes its rows when asked."""
 
     name: Any
     explanation: Any
@@ -47,19 +49,31 @@ def _of(**row: Any) -> Callable[[], list[Row]]:
     return lambda: [{**row, "window_seconds": Decimal(row["window_seconds"])}]
 
 
+#: What both presets for log-ins have in common.
+_LOGIN: Final[Mapping[str, Any]] = {
+    "path_kind": "exact",
+    "path": "/login/",
+    "methods": ["POST"],
+    "charge_when": "failure",
+    "failure_policy": "closed",
+}
+_ATTEMPTS: Final = _of(quota=10, window_seconds=600, algorithm="sliding_window_log")
+
 PRESETS: Final[Mapping[str, Preset]] = {
     "login": Preset(
-        gettext_lazy("Protect a login"),
+        gettext_lazy("Login attempts"),
         gettext_lazy("Allows each address 10 failed attempts in 10 minutes; logins that succeed are free."),
-        {
-            "path_kind": "exact",
-            "path": "/login/",
-            "methods": ["POST"],
-            "partition_by": ["ip"],
-            "charge_when": "failure",
-            "failure_policy": "closed",
-        },
-        _of(quota=10, window_seconds=600, algorithm="sliding_window_log"),
+        {**_LOGIN, "partition_by": ["ip"]},
+        _ATTEMPTS,
+    ),
+    "login-name": Preset(
+        gettext_lazy("Login attempts by user name"),
+        gettext_lazy(
+            "Allows 10 failed attempts in 10 minutes for each user name, from all addresses together; logins that "
+            "succeed are free."
+        ),
+        {**_LOGIN, "partition_by": ["field:username"], "missing_partition": "ip"},
+        _ATTEMPTS,
     ),
     "api": Preset(
         gettext_lazy("Public API by tier"),
@@ -95,7 +109,7 @@ PRESETS: Final[Mapping[str, Preset]] = {
     ),
 }
 
-#: Names of a view for log-ins, for the preset, if the project has one of them.
+#: Names of a view for log-ins, for the presets, if the project has one of them; django-allauth's is the second.
 _LOGINS: Final = ("login", "account_login", "accounts:login", "users:login", "auth:login")
 
 #: Fields that are not copied.
@@ -158,10 +172,28 @@ def from_preset(key: str) -> Start | None:
     if preset is None:
         return None
     fields = {"name": str(preset.name), "slug": _free_slug(key), "mode": Rule.Mode.SHADOW.value, **preset.fields}
-    if key == "login" and (login := next((view.name for view in views() if view.name in _LOGINS), "")):
+    if key.startswith("login") and (login := next((view.name for view in views() if view.name in _LOGINS), "")):
         fields |= {"path_kind": "any", "path": "", "view_name": login}
+        fields["partition_by"] = [each.replace("username", _name_field(login)) for each in fields["partition_by"]]
     source = _("Filled in from “%(preset)s”. Nothing is saved yet: check each section, then save.")
     return Start(fields, preset.limits(), source % {"preset": preset.name})
+
+
+def _name_field(login: str) -> str:
+    """Return the field with the user name that the form of this view posts."""
+    try:
+        found: Any = resolve(reverse(login)).func
+    except (NoReverseMatch, Resolver404):  # its path has parameters
+        found = None
+    view = found.view_class(**found.view_initkwargs) if hasattr(found, "view_class") else None
+    form = getattr(view, "authentication_form", None) or getattr(view, "form_class", None)
+    names = [
+        name
+        for name, field in getattr(form, "base_fields", {}).items()
+        if isinstance(field, CharField) and not isinstance(field.widget, PasswordInput)
+    ]
+    usual = "login" if login == "account_login" else "username"  # django-allauth adds its field to each form
+    return usual if usual in names or not names else str(names[0])
 
 
 def from_rule(rule: Rule, *, with_limits: bool) -> Start:

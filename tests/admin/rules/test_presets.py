@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
+from django import forms
+from django.contrib import admin
+from django.contrib.auth.forms import AuthenticationForm
+from django.contrib.auth.views import LoginView
 from django.test import Client
 from django.test.utils import override_settings
+from django.urls import path
+from django.views import View
 
 from django_ratelimiter.admin.rules.presets import PRESETS
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
 
-from ..pages import ADD_RULE, BrowserForm, number, page_of, shown
+from ..pages import ADD_RULE, RULES, BrowserForm, number, page_of, shown
 
 pytestmark = pytest.mark.django_db
 
@@ -54,10 +61,55 @@ def test_an_api_has_a_limit_for_each_tier(admin_client: Client, free: Tier) -> N
     assert limits == {(free, 100, 3600), (pro, 1_000, 3600), (None, 20, 60)}
 
 
-@override_settings(ROOT_URLCONF="tests.admin.urls")
-def test_a_login_is_found_by_the_name_of_its_view(admin_client: Client) -> None:
-    rule = save(admin_client, "preset=login")
-    assert (rule.path_kind, rule.path, rule.view_name) == ("any", "", "login")
+def test_a_list_without_rules_offers_them_to_those_who_may_add(
+    admin_client: Client, operator: Callable[..., Client]
+) -> None:
+    link = f'<a href="{ADD_RULE}?preset=login-name">Login attempts by user name</a>'
+    assert link in shown(admin_client.get(RULES))
+    assert link in shown(admin_client.get(RULES, {"q": "log"}))
+    assert link not in shown(operator("view_rule").get(RULES))
+    save(admin_client, "preset=login")
+    assert link not in shown(admin_client.get(RULES))
+    assert link not in shown(admin_client.get(RULES, {"q": "none has this"}))
+
+
+def test_a_login_shows_outside_the_expert_options_that_only_failures_are_charged(admin_client: Client) -> None:
+    for key in ("login", "login-name"):
+        page = shown(admin_client.get(f"{ADD_RULE}?preset={key}"))
+        assert '<option value="failure" selected>' in page.split("<details>")[0]
+
+
+class ByMail(AuthenticationForm):
+    """Another one than Django's: its first field is a text that is no password."""
+
+    keep = forms.BooleanField()
+    secret = forms.CharField(widget=forms.PasswordInput)
+    mail = forms.EmailField()
+    username = None  # type: ignore[assignment]
+    field_order = ("keep", "secret", "mail")
+
+
+class Allauth(View):
+    form_class = type("LoginForm", (forms.Form,), {"password": forms.CharField(widget=forms.PasswordInput)})
+
+
+@pytest.mark.parametrize(
+    ("name", "view", "field"),
+    [
+        ("login", None, "username"),
+        ("login", LoginView.as_view(), "username"),
+        ("login", LoginView.as_view(authentication_form=ByMail), "mail"),
+        ("account_login", Allauth.as_view(), "login"),
+    ],
+)
+def test_a_login_is_found_by_the_name_of_its_view(admin_client: Client, name: str, view: Any, field: str) -> None:
+    urls: Any = ModuleType("urls")
+    urls.urlpatterns = [path("admin/", admin.site.urls), path("in/", view or (lambda _: None), name=name)]
+    with override_settings(ROOT_URLCONF=urls):
+        for key, counted in (("login", "ip"), ("login-name", f"field:{field}")):
+            rule = save(admin_client, f"preset={key}")
+            assert (rule.path_kind, rule.path, rule.view_name) == ("any", "", name)
+            assert rule.partition_by == [counted]
 
 
 class TestCopy:

@@ -25,7 +25,7 @@ class TestForm:
             names = re.findall(r'(?:class="fieldset-heading"|class="inline-heading")>\s*(.*?)\s*</h2>', page)
             assert names == [
                 "What it applies to",
-                "Who is counted",
+                "Who and what is counted",
                 "How much: limits per tier",
                 "What happens then",
                 "Expert options",
@@ -33,7 +33,7 @@ class TestForm:
             assert page.count('name="limits-TOTAL_FORMS"') == 1
             folded = page.split("<details>")[1].split("</details>")[0]
             assert set(re.findall(r'name="(\w+)"', folded)) == {
-                *("cost", "charge_when", "count_refusals", "sync_interval_ms", "priority")
+                *("cost", "count_refusals", "sync_interval_ms", "priority")
             }
 
     def test_an_expert_option_with_an_error_is_not_folded_away(self, admin_client: Client) -> None:
