@@ -12,6 +12,7 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router, transaction
 from django.db.models import Model, QuerySet
+from django.http.request import split_domain_port
 
 from .conf import settings
 
@@ -81,13 +82,17 @@ def compares_bytes(field: Any, database: str) -> bool:
 
 
 def spelled(name: str, value: str) -> str:
-    """Return the value of an identity of the request's body spelled like all that the log-in treats as the same name.
+    """Return the value of an identity as it is counted.
 
-    In form NFKC, as in Django's log-in form, and without regard to case. Where the column of log-in names ignores
-    accents, so does this. Of fields in EXACT_FIELDS only the form is changed; other identities are not.
+    A field of the body is spelled like all that the log-in treats as the same name: in form NFKC, as in Django's log-in
+    form, and without regard to case. Where the column of log-in names ignores accents, so does this. Of fields in
+    EXACT_FIELDS only the form is changed. A host is in lower case and without a port; "" if it is none. Of headers,
+    parameters and cookies, space around them is removed. Other identities are not changed.
     """
+    if name == "host":
+        return split_domain_port(value.strip())[0]
     if not name.startswith("field:"):
-        return value
+        return value.strip() if name.startswith(("header:", "query:", "cookie:")) else value
     value = value.strip()
     if len(value) > _MAX_NAME:
         return value

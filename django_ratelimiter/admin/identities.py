@@ -27,6 +27,7 @@ IDENTITY_LABELS: Final = {
     "ip": gettext_lazy("IP address"),
     "api_key": gettext_lazy("API key"),
     "session": gettext_lazy("session"),
+    "host": gettext_lazy("host"),
 }
 
 
@@ -40,7 +41,7 @@ class IdentitiesWidget(forms.CheckboxSelectMultiple):
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
         known = {choice for choice, _label in self.choices}
-        line = forms.TextInput({"class": "vTextField", "placeholder": "header:X-Tenant, path:pk, field:email"})
+        line = forms.TextInput({"class": "vTextField", "placeholder": "header:X-Tenant, path:pk, query:app"})
         others = ", ".join(str(word) for word in value or () if word not in known)
         own = {"id": f"{(attrs or {}).get('id', f'id_{name}')}_others", "aria-label": _("Others, separated by commas")}
         return format_html(
@@ -97,7 +98,13 @@ def label_of(name: str) -> str:
     kind, colon, own = name.partition(":")
     if not colon:
         return str(IDENTITY_LABELS.get(name, name))
-    labels = {"header": _("header %(name)s"), "path": _("path's %(name)s"), "field": _("field %(name)s")}
+    labels = {
+        "header": _("header %(name)s"),
+        "path": _("path's %(name)s"),
+        "field": _("field %(name)s"),
+        "query": _("parameter %(name)s"),
+        "cookie": _("cookie %(name)s"),
+    }
     return labels.get(kind, "%(name)s") % {"name": own}
 
 

@@ -27,7 +27,7 @@ from ..rules.formatting import limit_in_words
 from ..rules.records import LimitRecord, RuleRecord, TierRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
-from ..values.partitions import IDENTITIES, is_address
+from ..values.partitions import PROVEN, is_address
 
 
 class OwnLimit(NamedTuple):
@@ -123,7 +123,7 @@ def _own_limit(rule: RuleRecord, tier: TierRecord | None, limit: Limit, verdict:
 
 
 def _is_proof(name: str) -> bool:
-    return name in IDENTITIES or is_address(name) or name in settings.TRUSTED_IDENTITIES
+    return name in PROVEN or is_address(name) or name in settings.TRUSTED_IDENTITIES
 
 
 def _depends_on_request(rule: RuleRecord) -> bool:

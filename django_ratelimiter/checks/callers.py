@@ -9,14 +9,14 @@ from typing import Final
 from django.template import TemplateDoesNotExist, TemplateSyntaxError
 from django.template.loader import get_template
 
-from ..conf import settings
+from ..conf import django_setting, settings
 from ..models.people import missing_users
 from ..rules.records import RuleRecord
 from ..values.partitions import IDENTITIES
 from .common import Found, are_invalid, check, check_deployed, from_database, import_or_none, message, rules_in_force
 
 #: Identities that callers can choose freely.
-_CHOSEN: Final = ("session", "header:", "field:")
+_CHOSEN: Final = ("session", "header:", "field:", "query:", "cookie:")
 #: Networks with shorter prefixes are too large to contain only a site's proxies.
 _MIN_PREFIX: Final = {4: 8, 6: 16}
 #: Maximum number of users that a message names.
@@ -58,8 +58,9 @@ def check_caller_choices() -> Found:
     """W007: a rule counts by a value that callers choose, and no rule by address limits how often they change it."""
     rules = list(rules_in_force())
     trusted = () if are_invalid("TRUSTED_IDENTITIES") else settings.TRUSTED_IDENTITIES
+    kinds = (*_CHOSEN, "host") if _accepts_any_host() else _CHOSEN
     chosen = [
-        rule for rule in rules if any(name.startswith(_CHOSEN) and name not in trusted for name in rule.partition_by)
+        rule for rule in rules if any(name.startswith(kinds) and name not in trusted for name in rule.partition_by)
     ]
     slugs = [rule.slug for rule in chosen if not any(_bounds(each, rule) for each in rules)]
     if slugs:
@@ -68,7 +69,8 @@ def check_caller_choices() -> Found:
             "Callers can choose the value that these rules count by, and get a new counter with each value: "
             f"{', '.join(slugs)}.",
             "For each, add a rule that counts the same requests by IP address, with a quota that is high "
-            "enough for honest callers.",
+            "enough for honest callers. If callers cannot choose the value, name it in TRUSTED_IDENTITIES; they cannot "
+            "choose a host if ALLOWED_HOSTS names each one, without wildcards.",
         )
 
 
@@ -131,6 +133,11 @@ def _callables() -> Iterator[tuple[str, str]]:
     if not are_invalid("IDENTITIES"):
         for name, path in settings.IDENTITIES.items():
             yield f"IDENTITIES: {name}", path
+
+
+def _accepts_any_host() -> bool:
+    """Return whether ALLOWED_HOSTS has a wildcard, so that callers can make up hosts."""
+    return any(host.startswith((".", "*")) for host in django_setting("ALLOWED_HOSTS", ()))
 
 
 def _bounds(rule: RuleRecord, chosen: RuleRecord) -> bool:

@@ -108,7 +108,7 @@ def is_secret(name: str) -> bool:
     """Return whether an identity's values are credentials: these must not be in URLs, logs or stores."""
     kind, _, field = name.upper().replace("-", "_").partition(":")
     secret = ("AUTHORIZATION", "PROXY_AUTHORIZATION", "COOKIE", settings.API_KEY_HEADER.upper().replace("-", "_"))
-    return name == "session" or (kind == "HEADER" and field in secret)
+    return name == "session" or kind == "COOKIE" or (kind == "HEADER" and field in secret)
 
 
 _RESPONSES: Final = 'None, the dotted path of a callable, or a template\'s name in ".html"'

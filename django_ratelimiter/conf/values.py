@@ -182,8 +182,11 @@ def identity_names(value: Any) -> tuple[str, ...]:
 def trusted_identities(value: Any) -> tuple[str, ...]:
     """Return the names of identities whose values callers cannot choose."""
     names = identity_names(value)
-    if any(name.startswith(("path:", "field:")) for name in names):
-        raise ValueError("a list of request headers and identities of your own; callers choose paths and fields")
+    if any(name.startswith(("path:", "field:", "query:", "cookie:")) for name in names):
+        raise ValueError(
+            'a list of request headers, "host" and identities of your own; callers choose paths, fields, parameters '
+            "and cookies"
+        )
     return names
 
 

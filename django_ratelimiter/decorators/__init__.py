@@ -113,7 +113,8 @@ def ratelimit(
 
     group: without key and rate, the scope of the rules to apply. Else the name under which several views share a count;
     `None` = the view's own. key: what the count is split by: "ip", "user", "user_or_ip", "header:NAME", "get:NAME",
-    "post:NAME", or a callable of group and request, or its dotted path; a request without it counts by its address.
+    "post:NAME", another identity of rules such as "host", or a callable of group and request, or its dotted path; a
+    request without it counts by its address.
     rate: "100/h", "10/30s", (quota, seconds), or a callable of group and request, or its dotted path; `None` = no
     limit, a quota of 0 = reject all. method: the methods that are limited. block: raise Ratelimited; else only set
     `request.limited`. cost: units of a request; `None` = 1, or the rule's cost. algorithm: `None` =

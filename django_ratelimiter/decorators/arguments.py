@@ -15,7 +15,7 @@ from django.http import HttpRequest
 from django.utils.module_loading import import_string
 
 from .. import ALL
-from ..conf import django_setting
+from ..conf import django_setting, has_identity
 from ..databases import spelled
 from ..decision import NOTHING_TO_DECIDE, Decision, Result, without
 from ..identity import Identity, identify
@@ -246,6 +246,8 @@ def _key_value(key: Key, group: str, request: Any) -> str | None:
         value = request.GET.get(name)
     elif name and kind == "post":
         value = spelled(f"field:{name}", request.POST.get(name, ""))
+    elif isinstance(key, str) and has_identity(key):
+        value = identify(django_request(request)).value(key)
     elif callable(key) or _DOTTED.fullmatch(key):
         value, key = _called(key, group, request), "key"
     else:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.core.exceptions import SynchronousOnlyOperation
+from django.core.exceptions import DisallowedHost, SuspiciousOperation, SynchronousOnlyOperation
 from django.http import HttpRequest
 from django.utils.asyncio import async_unsafe
 from django.utils.module_loading import import_string
@@ -160,6 +160,10 @@ class Identity:
             return _header(self._request, own)
         if kind == "path":
             return _path(self._request, own)
+        if kind == "query":
+            return _query(self._request, own)
+        if kind == "cookie":
+            return self._request.COOKIES.get(own, "").strip()
         if self._fields is None:
             self._fields = fields_of(self._request)
         return _field(name, self._fields.get(own))
@@ -253,6 +257,23 @@ def _header(request: HttpRequest, name: str) -> str | None:
     return value.strip() if value else None
 
 
+def host_of(request: HttpRequest) -> str | None:
+    """Return the host of a request, in lower case and without its port; `None` if ALLOWED_HOSTS does not allow it."""
+    try:
+        return spelled("host", request.get_host())
+    except DisallowedHost:
+        return None
+
+
+def _query(request: HttpRequest, name: str) -> str | None:
+    """Return the last value of a parameter. A query that Django cannot read has none; the view gets Django's error."""
+    try:
+        value: str = request.GET.get(name, "")
+    except SuspiciousOperation:  # too many parameters
+        return None
+    return value.strip()
+
+
 def _path(request: HttpRequest, name: str) -> str | None:
     match = request.resolver_match
     return _text(match.kwargs.get(name), f"The identity path:{name}") if match else None
@@ -292,6 +313,7 @@ _FINDERS: Final[Mapping[str, Callable[[HttpRequest], str | None]]] = {
     "ip": client_ip,
     "api_key": _api_key,
     "session": _session,
+    "host": host_of,
 }
 
 

@@ -299,6 +299,8 @@ def _unknown(question: Question, http: BuiltRequest, trial: Trial) -> tuple[str,
 def _is_unknown(name: str, question: Question, http: BuiltRequest) -> bool:
     if is_address(name):
         return not question.ip
+    if name == "host":
+        return not question.names_host
     if name.startswith("field:"):
         return not (question.body or question.gateway)  # at a gateway, the request has none
     return name in settings.IDENTITIES and _reads_body(name, http)

@@ -81,7 +81,9 @@ _DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 #: The prefix for a result of API_KEY_RESOLVER. Without it, a text that is not a known key is read as a key, too.
 _RESOLVED: Final = "value:"
-_PART: Final = re.compile(r"((?:header|path|field):[^:=|]+|ip/[0-9]+|[A-Za-z_][A-Za-z0-9_]*)[:=](.+)", re.DOTALL)
+_PART: Final = re.compile(
+    r"((?:header|path|field|query|cookie):[^:=|]+|ip/[0-9]+|[A-Za-z_][A-Za-z0-9_]*)[:=](.+)", re.DOTALL
+)
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,12 @@ class Question:
     ] = ""
 
     @property
+    def names_host(self) -> bool:
+        """True if it contains the host: in a header, or in a URL of this site."""
+        named = any(name.lower() in ("host", "x-forwarded-host") for name, _ in self.headers)
+        return named or bool(self.address.netloc and not self.gateway)
+
+    @property
     def address(self) -> SplitResult:
         """Return the parts of its path or URL. Raises QuestionError."""
         try:

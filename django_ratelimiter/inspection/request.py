@@ -179,6 +179,8 @@ def assume_values(identity: Identity, question: Question, caller: KnownCaller) -
     """Set the values in the question on the request."""
     if caller.api_key_hash:
         identity.assume("api_key", caller.api_key_hash)
+    if not question.names_host:  # the request has some host, because views need one
+        identity.assume("host", "")
     for name, value in question.identities.items():
         identity.assume(name, value)
 

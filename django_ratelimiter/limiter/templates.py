@@ -15,7 +15,7 @@ from ..identity import digest
 from ..rules.inline import is_listed
 from ..rules.records import RuleRecord, TierRecord
 from ..rules.tiers import Entitlement
-from ..values.partitions import IDENTITIES, encode_partition
+from ..values.partitions import PROVEN, encode_partition
 
 #: Maximum number of costs and sets of missing values for which the charges of one kind of requests are kept.
 MAX_VARIANTS: Final = 32
@@ -57,7 +57,7 @@ class RuleTemplate:
         if place is not None:
             self.source = place
         else:
-            self.source = None if not rule.partition_by else alone if alone in IDENTITIES else rule
+            self.source = None if not rule.partition_by else alone if alone in PROVEN else rule
 
     @property
     def needs_body(self) -> bool:

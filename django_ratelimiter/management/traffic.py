@@ -152,7 +152,7 @@ def forecast(plan: FilePlan, options: Mapping[str, Any]) -> TrafficForecast | Sa
             )
         return _from_samples(changed, options["traffic_period"])
     chosen = Options(max_memory=options["max_memory"], is_current=True)
-    with open_logs(logs, options["traffic_format"], options) as files:
+    with open_logs(logs, options["traffic_format"], options, (before, after)) as files:
         return TrafficForecast(compare(files, before, after, chosen), frozenset(rule.slug for _saved, rule in changed))
 
 

@@ -7,19 +7,22 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import Final
 
+#: Identities with short values, which nobody can send for another caller.
+PROVEN: Final = ("user", "ip", "api_key", "session")
 #: Identities that rules can be split by, besides those in `is_identity`.
-IDENTITIES: Final = ("user", "ip", "api_key", "session")
-#: The form of identities with a name: a request header, a captured part of the path, a field of the body; and of the
-#: network of this many bits around the address.
-NAMED: Final = ("header:NAME", "path:NAME", "field:NAME", "ip/BITS")
+IDENTITIES: Final = (*PROVEN, "host")
+#: The form of identities with a name: a request header, a captured part of the path, a field of the body, a parameter
+#: of the query, a cookie; and of the network of this many bits around the address.
+NAMED: Final = ("header:NAME", "path:NAME", "field:NAME", "query:NAME", "cookie:NAME", "ip/BITS")
 
 #: Longer values are replaced by their SHA-256.
 MAX_VALUE: Final = 200
 
 _IDENTITY: Final = re.compile(
-    r"(?!(?:header|path|field)\Z)[A-Za-z_][A-Za-z0-9_]{0,63}"
+    r"(?!(?:header|path|field|query|cookie)\Z)[A-Za-z_][A-Za-z0-9_]{0,63}"
     r"|ip/(?:[1-9][0-9]?|1[01][0-9]|12[0-8])"
-    r"|header:[A-Za-z0-9_-]{1,100}|path:[A-Za-z_][A-Za-z0-9_]{0,99}|field:[^\s|%:]{1,100}"
+    r"|header:[A-Za-z0-9_-]{1,100}|path:[A-Za-z_][A-Za-z0-9_]{0,99}|(?:field|query):[^\s|%:]{1,100}"
+    r"|cookie:[A-Za-z0-9!#$&'*+.^_`~-]{1,100}"
 )
 
 
@@ -44,8 +47,8 @@ def may_need_user(name: str) -> bool:
 def encode_partition(parts: Iterable[tuple[str, str]]) -> str:
     """Return the partition of these names and values. Different names or values give different partitions.
 
-    A name contains neither "|" nor "%", and a ":" only after "header", "path" or "field", so the start of its
-    value is always clear; in values both are escaped.
+    A name contains neither "|" nor "%", and a ":" only as in NAMED, so the start of its value is always clear; in
+    values both are escaped.
     """
     return "|".join([f"{name}:{_escaped(value)}" for name, value in parts])
 

@@ -163,13 +163,17 @@ class TestLimits:
         assert told(as_ann, "remaining", "quota", "retry_in") == [("api", None, 5, None)]
 
 
+ACME = {"X-Tenant": "acme", "Host": "acme"}
+
+
 class TestWhatAClientChooses:
     """Values that a client can send are no proof that it is the caller whose counters they select."""
 
-    @pytest.fixture(params=["header:X-Tenant", "tenant"])
+    @pytest.fixture(params=["header:X-Tenant", "tenant", "host"])
     def identity(self, request: pytest.FixtureRequest, settings: Any) -> str:
         own = {"tenant": f"{__name__}.tenant_of"}
         settings.RATELIMITER = {**settings.RATELIMITER, "IDENTITIES": own}
+        settings.ALLOWED_HOSTS = ["acme"]
         return str(request.param)
 
     @pytest.fixture
@@ -186,8 +190,8 @@ class TestWhatAClientChooses:
 
     def test_shows_nothing_of_another_caller(self, acmes: Rule, make_rule: MakeRule, as_ann: Client) -> None:
         make_rule("both", partition_by=["user", *acmes.partition_by])
-        Client().get("/hello/", headers={"X-Tenant": "acme"})
-        answer = me(as_ann, **{"X-Tenant": "acme"})
+        Client().get("/hello/", headers=ACME)
+        answer = me(as_ann, **ACME)
         assert answer["tier"] is None
         assert {(limit["rule"], limit["quota"], limit["remaining"]) for limit in answer["limits"]} == {
             ("tenants", 5, None),
@@ -197,8 +201,8 @@ class TestWhatAClientChooses:
 
     def test_unless_a_gateway_sets_it(self, acmes: Rule, identity: str, as_ann: Client, settings: Any) -> None:
         settings.RATELIMITER = {**settings.RATELIMITER, "TRUSTED_IDENTITIES": [identity]}
-        Client().get("/hello/", headers={"X-Tenant": "acme"})
-        answer = me(as_ann, **{"X-Tenant": "acme"})
+        Client().get("/hello/", headers=ACME)
+        answer = me(as_ann, **ACME)
         assert answer["tier"]["slug"] == "pro"
         assert [(limit["quota"], limit["remaining"]) for limit in answer["limits"]] == [(150, 149)]
         assert [day["requests"] for day in answer["usage"]["days"]] == [7]

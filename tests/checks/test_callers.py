@@ -76,7 +76,15 @@ def test_rules_for_what_the_middleware_leaves_alone(fields: dict[str, Any], exem
     assert not fires or ("left-alone" in messages[0].msg and SYMPTOMS in (messages[0].hint or ""))
 
 
-CHOSEN = [["session"], ["header:X-Device"], ["field:email"], ["user", "header:X-Device"], ["ip", "field:email"]]
+CHOSEN = [
+    ["query:app"],
+    ["cookie:cart"],
+    ["session"],
+    ["header:X-Device"],
+    ["field:email"],
+    ["user", "header:X-Device"],
+    ["ip", "field:email"],
+]
 
 
 @pytest.mark.django_db
@@ -88,6 +96,18 @@ def test_what_clients_choose_without_a_rule_by_address(names: list[str]) -> None
     assert ids(messages) == ["W007"]
     assert "chosen" in messages[0].msg
     assert "users" not in messages[0].msg
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("hosts", "fires"), [(["a.example.com"], False), (["a.example.com", ".example.com"], True), (["*"], True)]
+)
+def test_a_host_is_chosen_where_a_wildcard_allows_it(hosts: list[str], fires: bool, settings: Any) -> None:
+    make_rule("tenants", partition_by=["host"])
+    settings.ALLOWED_HOSTS = hosts
+    assert ids(callers.check_caller_choices()) == ["W007"] * fires
+    with ratelimiter(TRUSTED_IDENTITIES=["host"]):
+        assert callers.check_caller_choices() == []
 
 
 @pytest.mark.django_db

@@ -119,9 +119,14 @@ def test_keys_by_request(key: Any) -> None:
         ("header:x-real-ip", [factory.get("/", headers={"X-Real-IP": ip}) for ip in "aba"], [0, 0, 1]),
         ("header:x-missing", [factory.get("/", REMOTE_ADDR=f"203.0.113.{n}") for n in (1, 2, 1)], [0, 0, 1]),
         ("ip", [factory.get("/", REMOTE_ADDR=f"203.0.113.{n}") for n in (1, 2, 1)], [0, 0, 1]),
+        ("query:q", [factory.get("/", {"q": q}) for q in "aba"], [0, 0, 1]),
+        ("cookie:q", [factory.get("/", HTTP_COOKIE=f"q={q}") for q in "aba"], [0, 0, 1]),
+        ("host", [factory.get("/", HTTP_HOST=host) for host in ("a.test", "b.test", "A.test:80")], [0, 0, 1]),
+        ("host", [factory.get("/", HTTP_HOST="x", REMOTE_ADDR=f"203.0.113.{n}") for n in (1, 2, 1)], [0, 0, 1]),
     ],
 )
-def test_keys(key: str, requests: list[HttpRequest], expected: list[int]) -> None:
+def test_keys(key: str, requests: list[HttpRequest], expected: list[int], settings: Any) -> None:
+    settings.ALLOWED_HOSTS = [".test", "testserver"]
     assert limited(noting(key=key), *requests) == expected
 
 
@@ -136,7 +141,7 @@ def test_users_have_counts_of_their_own_and_others_count_by_address() -> None:
         assert limited(noting(key=key), *requests) == [False] * 3 + [True] * 3
 
 
-@pytest.mark.parametrize("key", ["nothing", "header", "cookie:x", ""])
+@pytest.mark.parametrize("key", ["nothing", "header", "cookie", "path:1", ""])
 def test_what_is_no_key_is_rejected(key: str) -> None:
     with pytest.raises(ImproperlyConfigured):
         noting(key=key)(*asked(1))

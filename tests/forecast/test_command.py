@@ -126,6 +126,18 @@ def blind(log: Path) -> Replayed:
     return replay
 
 
+@pytest.mark.parametrize("target", ["/plain/?app={}", "https://{}.example.com:443/plain/"])
+def test_queries_and_hosts_are_read_where_the_log_has_them(log: Path, replayed: Replayed, target: str) -> None:
+    name = "query:app" if "app" in target else "host"
+    Rule.objects.filter(slug="pages").update(partition_by=[name])
+    cache.invalidate()
+    wanted = "hosts" if name == "host" else name
+    assert f"pages: left out, because the log cannot tell {wanted} apart" in replayed()
+    log.write_text("".join(line.replace("/plain/", target.format("ab"[number > 8])) + "\n"
+                           for number, line in enumerate(log.read_text().splitlines())))  # fmt: skip
+    assert "13         1  7.69 %" in replayed("--no-progress")
+
+
 def test_what_no_rule_could_judge_is_not_zero(log: Path, blind: Replayed, tmp_path: Path) -> None:
     log.write_text(log.read_text().replace("203.0.113.", "- - - ").replace(" - - [", " ["))
     page = tmp_path / "page.html"

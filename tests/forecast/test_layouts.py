@@ -147,6 +147,20 @@ def test_a_log_that_names_its_own_fields_is_read(tmp_path: Path, gap: str, taken
     assert bare.holds == {"status", "user"}
 
 
+def test_the_query_of_a_log_of_the_w3c_has_its_own_field() -> None:
+    lines = [
+        "#Fields: date time cs-method cs-uri-stem cs-uri-query sc-status",
+        *["2026-11-22 18:00:00 GET /a {} 200"] * 2,
+    ]
+    parse = find_format(Wanted(in_target=("query:app",)), lines, TimeReader(UTC)).parse
+    with pytest.raises(ValueError, match="comment"):
+        parse(lines[0], 1, 0)
+    assert [parse(lines[1].format(query), 2, 0)[2::5] for query in ("x=1&app=a1", "-")] == [
+        ("/a", ("a1",)),
+        ("/a", ("",)),
+    ]
+
+
 def test_date_and_time_may_be_separated_by_a_tab() -> None:
     wanted = Wanted(r"(?P<time>\S+\s\S+)\t(?P<method>\S+)\t(?P<path>\S+)")
     parsed = find_format(wanted, [], TimeReader(UTC)).parse("2026-11-22\t18:00:00\tGET\t/a", 1, 0)

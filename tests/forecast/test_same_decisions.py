@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.once, pytest.mark.urls("tests.f
 #: 20,000 were compared when this was written.
 REQUESTS = int(os.environ.get("REPLAY_REQUESTS", "2_000"))
 
-IDENTITIES = {"http_x_api_key": "api_key", "http_x_org": "header:X-Org"}
+IDENTITIES = {"http_x_api_key": "api_key", "http_x_org": "header:X-Org", "http_host": "host"}
 
 
 class Clock:
@@ -72,7 +72,7 @@ def _replay(log: str) -> dict[int, list[Any]]:
     def note(line: AccessLogLine, replays: Sequence[Replay]) -> None:
         replayed[line.number] = trace.told(replays[0].decision)
 
-    with LogFiles([log], Wanted(identities=IDENTITIES), UTC) as files:
+    with LogFiles([log], Wanted(identities=IDENTITIES, in_target=("query:page",)), UTC) as files:
         found = compare(files, in_force(), None, Options(), watch=note)
     assert (found.left_out, files.unreadable) == ([], 0)
     return replayed

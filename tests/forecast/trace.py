@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from django.contrib.auth.models import AnonymousUser, User
 from django.core.handlers.base import BaseHandler
-from django.http import HttpRequest
+from django.http import HttpRequest, QueryDict
 from django.test import override_settings
 from django.utils import timezone
 
@@ -38,6 +38,8 @@ class Asked(NamedTuple):
     org: str
     status: int
     duration_us: int
+    page: str = ""
+    host: str = "testserver"
 
 
 def trace(length: int, seed: int = 4) -> Iterator[Asked]:
@@ -56,6 +58,8 @@ def trace(length: int, seed: int = 4) -> Iterator[Asked]:
             random.choice(("", "acme", "umbrella")),
             random.choice((200, 200, 302, 401, 500)),
             random.choice((0, 1_500, 2_000_000)),
+            random.choice(("", "2", "+2+", "3")),
+            random.choice(("testserver", "TestServer:80")),
         )
 
 
@@ -82,6 +86,8 @@ def make_rules() -> None:
         _rule("key", [("token_bucket", 40, None, minute | {"refill": "interval"})], partition_by=["api_key"])
         _rule("org", [("fixed_window", 50, None, minute | {"anchor": "first_request"})], partition_by=["header:X-Org"],
               missing_partition="deny", view_name="item")  # fmt: skip
+        _rule("pages", [("fixed_window", 20, None, minute)], partition_by=["query:page"], missing_partition="ip")
+        _rule("hosts", [("fixed_window", 90, None, minute)], partition_by=["host"])
         _rule("login", [("fixed_window", 6, None, minute)], charge_when="failure", partition_by=["ip"], scope="search")
         _rule("done", [("sliding_window_log", 9, None, minute)], charge_when="success", scope="api")
         _rule("month", [("fixed_window", 5_000, None, {"calendar": "day", "timezone": "Europe/Berlin"})])
@@ -134,6 +140,8 @@ def _request(each: Asked, users: dict[str, User]) -> HttpRequest:
     request.method, request.path, request.path_info = each.method, each.path, each.path
     request.META = {"REQUEST_METHOD": each.method, "REMOTE_ADDR": each.address}
     request.META |= {"SERVER_NAME": "testserver", "SERVER_PORT": "80"}
+    request.META |= {"QUERY_STRING": f"page={each.page}", "HTTP_HOST": each.host}
+    request.GET = QueryDict(request.META["QUERY_STRING"])  # type: ignore[assignment]
     for name, value in (("HTTP_X_API_KEY", each.api_key), ("HTTP_X_ORG", each.org)):
         if value:
             request.META[name] = value
@@ -173,11 +181,12 @@ def write_log(asked: list[Asked], path: Path) -> Path:
                 "remote_addr": each.address,
                 "remote_user": each.user or "-",
                 "request_method": each.method,
-                "request_uri": f"{each.path}?page=2",
+                "request_uri": f"{each.path}?page={each.page}",
                 "status": each.status,
                 "request_time": f"{each.duration_us / 1_000_000:.6f}",
                 "http_x_api_key": each.api_key,
                 "http_x_org": each.org,
+                "http_host": each.host,
             }
             file.write(json.dumps(fields) + "\n")
     return path

@@ -19,6 +19,7 @@ from django.utils.functional import SimpleLazyObject
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from django_ratelimiter.databases import spelled
 from django_ratelimiter.identity import identify, partition
 from django_ratelimiter.inspection.caller import caller_of
 from django_ratelimiter.values.partitions import IDENTITIES, MAX_VALUE, encode_partition, is_identity, partition_names
@@ -147,6 +148,44 @@ def test_the_headers_that_wsgi_names_otherwise() -> None:
 
 
 @pytest.mark.parametrize(
+    ("sent", "found"),
+    [
+        ("ACME.example.com:8443", "acme.example.com"),
+        ("acme.example.com.", "acme.example.com"),
+        ("acme.example.org", None),
+        ("a b", None),
+        ("acme.example.com/\u0000", None),
+        ("", None),
+    ],
+)
+def test_a_host_is_one_that_django_allows(sent: str, found: str | None, settings: Any) -> None:
+    settings.ALLOWED_HOSTS = [".example.com"]
+    assert identify(RequestFactory().get("/", HTTP_HOST=sent)).value("host") == found
+    assert spelled("host", sent) == (found or "acme.example.org" * (sent == "acme.example.org"))
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("app=a1", "a1"),
+        ("app=a1&app=+b%C3%A9+&x=1", "bé"),
+        ("app=", None),
+        ("app=+", None),
+        ("apps=1", None),
+        ("app=%FF", "\ufffd"),
+        ("app=a1" + "&x=1" * 1_001, None),
+    ],
+)
+def test_a_parameter_of_the_query(query: str, found: str | None) -> None:
+    assert identify(RequestFactory().get("/", QUERY_STRING=query)).value("query:app") == found
+
+
+@pytest.mark.parametrize(("cookie", "found"), [("a=1; cart= c7 ", "c7"), ("cart=", None), ("a=1", None), ("", None)])
+def test_a_cookie(cookie: str, found: str | None) -> None:
+    assert identify(RequestFactory().get("/", HTTP_COOKIE=cookie)).value("cookie:cart") == found
+
+
+@pytest.mark.parametrize(
     ("name", "address", "found"),
     [
         ("ip/48", "2001:db8:1:2::7", "2001:db8:1::/48"),
@@ -253,6 +292,7 @@ def test_a_combination_is_missing_without_one_of_its_parts() -> None:
     [
         *IDENTITIES,
         *["tenant", "_t", "header:X-A", "header:x_a", "path:pk", "field:a.b", "field:items[0]", "field:é", "ip/48"],
+        *["query:app", "query:filter[a]", "cookie:cart", "cookie:__Host-a.b"],
     ],
 )
 def test_names_that_rules_may_be_split_by(name: str) -> None:
@@ -266,7 +306,23 @@ def test_names_that_rules_may_be_split_by(name: str) -> None:
     [
         *["", "header", "path", "field", "header:", "path:", "field:", "header:A:B", "header:É", "path:a-b", "path:1"],
         *["field:a b", "field:a|b", "field:a:b", "field:a%b", "1st", "a-b", "é", "user ", "user\n", "header:X-A\n"],
-        *["a" * 65, "ip/", "ip/0", "ip/129", "ip/a", "user/48", "ip/48:1", "cookie:a", 7, None, []],
+        *[
+            "a" * 65,
+            "ip/",
+            "ip/0",
+            "ip/129",
+            "ip/a",
+            "user/48",
+            "ip/48:1",
+            "cookie:",
+            "cookie:a=b",
+            "cookie:a|b",
+            "cookie:a%b",
+            "query",
+            7,
+            None,
+            [],
+        ],
         *["header:" + "a" * 101, "field:" + "a" * 101],
     ],
 )
@@ -275,7 +331,20 @@ def test_names_that_they_may_not(name: object) -> None:
 
 
 names = st.one_of(
-    st.sampled_from([*IDENTITIES, "tenant", "userx", "header:X", "header:X-user", "path:a", "field:a", "field:user"]),
+    st.sampled_from(
+        [
+            *IDENTITIES,
+            "tenant",
+            "userx",
+            "header:X",
+            "header:X-user",
+            "path:a",
+            "field:a",
+            "field:user",
+            "query:a",
+            "cookie:a",
+        ]
+    ),
     st.from_regex(r"field:[^\s|%:]{1,9}", fullmatch=True),
 )
 values = st.one_of(

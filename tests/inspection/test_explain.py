@@ -19,6 +19,7 @@ from django_ratelimiter.engine.registry import Algorithm
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.explain import Question, QuestionError, explain
 from django_ratelimiter.identity import hash_api_key
+from django_ratelimiter.inspection.curl import parse_curl
 from django_ratelimiter.inspection.report import encoded
 from django_ratelimiter.inspection.words import bypass_in_words, headline_of, tier_in_words
 from django_ratelimiter.models import AccessEntry, RuleLimit, Tier, TierAssignment
@@ -254,6 +255,21 @@ def test_what_only_a_real_request_has_is_named_and_can_be_typed(make_rule: MakeR
         sent = explain(asked(method="POST", headers=form, body="tenant=acme&name=ann"))
         assert (sent.unknown, sent.identities["tenant"]) == ((), "acme")
         assert keys(sent) == keys(told)
+
+
+def test_host_query_and_cookies_of_a_pasted_command(make_rule: MakeRule, settings: Any) -> None:
+    settings.ALLOWED_HOSTS = ["acme.example.com"]
+    make_rule("own", partition_by=["host", "query:app", "cookie:cart"], missing_partition="deny")
+    bare = explain(asked(path="/hello/?app=a1"))
+    assert (bare.unknown, bare.identities["host"]) == (("host",), None)
+    url = "https://ACME.example.com:8443/hello/?app=a1"
+    pasted = explain(parse_curl(f"curl '{url}' -b 'cart=c7'", asked()))
+    assert (pasted.unknown, pasted.response.allowed) == ((), True)
+    assert pasted.identities == {"host": "acme.example.com", "query:app": "a1", "cookie:cart": "c7"}
+    typed = {"host": "acme.EXAMPLE.com", "cookie:cart": "c7"}
+    assert keys(explain(asked(path="/hello/?app=a1", identities=typed))) == keys(pasted)
+    other = explain(asked(path="https://other.example.com/hello/?app=a1", headers=(("Cookie", "cart=c7"),)))
+    assert (other.unknown, other.response.allowed) == ((), False)
 
 
 def test_the_body_is_read_only_if_the_other_rules_allow_the_request(make_rule: MakeRule, client: Client) -> None:

@@ -217,7 +217,7 @@ def test_names_in_redis_expire_and_are_bounded(redis_client: redis.Redis) -> Non
     assert redis_client.info("commandstats")["cmdstat_mget"]["calls"] == 1
 
 
-SECRETS = [["session"], ["user", "header:authorization"], ["header:Cookie"], ["header:X-Api_Key"]]
+SECRETS = [["session"], ["cookie:cart"], ["user", "header:authorization"], ["header:Cookie"], ["header:X-Api_Key"]]
 
 
 @pytest.mark.parametrize("value", ["user", [1], ["no identity"], {"user": 1}, None, *SECRETS])

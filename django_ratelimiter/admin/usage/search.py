@@ -11,6 +11,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from ...conf import settings
+from ...databases import spelled
 from ...identity import Identity, digest, identify
 from ...inspection.caller import UnknownCaller, find_user
 from ...rules import cache
@@ -64,7 +65,7 @@ class CallerForm(forms.Form):
 
     def _value(self, identity: Identity, name: str, typed: str) -> str:
         if name not in ("user", "api_key") and not is_address(name):
-            return typed.strip() if name.startswith("header:") else typed
+            return spelled(name, typed)
         value = identity.value(name)
         if value is None:
             self.add_error(

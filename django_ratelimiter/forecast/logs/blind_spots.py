@@ -69,6 +69,7 @@ def _in_words(names: Iterable[str]) -> str:
         "ip": _("addresses"),
         "api_key": _("API keys"),
         "session": _("sessions"),
+        "host": _("hosts"),
         "tier": _("tiers"),
         DURATION: _("durations"),
         STATUS: _("statuses"),

@@ -119,7 +119,7 @@ def compare(
 
     Raises TooMuchMemory, and WrongFormat if no line can be read.
     """
-    mapped = tuple(files.wanted.identities.values())
+    mapped = files.wanted.more
     callers = LoggedCallers(mapped)
     lines = iter(files)
     sample = list(islice(lines, SAMPLED))

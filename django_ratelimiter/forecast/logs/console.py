@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -68,9 +68,17 @@ def add_reading(command: ArgumentParser) -> None:
     command.add_argument("--max-memory", type=int, default=MAX_MEMORY, metavar="MB", help=text)
 
 
-def open_logs(names: Sequence[str], format_name: str, options: Mapping[str, Any]) -> LogFiles:
-    """Open logs with the arguments of `add_reading`. Raises WrongOption, WrongFormat, OSError."""
-    wanted = Wanted(format_name, _identities(options["identity"]), read_fields(options["field"]))
+def open_logs(
+    names: Sequence[str], format_name: str, options: Mapping[str, Any], rule_sets: Iterable[RuleSet | None]
+) -> LogFiles:
+    """Open logs with the arguments of `add_reading`. Raises WrongOption, WrongFormat, OSError.
+
+    rule_sets: what their rules count by is read of each line.
+    """
+    identities = _identities(options["identity"])
+    counted = {name for each in rule_sets if each for rule in each.rules for name in rule.partition_by}
+    in_target = [name for name in sorted(counted - {*identities.values()}) if name == "host" or name[:6] == "query:"]
+    wanted = Wanted(format_name, identities, read_fields(options["field"]), tuple(in_target))
     zone = timezone.get_current_timezone()
     if options["timezone"]:
         try:
@@ -84,7 +92,7 @@ def replay(options: Mapping[str, Any], stderr: Any, watch: Any = None) -> Replay
     """Replay with these arguments. Raises WrongOption, WrongFormat, UnknownRules, TooMuchMemory, OSError."""
     before, after, is_current = _rule_sets(options)
     chosen = Options(options["asgi"], options["max_memory"], options["top"], is_current)
-    with open_logs(options["logs"], options["format"], options) as files:
+    with open_logs(options["logs"], options["format"], options, (before, after)) as files:
         shown = None if options["no_progress"] else _Progress(files, stderr)
         report = compare(files, before, after, chosen, shown, watch)
         if shown:

@@ -9,6 +9,9 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
+from django.core.exceptions import SuspiciousOperation
+from django.http import QueryDict
+
 from ...identity.proxies import is_peer
 from ...values.bounds import json_from
 from .line import AccessLogLine, WrongFormat
@@ -123,11 +126,18 @@ class Wanted(NamedTuple):
     """How to read a log. name: auto, common, combined, one of LAYOUTS, or an expression.
 
     identities: the identity in an additional field, by the field. fields: the fields of a JSON log by their roles.
+    in_target: identities in the target of a request: parameters of the query, and the host of a whole URL.
     """
 
     name: str = "auto"
     identities: Mapping[str, str] = {}
     fields: Mapping[str, str] = {}
+    in_target: tuple[str, ...] = ()
+
+    @property
+    def more(self) -> tuple[str, ...]:
+        """The identity of each value in `AccessLogLine.more`."""
+        return (*self.identities.values(), *self.in_target)
 
 
 #: Exceptions for a line that is not a request.
@@ -191,8 +201,9 @@ def _common_format(wanted: Wanted, time_of: TimeReader) -> LogFormat:
             address, user, time, method, path, status = found.groups()
         if ":" in address:
             address = _address(address)
+        more = _in_target(path, wanted.in_target) if wanted.in_target else ()
         parts = time_of(time), method, path.partition("?")[0], address, "" if user == "-" else user
-        return _new(AccessLogLine, (*parts, int(status), -1, (), number, file))
+        return _new(AccessLogLine, (*parts, int(status), -1, more, number, file))
 
     return LogFormat("combined", parse, frozenset(("address", "user", "status")))
 
@@ -269,14 +280,14 @@ def _format_of(
     pairs = (each.split("=") for each in layout.split())
     fields = {role: tuple(names.split("|")) for role, names in pairs} or ROLES
     roles = _roles(fields, wanted, objects)
-    build = _builder(roles, tuple(wanted.identities), time_of)
+    build = _builder(roles, wanted, time_of)
     return LogFormat(name, lambda text, *at: build(_object(text), *at), _holds(roles))
 
 
 def _w3c_format(wanted: Wanted, fields: Sequence[str], time_of: TimeReader) -> LogFormat:
     """Return the format of logs whose lines with # name the fields of those that follow: of IIS and CloudFront."""
     roles = {**_W3C, **wanted.fields}
-    build = _builder(roles, tuple(wanted.identities), time_of)
+    build = _builder(roles, wanted, time_of)
     names: list[str] = []
 
     def parse(text: str, number: int, file: int) -> AccessLogLine:
@@ -289,6 +300,8 @@ def _w3c_format(wanted: Wanted, fields: Sequence[str], time_of: TimeReader) -> L
             raise ValueError("does not have the fields that a line with #Fields: names")
         data = dict(zip(names, values, strict=True))
         data["#"] = f"{data['date']} {data['time']}Z"
+        if wanted.in_target and data.get("cs-uri-query", "-") != "-":
+            data[roles["path"]] += f"?{data['cs-uri-query']}"
         if "." not in (taken := data.get("time-taken", "-")) and taken != "-":
             data["time-taken"] = f"{taken}ms"  # IIS; CloudFront writes seconds, with a fraction
         return build(data, number, file)
@@ -308,7 +321,7 @@ def _pattern_format(name: str, text: str, wanted: Wanted, time_of: TimeReader) -
     if unknown := [each for each in (*wanted.identities, *wanted.fields.values()) if each not in groups]:
         raise WrongFormat(f"--format has no group {unknown[0]!r}; its groups are {', '.join(groups) or 'none'}.")
     roles = _roles(ROLES, wanted, [dict.fromkeys(groups, "")])
-    build, match = _builder(roles, tuple(wanted.identities), time_of), pattern.match
+    build, match = _builder(roles, wanted, time_of), pattern.match
     why = "does not match --format" if name == "own" else f"is not in the format {name}"
 
     def parse(line: str, number: int, file: int) -> AccessLogLine:
@@ -391,9 +404,10 @@ def _holds(roles: Mapping[str, str]) -> frozenset[str]:
 
 
 def _builder(
-    roles: Mapping[str, str], more: tuple[str, ...], time_of: TimeReader
+    roles: Mapping[str, str], wanted: Wanted, time_of: TimeReader
 ) -> Callable[[Mapping[str, Any], int, int], AccessLogLine]:
     """Return a function that makes a line from fields by name."""
+    more, in_target = tuple(wanted.identities), wanted.in_target
     dotted = [name for name in (*roles.values(), *more) if "." in name]
     start_name, end_name, request_name = (roles.get(role, "") for role in ("start", "end", "request"))
     method_name, path_name = roles.get("method", ""), roles.get("path", "")
@@ -422,12 +436,22 @@ def _builder(
             _text(data.get(user_name)),
             status,
             duration_us,
-            tuple([_text(data.get(name)) for name in more]) if more else (),
+            (*[_text(data.get(name)) for name in more], *_in_target(target, in_target)) if more or in_target else (),
             number,
             file,
         )
 
     return build
+
+
+def _in_target(target: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the values of these identities in the target of a request; empty = it has none."""
+    origin, _mark, query = target.partition("?")
+    parameters: Mapping[str, str] = {}
+    with suppress(SuspiciousOperation):  # too many parameters
+        parameters = QueryDict(query)
+    host = origin.partition("://")[2].partition("/")[0]
+    return tuple([host if name == "host" else parameters.get(name.removeprefix("query:"), "") for name in names])
 
 
 def _text(value: Any) -> str:

@@ -97,7 +97,9 @@ def test_what_else_is_known_is_sent_in_the_body_and_secrets_stay_out_of_addresse
     assert "Say who" not in shown(admin_client.get(f"{page}&is=nonsense"))
 
 
-@pytest.mark.parametrize("name", ["header:Authorization", "header:cookie", "header:x_shop_key", "header:X-SHOP-KEY"])
+@pytest.mark.parametrize(
+    "name", ["header:Authorization", "header:cookie", "header:x_shop_key", "header:X-SHOP-KEY", "cookie:cart"]
+)
 def test_header_fields_with_credentials_are_secrets(
     admin_client: Client, page: str, ann: User, settings: Any, name: str
 ) -> None:
@@ -120,7 +122,7 @@ def test_header_fields_with_credentials_are_secrets(
     assert (name.replace(":", " "), "…") in [(str(label), value) for label, value in answer.context["counted_as"]]
 
 
-@pytest.mark.parametrize("name", ["session", "header:Authorization", "header:X-API-Key"])
+@pytest.mark.parametrize("name", ["session", "cookie:cart", "header:Authorization", "header:X-API-Key"])
 def test_no_tier_is_assigned_by_a_secret(name: str) -> None:
     assignment = TierAssignment(tier=Tier.objects.create(slug="gold", name="Gold"), partition=f"{name}:s3cret")
     with pytest.raises(ValidationError, match="stored as text"):

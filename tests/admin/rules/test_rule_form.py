@@ -184,7 +184,7 @@ class TestIdentities:
             rule.refresh_from_db()
             assert rule.partition_by == ["user", "tenant", "header:X-A", "ip/48"]
 
-    @pytest.mark.parametrize("others", ["tenant", "header:", "shoe size", "cookie:a"])
+    @pytest.mark.parametrize("others", ["tenant", "header:", "shoe size", "cookies:a"])
     def test_one_that_does_not_exist_is_rejected(self, others: str, admin_client: Client) -> None:
         response = admin_client.post(ADD_RULE, rule_form(partition_by_others=others))
         assert others.split(",")[0] in str(errors_of(response)["partition_by"])

@@ -84,7 +84,9 @@ def test_an_api_key_is_typed_in_secret(staff: Client) -> None:
     assert 'type="password"' in response.content.decode()
 
 
-@pytest.mark.parametrize("names", [("user", "header:X-Org"), ("path:pk", "session"), ("field:email",)])
+@pytest.mark.parametrize(
+    "names", [("user", "header:X-Org"), ("path:pk", "session"), ("field:email",), ("query:app", "cookie:cart")]
+)
 def test_all_of_several_names(staff: Client, split_by: Any, names: tuple[str, ...]) -> None:
     split_by(*names)
     ann = User.objects.create(username="ann")
