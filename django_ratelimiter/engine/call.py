@@ -22,6 +22,9 @@ _NO_STATES: Final = "reply: must be a time, and two or four whole numbers for ea
 #: Extract the parts of `CounterStates` from a reply with all numbers: the time, then those of each charge in turn.
 _parts: Final = itemgetter(0, *[slice(start, None, 4) for start in (1, 2, 3, 4)])
 
+#: The beginning of the label that a kind of callers is counted under, over all rules; no slug begins with it.
+OVER_ALL_RULES: Final = "*"
+
 #: Maximum number of parts of a template that are kept.
 MAX_PARTS: Final = 100
 
@@ -31,6 +34,8 @@ class ChargeTemplate(NamedTuple):
 
     charge: without its key and its partition. is_split: callers have their own counters.
     is_named: False = what is filled in is no partition but a whole key; the charge has its partition already.
+    identity: the kind of callers that its partition distinguishes, whose requests are counted over all charges of a
+    call; "" = they are not.
     """
 
     before: str
@@ -38,10 +43,11 @@ class ChargeTemplate(NamedTuple):
     charge: Charge
     is_split: bool = True
     is_named: bool = True
+    identity: str = ""
 
     def fill(self, partition: str) -> Charge:
         """Return the charge of this partition."""
-        before, after, charge, _, is_named = self
+        before, after, charge, _, is_named, _ = self
         # [1:7] = limit to max_delay, [8:] = sync_interval and carried; the partition is between them.
         own = partition if is_named else charge[7]
         return _new(Charge, (f"{before}{partition}{after}", *charge[1:7], own, *charge[8:]))
@@ -57,6 +63,8 @@ class CallTemplate:
     is_synced: local counters may decide all of them between two calls of the engine. sync_interval: the longest of them
     in seconds; 0 = none. callers: the places of the partitions that distinguish callers of synced charges, one for each
     source; else that of one which all callers share. unsplit: the labels of charges whose counters all callers share.
+    pools: for each identity, the label that its callers are counted under over all rules, the place of its first
+    charge, and the numbers, from 1, of those that may reject.
     takes_leases: an allowed call may hold leases. is_counted: usage is counted under a label. names: the beginning and
     the end of each counter's name. counters: the same object in templates that differ only in their costs.
     kept: data that other modules cache for it, by module. It is freed with the template, so that deleted rules use no
@@ -78,6 +86,7 @@ class CallTemplate:
         "is_synced",
         "kept",
         "names",
+        "pools",
         "sync_interval",
         "takes_leases",
         "templates",
@@ -118,6 +127,14 @@ class CallTemplate:
         self.callers = tuple(sorted(places.values()))
         self.sync_interval = max([0.0, *intervals])
         self.is_synced = 0 < len(synced) == len(charges) and all(each.is_named for each in self.templates)
+        pools: dict[str, list[int]] = {}
+        for number, each in enumerate(self.templates, 1):
+            if each.identity and each.charge.usage is not None:
+                pools.setdefault(each.identity, []).append(number)
+        self.pools = [
+            (OVER_ALL_RULES + identity, numbers[0] - 1, [number for number in numbers if self.gates[number - 1]])
+            for identity, numbers in pools.items()
+        ]
 
     def part(self, places: Sequence[int], uncounted: Sequence[int] = ()) -> CallTemplate:
         """Return the template with only these places. uncounted: of charges whose usage is not counted."""

@@ -62,8 +62,8 @@ class MemoryPartitions:
         self._weights: tuple[dict[Hour, dict[str, int]], ...] = ({}, {})
         self._samples: dict[int, dict[tuple[str, str], int]] = {}
 
-    def note(self, verdicts: Iterable[Verdict], now: int) -> None:
-        """Count the partitions of a call that was decided now."""
+    def note(self, verdicts: Sequence[Verdict], pools: Iterable[tuple[str, int, list[int]]], now: int) -> None:
+        """Count the partitions of a call that was decided now. pools: of its template."""
         passed: dict[tuple[str, str], bool] = {}
         for verdict in verdicts:
             label, partition = verdict.charge.usage, verdict.charge.partition
@@ -71,6 +71,9 @@ class MemoryPartitions:
                 passed[label, partition] = passed.get((label, partition), True) and verdict.allowed
         for (label, partition), allowed in passed.items():
             self._note(label, partition, now // HOUR_US, now // MINUTE_US, allowed)
+        for label, place, numbers in pools:
+            allowed = all(verdicts[number - 1].allowed for number in numbers)
+            self._weigh(label, verdicts[place].charge.partition or "", now // HOUR_US, allowed)
 
     def _note(self, label: str, partition: str, hour: int, minute: int, allowed: bool) -> None:
         unique = self._unique.setdefault((hour, label), set())
@@ -80,15 +83,18 @@ class MemoryPartitions:
             if self._unique_count < MAX_UNIQUE:
                 unique.add(partition)
                 self._unique_count += 1
+        self._weigh(label, partition, hour, allowed)
+        if is_sampled(partition):
+            samples, whom = self._samples.setdefault(minute, {}), (label, partition)
+            if whom in samples or len(samples) < MAX_SAMPLED:
+                samples[whom] = samples.get(whom, 0) + 1
+
+    def _weigh(self, label: str, partition: str, hour: int, allowed: bool) -> None:
         weights = self._weights[not allowed].setdefault((hour, rule_of(label)), {})
         weights[partition] = weights.get(partition, 0) + 1
         if len(weights) > MAX_RANKED:
             for light in sorted(weights, key=lambda each: (weights[each], each))[:-RANKED_AFTER_TRIM]:
                 del weights[light]
-        if is_sampled(partition):
-            samples, whom = self._samples.setdefault(minute, {}), (label, partition)
-            if whom in samples or len(samples) < MAX_SAMPLED:
-                samples[whom] = samples.get(whom, 0) + 1
 
     def forget_before(self, minute: int) -> None:
         """Drop data that was not collected, of hours that began before this minute, too."""

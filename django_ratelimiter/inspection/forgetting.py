@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from ..backend import get_engine
 from ..conf import settings
 from ..exceptions import EngineUnavailable
-from ..models import TierAssignment, TopPartition, UsageSample
+from ..models import TierAssignment, TopCaller, TopPartition, UsageSample
 from ..models.people import rows_naming, written
 from ..rules.formatting import duration
 from ..rules.tiers import user_pk
@@ -60,7 +60,8 @@ def _rows(caller: Caller) -> Iterator[QuerySet[Any]]:
         yield written(TierAssignment).filter(api_key_hash=caller.api_key)
     if caller.kind == "user" and (pk := user_pk(caller.user_id)) is not None:
         yield written(TierAssignment).filter(user=pk)
-    yield written(TopPartition).filter(partition=caller.digest)
+    for model in (TopPartition, TopCaller):
+        yield written(model).filter(partition=caller.digest)
     yield written(UsageSample).filter(partition_hash=caller.digest)
 
 

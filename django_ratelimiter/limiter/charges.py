@@ -13,6 +13,7 @@ from ..decision import NOTHING_TO_DECIDE, Decision
 from ..engine.call import Call
 from ..exceptions import AccessDenied
 from ..identity import BodyNotRead, Identity, digest, partition
+from ..rules.inline import identity_of
 from ..rules.records import Facts, RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
@@ -131,13 +132,9 @@ def slot_request(
     scope: str, cost: int | None, partition: str | None, max_delay: float | None, only_leases: bool = False
 ) -> LimitRequest:
     """Return what to decide for a slot, which has no request."""
+    facts = Facts("", "", scope=scope)
     return LimitRequest(
-        Facts("", "", scope=scope),
-        cost=cost,
-        max_delay=max_delay,
-        reach="scope",
-        partition=partition,
-        only_leases=only_leases,
+        facts, cost=cost, max_delay=max_delay, reach="scope", partition=partition, only_leases=only_leases
     )
 
 
@@ -197,12 +194,10 @@ def _add_templates(
     ]
     if len(rules.kept) >= MAX_TEMPLATES:
         rules.kept.clear()
+    called.sort(key=lambda rule: (rule.priority, rule.slug))
+    counted = {identity_of(each) for each in rules.rules if each.slug in decided}
     templates = rules.kept[kind] = RuleTemplates(
-        sorted(called, key=lambda rule: (rule.priority, rule.slug)),
-        entitlement,
-        request.max_delay,
-        inline=inline,
-        only_leases=request.only_leases,
+        called, entitlement, request.max_delay, inline=inline, only_leases=request.only_leases, counted=counted
     )
     templates.matched = matched
     return templates

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -12,7 +12,7 @@ from ..engine.base import NEVER, Charge, Verdict, Version
 from ..engine.call import Answer, Call, CallTemplate, ChargeTemplate
 from ..engine.limits import Limit
 from ..identity import digest
-from ..rules.inline import is_listed
+from ..rules.inline import identity_of, is_listed
 from ..rules.records import RuleRecord, TierRecord
 from ..rules.tiers import Entitlement
 from ..values.partitions import PROVEN, encode_partition
@@ -44,15 +44,16 @@ class RuleTemplate:
 
     label: what usage is counted under; `None` = it is not. source: which value distinguishes callers: one name if its
     values are short; the place of a rule written in code, which comes with its value; `None` if the rule is not split;
-    else the rule itself, which is split by another name or by several.
+    else the rule itself, which is split by another name or by several. identity: see `identity_of`; not in `counted`.
     """
 
     source: str | int | RuleRecord | None
 
-    def __init__(self, rule: RuleRecord, entitlement: Entitlement, place: int | None = None) -> None:
+    def __init__(self, rule: RuleRecord, entitlement: Entitlement, place: int | None = None, counted: Any = ()) -> None:
         self.rule, self.tier = rule, entitlement.tier
         self.records = rule.limits_for(*entitlement)
         self.label = f"{rule.slug}|{entitlement.tier or ''}" if is_listed(rule.slug) else None
+        self.identity = "" if (identity := identity_of(rule)) in counted else identity
         alone = rule.partition_by[0] if len(rule.partition_by) == 1 and rule.missing_partition != "ip" else None
         if place is not None:
             self.source = place
@@ -91,6 +92,7 @@ class RuleTemplate:
                     sync_interval=rule.sync_interval,
                 ),
                 is_split,
+                identity="" if is_missing else self.identity,
             )
             for limit, delay, generation in self.records
         ]
@@ -146,9 +148,10 @@ class RuleTemplates:
     """The templates of some rules for one tier and multiplier, without rules that are unlimited for it.
 
     inline: those of them that are written in code, in the order in which requests give their values. only_leases: of
-    limits that hold leases alone. sources: the distinct values that distinguish callers, see `RuleTemplate`.
-    without_body: of the rules that need no field of the body, if some do and some do not; else `None`. kept: references
-    to rules and tier, so that no other objects get their `id`; `matched`: to what the rule set has found.
+    limits that hold leases alone. sources: the distinct values that distinguish callers, see `RuleTemplate`. counted:
+    the identities whose callers an earlier call for the request has counted over all rules. without_body: of the rules
+    that need no field of the body, if some do and some do not; else `None`. kept: references to rules and tier, so that
+    no other objects get their `id`; `matched`: to what the rule set has found.
     """
 
     def __init__(
@@ -159,11 +162,12 @@ class RuleTemplates:
         *,
         inline: Sequence[RuleRecord] = (),
         only_leases: bool = False,
+        counted: Collection[str] = (),
     ) -> None:
         self.kept, self._max_delay, self._only_leases = (rules, entitlement, inline), max_delay, only_leases
         self.matched: object = rules
         places = {id(rule): place for place, rule in reversed([*enumerate(inline)])}
-        made = [RuleTemplate(rule, entitlement, places.get(id(rule))) for rule in rules]
+        made = [RuleTemplate(rule, entitlement, places.get(id(rule)), counted) for rule in rules]
         self.rules = tuple([template for template in made if template.records])
         self.sources = tuple(dict.fromkeys([rule.source for rule in self.rules if rule.source is not None]))
         self._of_all = digest("")
@@ -172,7 +176,8 @@ class RuleTemplates:
         others = [template.rule for template in self.rules if not template.needs_body]
         self.without_body: RuleTemplates | None = None
         if 0 < len(others) < len(self.rules):
-            self.without_body = RuleTemplates(others, entitlement, max_delay, inline=inline, only_leases=only_leases)
+            given = {"inline": inline, "only_leases": only_leases, "counted": counted}
+            self.without_body = RuleTemplates(others, entitlement, max_delay, **given)  # type: ignore[arg-type]
 
     def fill(self, digests: list[str | None], cost: int | None = None) -> Call:
         """Return the charges of one caller. digests: of the value of each source; `None` = it is missing."""

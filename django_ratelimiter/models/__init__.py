@@ -10,7 +10,7 @@ from .access import AccessEntry
 from .limits import RuleLimit
 from .rules import Rule
 from .tiers import Tier, TierAssignment
-from .usage import TopPartition, UsageBatch, UsageBucket, UsageEpisode, UsageSample
+from .usage import TopCaller, TopPartition, UsageBatch, UsageBucket, UsageEpisode, UsageSample
 from .versions import RuleSetState, RuleSetVersion
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "RuleSetVersion",
     "Tier",
     "TierAssignment",
+    "TopCaller",
     "TopPartition",
     "UsageBatch",
     "UsageBucket",

@@ -73,23 +73,31 @@ class UsageBatch(models.Model):
         return self.batch_id
 
 
-class TopPartition(models.Model):
-    """One of the top partitions of a rule in one hour or day: at most 100 for each rule and start.
+class _Top(models.Model):
+    """One of the top partitions of an hour or a day: at most 100.
 
     partition: its digest, as in the names of keys. allowed, rejected: requests, estimated from a sample if there are
-    many; for a rule in shadow, rejected means would have been rejected.
+    many.
     """
 
     class Granularity(models.TextChoices):
         HOUR = "hour", _("hour")
         DAY = "day", _("day")
 
-    rule_slug = models.CharField(_("rule"), max_length=50)
     granularity = models.CharField(_("granularity"), max_length=8, choices=Granularity.choices)
     start = models.DateTimeField(_("start"))
     partition = models.CharField(_("partition"), max_length=200)
     allowed = models.PositiveBigIntegerField(_("allowed"), default=0)
     rejected = models.PositiveBigIntegerField(_("rejected"), default=0)
+
+    class Meta:
+        abstract = True
+
+
+class TopPartition(_Top):
+    """One of the top partitions of a rule. For a rule in shadow, rejected means would have been rejected."""
+
+    rule_slug = models.CharField(_("rule"), max_length=50)
 
     class Meta:
         verbose_name = _("top partition")
@@ -104,6 +112,29 @@ class TopPartition(models.Model):
 
     def __str__(self) -> str:
         return f"{self.rule_slug} {self.partition} {self.start:%Y-%m-%d %H:%M}"
+
+
+class TopCaller(_Top):
+    """One of the top callers of one kind of identity, over all rules that count by this identity alone.
+
+    A request that several such rules match counts once; it is rejected if one of them rejects it.
+    """
+
+    identity = models.CharField(_("identity"), max_length=200)
+
+    class Meta:
+        verbose_name = _("top caller")
+        verbose_name_plural = _("top callers")
+        ordering = ("-start", "identity", "-allowed", "partition")
+        indexes: ClassVar = [models.Index(fields=["granularity", "start"], name="ratelimiter_caller_start")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["identity", "granularity", "start", "partition"], name="ratelimiter_top_caller"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.identity} {self.partition} {self.start:%Y-%m-%d %H:%M}"
 
 
 class UsageSample(models.Model):

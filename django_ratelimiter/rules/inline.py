@@ -54,6 +54,11 @@ def is_listed(slug: str) -> bool:
     return slug in _registered or not slug.startswith(PREFIX)
 
 
+def identity_of(rule: RuleRecord) -> str:
+    """Return the identity whose callers a rule counts; "" = none, several, or a rule in code, which has own values."""
+    return "" if rule.slug.startswith(PREFIX) or len(rule.partition_by) != 1 else rule.partition_by[0]
+
+
 @lru_cache(maxsize=_MAX_RULES)
 def slug_of(*parts: str) -> str:
     """Return the slug of a rule, such as "code:shop.views.order". A long one is cut, and a digest keeps it unique."""

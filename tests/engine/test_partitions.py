@@ -67,6 +67,24 @@ def test_a_shadow_rule_tells_whom_it_would_deny(engine: Any) -> None:
     assert top_partitions(engine) == {"a": (2, 3)}
 
 
+def test_a_caller_of_several_rules_counts_once_a_call_over_all_rules(engine: Any) -> None:
+    """By each identity; what a rule in shadow would reject, and a rule by another identity, rejects nobody here."""
+    made = [
+        ("a", "user", Charge("", MANY, usage="a|")), ("b", "user", Charge("", TWO, usage="b|")),
+        ("shadow", "user", Charge("", Limit(1, 86_400, "fixed_window"), usage="shadow|", gating=False)),
+        ("c", "ip", Charge("", MANY, usage="c|")), ("none", "ip", Charge("", MANY)), ("all", "", Charge("", MANY)),
+    ]  # fmt: skip
+    template = CallTemplate(
+        [ChargeTemplate(f"{name}:", "", each, True, True, identity) for name, identity, each in made]
+    )
+    user, address = "u" * 22, "i" * 22
+    for now_us in (NOW_US, NOW_US, NOW_US):
+        engine.check(Call(template, (user, user, user, address, address, "-" * 22)), now_us=now_us)
+    assert top_partitions(engine, "*user") == {user: (2, 1)}
+    assert top_partitions(engine, "*ip") == {address: (3, 0)}
+    assert {each for _, each in engine.partitions.hours()} == {"a|", "b|", "shadow|", "c|"}
+
+
 def test_a_rule_of_several_limits_counts_a_call_once(engine: Any) -> None:
     """And denies where one of them does, whatever other rules say."""
     charges = [

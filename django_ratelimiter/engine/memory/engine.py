@@ -103,7 +103,7 @@ class MemoryEngine:
             if self._counts_usage and call.template.is_counted:
                 field = usage.field_of(answer)
                 self._rejections.record(answer, self._count(now // MINUTE_US, field, 1), now)
-                self.partitions.note(answer, now)
+                self.partitions.note(answer, call.template.pools, now)
             if counts:
                 self._add_once(counts, now)
         return answer if call is charges else [*answer]

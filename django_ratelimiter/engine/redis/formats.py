@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from ..base import Charge, Version
+from ..base import Version
 from ..call import Call, CallTemplate
 from .packing import FLAGS, flags_of
-from .partition_notes import IS_NEW, IS_SAMPLED, MAX_CHARGES, NoteKind, PartitionNote
+from .partition_notes import IS_NEW, IS_SAMPLED, MAX_CHARGES, NoteKind, PartitionNote, pool_notes
 
 #: The partition that is packed into a hole: as long as a digest, but never equal to one.
 _HOLE: Final = "\x00hole of a partition\x00\x01"
@@ -97,7 +97,7 @@ class CallFormats:
         return form
 
 
-def _notes_of(charges: Sequence[Charge], weight: int, sampled: int, new: int) -> tuple[list[PartitionNote], list[int]]:
+def _notes_of(charges: Call, weight: int, sampled: int, new: int) -> tuple[list[PartitionNote], list[int]]:
     """Return the notes of a call, and for each the place of its first charge."""
     notes, noted = [], []
     for label, group in groupby(range(min(len(charges), MAX_CHARGES)), lambda place: charges[place].usage):
@@ -107,4 +107,7 @@ def _notes_of(charges: Sequence[Charge], weight: int, sampled: int, new: int) ->
             numbers = [place + 1 for place in places]
             notes.append(PartitionNote(bytearray((flags, weight, *numbers)), label, _HOLE, ()))
             noted.append(places[0])
+    if weight:
+        notes += pool_notes(charges, weight)
+        noted += [place for _, place, _ in charges.template.pools]
     return notes, noted

@@ -57,6 +57,19 @@ def keys_of(flags: int, weighs: bool, label: str, minute: int) -> list[str]:
     return names
 
 
+def pool_notes(charges: Call, weight: int) -> list[PartitionNote]:
+    """Return the notes that count the callers of a weighed call over all rules, each caller once."""
+    return [
+        PartitionNote(
+            bytearray((0, weight, *[number for number in numbers if number <= MAX_CHARGES])),
+            label,
+            charges[place][7] or "",
+            (),
+        )
+        for label, place, numbers in charges.template.pools
+    ]
+
+
 #: The notes of a call of filled charges: its weight, 0 = it is not weighed; which of its charges are sampled, as bits;
 #: and which have new partitions.
 NoteKind = tuple[int, int, int]
@@ -147,7 +160,7 @@ class PartitionTracker:
         These with place, key, label and partition; of charges in a row with one label, only the first.
         """
         notified, sampled, unknown, previous = self._notified, 0, [], None
-        for place, ((start, end, charge, is_split, _), partition) in enumerate(
+        for place, ((start, end, charge, is_split, *_), partition) in enumerate(
             zip(charges.template.templates, charges.partitions, strict=True)
         ):
             label = charge[4]
@@ -197,7 +210,7 @@ class PartitionTracker:
                     notes.append(PartitionNote(bytearray((flags, weight, number)), label, partition, (key,)))
                 elif flags:
                     self._new[key] = label, partition
-        return notes
+        return notes + pool_notes(charges, weight) if weight else notes
 
     def _new_partitions(self) -> Iterator[PartitionNote]:
         """Yield the partitions that calls without a weight have seen for the first time."""

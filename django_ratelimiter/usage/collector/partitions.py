@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import product
 from typing import Any, Final
 
 from django.db import transaction
-from django.db.models import F, Q, Sum
+from django.db.models import F, Q, QuerySet, Sum
 
 from ...databases import limit_wait, upsert
 from ...engine.base import Engine
+from ...engine.call import OVER_ALL_RULES
 from ...engine.partition_stats import MINUTE_US, Hour, merge_top, rule_of
-from ...models import TopPartition, UsageBucket, UsageSample
+from ...models import TopCaller, TopPartition, UsageBucket, UsageSample
+from ...rules import cache
+from ...rules.inline import identity_of
 from ..times import Granularity, start_of, stored
 from .rollup import starts_of
 from .upsert import slug
@@ -37,6 +41,9 @@ DAY: Final[str] = Granularity.DAY
 
 #: Allowed and rejected, by partition.
 Weights = Mapping[str, tuple[int, int]]
+
+#: The top partitions of a rule, or the top callers of an identity.
+Rows = QuerySet[TopPartition] | QuerySet[TopCaller]
 
 
 def collect_partitions(engine: Engine, database: str, progress: Callable[[], None] = lambda: None) -> None:
@@ -65,14 +72,20 @@ def _store_hours(database: str, stats: Any, hours: Sequence[Hour], before: int, 
     _store_unique(database, stats, hours)
     over, today = before // 60, starts_of(before)[DAY]
     early: set[Hour] = set()  # their counts are not stored yet
-    for some in _batches(stats, sorted({(hour, rule_of(label)) for hour, label in hours})):
+    ranked = {(hour, rule_of(label)) for hour, label in hours} | set(product({hour for hour, _ in hours}, _pools()))
+    for some in _batches(stats, sorted(ranked)):
         for (hour, rule), weights in zip(some, stats.top_partitions(some, MAX_PARTITIONS), strict=True):
             progress()
-            if not _store_top(database, slug(rule), hour, weights):
+            if not _store_top(database, rule, hour, weights):
                 early.add((hour, rule))
         stats.drop_top([each for each in some if each[0] < over and each not in early])
     complete = (each for each in hours if each[0] < over and starts_of(each[0] * 60)[DAY] < today)
     stats.drop_hours([(hour, label) for hour, label in complete if (hour, rule_of(label)) not in early])
+
+
+def _pools() -> set[str]:
+    """Return the labels that callers are counted under over all rules, for the identities of the current rules."""
+    return {OVER_ALL_RULES + identity for identity in map(identity_of, cache.current_rules().rules) if identity}
 
 
 def _batches(stats: Any, rules: Sequence[Hour]) -> Iterator[list[Hour]]:
@@ -114,10 +127,17 @@ def _stored_counts(database: str, starts: Iterable[datetime]) -> dict[tuple[str,
 
 
 def _store_top(database: str, rule: str, hour: int, weights: Weights) -> bool:
-    """Store these; False if nothing of this rule and day is stored yet, so that there is no row to lock."""
+    """Store these; False if nothing of this rule and day is stored yet, so that there is no row to lock.
+
+    rule: its slug, or the label of callers over all rules; then the row to lock is one of any rule.
+    """
+    model, of = _model_of(rule)
     starts = starts_of(hour * 60)
     either = starts[DAY], starts_of(hour * 60 + 59)[DAY]  # days that begin at half past may share an hour of the engine
-    days = UsageBucket.objects.using(database).filter(granularity=DAY, rule_slug=rule, start__in=either)
+    days = UsageBucket.objects.using(database).filter(granularity=DAY, start__in=either)
+    if model is TopPartition:
+        days = days.filter(**of)
+    rows = model.objects.using(database).filter(**of)
     first = days.order_by("pk").values_list("pk", flat=True).first()
     if first is None:
         return False
@@ -126,22 +146,33 @@ def _store_top(database: str, rule: str, hour: int, weights: Weights) -> bool:
         # Until the end of this transaction, no other collector writes the top partitions of this rule and day.
         if not days.filter(pk=first).update(allowed=F("allowed")):
             return False
-        if _merge_top(database, rule, HOUR, starts[HOUR], weights):
-            _merge_top(database, rule, DAY, starts[DAY], _day_sums(database, rule, hour, starts[DAY]))
+        if _merge_top(rows, of, HOUR, starts[HOUR], weights):
+            _merge_top(rows, of, DAY, starts[DAY], _day_sums(rows, hour, starts[DAY]))
     return True
 
 
-def _day_sums(database: str, rule: str, hour: int, day: datetime) -> Weights:
+def _model_of(rule: str) -> tuple[type[TopPartition | TopCaller], dict[str, str]]:
+    """Return the model of these top partitions, and the column that selects them."""
+    if rule.startswith(OVER_ALL_RULES):
+        return TopCaller, {"identity": slug(rule.removeprefix(OVER_ALL_RULES), 200)}
+    return TopPartition, {"rule_slug": slug(rule)}
+
+
+def _day_sums(rows: Rows, hour: int, day: datetime) -> Weights:
     """Return the sums of the hours of a day."""
     starts = {starts_of(each * 60)[HOUR] for each in range(hour - 26, hour + 27) if starts_of(each * 60)[DAY] == day}
-    rows = TopPartition.objects.using(database).filter(rule_slug=rule, granularity=HOUR, start__in=starts)
-    sums = rows.order_by().values_list("partition").annotate(Sum("allowed"), Sum("rejected"))
+    sums = (
+        rows.filter(granularity=HOUR, start__in=starts)
+        .order_by()
+        .values_list("partition")
+        .annotate(Sum("allowed"), Sum("rejected"))
+    )
     return {partition: (allowed, rejected) for partition, allowed, rejected in sums}
 
 
-def _merge_top(database: str, rule: str, granularity: str, start: datetime, weights: Weights) -> bool:
-    """Store the top partitions of these and the stored ones; return whether any row changed."""
-    rows = TopPartition.objects.using(database).filter(rule_slug=rule, granularity=granularity, start=start)
+def _merge_top(rows: Rows, of: Mapping[str, str], granularity: str, start: datetime, weights: Weights) -> bool:
+    """Store the top partitions of these and the stored ones; return whether any row changed. of: as in `rows`."""
+    rows = rows.filter(granularity=granularity, start=start)
     before = {partition: (allowed, rejected) for partition, allowed, rejected in rows.values_list(*_WEIGHTS)}
     both = dict(before)
     for partition, (allowed, rejected) in weights.items():
@@ -152,13 +183,11 @@ def _merge_top(database: str, rule: str, granularity: str, start: datetime, weig
         return False
     rows.filter(partition__in=before.keys() - after.keys()).delete()
     changed = [
-        TopPartition(
-            rule_slug=rule, granularity=granularity, start=start, partition=partition, allowed=pair[0], rejected=pair[1]
-        )
+        rows.model(**of, granularity=granularity, start=start, partition=partition, allowed=pair[0], rejected=pair[1])
         for partition, pair in after.items()
         if before.get(partition) != pair
     ]
-    upsert(database, changed, ("rule_slug", "granularity", "start", "partition"), ("allowed", "rejected"))
+    upsert(rows.db, changed, (*of, "granularity", "start", "partition"), ("allowed", "rejected"))
     return True
 
 

@@ -158,6 +158,18 @@ def test_a_call_that_carries_units_is_packed_once_however_many_they_are(units: l
     assert packed == 3  # two of them by this test itself
 
 
+def test_a_filled_call_counts_its_callers_over_all_rules(engine: RedisEngine) -> None:
+    charges = [
+        ChargeTemplate(f"{name}:", "", Charge("", Limit(2, 3_600), usage=f"{name}|"), identity=identity)
+        for name, identity in (("a", "user"), ("b", "user"), ("c", "ip"))
+    ]
+    call = CallTemplate(charges)
+    for _ in range(4):
+        verdicts = engine.check(Call(call, (ALICE, ALICE, BOB)), version=1)
+    hour = int(verdicts[0].at_us // partition_stats.HOUR_US)
+    assert engine.partitions.top_partitions([(hour, "*user"), (hour, "*ip")], 5) == [{ALICE: (2, 2)}, {BOB: (2, 2)}]
+
+
 def test_both_engines_charge_what_is_carried(engine: RedisEngine) -> None:
     carrying = Call(template(Limit(9, 3_600)), (ALICE,), (3,))
     engine.check(carrying, version=1)
