@@ -9,37 +9,46 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 
-from ..usage.live import names as caller_names
-from ..usage.live.names import Name
+from ..inspection.caller import is_hash
+from ..inspection.explanation import may_view
+from ..models import TierAssignment
+from ..usage.live.names import Name, revealed_to
 from .identities import label_of
-
-
-def revealed_to(reader: Any, digests: Iterable[str]) -> Mapping[str, Name]:
-    """Return the callers of these digests, as far as they are known; empty without the permission."""
-    digests = set(digests)
-    if not digests or not reader.has_perm(caller_names.PERMISSION):
-        return {}
-    return caller_names.revealed(digests)
 
 
 def names_in_words(reader: Any, digests: Iterable[str]) -> Mapping[str, str]:
     """Return the callers as text."""
-    return in_words(revealed_to(reader, digests))
+    return in_words(reader, revealed_to(reader, digests))
 
 
-def in_words(known: Mapping[str, Name]) -> Mapping[str, str]:
-    """Return each caller as text: "user: paula (id 42)", "IP address: 192.0.2.7". One query if users are among them."""
+def in_words(reader: Any, known: Mapping[str, Name]) -> Mapping[str, str]:
+    """Return each caller as text: "user: paula (id 42)", "IP address: 192.0.2.7", "API key: shop (1a2b3c4d…)".
+
+    One query if users are among them, and one if API keys are.
+    """
     logins = _login_names({name.value for name in known.values() if name.kind == "user"})
-    return {digest: _in_words(name, logins) for digest, name in known.items()}
+    labels = _key_labels(reader, {name.value for name in known.values() if name.kind == "api_key"})
+    return {digest: _in_words(name, logins, labels) for digest, name in known.items()}
 
 
-def _in_words(name: Name, logins: Mapping[str, str]) -> str:
+def _in_words(name: Name, logins: Mapping[str, str], labels: Mapping[str, str]) -> str:
     if name.kind == "partition":
         return name.value
     value = name.value
     if name.kind == "user" and logins.get(value, value) != value:
         value = _("%(name)s (id %(pk)s)") % {"name": logins[value], "pk": value}
+    if name.kind == "api_key" and is_hash(value):
+        value = f"{labels[value]} ({value[:8]}…)" if labels.get(value) else f"{value[:8]}…"
     return f"{label_of(name.kind)}: {value}"
+
+
+def _key_labels(reader: Any, keys: Iterable[str]) -> Mapping[str, str]:
+    """Return the reasons of the latest assignments to API keys by their hash, if the reader may view assignments."""
+    hashes = [*filter(is_hash, keys)]
+    if not hashes or not may_view(reader, TierAssignment):
+        return {}
+    rows = TierAssignment.objects.filter(api_key_hash__in=hashes).exclude(reason="").order_by("pk")
+    return dict(rows.values_list("api_key_hash", "reason"))
 
 
 def _login_names(keys: Iterable[str]) -> Mapping[str, str]:

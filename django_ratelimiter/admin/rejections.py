@@ -16,19 +16,19 @@ from django.utils.translation import gettext as _
 
 from ..engine.usage.rejections import KEPT, RECORDED_EXACTLY, RECORDED_ONE_IN, Rejection
 from ..exceptions import EngineUnavailable
-from ..inspection.caller import by_key
+from ..inspection.caller import by_key, is_hash
 from ..models import AccessEntry
 from ..rules import cache, inline
 from ..rules.formatting import limit_in_words, units
 from ..rules.records import RuleRecord
 from ..usage.live import names as caller_names
 from ..usage.live.denials import DeniedCaller, recently_denied
-from ..usage.live.names import Name
+from ..usage.live.names import Name, revealed_to
 from ..usage.live.rejections import recent
 from ..values.references import reference_of
 from .formatting import breakable
 from .identities import label_of
-from .names import in_words, revealed_to
+from .names import in_words
 from .pages import PagesAdmin
 from .viewer import VIEW_USAGE, Viewer
 
@@ -81,7 +81,7 @@ def _rejected(viewer: Viewer, rejections: Iterable[Rejection], records: Mapping[
     rejections = list(rejections)
     seen = caller_names.views((each.rule, each.partition) for each in rejections)
     known = revealed_to(viewer.request.user, [each.partition for each in rejections])
-    callers = in_words(known)
+    callers = in_words(viewer.request.user, known)
     for each in rejections:
         record, view = records.get(each.rule), seen.get((each.rule, each.partition))
         yield {
@@ -106,7 +106,7 @@ def _denied(viewer: Viewer, found: list[DeniedCaller]) -> Iterator[Row]:
     shown = {each.entry for each in found if each.entry} if viewer.sees_access else ()
     entries = AccessEntry.objects.in_bulk(shown) if shown else {}
     known = revealed_to(viewer.request.user, [each.digest for each in found])
-    callers = in_words(known)
+    callers = in_words(viewer.request.user, known)
     for each in found:
         entry, name = entries.get(each.entry or 0), known.get(each.digest)
         yield {
@@ -167,6 +167,6 @@ def _asked(rejection: Rejection, record: RuleRecord, view: str | None, name: Nam
 
 def _asked_of(name: Name) -> dict[str, str]:
     """Return the data for a question about this caller."""
-    if name.kind not in ("user", "ip", "api_key"):
+    if name.kind not in ("user", "ip", "api_key") or (name.kind == "api_key" and not is_hash(name.value)):
         return {}
     return {name.kind: by_key(name.value) if name.kind == "user" else name.value}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -99,6 +100,26 @@ def _revealed(value: Any) -> tuple[str, ...]:
     return names
 
 
+#: In the names of identities whose values may be credentials.
+_MAY_BE_SECRET: Final = re.compile(
+    r"auth(?!or)|token|secret|pass(?!enger)|session|cookie|csrf|signature|(?<![a-z])(?:api)?key|\b(?:otp|pin|code)\b",
+    re.I,
+)
+
+
+def are_revealed(names: Iterable[str]) -> bool:
+    """Return whether staff with the permission may see the values of all these identities, see `REVEAL`.
+
+    By default they may, unless the name of one says that it may be a credential.
+    """
+    named = settings.REVEAL
+    return all(name in named if named is not None else _is_open(name) for name in names)
+
+
+def _is_open(name: str) -> bool:
+    return name == "api_key" or not (is_secret(name) or _MAY_BE_SECRET.search(name.replace("_", "-")))
+
+
 def has_identity(name: str) -> bool:
     """Return whether this project has an identity of this name."""
     return is_identity(name) and (not name.isidentifier() or name in IDENTITIES or name in settings.IDENTITIES)
@@ -176,8 +197,8 @@ class Settings:
     RESPONSE = Entry(None, optional(text(rf"{DOTTED}|\S.*\.html", _RESPONSES)))
     #: Days for which usage is kept, by granularity, and versions of the rule set; None = forever.
     RETENTION = Entry(RETENTION, retention)
-    #: The identities whose values staff with the permission can see instead of digests.
-    REVEAL = Entry(("user",), _revealed)
+    #: The identities whose values staff with the permission can see; None = all but credentials, see `are_revealed`.
+    REVEAL = Entry(None, optional(_revealed))
 
     def forget(self, **_signal: object) -> None:
         """Drop the cached settings."""

@@ -40,6 +40,7 @@ __all__ = [
     "identify",
     "meta_name",
     "partition",
+    "partition_to_store",
 ]
 
 logger = logging.getLogger("django_ratelimiter")
@@ -186,6 +187,13 @@ def partition(identity: Identity, names: Iterable[str]) -> str | None:
             return None
         parts.append((name, value))
     return encode_partition(parts)
+
+
+def partition_to_store(identity: Identity, names: tuple[str, ...]) -> str | None:
+    """Return the partition, but `None` also if it contains an API key itself, as some API_KEY_RESOLVER return it."""
+    if "api_key" in names and hash_api_key(identity.value("api_key") or "") == identity.api_key:
+        return None
+    return partition(identity, names)
 
 
 def digest(value: str) -> str:

@@ -52,6 +52,11 @@ def find_user(text: str) -> Any:
     return keyed if named is None else named
 
 
+def is_hash(key: str) -> bool:
+    """Return whether the value of an API key is its hash, and not what API_KEY_RESOLVER returns."""
+    return _HASH.fullmatch(key) is not None
+
+
 def by_key(pk: Any) -> str:
     """Return a text that names only the user with this primary key."""
     return f"id:{pk}"
@@ -112,7 +117,7 @@ class Caller:
         """The value that identifies the caller in a URL, together with the kind. Empty for a secret one."""
         if self.kind == "user":
             return by_key(self.value)
-        return _open_key(self.value) if self.kind == "api_key" else self.value
+        return open_key(self.value) if self.kind == "api_key" else self.value
 
     @property
     def user_id(self) -> str | None:
@@ -270,9 +275,9 @@ def _caller(kind: str, value: str, parts: Mapping[str, str]) -> Caller:
 def _is_secret(kind: str, value: str, known: Mapping[str, str]) -> bool:
     """Return whether the input, or a known value, is a credential, such as the key of a session or an API."""
     if kind == "api_key":
-        return value == known["api_key"] and not _HASH.fullmatch(value)
+        return value == known["api_key"] and not is_hash(value)
     typed = parts_of(value) if kind == "partition" else {kind: value}
-    return any(map(is_secret, typed)) or ("api_key" in typed and typed["api_key"] != _open_key(known["api_key"]))
+    return any(map(is_secret, typed)) or ("api_key" in typed and typed["api_key"] != open_key(known["api_key"]))
 
 
 def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:
@@ -284,16 +289,16 @@ def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:
     is_all = len(opened) == len(parts)
     if "api_key" in opened:
         found, _hashed = _api_key(opened["api_key"])
-        if found == opened["api_key"] and not _HASH.fullmatch(found):
+        if found == opened["api_key"] and not is_hash(found):
             del opened["api_key"]
             return opened, False
-        opened["api_key"] = _open_key(found)
+        opened["api_key"] = open_key(found)
     return opened, is_all
 
 
-def _open_key(found: str) -> str:
+def open_key(found: str) -> str:
     """Return the identity of an API key for URLs: the hash, or the result of API_KEY_RESOLVER."""
-    return found if _HASH.fullmatch(found) else f"{_RESOLVED}{found}"
+    return found if is_hash(found) else f"{_RESOLVED}{found}"
 
 
 def _user_of(text: str) -> tuple[str, Any]:
@@ -321,16 +326,16 @@ def _addresses(text: str) -> tuple[str, str]:
 def _api_key(text: str) -> tuple[str, str | None]:
     """Return the value that rules count by, and the hash, for a key or either of these. An unknown key is its hash."""
     resolver, hashed = settings.API_KEY_RESOLVER, hash_api_key(text)
-    is_hash = _HASH.fullmatch(text) is not None
+    looks_hashed = is_hash(text)
     if resolver is None:
-        known = text if is_hash and not is_known_api_key(hashed) else hashed
+        known = text if looks_hashed and not is_known_api_key(hashed) else hashed
         return known, known
     if text.startswith(_RESOLVED) and text != _RESOLVED:
         return text.removeprefix(_RESOLVED), None
     resolved = resolve_api_key(resolver, text) if len(text) <= MAX_API_KEY else None
     if resolved is not None:
         return resolved, hashed
-    return (text, text) if is_hash else (hashed, hashed)
+    return (text, text) if looks_hashed else (hashed, hashed)
 
 
 def _add_user_of_session(known: dict[str, str]) -> None:

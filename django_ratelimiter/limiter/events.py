@@ -22,7 +22,7 @@ from ..engine.base import Verdict
 from ..engine.fallback import FallbackEngine
 from ..engine.locks import freed_by_fork
 from ..exceptions import EngineUnavailable
-from ..identity import Identity, digest, partition
+from ..identity import Identity, digest, partition, partition_to_store
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
 from ..usage.live import denials
 from ..usage.live import names as caller_names
@@ -117,8 +117,8 @@ def note_denied(request: HttpRequest, identity: Identity, record: AccessRecord) 
     """Record, outside of the request path, that an access entry denies a request."""
     found = partition(identity, (record.kind,))  # the partition that matched the entry
     if found is not None:
-        match = request.resolver_match
-        denials.note(record, found, digest(found), (match and match.view_name) or "")
+        view = request.resolver_match.view_name if request.resolver_match else ""
+        denials.note(record, partition_to_store(identity, (record.kind,)), digest(found), view)
 
 
 async def _tell_names(io: IO, request: HttpRequest, latest: Decision, about: tuple[str | None, str]) -> None:
@@ -169,8 +169,8 @@ def _log_rejection(decision: Decision) -> None:
 
 
 def _partition_of(request: HttpRequest, names: tuple[str, ...]) -> tuple[str, str] | None:
-    """Return the digest and the partition of a request by these names; `None` if one of them is missing."""
-    value = partition(Identity(request), names)
+    """Return the digest and the partition of a request by these names; `None` if one is missing, or a credential."""
+    value = partition_to_store(Identity(request), names)
     return None if value is None else (digest(value), value)
 
 

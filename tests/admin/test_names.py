@@ -9,6 +9,7 @@ from django.contrib.auth.models import Permission, User
 
 from django_ratelimiter.admin.names import names_in_words
 from django_ratelimiter.identity import digest
+from django_ratelimiter.models import Tier, TierAssignment
 from django_ratelimiter.usage.live import names
 
 pytestmark = pytest.mark.django_db
@@ -41,14 +42,27 @@ def test_of_a_user_who_is_gone_the_primary_key_stays(reader: User, value: str) -
     assert list(found.values()) == [f"user: {value}"]
 
 
-def test_others_are_told_by_their_value_and_ask_no_database(
-    reader: User, settings: Any, django_assert_num_queries: Any
-) -> None:
-    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": ["user", "ip"]}
+def test_others_are_told_by_their_value_and_ask_no_database(reader: User, django_assert_num_queries: Any) -> None:
     names.remember(digest("ip:192.0.2.7"), "ip", "192.0.2.7")
     reader.has_perm("any")
     with django_assert_num_queries(0):
         assert names_in_words(reader, [digest("ip:192.0.2.7")]) == {digest("ip:192.0.2.7"): "IP address: 192.0.2.7"}
+
+
+def test_keys_are_shown_by_the_labels_of_their_assignments(reader: User, django_assert_num_queries: Any) -> None:
+    keys = {"shop": "a1" * 32, "none": "b2" * 32, "account-1": ""}
+    row = TierAssignment(tier=Tier.objects.create(slug="gold", name="Gold"), api_key_hash=keys["shop"], reason="Shop")
+    row.save()
+    for name, key in keys.items():
+        names.remember(name, "api_key", key or name)
+    assert set(names_in_words(reader, keys).values()) == {
+        "API key: a1a1a1a1…", "API key: b2b2b2b2…", "API key: account-1"
+    }  # fmt: skip
+    reader.user_permissions.add(Permission.objects.get(codename="view_tierassignment"))
+    reader = User.objects.get(pk=reader.pk)
+    reader.has_perm("any")
+    with django_assert_num_queries(1):
+        assert names_in_words(reader, keys)["shop"] == "API key: Shop (a1a1a1a1…)"
 
 
 def test_readers_without_the_permission_learn_nothing(django_assert_num_queries: Any) -> None:

@@ -98,11 +98,11 @@ def test_narrow_and_dark(page: Browser) -> None:
 
 
 def test_a_long_name_is_broken_and_pushes_no_column_out_of_sight(page: Browser, settings: Any) -> None:
-    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": ["api_key"]}
+    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": ["header:X-Org"]}
     User.objects.get().user_permissions.add(Permission.objects.get(codename="reveal_caller"))
-    names.remember(ANN, "api_key", "e" * 64)
+    names.remember(ANN, "header:X-Org", "e" * 64)
     page.open(page.script("return location.href"))
-    assert callers(page) == [f"API key: {'e' * 64}"]
+    assert callers(page) == [f"header X-Org: {'e' * 64}"]
     assert (
         page.script("const box = document.querySelector('.ratelimiter-wide'); return box.scrollWidth - box.clientWidth")
         == 0

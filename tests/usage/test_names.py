@@ -13,10 +13,11 @@ from django.contrib.auth.models import Permission, User
 from django.test import AsyncClient, Client, override_settings
 
 from django_ratelimiter.backend import get_engine
-from django_ratelimiter.conf import problems
+from django_ratelimiter.conf import are_revealed, problems
 from django_ratelimiter.engine.coroutines import run_sync
 from django_ratelimiter.engine.redis import RedisEngine
-from django_ratelimiter.engine.redis.callers import MAX_NAMES, NAME_SECONDS
+from django_ratelimiter.engine.redis.callers import MAX_NAMES
+from django_ratelimiter.engine.usage.rejections import NAME_SECONDS
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
 from django_ratelimiter.limiter import events, io
@@ -59,17 +60,18 @@ def test_a_user_is_told_beside_the_rejection(client: Client, ann: User, ratelimi
     assert set(names.views([("by-user", user), ("other", user)])) == {("by-user", user)}
 
 
-def test_an_address_is_not_unless_reveal_says_so(
+def test_an_address_is_unless_reveal_says_no(
     client: Client, ratelimit_rules: RulesInForce, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     written: list[dict[str, str]] = []
+    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
     ratelimit_rules(BY_IP)
     with monkeypatch.context() as patch:
         patch.setattr(names, "_write", written.append)
         get_rejected(client)
     assert list(written[0]) == [f"by-ip {IP}"], "its view and nothing else"
     assert names.revealed([IP]) == {}
-    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": ["ip"]}
+    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": None}
     names.notified.forget()
     events.names_until.clear()
     assert client.get(PATH).status_code == 429
@@ -200,7 +202,7 @@ def test_on_an_event_loop(ratelimit_rules: RulesInForce, async_client: AsyncClie
 
 def test_a_page_that_looks_somebody_up_may_tell(ratelimit_rules: RulesInForce) -> None:
     names.remember("d" * 22, "user", "7|%")
-    names.remember("e" * 22, "ip", "192.0.2.1")
+    names.remember("e" * 22, "header:Authorization", "Bearer x")
     assert names.revealed(["d" * 22, "e" * 22]) == {"d" * 22: Name("user", "7|%")}
 
 
@@ -209,7 +211,7 @@ def test_names_in_redis_expire_and_are_bounded(redis_client: redis.Redis) -> Non
     store.write({f"digest {number}": "user:1" for number in range(2_000)})
     keys = redis_client.keys("{names:0}:name:*")
     assert 0 < len(keys) <= min(MAX_NAMES, 2_000)
-    assert all(NAME_SECONDS - 60 < redis_client.ttl(key) <= NAME_SECONDS for key in keys)
+    assert all(NAME_SECONDS - 60 < redis_client.ttl(key) <= NAME_SECONDS == 86_400 for key in keys)
     redis_client.config_resetstat()
     found = store.read([f"digest {number}" for number in range(2_000)])
     assert len(found) == len(keys)
@@ -217,16 +219,27 @@ def test_names_in_redis_expire_and_are_bounded(redis_client: redis.Redis) -> Non
     assert redis_client.info("commandstats")["cmdstat_mget"]["calls"] == 1
 
 
+def test_names_of_a_process_without_redis_expire_too(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "CACHE_ALIAS": None}
+    now = [1_000.0]
+    monkeypatch.setattr(names, "time", lambda: now[0])
+    names.remember("d" * 22, "ip", "192.0.2.7")
+    now[0] += NAME_SECONDS - 1
+    assert names.revealed(["d" * 22]) == {"d" * 22: Name("ip", "192.0.2.7")}
+    now[0] += 1
+    assert names.revealed(["d" * 22]) == {}
+
+
 SECRETS = [["session"], ["cookie:cart"], ["user", "header:authorization"], ["header:Cookie"], ["header:X-Api_Key"]]
 
 
-@pytest.mark.parametrize("value", ["user", [1], ["no identity"], {"user": 1}, None, *SECRETS])
+@pytest.mark.parametrize("value", ["user", [1], ["no identity"], {"user": 1}, *SECRETS])
 def test_the_check_names_a_wrong_entry(value: object) -> None:
     with override_settings(RATELIMITER={"REVEAL": value}):
         assert [problem.entry for problem in problems()] == ["REVEAL"]
 
 
-@pytest.mark.parametrize("value", [[], ["user", "ip"], ("header:X-Org", "tenant")])
+@pytest.mark.parametrize("value", [None, [], ["user", "ip"], ("header:X-Org", "tenant")])
 def test_right_entries(value: object) -> None:
     with override_settings(RATELIMITER={"REVEAL": value}):
         assert problems() == []
@@ -244,3 +257,40 @@ def test_only_who_may_reveal_callers_sees_names(client: Client, permissions: lis
     assert ("4711</span></th>" in text.replace("</a>", "").replace(" ", "")) is sees
     assert (whom in text) is not sees
     assert get_engine().recent_rejections()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("name", "is_open"), [
+    *[(name, True) for name in ("user", "ip", "ip/24", "api_key", "tenant", "author", "header:X-Org", "path:pk",
+                                "field:username")],
+    *[(name, False) for name in ("session", "header:Authorization", "header:X-Auth-Token", "field:password",
+                                 "path:token", "field:one_time_code", "device_key", "header:Cookie",
+                                 "header:X-Api-Key")],
+])  # fmt: skip
+def test_by_default_all_is_shown_but_what_may_be_a_credential(name: str, *, is_open: bool, settings: Any) -> None:
+    assert are_revealed([name]) is is_open
+    assert are_revealed(["user", name]) is is_open
+    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
+    assert not are_revealed([name])
+
+
+def itself(raw: str) -> str:
+    """An API_KEY_RESOLVER whose values are the keys."""
+    return raw
+
+
+def account(_raw: str) -> str:
+    """An API_KEY_RESOLVER whose values are accounts."""
+    return "account-1"
+
+
+@pytest.mark.parametrize(("resolver", "value"), [("itself", None), ("account", "account-1")])
+def test_a_key_is_stored_only_as_the_value_of_its_account(
+    client: Client, ratelimit_rules: RulesInForce, resolver: str, value: str | None, settings: Any
+) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "API_KEY_RESOLVER": f"{__name__}.{resolver}"}
+    ratelimit_rules({"slug": "by-key", "limits": ["1/hour"], "partition_by": ["api_key"]})
+    client.defaults["HTTP_X_API_KEY"] = "sk-secret"
+    get_rejected(client)
+    counted = digest(f"api_key:{value or 'sk-secret'}")
+    assert names.revealed([counted]) == ({counted: Name("api_key", value)} if value else {})
+    assert "sk-secret" not in str([vars(store) for store in vars(names)["_in_memory"].values()])

@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.http import HttpRequest, QueryDict
 
 from ...conf import is_secret
-from ...inspection.caller import Caller, UnknownCaller, by_key, caller_of, open_parts
+from ...inspection.caller import Caller, UnknownCaller, by_key, caller_of, is_hash, open_key, open_parts
 from ...usage.live import names
 from ...values.partitions import encode_partition, partition_names
 from ...values.references import parse_reference
@@ -61,7 +61,7 @@ def looked_up(request: HttpRequest, digest: str) -> tuple[str, str]:
     """
     if own := _looked_up(request).get(digest):
         return own[0], own[1]
-    if request.user.has_perm(names.PERMISSION) and (name := names.revealed([digest]).get(digest)):
+    if name := names.revealed_to(request.user, [digest]).get(digest):
         return _openly(name) or ("digest", digest)
     return "digest", digest
 
@@ -76,14 +76,15 @@ def _looked_up(request: HttpRequest) -> dict[str, list[Any]]:
 
 
 def _openly(name: names.Name) -> tuple[str, str] | None:
-    """Return kind and value of a revealed name; `None` for a key that must not be in a URL."""
+    """Return kind and value of a revealed name; `None` for a credential that must not be in a URL."""
     if name.kind == "user":
         return "user", by_key(name.value)
+    if name.kind == "api_key":
+        return "api_key", open_key(name.value)
     if name.kind == "ip":
         return "ip", name.value
     text = name.value if name.kind == "partition" else encode_partition([(name.kind, name.value)])
-    is_open = not any(name == "api_key" or is_secret(name) for name in partition_names(text))
-    return ("partition", text) if is_open else None
+    return None if any(map(is_secret, partition_names(text))) else ("partition", text)
 
 
 def remember(request: HttpRequest, caller: Caller) -> None:
@@ -95,5 +96,6 @@ def remember(request: HttpRequest, caller: Caller) -> None:
     if known.pop(caller.digest, [])[:2] != found or len(known) >= MAX_LOOKED_UP:
         known = dict(list(known.items())[1 - MAX_LOOKED_UP :])
         request.session[LOOKED_UP] = {**known, caller.digest: [*found, int(time.time()) + LOOKED_UP_SECONDS]}
-        if caller.kind in caller.known and not caller.is_unknown_user:
+        is_open = caller.kind != "api_key" or is_hash(caller.known["api_key"])
+        if caller.kind in caller.known and is_open and not caller.is_unknown_user:
             names.remember(caller.digest, caller.kind, caller.known[caller.kind])

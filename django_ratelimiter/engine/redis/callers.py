@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from zlib import crc32
 
-from ..usage.rejections import Denial, shares_of
+from ..usage.rejections import NAME_SECONDS, Denial, shares_of
 from .commands import ShardCommands, fields_of
 from .packing import text_of
 from .rejections import MAX_DELETED
 
-#: Names expire after this number of seconds. They are in at most this number of keys.
-NAME_SECONDS: Final = 7 * 86_400
+#: Names are in at most this number of keys.
 MAX_NAMES: Final = 16_384
 
 #: Maximum number of denied callers in the list; above that, only this number remains: the latest of each entry.

@@ -26,6 +26,9 @@ _STEPS_OF_A_MINUTE: Final = 240
 #: Steps after which the latest time is stored again, and the highest count.
 RENEWED_STEPS, MAX_TIMES = 4, 1 << 19
 
+#: Seconds after which a caller's name, or the view that rejected it, is dropped if it is not sent again.
+NAME_SECONDS: Final = 86_400
+
 #: Maximum number of entries in a list; above that, only this number remains: the latest of each kind, see `shares_of`.
 MAX_LISTED, KEPT = 1_000, 600
 

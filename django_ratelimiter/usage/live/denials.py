@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ...backend import get_engine
-from ...conf import settings
+from ...conf import are_revealed
 from ...engine.locks import freed_by_fork
 from ...engine.usage.rejections import Denial
 from ...exceptions import EngineUnavailable
@@ -108,13 +108,13 @@ class _Waiting:
 waiting: Final = _Waiting()
 
 
-def note(record: AccessRecord, partition: str, digest: str, view: str) -> None:
+def note(record: AccessRecord, partition: str | None, digest: str, view: str) -> None:
     """Count a request that an access entry denies. Returns at once and never raises.
 
-    partition: of the caller, by the identity of the entry; digest: of the partition.
+    partition: of the caller, by the identity of the entry, `None` = it must not be stored. digest: of the partition.
     """
     start = f"{record.pk or 0} {record.kind}"
-    if record.kind in settings.REVEAL:
+    if partition and are_revealed([record.kind]):
         waiting.note_name(digest, partition)
     if waiting.add(f"{start} {digest} {view}", f"{start}  {view}"):
         start_sending()

@@ -1,6 +1,6 @@
 """Names instead of digests: the names of callers that REVEAL lets staff see, and the views that rejected them.
 
-Both are stored only in Redis, for a week, in a fixed number of keys: two names with one key replace each other, and are
+Both are stored only in Redis, for a day, in a fixed number of keys: two names with one key replace each other, and are
 sent again. A process sends them after a rejected request, and not again for a while; an allowed request sends nothing.
 Views are not personal data, so they are sent whatever REVEAL is.
 Before a name is shown, the permission `reveal_caller` must be checked.
@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from django.utils.asyncio import async_unsafe
 
 from ...backend import get_engine
-from ...conf import settings
+from ...conf import are_revealed
+from ...engine.usage.rejections import NAME_SECONDS
 from ...exceptions import EngineUnavailable
 from ...rules.records import RuleRecord
 from ...values.partitions import encode_partition, partition_names
@@ -148,7 +149,7 @@ def news_of(rejecting: Iterable[tuple[RuleRecord, str]], view: str) -> News:
             if before or not is_met:
                 lasts = TELL_SOON_SECONDS
         by = rule.partition_by
-        if by and not set(by) - set(settings.REVEAL) and notified.is_due(digest):
+        if by and are_revealed(by) and notified.is_due(digest):
             names[digest] = tuple(by)
     if not (names or notified.has_waiting):
         return News({}, lasts, replaced)
@@ -201,14 +202,20 @@ def forget(digest: str, rules: Iterable[str]) -> int:
 
 def remember(digest: str, kind: str, value: str) -> None:
     """Store the name of a digest, if REVEAL allows it: for a page on which a caller was looked up."""
-    if kind in settings.REVEAL:
+    if are_revealed([kind]):
         _write({digest: encode_partition([(kind, value)])})
 
 
 def revealed(digests: Iterable[str]) -> dict[str, Name]:
     """Return the known names of these digests that REVEAL allows; in one call of Redis."""
     found = _read(list(digests))
-    return {digest: _name(text) for digest, text in found.items() if set(partition_names(text)) <= set(settings.REVEAL)}
+    return {digest: _name(text) for digest, text in found.items() if are_revealed(partition_names(text))}
+
+
+def revealed_to(reader: Any, digests: Iterable[str]) -> dict[str, Name]:
+    """Return the known names of these digests that this user may see; none without the permission."""
+    digests = set(digests)
+    return revealed(digests) if digests and reader.has_perm(PERMISSION) else {}
 
 
 def views(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
@@ -242,17 +249,20 @@ class _MemoryNames:
     """Names if the engine is in this process's memory."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, str] = {}
+        self._texts: dict[str, tuple[str, float]] = {}
 
     def write(self, news: Mapping[str, str]) -> None:
         """Store these."""
         if len(self._texts) >= MAX_NOTIFIED:
             self._texts.clear()
-        self._texts.update(news)
+        until = time() + NAME_SECONDS
+        self._texts.update({what: (text, until) for what, text in news.items()})
 
     def read(self, whats: Iterable[str]) -> dict[str, str]:
-        """Return those of these that are known."""
-        return {what: self._texts[what] for what in whats if what in self._texts}
+        """Return those of these that are known, and not too old."""
+        now, nothing = time(), ("", 0.0)
+        found = {what: self._texts.get(what, nothing) for what in whats}
+        return {what: text for what, (text, until) in found.items() if until > now}
 
     def delete(self, whats: Iterable[str]) -> None:
         """Delete these."""

@@ -117,10 +117,14 @@ def test_a_digest_leads_to_whom_one_may_know(
     assert response.context["caller"].kind == ("user" if leads else "digest")
 
 
-def test_who_was_looked_up_is_known_to_all_who_may_know(admin_client: Client, page: str, ann: User) -> None:
+def test_who_was_looked_up_is_known_to_all_who_may_know(
+    admin_client: Client, page: str, ann: User, settings: Any
+) -> None:
     admin_client.get(page)
     assert names.revealed([digest(f"user:{ann.pk}")]) == {digest(f"user:{ann.pk}"): names.Name("user", str(ann.pk))}
-    admin_client.get(f"{CALLER}?kind=ip&value=192.0.2.7")  # which REVEAL does not name
+    admin_client.get(f"{CALLER}?kind=ip&value=192.0.2.7")
+    assert names.revealed([digest("ip:192.0.2.7")]) == {digest("ip:192.0.2.7"): names.Name("ip", "192.0.2.7")}
+    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": ["user"]}
     assert names.revealed([digest("ip:192.0.2.7")]) == {}
 
 
