@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Annotated, NamedTuple
 
 from django.http import HttpRequest
@@ -80,9 +79,7 @@ def own_report(request: HttpRequest) -> OwnReport:
     has some while enforcement is stopped.
     """
     rules, identity = cache.current_rules(), _ProvenIdentity(request)
-    granted = cache.entitlement_for(
-        rules, identity.user_id, identity.api_key, partial(partition, identity), identity.resolve_tier
-    )
+    granted = identity.entitlement(rules)
     access = access_entry_for(cache.access_list(), identity)
     if access is not None and access.action == "deny":
         raise AccessDenied(access)
@@ -106,7 +103,8 @@ def _limits(
             yield result.rule, result.tier, result.limit, result.verdict
     for rule in rules.rules:
         if rule.mode == "enforce" and _depends_on_request(rule):
-            yield from ((rule, granted.tier, record.limit, None) for record in rule.limits_for(*granted))
+            records = rule.limits_for(granted.tier, granted.multiplier)
+            yield from ((rule, granted.tier, record.limit, None) for record in records)
 
 
 def _own_limit(rule: RuleRecord, tier: TierRecord | None, limit: Limit, verdict: Verdict | None) -> OwnLimit:

@@ -23,7 +23,7 @@ from ..databases import spelled
 from ..exceptions import raised_at
 from ..rules import cache
 from ..rules.ruleset import RuleSet
-from ..rules.tiers import Entitlement, is_known_api_key, resolve_api_key
+from ..rules.tiers import Entitlement, Reason, is_known_api_key, resolve_api_key
 from ..values.partitions import encode_partition, is_address
 from .body import BodyNotRead, fields_of, is_unread
 from .proxies import client_address, client_ip, network_around
@@ -74,12 +74,14 @@ class Identity:
     On an event loop a part that may block raises SynchronousOnlyOperation; then read it in a thread.
     """
 
-    __slots__ = ("_fields", "_request", "_values")
+    __slots__ = ("_fields", "_request", "_user", "_values")
 
     def __init__(self, request: HttpRequest) -> None:
         self._request = request
         self._fields: Mapping[str, object] | None = None
         self._values: dict[str, str | None] = {}
+        #: The user of the request, if only a coroutine has read it.
+        self._user: Any = None
 
     def value(self, name: str) -> str | None:
         """Return the request's value for this name, which is one of a rule's `partition_by`. No value is empty."""
@@ -102,7 +104,8 @@ class Identity:
         """Read the user without blocking the event loop, after UserNotLoaded."""
         try:
             if is_djangos_own(getattr(self._request, "user", None)):
-                self._values["user"] = user_key(await self._request.auser(), self._request)
+                self._user = await self._request.auser()
+                self._values["user"] = user_key(self._user, self._request)
             else:
                 await sync_to_async(lambda: self.user_id)()
         except SynchronousOnlyOperation:
@@ -129,17 +132,17 @@ class Identity:
             return value
         return hash_api_key(_raw_api_key(self._request) or "")
 
-    def resolve_tier(self) -> str | None:
-        """Return the slug that TIER_RESOLVER returns for the request."""
-        if "" not in self._values:  # "" is never a name
-            self._values[""] = _own(self._request, settings.TIER_RESOLVER, "RATELIMITER['TIER_RESOLVER']")
-        return self._values[""]
-
-    def entitlement(self, rules: RuleSet, note: Callable[[int], object] | None = None) -> Entitlement:
-        """Return the tier and multiplier. note: called with the id of the assignment that applies, if any."""
+    def entitlement(self, rules: RuleSet, note: Callable[[Reason, int], object] | None = None) -> Entitlement:
+        """Return what the caller may have. note: see `rules.tiers.entitlement_for`."""
         return cache.entitlement_for(
-            rules, self.value("user"), self.api_key, partial(partition, self), self.resolve_tier, note
+            rules, self.value("user"), self.api_key, partial(partition, self), self._part, note
         )
+
+    def _part(self, name: str) -> Any:
+        """Return what a `plans.CallerIdentity` reads of the caller."""
+        if name == "user":
+            return self._user or getattr(self._request, "user", None)
+        return self.address if name == "address" else self.value(name)
 
     @property
     def awaits_authentication(self) -> bool:

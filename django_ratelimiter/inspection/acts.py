@@ -25,7 +25,7 @@ from .caller import Caller
 from .counters import Counter, Counters, counters_of, read
 from .explanation import AccessExplanation
 from .giving_back import end_lease, give_back
-from .grounds import grounds_of
+from .grounds import grounds_of, reader_of
 from .tier import as_typed
 
 UNBLOCK: Final = "django_ratelimiter.unblock_caller"
@@ -236,7 +236,7 @@ class _Assign(_Grant):
         """Read the entitlement as for a request, without caches."""
         _forget()
         rules = cache.latest_rules()
-        found = cache.entitlement_for(rules, caller.user_id, caller.api_key, caller.partition)
+        found = cache.entitlement_for(rules, caller.user_id, caller.api_key, caller.partition, reader_of(caller))
         if (str(found.tier or ""), found.multiplier) == self._wanted:
             return Outcome(_obeyed(done))
         text = _("%(done)s But another assignment applies: tier %(tier)s, %(multiplier)s times each limit.")
@@ -382,8 +382,6 @@ def _check_entry(row: AccessEntry, action: str, until: datetime) -> None:
 def _assignment(
     caller: Caller, tier: str, multiplier: Decimal, until: datetime, operator: Any, reason: str
 ) -> TierAssignment:
-    if settings.TIER_RESOLVER is not None:
-        raise InvalidAct(_("RATELIMITER['TIER_RESOLVER'] finds the tiers, so assignments are not used."))
     row = Tier.objects.filter(slug=tier).first()
     if row is None:
         raise InvalidAct(_("There is no tier “%(slug)s”.") % {"slug": tier})

@@ -218,8 +218,7 @@ def _explain_tier(trial: Trial) -> TierExplanation:
     if point.assignment is not None:
         row = TierAssignment.objects.filter(pk=point.assignment).select_related("tier").first()
         return TierExplanation.of("assignment", granted, row)
-    resolves = settings.TIER_RESOLVER is not None and identity and identity.resolve_tier() == granted.tier.slug
-    return TierExplanation.of("resolver" if resolves else "default", granted)
+    return TierExplanation.of(point.reason, granted)
 
 
 def _response(question: Question, http: BuiltRequest, trial: Trial) -> CallerResponse:

@@ -13,7 +13,6 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple
 from django.apps import apps
 
 from ..backend import get_engine
-from ..conf import settings
 from ..engine.base import Charge, Verdict
 from ..engine.usage.rejections import CounterRejections
 from ..exceptions import EngineUnavailable
@@ -368,7 +367,7 @@ def _counters(caller: Caller, template: RuleTemplate, digest: str) -> list[Count
 
 def _before_login(caller: Caller, template: RuleTemplate, digest: str, rules: RuleSet) -> list[Counter]:
     """Return the counters of anonymous callers, if a rule that needs no user has other limits for this caller."""
-    if caller.user_id is None or caller.api_key is not None or settings.TIER_RESOLVER is not None:
+    if caller.user_id is None or caller.api_key is not None:
         return []
     if not apps.is_installed("rest_framework"):  # no view checks a token itself
         return []

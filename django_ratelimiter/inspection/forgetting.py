@@ -15,8 +15,8 @@ from ..conf import settings
 from ..exceptions import EngineUnavailable
 from ..models import TierAssignment, TopCaller, TopPartition, UsageSample
 from ..models.people import rows_naming, written
+from ..plans import user_pk
 from ..rules.formatting import duration
-from ..rules.tiers import user_pk
 from ..usage.live import names
 from ..usage.live.denials import FORGOTTEN_SECONDS
 from .acts import counters_now

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from ipaddress import ip_network
 from itertools import permutations
 from operator import or_
-from typing import Final
+from typing import Any, Final
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import FieldDoesNotExist
 from django.db.models import Q
-from django.http import HttpRequest
 from django.utils import timezone
 
-from ..conf import settings
-from ..identity import Identity
 from ..models import AccessEntry, TierAssignment
+from ..plans import CallerIdentity, user_pk
 from ..rules.ruleset import RuleSet
-from ..rules.tiers import Entitlement, assigned, strongest, user_pk
+from ..rules.tiers import NO_PLAN, Entitlement, Reason, assigned, find_plan, granted
+from ..rules.ttl_cache import OwnCodeFailed
 from ..values.access import AccessList, AccessRecord
 from .caller import Caller
 from .explanation import AccessExplanation, Rights
 from .tier import TierExplanation
+
+logger = logging.getLogger("django_ratelimiter")
 
 #: Maximum number of rows of each kind that are shown.
 MAX_ROWS: Final = 100
@@ -65,27 +67,28 @@ def _granted(
     caller: Caller, rules: RuleSet, assignments: Sequence[TierAssignment]
 ) -> tuple[str, Entitlement, TierAssignment | None]:
     """Return the kind of reason, the entitlement, and the assignment that applies."""
-    if settings.TIER_RESOLVER is not None:  # assignments are ignored
-        if (resolved := rules.tiers.get(_made_up_identity(caller).resolve_tier() or "")) is not None:
-            return "resolver", Entitlement(resolved), None
-        assignments = ()
     now = timezone.now()
     rows = {each.pk: each for each in assignments if each.starts_at is None or each.starts_at <= now}
     found = [assigned(row.tier.slug, row.starts_at, row.ends_at, row.multiplier, pk) for pk, row in rows.items()]
-    best = strongest(found, rules.tiers)
-    if best is not None:
-        return "assignment", Entitlement(rules.tiers[best.tier], best.multiplier), rows[best.number]
+    try:
+        plan, is_failing = find_plan(CallerIdentity(caller.user_id, caller.api_key, reader_of(caller))), False
+    except OwnCodeFailed as error:
+        logger.error("The plan of a caller cannot be shown: %s", error)
+        plan, is_failing = NO_PLAN, True
     is_anonymous = caller.user_id is None and caller.api_key is None and caller.kind != "digest"
-    tier = rules.default_tier("anonymous" if is_anonymous else "authenticated")
-    return "default" if tier else "none", Entitlement(tier), None
+    reasons: list[tuple[Reason, int]] = []
+    entitlement = granted(rules, found, plan, lambda *reason: reasons.append(reason), is_anonymous=is_anonymous)
+    [(reason, number)] = reasons
+    if reason == "default":
+        kind = "failed" if is_failing else "default" if entitlement.tier else "none"
+        return kind, entitlement, None
+    return reason, entitlement, rows.get(number)
 
 
-def _made_up_identity(caller: Caller) -> Identity:
-    """Return the identity of a request with the user and the address, and nothing else."""
-    request = HttpRequest()
-    request.META["REMOTE_ADDR"] = caller.address or ""
-    request.user = caller.user
-    return Identity(request)
+def reader_of(caller: Caller) -> Callable[[str], Any]:
+    """Return what a `CallerIdentity` of this caller reads with."""
+    known = {"user": caller.user, "address": caller.address}
+    return lambda name: known[name] if name in known else caller.value_of(name)
 
 
 def _assignments(caller: Caller) -> list[TierAssignment]:

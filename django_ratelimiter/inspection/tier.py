@@ -22,8 +22,8 @@ class TierExplanation:
 
     kind: Annotated[
         str,
-        "assignment, default or resolver; none = the caller has no tier; unchecked = the credentials are not checked "
-        "yet; empty = there are no tiers, or you may not see it.",
+        "assignment, resolver or default; failed = the default, because TIER_RESOLVER failed; none = the caller has no "
+        "tier; unchecked = the credentials are not checked yet; empty = there are no tiers, or you may not see it.",
     ] = ""
     slug: str = ""
     name: str = ""
@@ -65,9 +65,8 @@ def tier_in_words(tier: TierExplanation) -> str:
     texts = {
         "assignment": _("%(tier)s, assigned to the %(kind)s %(whom)s") if tier.subject else _("%(tier)s, assigned"),
         "default": _("%(tier)s, the default: nothing is assigned to this caller"),
-        "resolver": _(
-            "%(tier)s, by RATELIMITER['TIER_RESOLVER'], called with a request that contains only what is known here"
-        ),
+        "resolver": _("%(tier)s, by RATELIMITER['TIER_RESOLVER']: nothing is assigned to this caller"),
+        "failed": _("%(tier)s, the default: RATELIMITER['TIER_RESOLVER'] has failed, see the log"),
         "none": _("none: nothing is assigned to this caller, and no tier is the default"),
         "unchecked": _("none: the credentials of this request have not been checked yet"),
     }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from decimal import Decimal
 from typing import Any, Final, Literal, NamedTuple
 
 from django.http import HttpRequest
@@ -16,7 +14,7 @@ from ..identity import BodyNotRead, Identity, digest, partition
 from ..rules.inline import identity_of
 from ..rules.records import Facts, RuleRecord
 from ..rules.ruleset import RuleSet
-from ..rules.tiers import Entitlement
+from ..rules.tiers import Entitlement, callers_differ
 from ..values.access import NOBODY, AccessList, AccessRecord
 from ..values.partitions import may_need_user
 from .templates import NO_CHARGES, MaxDelay, RuleTemplate, RuleTemplates, source_digest
@@ -35,14 +33,14 @@ Uncharged = Literal["", "authentication", "tier", "missing"]
 #: Maximum number of kinds of requests with templates; then all are dropped.
 MAX_TEMPLATES: Final = 1_000
 
-#: What distinguishes the templates of a rule set: the `id` of the rules that match and of the tier, the multiplier, the
-#: longest delay, HASH_KEY, the `id` of rules written in code, the rules decided earlier, the scope if only its rules
-#: apply, whether only leases are charged, and the stage before authentication.
-Kind = tuple[int, int, Decimal, MaxDelay, bytes, tuple[int, ...], Collection[str], str | None, bool, bool | None]
+#: What distinguishes the templates of a rule set: the `id` of the rules that match and of the tier, the multiplier,
+#: when the caller's months begin, the longest delay, HASH_KEY, the `id` of rules written in code, the rules decided
+#: earlier, the scope if only its rules apply, whether only leases are charged, and the stage before authentication.
+Kind = tuple[object, ...]
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
-#: Used if there are no tiers. Then the session is not read, and responses need not vary by cookie.
+#: Used if callers do not differ. Then the session is not read, and responses need not vary by cookie.
 NO_ENTITLEMENT: Final = Entitlement(None)
 
 
@@ -155,12 +153,11 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
     matched = rules.rules if request.reach == "all" else rules.match(request.facts)
     if not (matched or inline):
         return NO_CHARGES
-    entitlement = entitlement_of(rules, request) if rules.tiers else NO_ENTITLEMENT
-    tier, multiplier = entitlement
+    entitlement = entitlement_of(rules, request) if callers_differ(rules) else NO_ENTITLEMENT
     kind: Kind = (
         id(matched),
-        id(tier),
-        multiplier,
+        id(entitlement.tier),
+        *entitlement[1:],
         request.max_delay,
         settings.HASH_KEY,
         tuple([id(each.rule) for each in inline]) if inline else (),
@@ -240,8 +237,8 @@ def why_uncharged(rule: RuleRecord, entitlement: Entitlement, request: LimitRequ
     return "" if template.charges(request.cost, request.max_delay, is_missing=is_missing) else "missing"
 
 
-def entitlement_of(rules: RuleSet, request: LimitRequest, note: Callable[[int], object] | None = None) -> Entitlement:
-    """Return the tier and multiplier of the caller. note: called with the id of the assignment that applies, if any."""
+def entitlement_of(rules: RuleSet, request: LimitRequest, note: Any = None) -> Entitlement:
+    """Return what the caller may have. note: see `rules.tiers.entitlement_for`."""
     identity = request.identity
     # Before authentication the caller is unknown: no tier applies or is counted.
     if identity is None or (request.before_authentication and identity.awaits_authentication):

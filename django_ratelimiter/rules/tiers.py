@@ -9,25 +9,26 @@ from decimal import Decimal
 from functools import lru_cache, reduce
 from ipaddress import ip_network
 from operator import or_
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from django.contrib.auth import get_user_model
-from django.core.exceptions import FieldDoesNotExist, ValidationError
+from django.core.exceptions import FieldDoesNotExist
+from django.core.signals import setting_changed
 from django.db import router
-from django.db.models import Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from .. import tenants
 from ..conf import settings
 from ..databases import compares_bytes, is_joinable
 from ..exceptions import raised_at
+from ..plans import Anchor, CallerIdentity, InvalidPlan, Plan, plan_of, row_key, user_pk
 from ..values.partitions import is_identity, partition_names
 from .records import TierRecord
 from .ruleset import RuleSet
 from .stored import tables
 from .stored.tables import models
-from .ttl_cache import BatchCache, KeyCache, OwnCodeFailed, TableCache
+from .ttl_cache import BatchCache, IdentityCache, KeyCache, OwnCodeFailed, TableCache
 
 logger = logging.getLogger("django_ratelimiter")
 _new = tuple.__new__  # what a named tuple calls in the end
@@ -41,15 +42,26 @@ MAX_KEYS: Final = 200_000
 #: A user's id and the hash of an API key; `None` = the caller has none.
 _Caller = tuple[str | None, str | None]
 
+#: Why a caller has this tier: an assignment, TIER_RESOLVER, or neither of them.
+Reason = Literal["assignment", "resolver", "default"]
+
+#: Of callers about whom TIER_RESOLVER says nothing.
+NO_PLAN: Final = Plan()
+
 #: Returns a caller's partition by these names; `None` = the caller lacks one of them.
 PartitionOf = Callable[[tuple[str, ...]], str | None]
 
 
 class Entitlement(NamedTuple):
-    """Tier and multiplier of a caller. tier: `None` = no tier. multiplier: of the caller's own counters."""
+    """What a caller may have.
+
+    tier: `None` = no tier. multiplier: of the caller's own counters. anchor: when the caller's months begin; `None` =
+    as each limit says.
+    """
 
     tier: TierRecord | None
     multiplier: Decimal = Decimal(1)
+    anchor: Anchor | None = None
 
 
 class _Assigned(NamedTuple):
@@ -86,6 +98,11 @@ class _Partitions(NamedTuple):
     prefixes: frozenset[tuple[int, int]]
 
 
+def callers_differ(rules: RuleSet) -> bool:
+    """Return whether what callers may have depends on who they are: there are tiers, or TIER_RESOLVER is set."""
+    return bool(rules.tiers) or settings.TIER_RESOLVER is not None
+
+
 def tier_for(rules: RuleSet, user_id: str | None, api_key: str | None) -> TierRecord | None:
     """Return the tier by user and API key alone; see `entitlement_for`."""
     return entitlement_for(rules, user_id, api_key).tier
@@ -96,30 +113,49 @@ def entitlement_for(
     user_id: str | None,
     api_key: str | None,
     partition_of: PartitionOf | None = None,
-    resolve: Callable[[], str | None] | None = None,
-    note: Callable[[int], object] | None = None,
+    read: Callable[[str], Any] = lambda _name: None,
+    note: Callable[[Reason, int], object] | None = None,
 ) -> Entitlement:
     """Return what is assigned to the user, one of the user's groups, the API key or a partition of the caller.
 
     An assignment with an end date takes precedence, then the tier of highest rank, then the latest. Without one: the
-    default tier of authenticated or, if neither user nor key is known, anonymous requests. api_key: the key's
-    hash. No query when cached. resolve: calls TIER_RESOLVER; then assignments and multipliers are ignored.
-    note: called with the primary key of the assignment that applies, if any.
+    tier that TIER_RESOLVER gives, else the default tier of authenticated or, if neither user nor key is known,
+    anonymous requests. api_key: the key's hash. No query when cached. read: of the caller's values, see
+    `CallerIdentity`. note: called with the reason, and with the primary key of the assignment that applies, if any.
     """
-    if resolve is not None and settings.TIER_RESOLVER is not None:
-        return Entitlement(rules.tiers.get(resolve() or "") or _default(rules, user_id, api_key))
     found: tuple[_Assigned, ...] = ()
     if user_id is not None or api_key is not None:
         found = _callers.get((user_id, api_key))
     if partition_of is not None and (partitions := _partitions.get()).names:
         found = (*found, *_assigned_partitions(partition_of, partitions))
+    plan = NO_PLAN if settings.TIER_RESOLVER is None else _plans.get(user_id, api_key, read)
+    is_anonymous = user_id is None and api_key is None
+    return granted(rules, found, plan, note, is_anonymous=is_anonymous)
+
+
+def granted(
+    rules: RuleSet,
+    found: Iterable[_Assigned],
+    plan: Plan,
+    note: Callable[[Reason, int], object] | None = None,
+    *,
+    is_anonymous: bool,
+) -> Entitlement:
+    """Return the entitlement by these active assignments and this plan. note: see `entitlement_for`."""
     tiers = rules.tiers
     best = strongest(found, tiers) if found else None
-    if best is None:
-        return _new(Entitlement, (_default(rules, user_id, api_key), Decimal(1)))
+    anchor = None if plan is NO_PLAN else plan.anchor
+    if best is not None:
+        if note is not None:
+            note("assignment", best.number)
+        return _new(Entitlement, (tiers[best.tier], best.multiplier, anchor))
+    tier = tiers.get(plan.tier) if plan.tier else None
+    reason: Reason = "resolver"
+    if tier is None:
+        tier, reason = rules.default_tier("anonymous" if is_anonymous else "authenticated"), "default"
     if note is not None:
-        note(best.number)
-    return _new(Entitlement, (tiers[best.tier], best.multiplier))
+        note(reason, 0)
+    return _new(Entitlement, (tier, Decimal(1), anchor))
 
 
 def is_known_api_key(api_key: str, address: Callable[[], str | None] = lambda: None) -> bool:
@@ -140,7 +176,7 @@ def resolve_api_key(path: str, raw: str, address: Callable[[], str | None] = lam
 
 def forget() -> None:
     """Drop the cached assignments."""
-    for remembered in (_callers, _keys, _resolved_keys, _partitions):
+    for remembered in (_callers, _keys, _plans, _resolved_keys, _partitions):
         remembered.forget()
 
 
@@ -153,10 +189,6 @@ def strongest(found: Iterable[_Assigned], tiers: Mapping[str, TierRecord]) -> _A
 def assigned(tier: str, starts_at: Any, ends_at: Any, multiplier: Decimal, number: int) -> _Assigned:
     """Return the assignment of a row, which must be active."""
     return _Assigned(tier, starts_at is not None or ends_at is not None, multiplier, number)
-
-
-def _default(rules: RuleSet, user_id: str | None, api_key: str | None) -> TierRecord | None:
-    return rules.default_tier("anonymous" if user_id is None and api_key is None else "authenticated")
 
 
 def _find_callers(callers: Sequence[_Caller]) -> dict[_Caller, tuple[_Assigned, ...]]:
@@ -187,19 +219,6 @@ def _find_callers(callers: Sequence[_Caller]) -> dict[_Caller, tuple[_Assigned, 
         caller: tuple([assigned for row, assigned in rows if row.is_about(users.get(caller[0]), caller[1], members)])
         for caller in callers
     }
-
-
-def user_pk(user_id: str | None) -> Any:
-    """Return the primary key from this text; `None` for no user, or one of another model than AUTH_USER_MODEL.
-
-    Also `None` if tenants have their own users: these are assigned as partitions, with their schema.
-    """
-    if user_id is None or tenants.have_own_users():
-        return None
-    with suppress(ValidationError):
-        pk = get_user_model()._meta.pk.to_python(user_id)
-        return None if isinstance(pk, int) and pk.bit_length() > 63 else pk  # above the maximum of databases
-    return None
 
 
 def _groups_of(users: list[Any]) -> Any:
@@ -294,9 +313,24 @@ def _resolve_key(path_and_key: tuple[str, str]) -> str | None:
         found = import_string(path)(raw)
     except Exception as error:  # the project's own code; known keys stay known
         raise OwnCodeFailed(f"RATELIMITER['API_KEY_RESOLVER'] failed: {raised_at(error)}") from None
+    if isinstance(found, Model):
+        return row_key(found)
     if found is not None and not isinstance(found, str):
-        raise OwnCodeFailed(f"API_KEY_RESOLVER must return a text or None, not a {type(found).__name__}.")
+        raise OwnCodeFailed(f"API_KEY_RESOLVER must return a text, a row or None, not a {type(found).__name__}.")
     return found or None
+
+
+def find_plan(identity: CallerIdentity) -> Plan:
+    """Return what TIER_RESOLVER says of this caller, without a cache. Raises OwnCodeFailed."""
+    path = settings.TIER_RESOLVER
+    if path is None:
+        return NO_PLAN
+    try:
+        return plan_of(path, identity)
+    except InvalidPlan as error:
+        raise OwnCodeFailed(f"RATELIMITER['TIER_RESOLVER'] {error}.") from None
+    except Exception as error:  # the project's own code
+        raise OwnCodeFailed(f"RATELIMITER['TIER_RESOLVER'] failed: {raised_at(error)}") from None
 
 
 def _has_form(path_and_key: tuple[str, str]) -> bool:
@@ -309,6 +343,16 @@ def _has_form(path_and_key: tuple[str, str]) -> bool:
 
 
 _callers: BatchCache[tuple[_Assigned, ...]] = BatchCache(_find_callers, (), "Tier assignments")
+_plans = IdentityCache(find_plan, NO_PLAN, "The plan of a caller")
 _keys = KeyCache(_find_key, "An API key", TableCache(_find_all_keys, None, "Assignments of API keys"))
 _resolved_keys = KeyCache(_resolve_key, "An API key", has_form=_has_form)
 _partitions = TableCache(_find_partitions, _Partitions({}, frozenset(), frozenset()), "Assignments of partitions")
+
+
+def _forget_settings(*, setting: str, **_signal: object) -> None:
+    """Forget what was found by other settings."""
+    if setting == "RATELIMITER":
+        forget()
+
+
+setting_changed.connect(_forget_settings, dispatch_uid="django_ratelimiter.rules.tiers")

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from functools import partial
 from itertools import count
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any, Final, Generic, TypeVar
 
 from django.apps import apps
@@ -18,6 +18,7 @@ from django.utils.asyncio import async_unsafe
 from ..conf import settings
 from ..databases import is_in_transaction
 from ..engine.locks import freed_by_fork
+from ..plans import CallerIdentity
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -28,6 +29,9 @@ MAX_BATCH: Final = 200
 
 #: Maximum number of unknown keys that one process looks up in a second.
 MISSES_PER_SECOND: Final = 100
+
+#: Maximum number of different names that a project's code reads of callers; then all its answers are dropped.
+MAX_NAMES: Final = 32
 
 #: Seconds to wait after a failure of the database.
 RETRY_SECONDS: Final = 1.0
@@ -239,6 +243,67 @@ class KeyCache(_Cache[str]):
             self._turned_away.clear()
         self._turned_away.add(hash(key))
         return False
+
+
+class IdentityCache(_Cache[Found]):
+    """Cache of what a project's code answers about callers: it is called once for a caller, also by many threads.
+
+    find: takes an identity. The answer counts for this user and API key, and for the values of the other names that
+    were read from the identity. otherwise: the value of a caller for whom there has been no answer.
+    """
+
+    def __init__(self, find: Callable[[CallerIdentity], Found], otherwise: Found, what: str) -> None:
+        self._otherwise = otherwise
+        super().__init__(find, what)
+
+    def get(self, user_id: str | None, api_key: str | None, read: Callable[[str], Any]) -> Found:
+        """Return the value of the caller. Nothing is called when cached. api_key, read: see `CallerIdentity`."""
+        known = self._known(user_id, api_key, read)
+        if known is None or time.monotonic() >= known[0]:
+            return self._renew(user_id, api_key, read)
+        return known[1]
+
+    def forget(self) -> None:
+        super().forget()
+        #: Expiry and value by user, API key and the values of these names.
+        self._cached: tuple[tuple[tuple[str, ...], dict[Hashable, tuple[float, Found]]], ...] = ()
+        #: Who is being asked about.
+        self._under_way: dict[Hashable, Any] = {}
+
+    def _known(
+        self, user_id: str | None, api_key: str | None, read: Callable[[str], Any]
+    ) -> tuple[float, Found] | None:
+        latest = None
+        for names, entries in self._cached:
+            entry = entries.get((user_id, api_key, *map(read, names)) if names else (user_id, api_key))
+            if entry is not None and (latest is None or entry[0] > latest[0]):
+                latest = entry
+        return latest
+
+    @_WAITS
+    def _renew(self, user_id: str | None, api_key: str | None, read: Callable[[str], Any]) -> Found:
+        asking = user_id, api_key, read("address") if user_id is None and api_key is None else None
+        with self._under_way.setdefault(asking, freed_by_fork(RLock())):  # code that asks for its own caller goes on
+            try:
+                known = self._known(user_id, api_key, read)
+                if known is not None and time.monotonic() < known[0]:
+                    return known[1]
+                identity = CallerIdentity(user_id, api_key, read)
+                answer, until = self._ask(identity)
+                value: Found = answer[0] if answer else known[1] if known else self._otherwise
+                self._keep(tuple(identity.names), (user_id, api_key, *map(read, identity.names)), (until, value))
+                return value
+            finally:
+                self._under_way.pop(asking, None)
+
+    def _keep(self, names: tuple[str, ...], key: Hashable, entry: tuple[float, Found]) -> None:
+        if sum(len(entries) for _, entries in self._cached) >= CACHE_SIZE or len(self._cached) > MAX_NAMES:
+            self._cached = ()
+        for known, entries in self._cached:
+            if known == names:
+                entries[key] = entry
+                return
+        self._cached = (*self._cached, (names, {key: entry}))
 
 
 class TableCache(_Cache[Found]):

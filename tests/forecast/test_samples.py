@@ -13,7 +13,6 @@ from django.contrib.admin.models import ADDITION, CHANGE, DELETION, LogEntry
 from django.contrib.auth.models import User
 from django.contrib.contenttypes.models import ContentType
 from django.core.management import call_command
-from django.test import override_settings
 from django.utils.timezone import localtime
 
 from django_ratelimiter.engine import Limit
@@ -260,12 +259,6 @@ def test_a_multiplier_does_not_count_for_a_counter_that_all_callers_share() -> N
 def test_an_assignment_without_a_multiplier_is_no_doubt() -> None:
     grant("1")
     assert HAVE not in said()
-
-
-def test_no_assignment_counts_where_the_project_finds_the_tiers() -> None:
-    grant()
-    with override_settings(RATELIMITER={"TIER_RESOLVER": "tests.identity.test_resolvers.tier_of"}):
-        assert HAVE not in said()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""API keys and tiers that the project's own code tells, and what unknown API keys cost."""
+"""API keys that the project's own code tells, and what unknown ones cost."""
 
 from __future__ import annotations
 
@@ -12,10 +12,6 @@ from django.test.utils import CaptureQueriesContext, override_settings
 from django_ratelimiter.identity import hash_api_key, identify, partition
 from django_ratelimiter.models import Tier, TierAssignment
 from django_ratelimiter.rules import tiers, ttl_cache
-from django_ratelimiter.rules.ruleset import RuleSet
-from django_ratelimiter.rules.tiers import Entitlement, entitlement_for
-
-from ..rules.build import snapshot
 
 ACCOUNTS = {"k1": "acme", "k2": "acme", "k3": "7", "k4": ""}
 asked: list[str] = []
@@ -32,10 +28,6 @@ def fail(_: object) -> str:
 
 def seven(_: object) -> Any:
     return 7
-
-
-def tier_of(request: Any) -> str | None:
-    return request.tier
 
 
 def with_key(key: str, address: str = "192.0.2.7") -> Any:
@@ -175,30 +167,3 @@ class TestAssignedKeys:
             assert with_key(f"invented-{number}").api_key is None
         assert len(tiers._keys._unknown) <= 50
         assert not tiers._keys._cached
-
-
-class TestTiers:
-    rules = RuleSet.from_snapshot(
-        snapshot(
-            tiers=tuple(
-                {"slug": slug, "name": slug, "rank": 1, "default_for": default}
-                for slug, default in (("free", "authenticated"), ("guest", "anonymous"), ("pro", "none"))
-            )
-        )
-    )
-
-    def tier(self, slug: Any, user: str | None, name: str = "tier_of") -> str:
-        found = identify(SimpleNamespace(META={}, tier=slug))  # type: ignore[arg-type]
-        with override_settings(RATELIMITER={"TIER_RESOLVER": f"tests.identity.test_resolvers.{name}"}):
-            entitlement = entitlement_for(self.rules, user, None, None, found.resolve_tier)
-        assert entitlement == Entitlement(entitlement.tier)
-        return str(entitlement.tier)
-
-    def test_are_what_the_resolver_says_without_a_query(self) -> None:
-        assert self.tier("pro", "7") == self.tier("pro", None) == "pro"
-
-    @pytest.mark.parametrize(
-        ("slug", "name"), [(None, "tier_of"), ("gold", "tier_of"), ("pro", "fail"), ("pro", "seven")]
-    )
-    def test_are_the_default_ones_where_it_says_nothing_that_exists(self, slug: Any, name: str) -> None:
-        assert (self.tier(slug, "7", name), self.tier(slug, None, name)) == ("free", "guest")

@@ -17,7 +17,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.http import HttpRequest
 from django.test import RequestFactory
 
 TIERS = ("", "free", "pro")
@@ -84,9 +83,9 @@ def _outcome(result: Any) -> str:
     return "soft_exceeded" if result.verdict.soft_exceeded else "allowed"
 
 
-def tier_of(request: HttpRequest) -> str | None:
+def tier_of(identity: Any) -> str | None:
     """The TIER_RESOLVER of these processes: the request says it."""
-    return request.headers.get("X-Tier") or None
+    return identity.value("header:X-Tier")
 
 
 def decide(requests: int, number: int) -> Noted:

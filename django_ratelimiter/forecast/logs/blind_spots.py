@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 from django.utils.translation import gettext as _
 
-from ...conf import settings
 from ...inspection.request import has_limiter
 from ...rules.records import LimitRecord, RuleRecord
 from ...rules.ruleset import RuleSet
@@ -188,8 +187,6 @@ def doubts(
         found.append(text % f"{proxies:,}")
     if not {"user", "api_key", "tier"} & set(known) and any(rule.depends_on_tier for rule in rules):
         found.append(_("The log names no users and no API keys, so every caller has the tier of anonymous callers."))
-    if settings.TIER_RESOLVER is not None and "tier" not in known:
-        found.append(_("TIER_RESOLVER cannot be called for a log; tiers come from the assignments."))
     slugs = sorted({rule.slug for rule in rules if rule.charge_when != "any"})
     if "status" not in held and slugs:
         found.append(_("The log has no status, so each response counts as a success for %s.") % ", ".join(slugs))

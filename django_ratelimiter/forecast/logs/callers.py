@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -12,12 +11,12 @@ from django.core.exceptions import ValidationError
 
 from ...conf import settings
 from ...databases import spelled
-from ...identity import Identity, client_ip, hash_api_key, partition
+from ...identity import Identity, client_ip, hash_api_key
 from ...identity.proxies import client_address, is_proxy, network_around
 from ...limiter.charges import NO_ENTITLEMENT
-from ...rules.cache import access_list, entitlement_for
+from ...rules.cache import access_list
 from ...rules.ruleset import RuleSet
-from ...rules.tiers import Entitlement, is_known_api_key, resolve_api_key
+from ...rules.tiers import Entitlement, callers_differ, is_known_api_key, resolve_api_key
 from ...values.access import NOBODY
 from .changes import UNKNOWN
 from .line import AccessLogLine
@@ -35,7 +34,7 @@ PROXY: Final = "proxy"
 TIER: Final = "tier"
 
 
-#: A caller's tier and multiplier in each rule set. Equal ones share one object.
+#: What a caller may have in each rule set. Equal ones share one object.
 Entitlements = tuple[tuple[RuleSet, Entitlement], ...]
 
 
@@ -51,7 +50,7 @@ class LoggedCaller(Identity):
     __slots__ = ("_address", "_entitlements", "early", "is_new", "lacks", "name")
 
     def __init__(self, name: str, values: dict[str, str | None], address: str | None, entitled: Entitlements) -> None:
-        self._fields = self._request = None  # type: ignore[assignment]
+        self._fields = self._request = self._user = None  # type: ignore[assignment]
         self._values, self._address, self._entitlements = values, address, entitled
         self.name, self.is_new = name, True
         self.early: LoggedCaller | None = None
@@ -168,32 +167,34 @@ class LoggedCallers:
                 lacks.append(name)
         if "HTTP_X_FORWARDED_FOR" not in http.META and "ip" in values and is_proxy(http.META["REMOTE_ADDR"]):
             lacks.append(PROXY)
-        whole = client_address(http) if self.entries is not NOBODY or self._networks else None
+        is_asked_for = self.entries is not NOBODY or self._networks or settings.TIER_RESOLVER
+        whole = client_address(http) if is_asked_for else None
         values |= {each: around for each in self._networks if (around := network_around(whole, each))}
         name = next((each for each in ("user", "api_key", "ip", "session") if each in values), "")
         name = f"{name}:{values[name]}" if name else UNKNOWN
-        caller = LoggedCaller(name, values, whole, self._entitlements(values, tier))
+        caller = LoggedCaller(name, values, whole, self._entitlements(values, whole, tier))
         caller.lacks = tuple(lacks)
         if "user" in values:
             early = {each: value for each, value in values.items() if each != "user"}
-            caller.early = LoggedCaller(name, early, whole, self._entitlements(early, None, is_early=True))
+            caller.early = LoggedCaller(name, early, whole, self._entitlements(early, whole, None, is_early=True))
         return caller
 
-    def _entitlements(self, values: dict[str, str | None], tier: str | None, *, is_early: bool = False) -> Entitlements:
-        """Return the caller's tier and multiplier in each rule set. is_early: the user is not known yet."""
-        found = [(rules, self._entitlement(rules, values, tier, is_early=is_early)) for rules in self.rule_sets]
-        key = tuple([(each.tier and each.tier.slug, each.multiplier) for _, each in found])
+    def _entitlements(
+        self, values: dict[str, str | None], whole: str | None, tier: str | None, *, is_early: bool = False
+    ) -> Entitlements:
+        """Return what the caller may have in each rule set. is_early: the user is not known yet."""
+        found = [(rules, self._entitlement(rules, values, whole, tier, is_early=is_early)) for rules in self.rule_sets]
+        key = tuple([(each.tier and each.tier.slug, *each[1:]) for _, each in found])
         return self._entitled.setdefault(key, tuple(found))
 
     def _entitlement(
-        self, rules: RuleSet, values: dict[str, str | None], tier: str | None, *, is_early: bool
+        self, rules: RuleSet, values: dict[str, str | None], whole: str | None, tier: str | None, *, is_early: bool
     ) -> Entitlement:
-        if not rules.tiers or (is_early and "api_key" not in values):
+        if not callers_differ(rules) or (is_early and "api_key" not in values):
             return NO_ENTITLEMENT
         if tier in rules.tiers:
             return Entitlement(rules.tiers[tier])
-        partition_of = partial(partition, LoggedCaller("", values, None, ()))
-        return entitlement_for(rules, values.get("user"), values.get("api_key"), partition_of)
+        return super(LoggedCaller, LoggedCaller("", values, whole, ())).entitlement(rules)
 
 
 def _connection(address: str) -> dict[str, str]:

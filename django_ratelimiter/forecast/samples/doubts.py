@@ -118,8 +118,6 @@ def multiplier_doubts(*periods: Period) -> Iterator[str]:
     Samples contain the callers' tiers, but not their multipliers. An assignment that was changed or deleted has left an
     entry in the admin's log, which does not contain its multiplier.
     """
-    if settings.TIER_RESOLVER is not None:  # then assignments are ignored
-        return
     if any(_assigned(period) for period in periods):
         yield _(
             "Some callers have a multiplier. It is not recorded, so the forecast uses the limits of their tier "
