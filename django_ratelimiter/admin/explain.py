@@ -35,12 +35,15 @@ from ..models import Rule
 from ..models.validation import METHODS
 from ..values.bounds import MAX_TEXT
 from .identities import label_of
-from .logged import caller_url, logged_context, prefilled
+from .logged import caller_url, logged_context, prefilled, rejection_rows
 from .pages import PagesAdmin
 from .viewer import Viewer
 
 #: Fields that a URL may contain. Others are secrets, and URLs are logged. A "reference" replaces a pasted one.
-_IN_URLS: Final = ("method", "path", "view", "scope", "user", "ip", "status", "gateway", "api_key")
+_IN_URLS: Final = (
+    *("method", "path", "view", "scope", "user", "ip", "status", "gateway", "api_key"),
+    *("digest", "logged_rules"),
+)
 
 
 #: Attributes of fields whose values browsers must not keep.
@@ -168,6 +171,7 @@ def answer_context(request: HttpRequest, explanation: Explanation) -> dict[str, 
         "tier": tier_in_words(explanation.tier),
         "counted_as": _counted_as(explanation),
         "logged_text": logged_in_words(explanation),
+        "rejections": rejection_rows(explanation.logged.rejections if explanation.logged else (), viewer),
         "applying": [_card(viewer, each, explanation) for each in explanation.applying],
         "others": [(each, Rule.Mode(each.mode).label, viewer.rule_url(each.rule.slug)) for each in explanation.others],
         "caller_url": caller_url(viewer, kind="user", value=by_key(user)) if user else "",

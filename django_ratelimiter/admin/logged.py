@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.http import HttpRequest
 
+from ..inspection.counters import CallerRejection, rejections_logged
 from ..inspection.explanation import CALLER_FIELDS, SEES_TIERS
 from ..inspection.question import Question
 from ..inspection.references import ParsedRejection, asked_of, digests_of, everybody
+from ..inspection.words import rejected_now_in_words
 from ..limiter.templates import missing
+from ..rules import cache
+from ..usage.live.rejections import times_in_words
 from ..values.references import DIGITS, Reference
 from .viewer import Viewer
 
@@ -37,9 +42,26 @@ def logged_context(request: HttpRequest, logged: ParsedRejection) -> dict[str, A
         "is_missing": bool(logged.digest) and found.is_of(missing()),
         "logged_rule_url": viewer.rule_url(logged.rule),
         "logged_urls": list(filter(None, urls)),
+        "rejections": rejection_rows(
+            rejections_logged(logged.is_of, cache.latest_rules()) if viewer.may("view_usage_report") else (), viewer
+        ),
     }
 
 
 def caller_url(viewer: Viewer, **named: str) -> str:
     """Return the URL of a caller's page; "" without the permission to name callers, or if there is no such page."""
     return viewer.url("caller", **named) if viewer.request.user.has_perm(SEES_TIERS) else ""
+
+
+def rejection_rows(rejections: Iterable[CallerRejection], viewer: Viewer) -> list[dict[str, Any]]:
+    """Return the rows of rejections: for the page that explains and for the caller's page."""
+    return [
+        {
+            "row": each,
+            "url": viewer.rule_url(each.reference.partition("#")[0]),
+            "tier": viewer.tier(each.tier),
+            "times": times_in_words(each.times, is_estimate=each.is_estimate),
+            "now": rejected_now_in_words(each),
+        }
+        for each in rejections
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -14,17 +14,19 @@ from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
-from ..engine.usage.rejections import KEPT, RECORDED_EXACTLY, RECORDED_ONE_IN, Rejection
+from ..engine.usage.rejections import RECORDED_ONE_IN, Rejection
 from ..exceptions import EngineUnavailable
 from ..inspection.caller import by_key, is_hash
+from ..inspection.counters import limit_that_rejected
+from ..inspection.words import reach_in_words
 from ..models import AccessEntry
 from ..rules import cache, inline
-from ..rules.formatting import limit_in_words, units
+from ..rules.formatting import units
 from ..rules.records import RuleRecord
 from ..usage.live import names as caller_names
 from ..usage.live.denials import DeniedCaller, recently_denied
 from ..usage.live.names import Name, revealed_to
-from ..usage.live.rejections import recent
+from ..usage.live.rejections import MAX_READ, known_times, recent, times_in_words
 from ..values.references import reference_of
 from .formatting import breakable
 from .identities import label_of
@@ -57,10 +59,20 @@ class RejectionsPage(PagesAdmin):
         rule = request.GET.get("rule") or None
         records = {rule.slug: rule for rule in (*inline.registered(), *cache.current_rules().rules)}
         context: dict[str, Any] = {"rows": [], "rule": rule, "most": MAX_ROWS, "by_access": BY_ACCESS}
+        context["one_in"] = RECORDED_ONE_IN
         try:
-            rows = [] if rule == BY_ACCESS else list(_rejected(viewer, recent(MAX_ROWS, rule), records))
-            rows += _denied(viewer, recently_denied(MAX_ROWS)) if rule in (None, BY_ACCESS) else ()
-            context["rows"] = sorted(rows, key=lambda row: row["number"], reverse=True)[:MAX_ROWS]
+            rejected = [] if rule == BY_ACCESS else recent(rule=rule)
+            denied = recently_denied(MAX_READ) if rule in (None, BY_ACCESS) else []
+            in_flood = any(each.is_estimate for each in rejected)
+            order = request.GET.get("order") or ("times" if in_flood else "last")
+            found: list[Rejection | DeniedCaller] = [*rejected, *denied]
+            found.sort(key=_ORDERS.get(order, _latest), reverse=True)
+            context |= {
+                "rows": _rows(viewer, found[:MAX_ROWS], records),
+                "order": order,
+                "is_estimated": in_flood,
+                "order_query": urlencode({"rule": rule} if rule else {}),
+            }
         except EngineUnavailable:
             context["unavailable"] = True
         if "part" in request.GET:
@@ -68,17 +80,33 @@ class RejectionsPage(PagesAdmin):
         context |= {
             "rules": sorted(records),
             "every": UPDATE_SECONDS,
-            "query": urlencode({"rule": rule}) if rule else "",
-            "exactly": RECORDED_EXACTLY,
-            "one_in": RECORDED_ONE_IN,
-            "kept": KEPT,
+            "query": urlencode({name: value for name in ("rule", "order") if (value := request.GET.get(name))}),
             "access_url": viewer.url("accessentry_changelist", action__exact="deny") if viewer.sees_access else "",
         }
         return self.page(request, "rejections", _("Recent rejections"), context)
 
 
-def _rejected(viewer: Viewer, rejections: Iterable[Rejection], records: Mapping[str, RuleRecord]) -> Iterator[Row]:
-    rejections = list(rejections)
+def _latest(found: Rejection | DeniedCaller) -> int:
+    """Return the time of the last one, in microseconds."""
+    return found.at_us if isinstance(found, Rejection) else int(found.at.timestamp() * 1_000_000)
+
+
+def _most_often(found: Rejection | DeniedCaller) -> tuple[int, int]:
+    return known_times(found.times, is_estimate=getattr(found, "is_estimate", False)), _latest(found)
+
+
+_ORDERS: Final[Mapping[str, Callable[[Any], Any]]] = {"last": _latest, "times": _most_often}
+
+
+def _rows(viewer: Viewer, found: list[Rejection | DeniedCaller], records: Mapping[str, RuleRecord]) -> list[Row]:
+    """Return the rows in this order; names are read once for all."""
+    rejected = [each for each in found if isinstance(each, Rejection)]
+    denied = [each for each in found if isinstance(each, DeniedCaller)]
+    rows = {"rejected": _rejected(viewer, rejected, records), "denied": _denied(viewer, denied)}
+    return [next(rows["rejected" if isinstance(each, Rejection) else "denied"]) for each in found]
+
+
+def _rejected(viewer: Viewer, rejections: list[Rejection], records: Mapping[str, RuleRecord]) -> Iterator[Row]:
     seen = caller_names.views((each.rule, each.partition) for each in rejections)
     known = revealed_to(viewer.request.user, [each.partition for each in rejections])
     callers = in_words(viewer.request.user, known)
@@ -86,12 +114,11 @@ def _rejected(viewer: Viewer, rejections: Iterable[Rejection], records: Mapping[
         record, view = records.get(each.rule), seen.get((each.rule, each.partition))
         yield {
             **_times(each.at_us, each.since_us),
-            "times": units(each.times),
-            "is_estimate": each.is_estimate,
+            "times": times_in_words(each.times, is_estimate=each.is_estimate),
             "rule": viewer.rule(each.rule),
             "tier": viewer.tier(each.tier),
-            "limit": _limit_of(each, record) if record else "",
-            "reach": breakable(view or (_reach_of(record) if record else "")),
+            "limit": limit_that_rejected(each, record) if record else "",
+            "reach": breakable(view or (reach_in_words(record) or _("all requests") if record else "")),
             "caller": each.partition,
             "reference": reference_of(each.rule, each.partition),
             "name": callers.get(each.partition, ""),
@@ -137,19 +164,6 @@ def _clock(moment: datetime) -> str:
     return date_format(moment, "H:i:s" if moment.date() == today else "D H:i:s")
 
 
-def _limit_of(rejection: Rejection, record: RuleRecord) -> str:
-    """Return the limit that rejects, as text; empty if the rule does not have it any more."""
-    limits = record.limits[rejection.tier] if rejection.tier in record.limits else record.limits.get(None, ())
-    found = [limit for limit in limits if rejection.counter.endswith(limit.limit.tag)]
-    return limit_in_words(found[0]) if found else ""
-
-
-def _reach_of(record: RuleRecord) -> str:
-    """Return what a rule applies to, as a short text."""
-    parts = [*sorted(record.methods), record.view_name, record.path, record.scope]
-    return " ".join(filter(None, parts)) or _("all requests")
-
-
 def _asked(rejection: Rejection, record: RuleRecord, view: str | None, name: Name | None) -> dict[str, str]:
     """Return the data for a question to the page that explains, as far as it is known.
 
@@ -160,8 +174,9 @@ def _asked(rejection: Rejection, record: RuleRecord, view: str | None, name: Nam
     asked["scope"] = record.scope
     known = _asked_of(name) if name else {}
     if not known and record.partition_by:
-        known = {"reference": reference_of(rejection.rule, rejection.partition)}
-    asked |= known
+        asked["reference"] = reference_of(rejection.rule, rejection.partition)
+    else:
+        asked |= known | {"logged_rules": rejection.rule, "digest": rejection.partition}
     return {name: value for name, value in asked.items() if value}
 
 

@@ -21,9 +21,10 @@ from ..limiter.templates import RuleCharge
 from ..models import TierAssignment
 from ..rules.cache import access_list
 from ..rules.records import Facts, LimitRecord, RuleRecord
+from ..rules.ruleset import RuleSet
 from ..values.access import NOBODY, AccessList
 from ..values.partitions import is_address
-from .counters import Counter
+from .counters import Counter, rejections_logged
 from .entry_points import EntryPoint, Trial, run_trial
 from .explanation import (
     AccessExplanation,
@@ -84,7 +85,7 @@ def explain(question: Question, reader: Any = None, logged: ParsedRejection | No
         left_out=trial.rules.left_out,
         response=response if sees.counters else None,
         with_token=with_token,
-        logged=logged and _explain_logged(logged, rules, sees),
+        logged=logged and _explain_logged(logged, rules, sees, trial.rules),
     )
 
 
@@ -172,9 +173,14 @@ class _Explaining(NamedTuple):
         return tuple(name for name in (*rule.partition_by, *instead) if name in self.unknown)
 
 
-def _explain_logged(logged: ParsedRejection, rules: Sequence[RuleExplanation], sees: Rights) -> LoggedRejection:
-    found = any(counter.logged for each in rules for counter in each.counters) if sees.counters else None
-    return LoggedRejection(logged.rules, logged.rule, logged.digest, found)
+def _explain_logged(
+    logged: ParsedRejection, explained: Sequence[RuleExplanation], sees: Rights, rules: RuleSet
+) -> LoggedRejection:
+    if not sees.counters:
+        return LoggedRejection(logged.rules, logged.rule, logged.digest, None, ())
+    counters = [counter for each in explained for counter in each.counters]
+    found, rejections = any(each.logged for each in counters), rejections_logged(logged.is_of, rules, counters)
+    return LoggedRejection(logged.rules, logged.rule, logged.digest, found, tuple(rejections))
 
 
 def _reason(rule: RuleRecord, trial: Trial) -> Reason:

@@ -5,7 +5,7 @@ The caller's page shows it, `manage.py ratelimit caller` prints its lines or its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -22,7 +22,7 @@ from .explanation import AccessExplanation, rights_of
 from .grounds import Grounds, grounds_of
 from .performing import LogLine, log_of
 from .tier import TierExplanation, tier_in_words
-from .words import counter_in_words
+from .words import at_limit_in_words, counter_in_words, rejection_in_words
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,19 @@ class CallerReport:
     """
 
     MEMBERS: ClassVar = (
-        *("caller", "enforced", "blocked", "blocked_scopes", "access", "tier", "hidden", "counters", "before_login"),
-        *("unread", "unlimited", "rejections", "denials", "log", "problem"),
+        *("caller", "enforced", "blocked", "blocked_shared", "blocked_scopes", "access", "tier", "hidden", "counters"),
+        *("before_login", "unread", "unlimited", "rejections", "denials", "log", "problem"),
     )
 
     caller: Caller
     enforced: Annotated[bool, "false while all enforcement is stopped."]
     blocked: Annotated[
         bool | None,
-        "null = not known: of a digest, of a user whom only rules in `before_login` reject, and without Redis.",
+        "By counters of its own. null = not known: of a digest whom no rule rejects that has rejected it lately, of a "
+        "user whom only rules in `before_login` reject, and without Redis.",
+    ]
+    blocked_shared: Annotated[
+        Sequence[RuleRecord], "Rules whose counter all callers share and is used up: they reject everybody now."
     ]
     blocked_scopes: Annotated[
         Sequence[RuleRecord],
@@ -86,7 +90,8 @@ def report_of(caller: Caller, reader: Any = None) -> CallerReport:
         caller=caller,
         enforced=rules.enforced,
         blocked=_is_blocked(caller, grounds, found) if rules.enforced else False,
-        blocked_scopes=list({each.rule.slug: each.rule for each in elsewhere}.values()),
+        blocked_shared=_rules_of(shown.blocked_shared if rules.enforced else ()),
+        blocked_scopes=_rules_of(elsewhere),
         access=grounds.access,
         tier=grounds.tier,
         hidden=sees.hidden,
@@ -94,7 +99,7 @@ def report_of(caller: Caller, reader: Any = None) -> CallerReport:
         before_login=found.before_login,
         unread=found.unread,
         unlimited=found.unlimited,
-        rejections=rejections_of(found),
+        rejections=rejections_of(caller, found),
         denials=denials_of(caller, found) if sees.entries else [],
         log=log_of(caller, reader),
         problem=found.problem,
@@ -104,14 +109,18 @@ def report_of(caller: Caller, reader: Any = None) -> CallerReport:
     )
 
 
+def _rules_of(counters: Iterable[Counter]) -> list[RuleRecord]:
+    return list({each.rule.slug: each.rule for each in counters}.values())
+
+
 def _is_blocked(caller: Caller, grounds: Grounds, found: Counters) -> bool | None:
     if grounds.access is not None:
         return grounds.access.action == "deny"
-    if caller.kind == "digest" or found.problem:
+    if found.problem:
         return None
     if found.of(caller).blocked_views:
         return True
-    return None if found.blocked_before_login else False
+    return None if found.blocked_before_login or caller.kind == "digest" else False
 
 
 def lines_of(report: CallerReport) -> Iterator[str]:
@@ -120,8 +129,10 @@ def lines_of(report: CallerReport) -> Iterator[str]:
     if who.is_everybody or who.is_nobody:
         yield _title_of_nobody(who)
         yield from map(_line, report.counters)
+        yield from map(rejection_in_words, report.rejections)
         return
     yield f"{who.kind} {who.value} ({who.digest}): {_state(report)}"
+    yield from (f"{at_limit_in_words(rule)}: {rule.slug}" for rule in report.blocked_shared)
     if report.blocked_scopes:
         text = _("Only code that asks for their scope, such as a task or a command, is rejected by these rules now:")
         yield f"{text} {', '.join(rule.slug for rule in report.blocked_scopes)}"
@@ -135,7 +146,7 @@ def lines_of(report: CallerReport) -> Iterator[str]:
     yield from map(_line, report.counters)
     for each in report.unread:
         yield f"{each.rule.slug}: {_('needs to know')} {', '.join(each.missing)}"
-    yield from map(_rejection_line, report.rejections)
+    yield from map(rejection_in_words, report.rejections)
     yield from map(_denial_line, report.denials)
 
 
@@ -163,21 +174,8 @@ def _line(counter: Counter) -> str:
     return f"{counter.rule.slug}: {counter.limit}{state}"
 
 
-def _rejection_line(rejection: CallerRejection) -> str:
-    if rejection.shadow:
-        text = _("Would be rejected by %(rule)s: %(times)s since %(since)s, last %(last)s")
-    else:
-        text = _("Rejected by %(rule)s: %(times)s since %(since)s, last %(last)s")
-    about = "≈" * rejection.is_estimate
-    text %= _times_of(rejection) | {"rule": rejection.rule, "times": f"{about}{units(rejection.times)}"}
-    return f"{text} ({rejection.reference})"
-
-
 def _denial_line(denial: DeniedCaller) -> str:
-    text = _("Denied by an access entry: %(times)s since %(since)s, last %(last)s") % _times_of(denial)
+    text = _("Denied by an access entry: %(times)s since %(since)s, last %(last)s")
+    since, last = map(moment_in_words, (denial.since, denial.at))
+    text %= {"times": units(denial.times), "since": since, "last": last}
     return f"{text} ({denial.view})" if denial.view else text
-
-
-def _times_of(record: CallerRejection | DeniedCaller) -> dict[str, str]:
-    since, last = map(moment_in_words, (record.since, record.at))
-    return {"times": units(record.times), "since": since, "last": last}

@@ -17,7 +17,7 @@ from ..engine.base import Charge, Verdict
 from ..engine.usage.rejections import CounterRejections
 from ..exceptions import EngineUnavailable
 from ..identity import digest
-from ..limiter.templates import RuleTemplate
+from ..limiter.templates import RuleTemplate, missing
 from ..rules import inline
 from ..rules.formatting import limit_in_words
 from ..rules.records import LimitRecord, RuleRecord
@@ -25,6 +25,7 @@ from ..rules.routes import for_no_view
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
 from ..usage.live import denials
+from ..usage.live.rejections import recent
 from ..values.access import KINDS
 from ..values.partitions import may_need_user
 from ..values.references import reference_of
@@ -121,8 +122,8 @@ class Counter:
 
     @property
     def is_blocked(self) -> bool:
-        """True if the rule rejects the caller now."""
-        return self.is_limited and self.rule.mode == "enforce"
+        """True if the rule rejects the caller now, as far as that is known."""
+        return self.is_limited and self.rule.mode == "enforce" and not self.is_assumed
 
     @property
     def allowed(self) -> Annotated[bool | None, "A request would be; null = not known, as of a digest."]:
@@ -186,7 +187,16 @@ class Counters:
 
     @property
     def blocked_views(self) -> list[Counter]:
-        """The rest of `blocked`."""
+        """The rest of `blocked`, without counters that all callers share."""
+        return [each for each in self._blocked_in_views if not each.shared]
+
+    @property
+    def blocked_shared(self) -> list[Counter]:
+        """The counters that all callers share and that are used up: they block nobody alone."""
+        return [each for each in self._blocked_in_views if each.shared]
+
+    @property
+    def _blocked_in_views(self) -> list[Counter]:
         slugs = for_no_view(each.rule for each in self.blocked)
         return [each for each in self.blocked if each.rule.slug not in slugs]
 
@@ -217,9 +227,6 @@ class Counters:
         return [each for each in self.own if each.name in wanted]
 
 
-#: Number of recent rejections of all callers that are searched.
-MAX_READ: Final = 1_000
-
 #: Maximum number of the caller's rejections, and denials, that are returned.
 MAX_SHOWN: Final = 20
 
@@ -235,28 +242,68 @@ class CallerRejection(NamedTuple):
     is_estimate: Annotated[bool, "Some may have been missed."]
     tier: Annotated[str, "The tier of the caller at that time; empty = none."]
     reference: Annotated[str, "In the responses."]
+    limit: Annotated[str, "In words, with its present numbers; empty = the rule does not have it any more."]
+    allowed: Annotated[bool | None, "Its counter would allow such a request now; null = not known."]
+    until: Annotated[datetime | None, "When it would; null = it does, it never will, or not known."]
 
 
-def rejections_of(found: Counters) -> list[CallerRejection]:
+def rejections_of(caller: Caller, found: Counters) -> list[CallerRejection]:
     """Return the caller's rejections, the latest first; empty if the engine has no list of them."""
-    names = {(each.rule.slug, each.digest): each.rule.name for each in found.own}
-    if found.problem or not names:
+    counters = found.counters if caller.is_everybody else found.own
+    if found.problem or not counters:
         return []
-    own = [
-        CallerRejection(
-            names[row.rule, row.partition],
-            moment_of(row.at_us),
-            moment_of(row.since_us),
-            row.times,
-            row.shadow,
-            row.is_estimate,
-            row.tier,
-            reference_of(row.rule, row.partition),
-        )
-        for row in _recent(found.peeked)
-        if (row.rule, row.partition) in names
-    ]
-    return sorted(own, key=lambda each: each.at, reverse=True)[:MAX_SHOWN]
+    return _rejections(_recent(found.peeked), counters)
+
+
+def rejections_logged(
+    is_meant: Callable[[str, str], bool], rules: RuleSet, explained: Iterable[Counter] = ()
+) -> list[CallerRejection]:
+    """Return the recent rejections that a reference or a line of the log may mean; the latest first.
+
+    is_meant: whether it means this rule and this digest. explained: counters whose present limits are known; others
+    have the limits of the tier at that time.
+    """
+    meant, known = [row for row in _recent(None) if is_meant(row.rule, row.partition)], {}
+    for rule in _rules(rules) if meant else ():
+        for row in (row for row in meant if row.rule == rule.slug):
+            template = RuleTemplate(rule, Entitlement(rules.tiers.get(row.tier)))
+            for each in _counters_of(template, row.partition):
+                known[each.name, each.digest] = each
+    known |= {name: each for each in explained if (name := (each.name, each.digest)) in known}
+    return _rejections(meant, read(Counters([*known.values()])).counters)
+
+
+def _rejections(rows: Iterable[Any], counters: Iterable[Counter]) -> list[CallerRejection]:
+    """Return those of these rejections that are by a rule and of a caller of these counters, the latest first."""
+    rules = {(each.rule.slug, each.digest): each.rule for each in counters}
+    by_name = {each.charge.key + each.charge.limit.tag: each for each in counters}
+    found = []
+    for row in rows:
+        rule, counter = rules.get((row.rule, row.partition)), by_name.get(row.counter)
+        if rule is not None:
+            found.append(
+                CallerRejection(
+                    rule.name,
+                    moment_of(row.at_us),
+                    moment_of(row.since_us),
+                    row.times,
+                    row.shadow,
+                    row.is_estimate,
+                    row.tier,
+                    reference_of(row.rule, row.partition),
+                    counter.limit if counter else limit_that_rejected(row, rule),
+                    counter.allowed if counter else None,
+                    counter.blocked_until if counter else None,
+                )
+            )
+    return sorted(found, key=lambda each: each.at, reverse=True)[:MAX_SHOWN]
+
+
+def limit_that_rejected(row: Any, rule: RuleRecord) -> str:
+    """Return the limit of a recent rejection in words; empty if the rule does not have it any more."""
+    limits = rule.limits[row.tier] if row.tier in rule.limits else rule.limits.get(None, ())
+    found = [limit for limit in limits if row.counter.endswith(limit.limit.tag)]
+    return limit_in_words(found[0]) if found else ""
 
 
 def denials_of(caller: Caller, found: Counters) -> list[denials.DeniedCaller]:
@@ -300,11 +347,8 @@ def _recent(peeked: CounterRejections | None) -> list[Any]:
     """Return the rejections of all callers. peeked: if they were read already; `None` = not yet."""
     if peeked is not None:
         return peeked.rejections
-    recent: Any = getattr(get_engine(), "recent_rejections", None)
-    if recent is None:
-        return []
     try:
-        return list(recent(MAX_READ))
+        return list(recent())
     except EngineUnavailable:
         return []
 
@@ -317,7 +361,8 @@ def moment_of(at_us: int) -> datetime:
 def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement, *, with_rejections: bool = False) -> Counters:
     """Return the caller's counters under all rules that are not off, read in one call of the engine for each shard.
 
-    For a digest the tier is not known: the tier of its last recent rejection by the rule is used, if there is one.
+    For a digest the tier is not known: the tier of its last recent rejection by the rule is used. Without one, the
+    limits are assumed, and it is not known what they decide.
     with_rejections: also read the recent rejections, if the engine can read both at once.
     """
     counters: list[Counter] = []
@@ -330,7 +375,10 @@ def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement, *, wit
         granted = Entitlement(rules.tiers.get(seen[rule.slug])) if rule.slug in seen else entitlement
         template, digest = RuleTemplate(rule, granted), caller.digest_for(rule)
         if digest is not None:
-            counters += _counters(caller, template, digest)
+            is_assumed = caller.kind == "digest" and (
+                rule.depends_on_tier if caller.is_everybody else rule.slug not in seen
+            )
+            counters += _counters_of(template, digest, stands_in=caller.stands_in(rule), is_assumed=is_assumed)
             before += _before_login(caller, template, digest, rules)
         if not template.records:
             unlimited.append(rule)
@@ -356,12 +404,14 @@ def shared_counters(rules: Iterable[RuleRecord], known: RuleSet) -> Counters:
     return read(Counters([*found.values()]))
 
 
-def _counters(caller: Caller, template: RuleTemplate, digest: str) -> list[Counter]:
+def _counters_of(
+    template: RuleTemplate, digest: str, *, stands_in: bool = False, is_assumed: bool = False
+) -> list[Counter]:
     rule, tier = template.rule, str(template.tier or "")
-    is_assumed = caller.kind == "digest" and (rule.depends_on_tier or not caller.is_everybody)
+    charges = template.charges(None, None, is_missing=digest == missing())
     return [
-        Counter(rule, tier, record, charge.fill(digest), digest, None, caller.stands_in(rule), is_assumed)
-        for record, charge in zip(template.records, template.charges(None, None), strict=True)
+        Counter(rule, tier, record, charge.fill(digest), digest, None, stands_in, is_assumed)
+        for record, charge in zip(template.records, charges, strict=bool(charges))
     ]
 
 
@@ -374,7 +424,9 @@ def _before_login(caller: Caller, template: RuleTemplate, digest: str, rules: Ru
     if any(map(may_need_user, template.rule.partition_by)):
         return []
     anonymous = RuleTemplate(template.rule, Entitlement(rules.default_tier("anonymous")))
-    return [] if anonymous.records == template.records else _counters(caller, anonymous, digest)
+    if anonymous.records == template.records:
+        return []
+    return _counters_of(anonymous, digest, stands_in=caller.stands_in(template.rule))
 
 
 def read(found: Counters, *, with_rejections: bool = False) -> Counters:

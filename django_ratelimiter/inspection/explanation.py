@@ -14,7 +14,7 @@ from ..middleware import Exemption
 from ..models import AccessEntry, TierAssignment
 from ..rules.records import Facts, Mismatch, RejectedRule, RuleRecord
 from ..values.access import AccessRecord
-from .counters import Counter
+from .counters import CallerRejection, Counter
 from .question import Question
 from .tier import TierExplanation
 
@@ -140,6 +140,9 @@ class LoggedRejection:
     rule: str
     digest: Annotated[str, "The start of the caller's digest."]
     found: Annotated[bool | None, "One of the counters is the one that rejected; null = you may not see it."]
+    rejections: Annotated[
+        tuple[CallerRejection, ...], "What is known about it, for a day; empty = nothing more, or you may not see it."
+    ]
 
 
 @dataclass(frozen=True, slots=True)

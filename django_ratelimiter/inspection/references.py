@@ -16,7 +16,7 @@ from ..limiter.templates import missing
 from ..models import TopPartition
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
-from ..usage.live.rejections import recent
+from ..usage.live.rejections import MAX_READ, recent
 from ..usage.times import now, stored
 from ..values.bounds import MAX_TEXT, json_from
 from ..values.references import Reference, parse_reference, references_in
@@ -97,9 +97,6 @@ def _attributes(text: str) -> dict[str, str]:
         pairs = dict(_ATTRIBUTE.findall(text))
     return {name: value for name, value in pairs.items() if value not in _NONE}
 
-
-#: Number of recent rejections that are searched.
-MAX_READ: Final = 1_000
 
 #: Maximum number of callers that are returned: two are alike once in many millions.
 MAX_FOUND: Final = 5

@@ -9,9 +9,10 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..rules.formatting import until_in_words
+from ..rules.formatting import moment_in_words, until_in_words
 from ..rules.records import Facts, RuleRecord
-from .counters import Counter
+from ..usage.live.rejections import times_in_words
+from .counters import CallerRejection, Counter
 from .explanation import CallerResponse, Explanation, Reason, RuleExplanation
 from .tier import TierExplanation, tier_in_words
 
@@ -159,6 +160,42 @@ def counter_in_words(counter: Counter) -> str:
     return "; ".join(words)
 
 
+def rejection_in_words(rejection: CallerRejection) -> str:
+    """Return a rejection as text: rule, limit, how often, when, and until when its counter rejects."""
+    text = _("Rejected by %(rule)s: %(times)s since %(since)s, last %(last)s")
+    if rejection.shadow:
+        text = _("Would be rejected by %(rule)s: %(times)s since %(since)s, last %(last)s")
+    about = ", ".join(filter(None, (rejection.limit, rejection.tier)))
+    since, last = map(moment_in_words, (rejection.since, rejection.at))
+    times = times_in_words(rejection.times, is_estimate=rejection.is_estimate)
+    named = f"{rejection.rule} ({about})" if about else rejection.rule
+    text %= {"rule": named, "times": times, "since": since, "last": last}
+    now = _("now: %(now)s") % {"now": rejected_now_in_words(rejection)}
+    return f"{text}, {now} ({rejection.reference})"
+
+
+def rejected_now_in_words(rejection: CallerRejection) -> str:
+    """Return what the counter of a rejection does now, and until when."""
+    if rejection.until:
+        return _("rejected until %(until)s") % {"until": until_in_words(rejection.until)}
+    if rejection.allowed is None:
+        return _("not known")
+    return _("allowed again") if rejection.allowed else _("never allowed")
+
+
+def reach_in_words(rule: RuleRecord) -> str:
+    """Return what a rule applies to, as a short text; "" = all requests."""
+    is_whole = rule.path == "/" and rule.path_kind == "prefix"
+    parts = [*sorted(rule.methods), rule.view_name, "" if is_whole else rule.path, rule.scope]
+    return " ".join(filter(None, parts))
+
+
+def at_limit_in_words(rule: RuleRecord) -> str:
+    """Return what is at its limit if the counter of this rule, which all callers share, is used up."""
+    reach = reach_in_words(rule)
+    return _("%(reach)s is at its limit") % {"reach": reach} if reach else _("The whole site is at its limit")
+
+
 def headline_of(explanation: Explanation) -> str:
     """Return what the caller would get, in one line; two results if it depends on how the user is logged in.
 
@@ -250,7 +287,9 @@ def lines_of(explanation: Explanation) -> Iterator[str]:
     request, response = explanation.request, explanation.response
     named = _(", view %(view)s, route %(route)s") % {"view": request.view_name, "route": request.route}
     yield f"{request.method} {request.path}{named if request.route or request.view_name else ''}"
-    yield headline_of(explanation)
+    rejections = explanation.logged.rejections if explanation.logged else ()
+    yield from map(rejection_in_words, rejections)
+    yield _("Now: %s") % headline_of(explanation) if rejections else headline_of(explanation)
     if response is not None:
         yield from (f"  {name}: {value}" for name, value in response.fields.items())
         if response.body:

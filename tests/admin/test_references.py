@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
+from django_ratelimiter.backend import get_engine
 from django_ratelimiter.identity import digest
 from django_ratelimiter.inspection.caller import UnknownCaller, caller_of
-from django_ratelimiter.models import Rule, TopPartition
+from django_ratelimiter.models import Rule, RuleLimit, TopPartition
+from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 from tests.making import MakeRule
 
@@ -64,7 +68,7 @@ def test_search_and_the_callers_page_find_the_caller(rejected: dict[str, Any], o
     out = io.StringIO()
     call_command("ratelimit", "caller", "--reference", typed, "--json", stdout=out)
     summary = json.loads(out.getvalue())
-    assert (summary["caller"]["digest"], summary["blocked"]) == (found, None)
+    assert (summary["caller"]["digest"], summary["blocked"]) == (found, True)
     assert summary["rejections"][0]["reference"] == rejected["field"]
 
 
@@ -85,6 +89,56 @@ def test_it_is_pasted_into_the_page_that_explains(
         kept = {name: form.initial[name] for name in ("digest", "logged_rules")}
         sent = {"path": "/hello/", "headers": f"X-Org: {org}", "method": "GET", **kept}
         assert client.post(address, sent).context["explanation"].logged.found is found
+
+
+def facts(page: Any) -> dict[str, str]:
+    """The facts that a page shows below "The rejection"."""
+    part = " ".join(page.content.decode().partition('id="ratelimiter-rejection"')[2].partition("</section>")[0].split())
+    found = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", part)
+    return {name: " ".join(re.sub(r"<[^>]*>", " ", value).split()) for name, value in found}
+
+
+def test_the_page_of_a_reference_says_what_is_known_of_the_rejection(
+    rejected: dict[str, Any], operator: Callable[..., Client]
+) -> None:
+    client, sent = operator(*ALL), {"q": rejected["field"]}
+    page = client.post(reverse("admin:django_ratelimiter_search"), sent, follow=True)
+    text = " ".join(page.content.decode().split())
+    assert '<span class="ratelimiter-badge ratelimiter-blocked">blocked</span> until ' in text
+    assert "Whether this caller is blocked now is not known" not in text
+    known = facts(page)
+    assert known["Rule"] == f"export {rejected['field']}"
+    assert known["Limit"] == "1 per day, token bucket"
+    assert known["Rejected"].startswith("3 since ")
+    assert known["Now"].startswith("Rejected until ")
+    get_engine().reset([counter.charge for counter in page.context["report"].counters])
+    freed = client.get(page.redirect_chain[-1][0])
+    assert "The rules that rejected this caller lately would allow a request now." in freed.content.decode()
+    assert facts(freed)["Now"] == "Allowed again"
+
+
+def test_explain_shows_the_rejection_and_apart_what_would_happen_now(
+    make_rule: MakeRule, people: None, operator: Callable[..., Client]
+) -> None:
+    rule = make_rule("hello", quota=1, partition_by=["user"], path_kind="exact", path="/hello/")
+    ann = User.objects.get(username="ann")
+    visitor = Client()
+    visitor.force_login(ann)
+    for _ in range(3):
+        visitor.get("/hello/")
+    client = operator(*ALL, "reveal_caller")
+    [row] = client.get(reverse("admin:django_ratelimiter_rejections")).context["rows"]
+    RuleLimit.objects.filter(rule=rule).update(quota=5)
+    cache.invalidate()
+    page = client.get(row["explain_url"])
+    assert facts(page)["Rejected"].startswith("2 since ")
+    assert facts(page)["Now"] == "Allowed again"
+    text = " ".join(page.content.decode().split())
+    headings = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
+    assert headings[:3] == ["The rejection", "What would happen now", "<code>GET /hello/</code>"]
+    assert page.context["answer"] == "Allowed."
+    User.objects.get(username="operator").user_permissions.remove(Permission.objects.get(codename="view_usage_report"))
+    assert facts(client.get(row["explain_url"])) == {}
 
 
 def test_one_that_is_known_no_more_leads_to_the_page_that_explains(

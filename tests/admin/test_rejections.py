@@ -94,10 +94,7 @@ def test_of_a_caller_who_is_not_known_explain_asks_first(operator: LogIn, rule: 
 
 def test_says_what_it_shows_and_what_it_may_miss(staff: Client) -> None:
     text = " ".join(re.sub(r"<[^>]*>", " ", staff.get(PAGE).content.decode()).split())
-    assert "Shown The latest 100 callers that rules or access entries have rejected, at most a day ago." in text
-    assert "the first 20 are recorded one by one, then one in 20, which counts as 20." in text
-    assert "Some 600 callers are kept." in text
-    assert "Access entries Each process reports once a second whom the entries denied." in text
+    assert "Nobody was rejected in the last day." in text
     assert "Access entries that deny" not in text
 
 
@@ -221,6 +218,31 @@ def test_shadows_and_estimates_are_marked(staff: Client) -> None:
     assert [row[5] for row in rows] == ["≈ 200", "1"]
 
 
+def test_in_a_flood_who_was_rejected_most_often_comes_first(staff: Client) -> None:
+    """The twentieth rejection after the first ones is recorded as twenty, whoever's it is."""
+    attacker, innocent = "a" * 22, "i" * 22
+    reject("flood", innocent)
+    reject("flood", attacker, times=218)
+    reject("flood", innocent)  # the 220th
+    reject("quiet", times=3)
+    rows = [(row[1], row[5]) for row in cells(staff.get(PAGE))]
+    assert rows == [(attacker, "≈ 199"), (ANN, "3"), (innocent, "1 or more")]
+    latest = staff.get(PAGE, {"order": "last"})
+    text = " ".join(latest.content.decode().split())
+    assert 'aria-sort="descending">Last ↓</th>' in text
+    assert text.index("</table>") < text.index("In a flood, one rejection in 20 is recorded, and counts as 20")
+    assert [row[1] for row in cells(staff.get(PAGE, {"order": "\0", "part": "rows"}))][-1] in (ANN, innocent, attacker)
+
+
+def test_without_a_flood_the_latest_comes_first_and_nothing_is_said_of_sampling(staff: Client) -> None:
+    reject("often", times=9)
+    reject("once", "b" * 22)
+    response = staff.get(PAGE)
+    assert {row[5] for row in cells(response)} == {"9", "1"}
+    assert response.context["order"] == "last"
+    assert "In a flood" not in response.content.decode()
+
+
 def test_one_rule_alone(staff: Client) -> None:
     reject("one")
     reject("two")
@@ -241,7 +263,7 @@ def test_the_rows_alone_are_no_page(staff: Client) -> None:
 
 
 def test_without_redis_it_says_so(staff: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    def recent(*_given: object) -> None:
+    def recent(**_given: object) -> None:
         raise EngineUnavailable("gone")
 
     monkeypatch.setattr(page, "recent", recent)

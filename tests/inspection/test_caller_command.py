@@ -53,11 +53,13 @@ def test_names_the_last_rejections(user: User, add_rule: Callable[..., Rule]) ->
 
     ask(user, 3)
     start = digest(f"user:{user.pk}")[:8]
-    assert last("Rejected by Export: 3 since ").endswith(f" (export#{start})")
+    line = last("Rejected by Export (2 per hour, fixed window, free): 3 since ")
+    assert ", now: rejected until " in line
+    assert line.endswith(f" (export#{start})")
     add_rule("trial", ["user"], quota=2, mode="shadow")
     Rule.objects.get(slug="export").delete()
     ask(user, 3)
-    assert last("Would be rejected by Trial: 1 since ").endswith(f" (trial#{start})")
+    assert last("Would be rejected by Trial (2 per hour, sliding window, free): 1 since ").endswith(f" (trial#{start})")
 
 
 def test_says_how_often_a_limit_is_multiplied(user: User, free: Tier) -> None:

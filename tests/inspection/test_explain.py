@@ -167,7 +167,7 @@ def test_what_stops_everything_is_said(make_rule: MakeRule) -> None:
 def test_the_tier_is_given_a_reason(make_rule: MakeRule, people: None) -> None:
     pro = Tier.objects.create(slug="pro", name="Pro", rank=2)
     Tier.objects.create(slug="free", name="Free", rank=1, default_for="anonymous")
-    rule = make_rule("all", quota=5)
+    rule = make_rule("all", quota=5, partition_by=["ip"])
     RuleLimit.objects.create(rule=rule, tier=pro, quota=7, window_seconds=60)
     assert (explain(asked()).tier.kind, explain(asked()).tier.slug) == ("default", "free")
     ann = User.objects.get(username="ann")

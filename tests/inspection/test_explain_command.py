@@ -63,7 +63,10 @@ def test_the_reference_of_a_rejection_marks_its_counter(make_rule: MakeRule, peo
     rejected = [client.get("/hello/") for _ in range(2)][1]
     reference = rejected["X-RateLimit-Reference"]
     mine = run("--reference", reference, "--ip", "127.0.0.1")
-    assert mine.startswith("GET /hello/, view hello, route hello/\nRejected with status 429 by hello.\n")
+    asked, rejection, now = mine.splitlines()[:3]
+    assert (asked, now) == ("GET /hello/, view hello, route hello/", "Now: Rejected with status 429 by hello.")
+    assert rejection.startswith("Rejected by hello (1 per day, token bucket): 1 since ")
+    assert rejection.endswith(f" ({reference})")
     assert "! One of the counters below is the one in the log." in mine
     assert "    1 per day, token bucket (in the log): 1 of 1 used" in mine
     assert mine.count("(in the log)") == 1
@@ -78,6 +81,8 @@ def test_json_says_whether_the_counter_of_a_reference_is_there(make_rule: MakeRu
     make_rule("all", quota=1)
     reference = [client.get("/hello/") for _ in range(2)][1]["X-RateLimit-Reference"]
     found = json.loads(run("GET", "/hello/", "--reference", reference, "--json"))
+    [rejection] = found["logged"].pop("rejections")
+    assert (rejection["limit"], rejection["times"], rejection["allowed"]) == ("1 per day, token bucket", 1, False)
     assert found["logged"] == {"rules": ["all"], "rule": "all", "digest": reference.split("#")[1], "found": True}
     assert json.loads(run("GET", "/hello/", "--json"))["logged"] is None
 

@@ -28,6 +28,7 @@ from ...rules import inline
 from ...rules.formatting import until_in_words
 from ...values.partitions import is_identity
 from ..identities import label_of
+from ..logged import rejection_rows
 from ..pages import PagesAdmin
 from ..viewer import Viewer
 from . import rows
@@ -146,6 +147,11 @@ class CallerPage(PagesAdmin):
             "rules_url": viewer.url("rule_changelist"),
             "find_url": self._url({}),
             "denials": rows.denial_rows(report.denials, viewer),
+            "rejections": rejection_rows(report.rejections, viewer),
+            "is_freed": bool(report.rejections) and all(each.allowed or each.shadow for each in report.rejections),
+            "asked_rejections": rejection_rows(
+                [each for each in report.rejections if slug and each.reference.partition("#")[0] == slug], viewer
+            ),
             "tier": tier_in_words(report.tier),
             "access_end": until_in_words(access.until) if access and access.until else "",
             "assignments": rows.rows_with_period(grounds.assignments, viewer, report.tier.assignment),

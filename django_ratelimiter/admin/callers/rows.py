@@ -13,6 +13,7 @@ from ...inspection import history
 from ...inspection.caller import Caller, by_key
 from ...inspection.counters import Counter, Counters
 from ...inspection.tier import as_typed
+from ...inspection.words import at_limit_in_words
 from ...models import AccessEntry, TierAssignment
 from ...rules.formatting import duration, units, until_in_words
 from ...usage.live.denials import DeniedCaller
@@ -107,16 +108,17 @@ def _rough(microseconds: int) -> str:
 class State(NamedTuple):
     """The rules that reject the caller now, for the first line of the page.
 
-    own, shared: those with the caller's own counter, and those with a shared one, with the URLs of their pages; "" =
-    none. until: when all of them allow requests again; "" = never, or not known. is_latest: some do so earlier, and
-    each has its own time. elsewhere: those for a scope that no view names. before_login: those that only reject if a
+    own: those with the caller's own counter, with the URLs of their pages; "" = none. until: when all of them allow
+    requests again; "" = never, or not known. is_latest: some do so earlier, and each has its own time. shared: what is
+    at its limit for all callers, and by which rule.
+    elsewhere: those for a scope that no view names. before_login: those that only reject if a
     view checks a token itself. until_before_login: the latest time.
     """
 
     own: Sequence[RuleLink]
-    shared: Sequence[RuleLink]
     until: str
     is_latest: bool
+    shared: Sequence[tuple[str, RuleLink]]
     elsewhere: Sequence[RuleLink]
     before_login: Sequence[RuleLink]
     until_before_login: str
@@ -124,15 +126,15 @@ class State(NamedTuple):
 
 def state_of(found: Counters, viewer: Viewer) -> State:
     """Return the state of the caller."""
-    elsewhere, blocked = found.blocked_scopes, found.blocked_views
+    elsewhere, blocked, shared = found.blocked_scopes, found.blocked_views, found.blocked_shared
     ends = _ends(blocked)
     is_latest = len(set(ends.values())) > 1
-    shown = ends if is_latest else {}
+    in_words = map(at_limit_in_words, {each.rule.slug: each.rule for each in shared}.values())
     return State(
-        _named((each for each in blocked if not each.shared), viewer, shown),
-        _named((each for each in blocked if each.shared), viewer, shown),
+        _named(blocked, viewer, ends if is_latest else {}),
         _until(blocked),
         is_latest,
+        list(zip(in_words, _named(shared, viewer, _ends(shared)), strict=True)),
         _named(elsewhere, viewer, _ends(elsewhere)),
         _named(found.blocked_before_login, viewer),
         _until(found.blocked_before_login),

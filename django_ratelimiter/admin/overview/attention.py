@@ -53,14 +53,13 @@ class UsageDoubts(NamedTuple):
 
     late_seconds: how long counts have waited to be collected; `None` = not late. rejecting: slugs of rules that
     reject an unusual share of their requests, and since when. is_idle: no counts were added for a while, and none
-    wait. exhausted: slugs of rules with a used-up counter that all callers share, and until when they reject;
-    `None` = for ever.
+    wait. exhausted: rules with a used-up counter that all callers share, and until when they reject; `None` = for ever.
     """
 
     late_seconds: float | None
     rejecting: list[tuple[str, datetime]]
     is_idle: bool = False
-    exhausted: Sequence[tuple[str, datetime | None]] = ()
+    exhausted: Sequence[tuple[RuleRecord, datetime | None]] = ()
 
 
 def read_rule_doubts() -> RuleDoubts:
@@ -98,11 +97,11 @@ def _waiting() -> Lag | None:
         return None
 
 
-def _exhausted(slugs: Collection[str]) -> list[tuple[str, datetime | None]]:
+def _exhausted(slugs: Collection[str]) -> list[tuple[RuleRecord, datetime | None]]:
     rules = cache.latest_rules()
     shared = [each for each in rules.rules if each.slug in slugs and each.mode == "enforce" and each.is_shared]
     blocked = {each.rule.slug: each for each in shared_counters(shared, rules).blocked} if shared else {}
-    return [(slug, each.blocked_until) for slug, each in sorted(blocked.items())]
+    return [(each.rule, each.blocked_until) for _slug, each in sorted(blocked.items())]
 
 
 def _episodes() -> QuerySet[UsageEpisode]:

@@ -11,6 +11,7 @@ from django.utils.translation import ngettext
 
 from ...identity.proxies import trusting
 from ...inspection.references import everybody
+from ...inspection.words import at_limit_in_words
 from ...rules.formatting import moment_in_words, units, until_in_words
 from ...rules.routes import UnknownName
 from ..viewer import Viewer
@@ -101,10 +102,11 @@ def usage_items(doubts: UsageDoubts, hour: LastHour, viewer: Viewer) -> Iterator
             hour.figures.degraded,
         )
         yield Item("warning", text % {"count": units(hour.figures.degraded)})
-    for slug, until in doubts.exhausted:
-        page = viewer.digest_url(everybody(), rule=slug) or viewer.rule_url(slug)
-        hint = until and _("It rejects every request until %(until)s.") % {"until": until_in_words(until)}
-        yield Item("bad", _("All callers together have used up the limit of:"), [(viewer.rule(slug), page)], hint or "")
+    for rule, until in doubts.exhausted:
+        page = viewer.digest_url(everybody(), rule=rule.slug) or viewer.rule_url(rule.slug)
+        hint = until and _("It rejects everybody until %(until)s.") % {"until": until_in_words(until)}
+        text = _("%(what)s, by the rule:") % {"what": at_limit_in_words(rule)}
+        yield Item("bad", text, [(viewer.rule(rule.slug), page)], hint or "")
     for slug, began_at in doubts.rejecting:
         text = _("A rule rejects unusually many requests since %s:") % moment_in_words(began_at)
         yield Item("warning", text, [(viewer.rule(slug), viewer.report_url(slug))])

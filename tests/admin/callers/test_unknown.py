@@ -14,6 +14,8 @@ from django.urls import reverse
 
 from django_ratelimiter import limiter
 from django_ratelimiter.identity import digest
+from django_ratelimiter.inspection.caller import caller_of
+from django_ratelimiter.inspection.caller_report import report_of
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.usage.live import names
@@ -103,7 +105,10 @@ def test_a_digest_has_the_tier_of_its_last_rejection(admin_client: Client, page:
     tiers.forget()
     assert not ask(ann, 5)
     response = admin_client.get(f"{CALLER}?digest={digest(f'user:{ann.pk}')}")
-    assert "if in tier gold" in shown(response)
+    text = words(response)
+    assert ">blocked</span> until" in text
+    assert "Only the digest of this caller is known: another tier since then" in text
+    assert "4 of 4, 0 left" in text
     assert [row.counter.name for row in response.context["counters"]] == ["export:f60", "search:f3600"]
 
 
@@ -154,11 +159,11 @@ def test_the_first_line_tells_own_rules_from_shared_ones(admin_client: Client, p
         RuleLimit.objects.create(rule=rule, quota=1, window_seconds=Decimal(3600), algorithm="fixed_window")
     use_up()
     state = admin_client.get(page).context["state"]
-    assert ([each.name for each in state.own], sorted(each.name for each in state.shared)) == (
+    assert ([each.name for each in state.own], sorted(each.name for _text, each in state.shared)) == (
         ["Export"], ["Search-All", "Site"])  # fmt: skip
     text = words(admin_client.get(page))
     assert "One rule rejects requests of this caller now:" in text
-    assert "2 rules that all callers share reject requests of everybody now:" in text
+    assert "<strong>/ is at its limit</strong> until" in text
 
 
 def test_a_shared_counter_does_not_block_this_caller_alone(admin_client: Client, page: str, ann: User) -> None:
@@ -167,8 +172,10 @@ def test_a_shared_counter_does_not_block_this_caller_alone(admin_client: Client,
     RuleLimit.objects.create(rule=rule, quota=1, window_seconds=Decimal(3600), algorithm="fixed_window")
     use_up()
     text = " ".join(re.sub(r"<[^>]*>", " ", words(admin_client.get(page))).split())
-    assert "blocked with everybody No counter of this caller alone rejects requests now. One rule that all" in text
-    assert "rejects requests of everybody now: Site" in text
+    assert "No counter of this caller alone rejects requests now. / is at its limit until " in text
+    assert "by the rule Site : it rejects everybody, and can only be reset for everybody." in text
+    report = report_of(caller_of("user", f"id:{ann.pk}"))
+    assert (report.blocked, [rule.slug for rule in report.blocked_shared]) == (False, ["site"])
 
 
 def use_up_scope(ann: User, quota: int) -> None:

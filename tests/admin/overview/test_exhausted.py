@@ -50,9 +50,8 @@ def test_a_rule_that_all_have_used_up_is_named(
     """By the lowest limit of its tiers, with the page where the counter is seen."""
     spend(spent)
     response = admin_client.get(OVERVIEW)
-    found = (
-        "error All callers together have used up the limit of: Whole site It rejects every request until "
-        in text_of(response)
+    found = "error The whole site is at its limit, by the rule: Whole site It rejects everybody until " in text_of(
+        response
     )
     assert found is is_named
     assert (f"?digest={EVERYBODY}&rule=site" in shown(response)) is is_named
@@ -63,7 +62,7 @@ def test_others_are_not(admin_client: Client, site_wide: Rule, changes: dict[str
     spend(10)
     Rule.objects.update(**changes)
     cache.invalidate()
-    assert "have used up" not in text_of(admin_client.get(OVERVIEW))
+    assert "at its limit" not in text_of(admin_client.get(OVERVIEW))
 
 
 def test_where_nothing_was_rejected_the_engine_is_not_asked(admin_client: Client, site_wide: Rule) -> None:
@@ -71,7 +70,7 @@ def test_where_nothing_was_rejected_the_engine_is_not_asked(admin_client: Client
     count(timedelta(0), rule="other", rejected=1)
     Rule.objects.filter(slug="site").update(slug="elsewhere")
     cache.invalidate()
-    assert "have used up" not in text_of(admin_client.get(OVERVIEW))
+    assert "at its limit" not in text_of(admin_client.get(OVERVIEW))
 
 
 @pytest.mark.parametrize("waits", [False, True])
