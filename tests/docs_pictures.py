@@ -98,8 +98,11 @@ def _forecast(window: Browser, address: str, folder: Path) -> None:
         window.script("document.getElementById(`id_${arguments[0]}`).value = arguments[1]", field, value)
     window.script("document.querySelector('.ratelimiter-forecast-choices [value=advise]').click()")
     window.wait_for(".ratelimiter-advice tbody tr")
-    for name, card in {"line": ".ratelimiter-quota-line", "advice": ".ratelimiter-advice"}.items():
-        _picture(window, folder / f"change-a-limit-{name}.png", card, card, margin=6)
+    for name, first, last in (
+        ("line", "#ratelimiter-forecast", ".ratelimiter-quota-line"),
+        ("advice", ".ratelimiter-advice", ".ratelimiter-advice"),
+    ):
+        _picture(window, folder / f"change-a-limit-{name}.png", first, last, margin=6)
 
 
 def _picture(window: Browser, file: Path, first: str, last: str, margin: int = 20) -> None:

@@ -15,6 +15,7 @@ from ..forecast.logs.console import WrongOption, add_reading, open_logs
 from ..forecast.logs.report.data import json_of
 from ..forecast.logs.report.text import lines_of
 from ..forecast.samples import words
+from ..forecast.samples.answer import answer
 from ..forecast.samples.doubts import doubts, is_of_others, tiers_in_words
 from ..forecast.samples.forecast import Forecast
 from ..forecast.samples.periods import WEEK, read_period
@@ -88,9 +89,10 @@ class SamplesForecast:
             if not found.sampled:
                 yield f"  {_unknown(slug)}"
                 continue
-            text = _("%(rule)s: newly rejected %(callers)s of the callers and %(requests)s of the requests.")
+            yield f"  {slug}: {answer(found)}"
+            text = _("Newly rejected: %(callers)s of the callers and %(requests)s of the requests.")
             shares = words.share(found.share_of_callers), words.share(found.share_of_requests)
-            yield f"  {text % {'rule': slug, 'callers': shares[0], 'requests': shares[1]}}"
+            yield f"    {text % {'callers': shares[0], 'requests': shares[1]}}"
             for doubt in doubts(found):
                 yield f"    {doubt}"
 
@@ -98,6 +100,7 @@ class SamplesForecast:
         """Return the forecast for programs. Shares are from 0 to 1; `None` = nothing is recorded."""
         shares = {
             slug: {
+                "answer": answer(each),
                 "share_of_callers": each.share_of_callers._asdict() if each.sampled else None,
                 "share_of_requests": each.share_of_requests._asdict() if each.sampled else None,
             }

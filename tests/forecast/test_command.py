@@ -172,6 +172,9 @@ def test_lines_that_no_rule_is_asked_about_count_for_the_time(log: Path, replaye
 
 def test_shadow_as_if_it_were_enforced(replayed: Replayed) -> None:
     text = replayed("--draft", "--no-progress")
+    assert text.startswith("2 of 2 callers would be newly rejected.\nTraffic: ")
+    assert json.loads(replayed("--draft", "--json"))["answer"] == "2 of 2 callers would be newly rejected."
+    assert replayed("--against", "1").startswith("Nobody of 2 callers would be newly rejected.\n")
     assert "Newly rejected: 7 requests (53.8 %), 2 callers (100 %)." in text
     assert re.search(r"strict +13 +9 +69.2 % +2 +0 +0 +4", text)
     assert re.search(r"ip:203.0.113.1 +\(none\) +6 +2023-11-14 22:00:02 +strict", text)
@@ -308,7 +311,9 @@ def test_a_rule_by_what_the_log_does_not_hold_is_named_first(replayed: Replayed,
         RuleLimit.objects.create(rule=rule, quota=8, window_seconds=3_600)
     text = replayed("--html", str(tmp_path / "page.html"), "--no-progress")
     reason = "people: left out, because the log cannot tell users apart"
-    assert text.splitlines()[1] == reason
+    lines = text.splitlines()
+    assert lines[0].endswith("But the log does not show all: read what is left out.")
+    assert lines[2] == reason
     assert reason in (tmp_path / "page.html").read_text()
     rows = list(csv.DictReader(io.StringIO(replayed("--csv"))))
     assert [row["name"] for row in rows if row["by"] == "left_out"] == ["people"]

@@ -302,7 +302,8 @@ class TestReplay:
         replayed(line(0), "--html", str(page))
         text = page.read_text()
         said = text.index("busy: left out, because the log has no durations")
-        assert said < text.index("Rejected by these rules: 0 requests")
+        assert said < text.index("<h2>By hour")
+        assert "Rejected by these rules: 0 requests (0 %). But the log does not show all" in text
 
     def test_rules_in_shadow_are_counted_without_a_second_rule_set(self, replayed: Any) -> None:
         with cache.editing():

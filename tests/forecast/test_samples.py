@@ -17,6 +17,7 @@ from django.utils.timezone import localtime
 
 from django_ratelimiter.engine import Limit
 from django_ratelimiter.forecast.samples import estimates
+from django_ratelimiter.forecast.samples.answer import answer
 from django_ratelimiter.forecast.samples.doubts import doubts
 from django_ratelimiter.forecast.samples.forecast import Forecast
 from django_ratelimiter.forecast.samples.kindred import recorded_by
@@ -117,6 +118,54 @@ def test_the_first_callers_and_when_they_would_have_met_it() -> None:
     assert rows == [("a", 9, 1, 4, START + minute), ("c", 7, 0, 2, START), ("b", 2, 0, 0, None)]
 
 
+def told(quota: int, window: int = 60, algorithm: str = FIXED) -> str:
+    return answer(Forecast(None, rule(others=Limit(quota, window, algorithm)), PERIOD))
+
+
+def test_the_answer_is_one_sentence() -> None:
+    record(START, {f"c{number:02}": [2 + 5 * (number < 4)] for number in range(48)})
+    assert told(9) == "Nobody of 48 sampled callers (of about 768) would be rejected."
+    assert told(6) == "About 8 in 100 callers would be rejected at least once, at worst 20."
+    assert told(1) == "All 48 sampled callers (of about 768) would be rejected at least once."
+    probably = "Probably nobody of 48 sampled callers (of about 768) would be rejected, at worst 4 of them."
+    assert told(8, algorithm="token_bucket") == probably
+    record(START + HOUR, {f"d{number:04}": [1] for number in range(2_000)})
+    assert told(6) == "About 2 in 1,000 callers would be rejected at least once, at worst 6."
+
+
+def test_the_answer_compares_with_now() -> None:
+    record(START, {"a": [9], "b": [1]})
+    others, some, all_ = (rule(others=Limit(quota, 60, FIXED)) for quota in (20, 5, 1))
+    for before, text in (
+        (others, "Now: nobody."),
+        (all_, "Now it is the same."),
+        (some, "Now: about 50 in 100 callers."),
+    ):
+        assert answer(Forecast(before, all_ if before is not others else some, PERIOD)).endswith(text)
+
+
+def test_the_answer_knows_what_it_cannot_know() -> None:
+    unknown = "It is not known whom this would reject: "
+    assert told(1) == unknown + "nothing is recorded in this time."
+    record(START, {"a": [9], "b": [1]})
+    assert told(1, algorithm="concurrency") == unknown + "requests in progress at once are not recorded."
+    limits = [Limit(1, 60, "concurrency"), Limit(20, 60, FIXED)]
+    in_part = "Nobody of 2 sampled callers (of about 32) would be rejected. But not all is recorded: "
+    assert answer(Forecast(None, rule(others=limits), PERIOD)).startswith(in_part)
+
+
+@pytest.mark.parametrize("window", [1, 40, 60, 80, 90, 600, 3_600])
+@pytest.mark.parametrize("burst", [None, 3, 7, 90])
+def test_the_chart_and_the_answer_count_the_same_callers(window: int, burst: int | None) -> None:
+    record(START, {f"c{number:02}": [number, number // 3, 0, number % 7] for number in range(1, 60)})
+    for quota in range(1, 100, 3):
+        limit = Limit(quota, window, FIXED) if burst is None else Limit(quota, window, "token_bucket", burst=burst)
+        found = Forecast(None, rule(others=limit), PERIOD)
+        rates = found.rates(None, limit)
+        (_most, even, _safe), _share = found.rejected_callers(1)
+        assert (len(rates), sum(rate > quota for rate in rates)) == (found.sampled, even)
+
+
 def test_several_limits_of_a_tier() -> None:
     record(START, {"a": [6, 6, 6], "b": [9], "c": [5]})
     both = rule(others=[Limit(8, 60, FIXED), Limit(15, 3_600, FIXED)])
@@ -142,6 +191,14 @@ def test_a_rule_that_is_shared_is_counted_and_not_sampled() -> None:
     assert (tier.after.requests, tier.after.callers) == (estimates.exact((7, 7, 7)), estimates.exact((1, 1, 1)))
     assert found.share_of_callers.about == 1
     assert "share one counter" in " ".join(doubts(found))
+
+
+def test_the_answer_for_a_shared_counter_is_about_requests() -> None:
+    record(START, {"": [9, 2]}, shares=10)
+    shared = [replace(rule(others=Limit(quota, 60, FIXED)), partition_by=()) for quota in (110, 60)]
+    assert answer(Forecast(None, shared[0], PERIOD)) == "None of 110 requests would be rejected."
+    text = "50 of 110 requests would be rejected. Now: 0."
+    assert answer(Forecast(shared[0], shared[1], PERIOD)) == text
 
 
 def test_nothing_recorded() -> None:

@@ -1,1 +1,1 @@
-"""“What would this do?”: the forecast below the form of a rule."""
+"""“What would this do?”: the forecast above the form of a rule."""

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from django.http import HttpRequest
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
 from ...engine.limits import Limit
-from ...forecast.samples import words
+from ...forecast.samples import answer, words
 from ...forecast.samples.advice import advise
 from ...forecast.samples.console import attack_in_words, proposal_in_words
-from ...forecast.samples.doubts import doubts
-from ...forecast.samples.estimates import Range
+from ...forecast.samples.doubts import doubts, is_partial
 from ...forecast.samples.forecast import Forecast
 from ...models import Tier
 from ...rules.formatting import limits_in_words, units
@@ -26,6 +25,9 @@ from . import line
 from .choices import ChoicesForm
 from .line import LimitRow
 from .proposals import value_of
+
+#: Maximum number of callers below the first sentence: those that would be rejected, the busiest first.
+MAX_REJECTED: Final = 5
 
 
 def panel_context(
@@ -87,9 +89,12 @@ def _line(
 ) -> dict[str, Any]:
     quota = choices.quota_for(row.name) or limit.quota
     tier = row.limit.tier.slug if row.limit.tier else None
-    lines = [
-        (name, line.draw(forecast.rates(tier, limit), quota, line.label_of(limit))) for name, forecast in forecasts
-    ]
+    lines = []
+    for name, forecast in forecasts:
+        drawn = line.draw(forecast.rates(tier, limit), quota, line.label_of(limit))
+        if drawn.sampled < forecast.sampled:  # the sentence above the chart is about all of them
+            name += " " + _of_tier(row, drawn.sampled, forecast.sampled)
+        lines.append((name, drawn))
     return {
         "name": row.name,
         "unit": line.label_of(limit),
@@ -99,6 +104,11 @@ def _line(
         "top": max((each.top for _name, each in lines), default=1),
         "periods": [(name, each, _above(each)) for name, each in lines],
     }
+
+
+def _of_tier(row: LimitRow, some: int, every: int) -> str:
+    text = _("(%(tier)s: %(some)s of the %(all)s sampled callers)")
+    return text % {"tier": row.tier_name, "some": units(some), "all": units(every)}
 
 
 def _above_text() -> str:
@@ -111,8 +121,9 @@ def _above(drawn: line.Line) -> str:
 
 
 def _period(request: HttpRequest, name: str, forecast: Forecast, tiers: Mapping[str, str]) -> dict[str, Any]:
+    own = {"name": name, "forecast": forecast, "answer": answer.answer(forecast)}
     if not forecast.sampled:
-        return {"name": name, "forecast": forecast}
+        return own
     hours = [(_span(each), each) for each in forecast.by_hour]
     text = _("%(time)s: now %(before)s, then %(after)s")
     labels = [
@@ -121,19 +132,19 @@ def _period(request: HttpRequest, name: str, forecast: Forecast, tiers: Mapping[
     ]
     pairs = [{"now": each.before.about, "then": each.after.about} for _time, each in hours]
     known = names_in_words(request.user, [each.who for each in forecast.top])
+    top = [(known.get(each.who, ""), _tier_name(each.tier, tiers), each) for each in forecast.top]
     return {
-        "name": name,
-        "forecast": forecast,
+        **own,
+        "rejected": [each for each in top if each[2].after][:MAX_REJECTED],
         "tiers": [(_tier_name(each.tier, tiers), each) for each in forecast.by_tier],
         "counted": sum(each.rejected + each.shadow_rejected for each in forecast.recorded.values()),
-        "counted_by_sample": Range(
-            *(sum(tier.before.requests[level] for tier in forecast.by_tier) for level in range(3))
-        ),
+        "counted_by_sample": forecast.rejected_requests(answer.NOW),
         "hours": hours,
         "bars": chart.bars(pairs, labels, beside=True),
         "top_bar": round(max((max(pair.values()) for pair in pairs), default=0) or 1),
         "doubts": doubts(forecast),
-        "top": [(known.get(each.who, ""), _tier_name(each.tier, tiers), each) for each in forecast.top],
+        "is_partial": is_partial(forecast),
+        "top": top,
     }
 
 

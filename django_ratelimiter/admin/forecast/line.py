@@ -31,8 +31,12 @@ class LimitRow(NamedTuple):
     def choice(self) -> tuple[str, str]:
         """Return its name and its label."""
         limit = engine_limit(self)
-        tier = self.limit.tier.name if self.limit.tier else _("every other tier")
-        return self.name, f"{tier}: {limit_in_short(limit)}" if limit else self.limit.in_short
+        return self.name, f"{self.tier_name}: {limit_in_short(limit)}" if limit else self.limit.in_short
+
+    @property
+    def tier_name(self) -> str:
+        """Return the name of its tier."""
+        return self.limit.tier.name if self.limit.tier else _("every other tier")
 
 
 class Line(NamedTuple):

@@ -1,6 +1,6 @@
-"""The forecast below the form of a rule: the form's unsaved values, on recorded traffic. Nothing is saved.
+"""The forecast above the form of a rule: the form's unsaved values, on recorded traffic. Nothing is saved.
 
-The button posts the form. The page shows the same form again, as after an error, with the forecast below it. So
+The button posts the form. The page shows the same form again, as after an error, with the forecast above it. So
 a number that is copied from the forecast is in the form that is saved next.
 """
 
@@ -106,7 +106,7 @@ class ForecastPanel(VersionedAdmin):
             "is_outdated": getattr(request, "ratelimiter_outdated", False),
         }
         if context["errors"]:
-            return own | {"problem": _("Correct the errors above: a forecast needs values that could be saved.")}
+            return own | {"problem": _("Correct the errors below: a forecast needs values that could be saved.")}
         if choices.is_bound and not choices.is_valid():
             return own
         return own | self._forecast(request, context, choices, rows, pk)

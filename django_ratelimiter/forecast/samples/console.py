@@ -22,8 +22,10 @@ from ...rules.stored.compiler import rule_data
 from ...values.terminal import on_terminal
 from . import words
 from .advice import Advice, Proposal, advise
+from .answer import callers_in_words
 from .cells import MICROSECONDS
 from .doubts import multiplier_doubts
+from .estimates import SAMPLED_ONE_IN
 from .periods import WEEK, read_period
 
 
@@ -113,7 +115,9 @@ def lines_of(rule: RuleRecord, advice: Advice, name: str, percent: float) -> Ite
             "    "
             + _("busiest window of a caller: p50 %(p50)s, p90 %(p90)s, p99 %(p99)s, largest %(largest)s") % busiest
         )
-        yield f"    {share_in_words(each)}"
+        if rule.partition_by:
+            of_all = each.callers * SAMPLED_ONE_IN
+            yield f"    {callers_in_words(each.share, (each.above,) * 3, each.callers, of_all)}"
         if each.attack_share is not None:
             yield f"    {attack_in_words(each)}"
     if not all(each.is_certain for each in advice.proposals):
@@ -135,12 +139,6 @@ def proposal_in_words(proposal: Proposal) -> str:
     if proposal.burst is None:
         return rate
     return _("token bucket: %(rate)s, burst %(burst)s") % {"rate": rate, "burst": units(proposal.burst)}
-
-
-def share_in_words(proposal: Proposal) -> str:
-    """Return the callers that it would have rejected."""
-    found = {"above": units(proposal.above), "share": words.share(proposal.share)}
-    return _("would have rejected %(above)s of the sampled callers: %(share)s") % found
 
 
 def attack_in_words(proposal: Proposal) -> str:

@@ -41,6 +41,17 @@ def is_of_others(forecast: Forecast) -> bool:
     return before is not None and any(getattr(before, name) != getattr(after, name) for name in _RECORDED_BY)
 
 
+def is_partial(forecast: Forecast) -> bool:
+    """Return whether the samples do not show all that the new rule would reject."""
+    complete, after = forecast.completeness, forecast.after
+    return (
+        is_of_others(forecast)
+        or bool(forecast.unrecorded)
+        or any(record.limit.holds_leases for records in after.limits.values() for record in records)
+        or (complete is not None and complete < COMPLETE_ENOUGH)
+    )
+
+
 def _of_rules(forecast: Forecast) -> Iterator[str]:
     after = forecast.after
     if is_of_others(forecast):

@@ -192,6 +192,16 @@ class Forecast:
         sampled = {tier: self.tally.sampled(tier) for tier in self.tiers}
         return [self._tier(tier, count) for tier, count in sampled.items() if count or tier in self.recorded]
 
+    def rejected_callers(self, side: int) -> tuple[Levels, Range]:
+        """Return how many sampled callers the old rule (0) or the new one (1) rejects, and the share of all callers."""
+        counts = self._counts(side)
+        return counts, self._share(counts, self.sampled)
+
+    def rejected_requests(self, side: int) -> Range:
+        """Return how many requests the old rule (0) or the new one (1) rejects."""
+        effects = [(tier.before, tier.after)[side] for tier in self.by_tier]
+        return Range(*(sum(each.requests[level] for each in effects) for level in range(3)))
+
     @property
     def share_of_callers(self) -> Range:
         """Return the callers that only the new rule rejects, as a share of all, from 0 to 1."""
@@ -335,11 +345,13 @@ class Forecast:
 
 
 def _needed(units: int, limit: Limit, width: Width) -> int:
+    """Return the quota that is exceeded by this many units in a cell exactly if its even threshold is."""
     if limit.burst is not None and units <= limit.burst:
         return 0
     if width.calendar:
         return units
-    return -(-units * limit.window_us // (width.seconds * MICROSECONDS))
+    needed = -(-units * limit.window_us // (width.seconds * MICROSECONDS))
+    return min(units, needed) if limit.burst is None else needed
 
 
 def _thresholds(limits: Limits, width: Width, level: int) -> dict[str, int]:

@@ -47,7 +47,7 @@ def one_day(day: date) -> NamedPeriod:
     zone = timezone.get_current_timezone()
     noon = datetime.combine(day, time(12), zone)
     starts = list(buckets(noon, noon + timedelta(hours=24), Granularity.DAY, zone))
-    return NamedPeriod(date_format(day, "SHORT_DATE_FORMAT"), Period(starts[0], starts[1]))
+    return NamedPeriod(date_format(day), Period(starts[0], starts[1]))
 
 
 def read_period(text: str) -> NamedPeriod:

@@ -1,4 +1,4 @@
-"""“What would this do?” below the form of a rule."""
+"""“What would this do?” above the form of a rule."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from django_ratelimiter.forecast.samples import words
 from django_ratelimiter.models import Rule, RuleSetVersion, Tier, UsageSample
+from django_ratelimiter.rules.formatting import moment_in_words
 from django_ratelimiter.usage.live import names
 from django_ratelimiter.usage.times import Granularity, floor, now
 from tests.forecast.traffic import record
@@ -72,6 +73,27 @@ def test_the_unsaved_values_are_looked_at_and_not_saved(admin_client: Client, ru
     rule.refresh_from_db()
     assert (rule.name, rule.limits.get(tier__slug="free").quota) == ("Export", 100)
     assert RuleSetVersion.objects.count() == versions
+
+
+@pytest.mark.usefixtures("traffic")
+def test_it_begins_with_the_answer_above_the_form(admin_client: Client, rule: Rule) -> None:
+    page = shown(ask(admin_client, rule))
+    answer = "About 33 in 100 callers would be rejected at least once, at worst 80. Now: nobody."
+    assert (
+        page.index(answer)
+        < page.index("<code>aaa</code>, Free: 40 requests in the busiest window")
+        < page.index("<details")
+    )
+    assert page.index("<details") < page.index(">Rejected, by tier<") < page.index('name="slug"')
+    assert moment_in_words(yesterday(0)) in page
+    assert "sampled callers)</figcaption>" not in page
+    record(yesterday(), {"ddd": [40]}, rule="export", tier="pro")
+    page = shown(ask(admin_client, rule))
+    assert "About 25 in 100 callers" in page
+    assert "yesterday (Free: 3 of the 4 sampled callers)</figcaption>" in page
+    page = shown(admin_client.get(page_of(rule)))
+    row = page[page.index('<div class="submit-row">') :]
+    assert row.index('name="_save"') < row.index('name="_forecast"') < row.index("</div>")
 
 
 @pytest.mark.usefixtures("traffic")
@@ -157,7 +179,7 @@ def test_the_advisor(admin_client: Client, rule: Rule) -> None:
 
 def test_errors_come_first(admin_client: Client, rule: Rule) -> None:
     page = shown(ask(admin_client, rule, quota=0))
-    assert "Correct the errors above" in page
+    assert "Correct the errors below" in page
     assert "errornote" in page
 
 

@@ -22,6 +22,12 @@ pytestmark = IN_BROWSER
 #: Where to put a picture of what the test sees; none is taken without.
 PICTURES = os.environ.get("FORECAST_PICTURES")
 
+#: The first words on the screen below a heading of the forecast.
+FIRST = (
+    "const box = document.querySelector('.ratelimiter-forecast'), found = box.querySelector('h2 + p strong');"
+    "return Math.abs(box.getBoundingClientRect().top) < 60 ? found.textContent : scrollY"
+)
+
 LEFT = "\ue012"
 QUOTA = "return document.querySelector('#id_limits-0-quota').value"
 LINE = "return document.querySelector('.ratelimiter-quota').getAttribute('y1')"
@@ -42,6 +48,10 @@ def test_look_move_take_shadow_and_enforce(window: Browser, live_server: Any, ru
         window.wait_for(".ratelimiter-quota-line output")
         window.script("document.querySelector('#id_forecast-period').value = 'yesterday'")
         window.click(".ratelimiter-forecast-choices [value='1']")
+        first = "About 2 in 100 callers would be rejected at least once, at worst 17. Now it is the same."
+        window.wait_for_text(".ratelimiter-answer strong", first)
+        assert window.script(FIRST) == first, "what stands on top of the screen"
+        assert window.script("return document.querySelectorAll('.ratelimiter-forecast details[open]').length") == 0
         window.wait_for_text("output", "1 of 40 sampled callers (2.5 %)")
 
         window.script("document.querySelector('#ratelimiter-line-range').type = 'text'")  # as a theme does

@@ -141,7 +141,8 @@ def sampled(words: list[str]) -> list[str]:
 )
 def test_samples_can_stop_it_too(sampled: list[str], option: str, share: str, code: int) -> None:
     found, text = plan(*sampled, option, share)
-    assert "From recorded samples, the last 7 days:\n  pages: newly rejected about 25 % (" in text
+    said = "pages: About 25 in 100 callers would be rejected at least once, at worst 41. Now: nobody."
+    assert f"From recorded samples, the last 7 days:\n  {said}\n    Newly rejected: about 25 % (" in text
     assert found == code
     assert ("This would newly reject too many:" in text) is (code == 1)
 

@@ -11,7 +11,7 @@ from typing import Any
 from ..agreement import Agreement
 from ..changes import CallerChange, Change
 from ..comparison import ReplayReport
-from .text import notes_of
+from .text import notes_of, summary_of
 
 #: The columns of the CSV that have numbers of a `Change`.
 _NUMBERS = ("requests", "before", "after", "newly", "no_longer", "same", "shadow", "callers_newly", "callers_no_longer")
@@ -21,6 +21,7 @@ def json_of(report: ReplayReport) -> dict[str, Any]:
     """Return all results. Times are in UTC; shares are from 0 to 1; `None` = not known."""
     files, changes = report.files, report.changes
     return {
+        "answer": next(summary_of(report), None),
         "traffic": {
             "files": files.names,
             "formats": [each.name for each in files.formats],

@@ -25,13 +25,16 @@ def not_known() -> str:
 
 def lines_of(report: ReplayReport) -> Iterator[str]:
     """Yield the lines of the report."""
+    first, *figures = [*summary_of(report)] or [""]
+    if first:
+        yield first
     yield traffic_of(report)
     yield from notes_of(report)
     yield from ("", _("Self-check"), *(f"  {sentence}" for sentence in check_in_words(report.check)))
     if report.check is not None:
         yield from _indented(agreement_table(report.check))
     yield ""
-    yield from summary_of(report)
+    yield from figures
     for title, rows in tables_of(report):
         if rows:
             yield ""
@@ -139,24 +142,33 @@ def percent(part: float, whole: float) -> str:
 
 
 def summary_of(report: ReplayReport) -> Iterator[str]:
-    """Yield the result, in sentences; nothing if there are neither rules nor requests."""
+    """Yield the result, in sentences, the answer first; nothing if there are neither rules nor requests."""
     total = report.changes.total
     if not report.is_known:
         yield not_known()
     if not report.is_known or not total.requests:
         return
-    if report.after is None:
-        text = _("Rejected by these rules: %(number)s (%(share)s).")
-        yield text % {"number": _requests(total.before), "share": percent(total.before, total.requests)}
-    else:
-        yield from _difference_of(report)
+    answer, *figures = _result_of(report)
+    is_partial = report.left_out or report.unseen
+    yield f"{answer} {_('But the log does not show all: read what is left out.')}" if is_partial else answer
+    yield from figures
     if total.shadow:
         yield _("Rules in shadow would reject %s more, if they were enforced.") % _requests(total.shadow)
 
 
-def _difference_of(report: ReplayReport) -> Iterator[str]:
+def _result_of(report: ReplayReport) -> Iterator[str]:
     total = report.changes.total
-    for text, requests, callers in (
+    if report.after is None:
+        text = _("Rejected by these rules: %(number)s (%(share)s).")
+        yield text % {"number": _requests(total.before), "share": percent(total.before, total.requests)}
+        return
+    callers = _callers(report.changes.callers)
+    if total.newly:
+        text = _("%(some)s of %(all)s would be newly rejected.")
+        yield text % {"some": f"{total.callers_newly:,}", "all": callers}
+    else:
+        yield _("Nobody of %s would be newly rejected.") % callers
+    for text, requests, number in (
         (_("Newly rejected"), total.newly, total.callers_newly),
         (_("No longer rejected"), total.no_longer, total.callers_no_longer),
     ):
@@ -164,8 +176,8 @@ def _difference_of(report: ReplayReport) -> Iterator[str]:
             "what": text,
             "requests": _requests(requests),
             "share": percent(requests, total.requests),
-            "callers": _callers(callers),
-            "of_callers": percent(callers, report.changes.callers),
+            "callers": _callers(number),
+            "of_callers": percent(number, report.changes.callers),
         }
     yield _("The same: %(requests)s (%(share)s).") % {
         "requests": _requests(total.same),

@@ -1,0 +1,84 @@
+"""The answer of a forecast, in one sentence: the same on the page, in commands and in their JSON."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Final
+
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+
+from ...rules.formatting import units
+from . import words
+from .doubts import is_partial
+from .estimates import Range
+from .forecast import Forecast
+
+#: "About 9 in 100": the numbers of callers that a share is told of, the first for which it is at least one.
+_OUT_OF: Final = (100, 1_000, 10_000, 100_000)
+
+#: The indexes of the saved rule, and of the new one.
+NOW, THEN = 0, 1
+
+
+def answer(forecast: Forecast) -> str:
+    """Return whom the new rule would reject, and whether that differs from now."""
+    if not forecast.sampled:
+        return _("It is not known whom this would reject: nothing is recorded in this time.")
+    limits = [record.limit for records in forecast.after.limits.values() for record in records]
+    if limits and all(limit.holds_leases for limit in limits):
+        return _("It is not known whom this would reject: requests in progress at once are not recorded.")
+    sentences = [_rejected_requests(forecast) if forecast.is_shared else _rejected_callers(forecast)]
+    if forecast.before is not None:
+        is_equal = forecast.limits[NOW] == forecast.limits[THEN]
+        sentences.append(_("Now it is the same.") if is_equal else _("Now: %s.") % _now(forecast))
+    if is_partial(forecast):
+        sentences.append(_("But not all is recorded: see what samples cannot know."))
+    return " ".join(sentences)
+
+
+def callers_in_words(share: Range, counts: tuple[int, int, int], sampled: int, callers: int) -> str:
+    """Return who would be rejected. counts: of the sampled ones, at the three thresholds of a cell; share: of all."""
+    if not any(counts):
+        text = _("Nobody of %(sampled)s sampled callers (of about %(callers)s) would be rejected.")
+    elif not counts[1]:
+        text = _(
+            "Probably nobody of %(sampled)s sampled callers (of about %(callers)s) would be rejected, at worst "
+            "%(most)s of them."
+        )
+    elif counts[1] == sampled:
+        text = _("All %(sampled)s sampled callers (of about %(callers)s) would be rejected at least once.")
+    else:
+        base = _base(share)
+        text = _("About %(about)s in %(base)s callers would be rejected at least once, at worst %(worst)s.")
+        return text % {"about": round(share.about * base), "base": units(base), "worst": ceil(share.high * base)}
+    return text % {"sampled": units(sampled), "callers": units(callers), "most": units(max(counts))}
+
+
+def _rejected_callers(forecast: Forecast) -> str:
+    counts, share = forecast.rejected_callers(THEN)
+    return callers_in_words(share, counts, forecast.sampled, forecast.callers)
+
+
+def _rejected_requests(forecast: Forecast) -> str:
+    """Return how many requests would be rejected: all callers share one counter."""
+    found = forecast.rejected_requests(THEN)
+    if round(found.high):
+        text = _("%(number)s of %(all)s requests would be rejected.")
+    else:
+        text = _("None of %(all)s requests would be rejected.")
+    return capfirst(text % {"number": words.number(found), "all": units(forecast.requests)})
+
+
+def _now(forecast: Forecast) -> str:
+    if forecast.is_shared:
+        return words.number(forecast.rejected_requests(NOW))
+    counts, share = forecast.rejected_callers(NOW)
+    if not counts[1]:
+        return _("nobody")
+    base = _base(share)
+    return _("about %(about)s in %(base)s callers") % {"about": round(share.about * base), "base": units(base)}
+
+
+def _base(share: Range) -> int:
+    return next((base for base in _OUT_OF if share.about * base >= 1), _OUT_OF[-1])
