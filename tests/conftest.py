@@ -37,6 +37,7 @@ from django_ratelimiter.limiter import events, io, slots, untrusted
 from django_ratelimiter.rules import cache, heartbeats, tiers
 from django_ratelimiter.rules.stored import access_cache, uncommitted, versions
 from django_ratelimiter.usage.live import denials, names
+from django_ratelimiter.usage.live.sending import Sender
 from example_project.redis_server import RedisServer
 from tests import making, profiles
 from tests.making import Awaiting, Clock, MakeRule
@@ -161,7 +162,7 @@ def redis_client(_redis_of_the_session: redis.Redis) -> redis.Redis:
     return _redis_of_the_session
 
 
-_START_SENDING = denials.start_sending
+_START_SENDING = Sender.start
 
 
 @pytest.fixture(autouse=True)
@@ -178,10 +179,10 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "PUBLISH_PAUSES", (0.0, 0.0))
     monkeypatch.setattr(cache, "beat", lambda version: setattr(heartbeats.pulse, "due_at", float("inf")))
     heartbeats.pulse.begin()
-    names.notified.forget()
+    names.notes.forget()
     denials.waiting.begin()
-    monkeypatch.setattr(denials, "start_sending", lambda: None)
-    events.names_until.clear()
+    monkeypatch.setattr(Sender, "start", lambda _sender: None)
+    events.views.clear()
     untrusted.named.clear()
     uncommitted.forget_all()
     tiers.forget()
@@ -200,8 +201,8 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def start_sending() -> Callable[[], None]:
-    """What starts the thread that sends denied callers, which tests do without."""
+def start_sending() -> Callable[[Sender], None]:
+    """What starts the thread that sends denied callers and names, which tests do without."""
     return _START_SENDING
 
 

@@ -143,7 +143,6 @@ def main() -> None:
             if respond is None:
                 respond = asgi() if os.environ.get("BENCH_LOOP") else wsgi()
                 if settings.LIMITER.startswith("ours"):
-                    vars(import_module("django_ratelimiter.usage.live.names"))["TELL_SOON_SECONDS"] = 3_600.0
                     vars(import_module("django_ratelimiter.engine.redis.partition_notes"))["HOUR_US"] = 10**18
             answer = {"calls": obey(respond, **json.loads(line))}
         except Exception as error:  # any error; the others can still be measured

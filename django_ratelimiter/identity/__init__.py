@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from binascii import b2a_base64
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date
 from decimal import Decimal
 from functools import lru_cache, partial
@@ -18,7 +19,7 @@ from django.http import HttpRequest
 from django.utils.asyncio import async_unsafe
 from django.utils.module_loading import import_string
 
-from ..conf import settings
+from ..conf import are_revealed, settings
 from ..databases import spelled
 from ..exceptions import raised_at
 from ..rules import cache
@@ -39,8 +40,8 @@ __all__ = [
     "hash_api_key",
     "identify",
     "meta_name",
+    "names_of",
     "partition",
-    "partition_to_store",
 ]
 
 logger = logging.getLogger("django_ratelimiter")
@@ -192,11 +193,21 @@ def partition(identity: Identity, names: Iterable[str]) -> str | None:
     return encode_partition(parts)
 
 
-def partition_to_store(identity: Identity, names: tuple[str, ...]) -> str | None:
-    """Return the partition, but `None` also if it contains an API key itself, as some API_KEY_RESOLVER return it."""
-    if "api_key" in names and hash_api_key(identity.value("api_key") or "") == identity.api_key:
-        return None
-    return partition(identity, names)
+def names_of(identity: Identity, counted: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the partitions of a request by digest, as far as REVEAL lets them be stored.
+
+    counted: the names by which each digest is counted; a rule may use the address instead. No partition contains an API
+    key itself, which some API_KEY_RESOLVER return.
+    """
+    found = dict[str, str]()
+    for wanted, by in counted.items():
+        for names in (by, ("ip",)) if by else ():
+            with suppress(SynchronousOnlyOperation):  # then it was counted by a value of the project's code
+                value = partition(identity, names) if are_revealed(names) else None
+                is_key = "api_key" in names and hash_api_key(identity.value("api_key") or "") == identity.api_key
+                if value is not None and digest(value) == wanted and not is_key:
+                    found[wanted] = value
+    return found
 
 
 def digest(value: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from threading import Lock
 from time import monotonic
 from typing import Any, Final
@@ -19,13 +18,14 @@ from ..backend import server_in_words
 from ..conf import settings
 from ..decision import Decision, Rejecter, Result
 from ..engine.base import Verdict
+from ..engine.call import Answer
 from ..engine.fallback import FallbackEngine
 from ..engine.locks import freed_by_fork
 from ..exceptions import EngineUnavailable
-from ..identity import Identity, digest, partition, partition_to_store
+from ..identity import Identity, digest, names_of, partition
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
 from ..usage.live import denials
-from ..usage.live import names as caller_names
+from ..usage.live.names import notes
 from ..values.access import AccessRecord
 from . import untrusted
 from .io import IO
@@ -34,12 +34,12 @@ logger = logging.getLogger("django_ratelimiter")
 
 MESSAGE: Final = "A request was rejected by %s.%s"
 
-#: For how many partitions a process remembers the signals that it sent, the oldest are dropped; also of `names_until`.
+#: For how many partitions a process remembers the signals that it sent, the oldest are dropped; also of `views`.
 MAX_NOTIFIED: Final = 10_000
 
-#: By the reference and view of a rejection: the monotonic time until which its names need not be sent again.
-names_until: Final[dict[tuple[str | None, str], float]] = {}
-
+#: By the reference of a rejection: its latest view, and the monotonic time until which it need not be sent again.
+views: Final[dict[str | None, tuple[str, float]]] = {}
+VIEW_SECONDS: Final = 3_600.0
 
 #: Called with the decision of one call, and its duration in seconds; such as the Prometheus metrics. `None` = nobody.
 observer: Callable[[Decision, float], None] | None = None
@@ -94,11 +94,8 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
         meta = request.META
         if "HTTP_X_FORWARDED_FOR" in meta or "HTTP_FORWARDED" in meta or settings.TRUSTED_PROXIES.own:
             untrusted.examine(request, [each.rule for each in latest.rejection.by if each.digest and not each.local])
-        match = request.resolver_match
-        about = (latest.rejection.reference, match.view_name if match else "")
-        # Tested here, because most rejections repeat a known caller.
-        if not latest.degraded and names_until.get(about, 0.0) < monotonic():
-            await _tell_names(io, request, latest, about)
+        if not latest.degraded:
+            _note_view(request, latest)
         if limit_exceeded.receivers:
             await io.send(limit_exceeded, Decision, request=request, decision=decision)
     for result in latest.soft_exceeded:
@@ -117,22 +114,27 @@ def note_denied(request: HttpRequest, identity: Identity, record: AccessRecord) 
     """Record, outside of the request path, that an access entry denies a request."""
     found = partition(identity, (record.kind,))  # the partition that matched the entry
     if found is not None:
-        view = request.resolver_match.view_name if request.resolver_match else ""
-        denials.note(record, partition_to_store(identity, (record.kind,)), digest(found), view)
+        match, who = request.resolver_match, digest(found)
+        denials.note(record, names_of(identity, {who: (record.kind,)}), who, match.view_name if match else "")
 
 
-async def _tell_names(io: IO, request: HttpRequest, latest: Decision, about: tuple[str | None, str]) -> None:
-    """Send the names of the callers and views of a rejection to the engine, unless that was done lately."""
-    reference, view = about
-    news = caller_names.news_of([(each.rule, each.digest or "") for each in latest.rejection.by], view)
-    now = monotonic()
-    if len(names_until) >= MAX_NOTIFIED:
-        names_until.clear()
-    names_until[about] = now + news.lasts
-    for replaced in news.replaced:  # if it becomes the latest again, it is sent again
-        names_until[reference, replaced] = now + caller_names.TELL_SOON_SECONDS
-    if news.texts and not await io.look_up(caller_names.tell, news.texts, partial(_partition_of, request)):
-        names_until.pop(about, None)
+def _note_view(request: HttpRequest, latest: Decision) -> None:
+    """Let the view of a rejection wait to be sent, unless it is known as the latest of this caller."""
+    match, reference = request.resolver_match, latest.rejection.reference
+    view, known = match.view_name if match else "", views.get(reference)
+    if not view or (known is not None and known[0] == view and known[1] >= monotonic()):
+        return
+    if all(notes.add_view(each.rule.slug, each.digest or "", view) for each in latest.rejection.by):
+        if len(views) >= MAX_NOTIFIED:
+            views.clear()
+        views[reference] = view, monotonic() + VIEW_SECONDS
+
+
+def note_names(identity: Identity, answer: Answer) -> None:
+    """Let the names of a request's callers wait to be sent."""
+    call: Any = answer.charges.template  # a `RuleCallTemplate`
+    counted = zip(answer.charges.partitions, call.owners, strict=True)
+    notes.add(answer.charges.partitions, names_of(identity, {who: rule.partition_by for who, (rule, _) in counted}))
 
 
 async def send_degraded(io: IO, local: FallbackEngine, error: Exception) -> None:
@@ -166,12 +168,6 @@ def _log_rejection(decision: Decision) -> None:
     record = make(logger.name, logging.WARNING, __file__, 0, MESSAGE, args, None, "_log_rejection")
     record.__dict__.update(_extra(decision, binding, reference))
     logger.handle(record)
-
-
-def _partition_of(request: HttpRequest, names: tuple[str, ...]) -> tuple[str, str] | None:
-    """Return the digest and the partition of a request by these names; `None` if one is missing, or a credential."""
-    value = partition_to_store(Identity(request), names)
-    return None if value is None else (digest(value), value)
 
 
 def _why(decision: Decision, by: Sequence[Rejecter]) -> str:

@@ -24,6 +24,7 @@ from ..identity import BodyNotRead, UserNotLoaded
 from ..rules import cache
 from ..rules.ruleset import RuleSet
 from ..signals import quota_reached
+from ..usage.live.names import notes
 from . import events, fallback, refunds
 from .charges import LimitRequest, build_charges
 from .io import IO, TrialIO
@@ -56,6 +57,9 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
     if latest is None:
         http.ratelimit = earlier  # type: ignore[attr-defined]
         return earlier
+    answer = latest.answer  # reading results drops it
+    if answer is not None and io.is_live and notes.is_due(answer.charges.partitions, answer.states.at_us):
+        events.note_names(request.identity, answer)  # type: ignore[arg-type]
     decision = latest if earlier is NOTHING_TO_DECIDE else merge(earlier, latest)
     http.ratelimit = decision  # type: ignore[attr-defined]
     if (latest.allowed and not latest.has_consequences and not quota_reached.receivers) or not io.is_live:

@@ -107,7 +107,7 @@ def deny(entry: AccessEntry, address: str = "192.0.2.7", view: str = "export", t
     """Note that an entry denied somebody so often; return the digest."""
     value = f"ip:{address}"
     for _ in range(times):
-        denials.note(AccessRecord("deny", "ip", entry.value, pk=entry.pk), value, digest(value), view)
+        denials.note(AccessRecord("deny", "ip", entry.value, pk=entry.pk), {digest(value): value}, digest(value), view)
     return digest(value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from django_ratelimiter.engine.usage.rejections import Denial
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.models import AccessEntry
-from django_ratelimiter.usage.live import denials, names
+from django_ratelimiter.usage.live import denials, names, sending
 from django_ratelimiter.values.access import AccessRecord
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
@@ -43,8 +44,7 @@ def entry() -> AccessEntry:
 def deny(number: int, entry: int = 1, view: str = "plain", times: int = 1) -> None:
     """Note that an entry denied a caller of this number."""
     for _ in range(times):
-        value = f"user:{number}"
-        denials.note(AccessRecord("deny", "user", str(number), pk=entry), value, digest(value), view)
+        denials.note(AccessRecord("deny", "user", str(number), pk=entry), {}, digest(f"user:{number}"), view)
 
 
 def test_a_denied_caller_is_recorded_with_the_entry_and_the_view(
@@ -165,7 +165,7 @@ def test_a_key_is_recorded_as_its_rules_know_it(client: Client) -> None:
 
 
 def test_a_thread_sends_it_and_ends_when_nothing_is_left(
-    monkeypatch: pytest.MonkeyPatch, redis_client: redis.Redis, start_sending: Callable[[], None]
+    monkeypatch: pytest.MonkeyPatch, redis_client: redis.Redis, start_sending: Callable[[sending.Sender], None]
 ) -> None:
     paused, go_on, threads = threading.Semaphore(0), threading.Semaphore(0), []
 
@@ -174,8 +174,8 @@ def test_a_thread_sends_it_and_ends_when_nothing_is_left(
         paused.release()
         go_on.acquire()
 
-    monkeypatch.setattr(denials, "sleep", pause)
-    monkeypatch.setattr(denials, "start_sending", start_sending)
+    monkeypatch.setattr(sending, "sleep", pause)
+    monkeypatch.setattr(sending.Sender, "start", start_sending)
     with override_settings(RATELIMITER=ENGINES["redis"]):
         deny(1)
         assert paused.acquire(timeout=30)
@@ -195,15 +195,20 @@ def test_a_thread_sends_it_and_ends_when_nothing_is_left(
         assert len(set(threads)) == 2
 
 
-def test_a_fork_has_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_has_a_thread_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, start_sending: Callable[[sending.Sender], None]
+) -> None:
     started: list[int] = []
-    monkeypatch.setattr(denials, "start_sending", lambda: started.append(1))
+    monkeypatch.setattr(sending, "Thread", lambda **_options: SimpleNamespace(start=lambda: started.append(1)))
+    monkeypatch.setattr(sending.Sender, "start", start_sending)
     deny(1, times=2)
     assert started == [1]
-    monkeypatch.setattr(denials, "getpid", lambda: -1)
+    for module in (denials, sending):
+        monkeypatch.setattr(module, "getpid", lambda: -1)
     deny(1)
     assert started == [1, 1]
-    assert [each.times for each in denials.waiting.drain()[0]] == [1]  # the parent sends its own
+    assert [each.times for each in denials.waiting.drain()] == [1]  # the parent sends its own
+    monkeypatch.setattr(denials.sender, "_sending_in", 0)
 
 
 def test_a_cluster_s_client_is_asked_in_the_same_way(redis_client: redis.Redis) -> None:

@@ -15,6 +15,7 @@ from django.test import AsyncClient, Client, override_settings
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.conf import are_revealed, problems
 from django_ratelimiter.engine.coroutines import run_sync
+from django_ratelimiter.engine.partition_stats import HOUR_US
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis.callers import MAX_NAMES
 from django_ratelimiter.engine.usage.rejections import NAME_SECONDS
@@ -24,7 +25,7 @@ from django_ratelimiter.limiter import events, io
 from django_ratelimiter.testing import RulesInForce
 from django_ratelimiter.testing.builders import build_record
 from django_ratelimiter.usage.live import names
-from django_ratelimiter.usage.live.names import MAX_PER_SECOND, Name
+from django_ratelimiter.usage.live.names import MAX_NEW, Name, notes
 
 from ..admin.test_rejections import PAGE, reject
 
@@ -34,7 +35,6 @@ PATH = "/hello/"
 BY_USER = {"slug": "by-user", "limits": ["1/hour"], "partition_by": ["user"]}
 BY_IP = {"slug": "by-ip", "limits": ["1/hour"], "partition_by": ["ip"]}
 IP = digest("ip:127.0.0.1")
-ANY = {"slug": "any", "limits": ["1/hour"], "partition_by": ["user"]}
 
 
 @pytest.fixture
@@ -50,76 +50,73 @@ def get_rejected(client: Client, times: int = 1) -> None:
         assert client.get(PATH).status_code == 429
 
 
-def test_a_user_is_told_beside_the_rejection(client: Client, ann: User, ratelimit_rules: RulesInForce) -> None:
+def test_who_comes_is_named_and_where_it_was_rejected(client: Client, ann: User, ratelimit_rules: RulesInForce) -> None:
     ratelimit_rules(BY_USER)
     assert client.get(PATH).status_code == 200
     user = digest(f"user:{ann.pk}")
-    assert names.revealed([user]) == {}
+    assert names.revealed([user, "unknown"]) == {user: Name("user", str(ann.pk))}, "before anything is rejected"
+    assert names.views([("by-user", user)]) == {}
     assert client.get(PATH).status_code == 429
-    assert names.revealed([user, "unknown"]) == {user: Name("user", str(ann.pk))}
     assert set(names.views([("by-user", user), ("other", user)])) == {("by-user", user)}
 
 
-def test_an_address_is_unless_reveal_says_no(
-    client: Client, ratelimit_rules: RulesInForce, monkeypatch: pytest.MonkeyPatch, settings: Any
-) -> None:
-    written: list[dict[str, str]] = []
+def test_an_address_is_unless_reveal_says_no(client: Client, ratelimit_rules: RulesInForce, settings: Any) -> None:
     settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
     ratelimit_rules(BY_IP)
-    with monkeypatch.context() as patch:
-        patch.setattr(names, "_write", written.append)
-        get_rejected(client)
-    assert list(written[0]) == [f"by-ip {IP}"], "its view and nothing else"
-    assert names.revealed([IP]) == {}
+    get_rejected(client)
+    assert (notes.names, list(notes.views)) == ({}, [f"by-ip {IP}"]), "its view and nothing else"
     settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": None}
-    names.notified.forget()
-    events.names_until.clear()
+    names.notes.forget()
     assert client.get(PATH).status_code == 429
     assert names.revealed([IP]) == {IP: Name("ip", "127.0.0.1")}
     settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
     assert names.revealed([IP]) == {}, "what is no longer to be seen is not shown, though it is still kept"
 
 
-def test_whoever_keeps_asking_is_told_once(
-    client: Client, ann: User, ratelimit_rules: RulesInForce, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[object] = []
-    monkeypatch.setattr(names, "_write", told.append)
-    ratelimit_rules(BY_USER)
-    get_rejected(client, times=5)
-    assert len(told) == 1
-    events.names_until.clear()
-    assert client.get(PATH).status_code == 429
-    assert len(told) == 1, "nor is it told again ten seconds later"
+def test_who_is_counted_by_address_instead_has_that_name(client: Client, ratelimit_rules: RulesInForce) -> None:
+    ratelimit_rules({**BY_USER, "missing_partition": "ip"})
+    get_rejected(client)
+    assert names.revealed([IP]) == {IP: Name("ip", "127.0.0.1")}
 
 
-def test_a_flood_of_callers_is_told_of_in_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    names.notified.forget()
-    now = [7.5]
-    monkeypatch.setattr(names, "monotonic", lambda: now[0])
-    rule = build_record(ANY)
-    told = [names.news_of([(rule, f"caller {number}")], "shop:order").texts for number in range(20)]
-    assert [len(each) for each in told] == [2] * MAX_PER_SECOND + [0] * 15
-    now[0] += 1
-    last = names.news_of([(rule, "caller 5")], "shop:order").texts
-    assert last == {f"any caller {number}": "shop:order" for number in range(5, 20)} | {"caller 5": ("user",)}
-    assert names.news_of([(rule, "caller 5")], "shop:order").texts == {}
+def test_who_comes_often_is_named_again_but_rarely(settings: Any) -> None:
+    due = [number for number in range(1, 1_001) if notes.is_due(("me",), 7)]
+    assert due == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+    assert [notes.is_due(("me",), 7 + HOUR_US) for _ in range(3)] == [True, True, False], "a new hour"
 
 
-def test_the_latest_view_is_told_whatever_was_told_before(settings: Any) -> None:
-    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
-    names.notified.forget()
-    rule = build_record(ANY)
-    for view, news in (("a", {"any me": "a"}), ("b", {"any me": "b"}), ("b", {}), ("a", {"any me": "a"})):
-        assert names.news_of([(rule, "me")], view).texts == news
+def test_in_a_flood_only_who_comes_often_is_named() -> None:
+    """Names have few keys in Redis: those of a flood's callers must not replace those of the top callers."""
+    for number in range(10 * MAX_NEW):
+        heavy, light = ("heavy",), (f"caller {number}",)
+        for caller in (heavy, light):
+            if notes.is_due(caller, 7):
+                notes.add(caller, {caller[0]: "ip:192.0.2.7"})
+        assert len(notes.names) <= MAX_NEW + 1
+        if number == MAX_NEW:
+            notes.names.clear()  # they are sent
+    assert len(notes.names) >= MAX_NEW
+    assert "heavy" in notes.names
+
+
+def test_the_count_of_callers_is_bounded_and_knows_the_heavy_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "MAX_NOTIFIED", 100)
+    named = 0
+    for number in range(5_000):
+        for caller in ((f"caller {number}",), *[("heavy",)] * (number % 10 == 0)):
+            if notes.is_due(caller, 7):
+                notes.add(caller, {caller[0]: ""})
+                assert len(notes.times) <= 101
+        named += notes.names.pop("heavy", None) is not None
+        notes.names.clear()
+    assert named > 20
 
 
 @pytest.fixture
 def reject_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, str], None]:
     """Reject the same caller by the same rule: `reject_at(monotonic seconds, view)`."""
     now = [0.0]
-    for module in (names, events):
-        monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    monkeypatch.setattr(events, "monotonic", lambda: now[0])
     monkeypatch.setattr(events, "_log_rejection", lambda _decision: None)
     rejection = SimpleNamespace(by=[SimpleNamespace(rule=build_record(BY_IP), digest="me")], reference="me")
     rejected: Any = SimpleNamespace(allowed=False, degraded=False, rejection=rejection, soft_exceeded=())
@@ -132,41 +129,24 @@ def reject_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, str], None]:
     return reject
 
 
-def test_a_caller_who_is_rejected_again_is_thought_of_once_an_hour(
-    reject_at: Callable[[float, str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(names, "news_of", lambda _rejecting, view: asked.append(view) or names.News({}, 3_600.0, set()))
-    for at in (7.5, 70.0, 3_600.0, 3_700.0):
-        reject_at(at, "a")
-    assert asked == ["a", "a"]
-
-
-def test_of_several_views_the_latest_is_told_within_a_minute(
-    reject_at: Callable[[float, str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(names, "_write", lambda texts: told.extend(texts.values()))
-    for at, view in ((7.5, "a"), (10.0, "b"), (20.0, "a"), (69.0, "a"), (70.5, "a"), (200.0, "b"), (400.0, "a")):
+def test_the_latest_view_is_sent_and_the_same_once_an_hour(reject_at: Callable[[float, str], None]) -> None:
+    sent = []
+    for at, view in ((7.5, "a"), (9.0, "a"), (10.0, "b"), (20.0, "a"), (3_600.0, "a"), (3_700.0, "a")):
         reject_at(at, view)
-    assert told == ["a", "b", "a", "b", "a"]
+        sent += [(at, text) for text in notes.views.values()]
+        notes.views.clear()
+    assert sent == [(7.5, "a"), (10.0, "b"), (20.0, "a"), (3_700.0, "a")]
 
 
-def test_a_name_that_had_to_wait_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    names.notified.forget()
-    monkeypatch.setattr(names.notified, "may_tell", lambda: False)
-    found = names.news_of([(build_record(ANY), "me")], "shop:order")
-    assert (found.texts, found.lasts) == ({}, names.TELL_SOON_SECONDS)
-    waiting = names.news_of([(build_record(BY_IP), "me")], "shop:order")
-    assert (waiting.texts, waiting.lasts) == ({}, names.TELL_SOON_SECONDS), "else its view might wait for an hour"
-
-
-def test_whoever_looks_sees_the_views_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    names.notified.forget()
-    monkeypatch.setattr(names.notified, "may_tell", lambda: False)
-    rule = build_record(ANY)
-    assert names.news_of([(rule, "me")], "shop:order").texts == {}
-    assert names.views([("any", "me")]) == {("any", "me"): "shop:order"}
+def test_a_view_without_room_is_sent_with_the_next_rejection(
+    reject_at: Callable[[float, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as full:
+        full.setattr(names, "MAX_WAITING", 0)
+        reject_at(7.5, "a")
+    assert notes.views == {}
+    reject_at(8.0, "a")
+    assert notes.views == {"by-ip me": "a"}
 
 
 def test_without_redis_a_rejection_stays_one(
@@ -185,7 +165,6 @@ def test_without_redis_a_rejection_stays_one(
         without_redis.setattr(names, "_store", Gone)
         get_rejected(client)
         assert names.revealed([user]) == {}
-    assert client.get(PATH).status_code == 429
     assert user in names.revealed([user]), "what was not stored is sent again"
 
 

@@ -1,32 +1,29 @@
 """Recent denials by access entries: counted in each process, and sent to Redis outside of the request path.
 
-A denied request does not call Redis. The first one starts a thread, which sends the counts once a second as
-long as there are any. Counts that are not sent when a process ends are lost, and without Redis they are dropped.
+A denied request does not call Redis: a thread sends the counts. Counts that are not sent when a process ends are lost,
+and without Redis they are dropped.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from os import getpid
-from threading import Lock, Thread
-from time import sleep, time
+from threading import Lock
+from time import time
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ...backend import get_engine
-from ...conf import are_revealed
 from ...engine.locks import freed_by_fork
 from ...engine.usage.rejections import Denial
 from ...exceptions import EngineUnavailable
 from ...values.access import AccessRecord
-from . import names
+from .names import notes
+from .sending import Sender
 
 logger = logging.getLogger("django_ratelimiter")
-
-#: Seconds between two calls of Redis in a process.
-SEND_SECONDS: Final = 1.0
 
 #: Maximum number of callers that are counted separately between two calls; of others, only the entry is counted.
 MAX_WAITING: Final = 100
@@ -60,13 +57,15 @@ class _Waiting:
         self.begin()
 
     def begin(self) -> None:
-        """Start as a new process, without counts and without a thread."""
-        self._pid, self._is_sending = getpid(), False
+        """Start as a new process, without counts."""
+        self._pid = getpid()
         self._denials: dict[str, Denial] = {}
-        self._names: dict[str, str] = {}
 
-    def add(self, what: str, others: str) -> bool:
-        """Count a denied request. Return whether the thread must be started.
+    def __bool__(self) -> bool:
+        return bool(self._denials)
+
+    def add(self, what: str, others: str) -> None:
+        """Count a denied request.
 
         others: the name to count it under if there are too many different `what`.
         """
@@ -79,77 +78,41 @@ class _Waiting:
             known = self._denials.get(what)
             since, times = (known.since, known.times) if known else (now, 0)
             self._denials[what] = Denial(what, now, since, times + 1)
-            must_start, self._is_sending = not self._is_sending, True
-        return must_start
 
-    def note_name(self, digest: str, partition: str) -> None:
-        """Record the name of a digest."""
-        if len(self._names) < MAX_WAITING:
-            self._names[digest] = partition
-
-    def drain(self) -> tuple[list[Denial], dict[str, str]]:
-        """Return and remove the counts and names, to send them."""
+    def drain(self) -> list[Denial]:
+        """Return and remove the counts, to send them."""
         with self._lock:
             found, self._denials = list(self._denials.values()), {}
-            named, self._names = self._names, {}
-        return found, named
-
-    def may_end(self) -> bool:
-        """Return whether nothing is left to send; then the thread ends."""
-        with self._lock:
-            self._is_sending = bool(self._denials)
-            return not self._is_sending
-
-    def stop(self) -> None:
-        """Record that the thread has ended: the next denied request starts it again."""
-        self._is_sending = False
+        return found
 
 
 waiting: Final = _Waiting()
 
 
-def note(record: AccessRecord, partition: str | None, digest: str, view: str) -> None:
+def note(record: AccessRecord, named: Mapping[str, str], digest: str, view: str) -> None:
     """Count a request that an access entry denies. Returns at once and never raises.
 
-    partition: of the caller, by the identity of the entry, `None` = it must not be stored. digest: of the partition.
+    digest: of the caller, by the identity of the entry. named: its name by digest; empty = it must not be stored.
     """
     start = f"{record.pk or 0} {record.kind}"
-    if partition and are_revealed([record.kind]):
-        waiting.note_name(digest, partition)
-    if waiting.add(f"{start} {digest} {view}", f"{start}  {view}"):
-        start_sending()
-
-
-def start_sending() -> None:
-    """Start a thread that sends the counts until there are no more."""
-    try:
-        Thread(target=_send_all, name="ratelimiter-denied", daemon=True).start()
-    except RuntimeError:  # no more threads available, or the process is ending
-        waiting.stop()
-
-
-def _send_all() -> None:
-    while True:
-        try:
-            send()
-        except Exception:  # an exception must not be printed when the thread ends
-            logger.exception("Denied callers were not recorded in Redis.")
-        sleep(SEND_SECONDS)
-        if waiting.may_end():
-            return
+    if named and notes.is_due((digest,), int(time() * 1_000_000)):
+        notes.add((digest,), named)
+    waiting.add(f"{start} {digest} {view}", f"{start}  {view}")
+    sender.start()
 
 
 def send() -> None:
     """Send the counts of this process. Without Redis they are dropped, and nothing is raised."""
-    denials, named = waiting.drain()
+    denials = waiting.drain()
     if not denials:
         return
     try:
         _store().add(denials)
     except EngineUnavailable as error:
         logger.debug("Denied callers were not recorded: %s", error)
-        return
-    names.keep(named)
+
+
+sender: Final = Sender(send, lambda: bool(waiting))
 
 
 def recently_denied(limit: int | None = 100) -> list[DeniedCaller]:

@@ -1,45 +1,39 @@
-"""Names instead of digests: the names of callers that REVEAL lets staff see, and the views that rejected them.
+"""Names instead of digests: who the callers are that staff may see by REVEAL, and the views that rejected them.
 
 Both are stored only in Redis, for a day, in a fixed number of keys: two names with one key replace each other, and are
-sent again. A process sends them after a rejected request, and not again for a while; an allowed request sends nothing.
-Views are not personal data, so they are sent whatever REVEAL is.
+sent again. A process notes them, and a thread sends them once a second: no request waits for it. Views are not personal
+data, so they are sent whatever REVEAL is.
 Before a name is shown, the permission `reveal_caller` must be checked.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from time import monotonic, time
+from collections.abc import Iterable, Mapping
+from time import time
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from django.utils.asyncio import async_unsafe
-
 from ...backend import get_engine
 from ...conf import are_revealed
+from ...engine.partition_stats import HOUR_US
 from ...engine.usage.rejections import NAME_SECONDS
 from ...exceptions import EngineUnavailable
-from ...rules.records import RuleRecord
 from ...values.partitions import encode_partition, partition_names
+from .sending import Sender
 
 logger = logging.getLogger("django_ratelimiter")
 
 #: The permission to see a name.
 PERMISSION: Final = "django_ratelimiter.reveal_caller"
 
-#: Seconds after which a process sends the same name again, and how many it remembers.
-TELL_AGAIN_SECONDS: Final = 3_600.0
-#: The same if something is left to send: a name that had to wait, or which of several views is the latest.
-TELL_SOON_SECONDS: Final = 60.0
-MAX_NOTIFIED: Final = 10_000
-
-#: Maximum number of calls per second with names; the maximum number of views that wait in between.
-MAX_PER_SECOND: Final = 5
+#: Maximum number of names that wait to be sent, those of callers with many requests included, and of views.
 MAX_WAITING: Final = 500
+#: Maximum number of waiting names, above which callers with fewer requests in this hour than this have to come again.
+MAX_NEW, MANY_REQUESTS = 10, 16
 
-#: Returns the digest and the partition of a request by these names.
-FindPartition = Callable[[tuple[str, ...]], tuple[str, str] | None]
+#: Maximum number of callers whose requests are counted, and of names in the memory of a process.
+MAX_NOTIFIED: Final = 10_000
 
 
 class Name(NamedTuple):
@@ -49,137 +43,69 @@ class Name(NamedTuple):
     value: str
 
 
-class News(NamedTuple):
-    """The names to send after a rejected request.
+class _Notes:
+    """How often each caller has come to this process in this hour, and what waits to be sent.
 
-    texts: the view by rule and digest, and the caller's name by digest. lasts: seconds for which the same request
-    has no new names. replaced: views that were the latest of the same callers until now.
+    Not locked: a race at worst sends something twice, or one request later.
     """
-
-    texts: dict[str, str | tuple[str, ...]]
-    lasts: float
-    replaced: set[str]
-
-
-class _Notified:
-    """The names that this process has sent recently, and waiting views. Not locked: a race at worst sends one twice."""
 
     def __init__(self) -> None:
-        self._until: dict[str, float] = {}
-        self._views: dict[str, tuple[str, float]] = {}
-        self._waiting: dict[str, str] = {}
-        self._second, self._left = 0, MAX_PER_SECOND
-
-    def meet(self, about: str, view: str) -> tuple[bool, str]:
-        """Let a view wait, unless it is already sent or waiting as the latest of this rule and caller.
-
-        Returns whether there was room, and the previous latest view; "" = none, or the same.
-        """
-        now = monotonic()
-        known, until = self._views.get(about, ("", 0.0))
-        if known == view and until > now:
-            return True, ""
-        if len(self._views) >= MAX_NOTIFIED:
-            self._views.clear()
-        has_room = len(self._waiting) < MAX_WAITING or about in self._waiting
-        if has_room:
-            self._views[about] = view, now + TELL_AGAIN_SECONDS
-            self._waiting[about] = view
-        return has_room, "" if known == view else known
-
-    @property
-    def has_waiting(self) -> bool:
-        """True if views wait."""
-        return bool(self._waiting)
-
-    def waiting(self) -> dict[str, str]:
-        """Return the waiting views, and mark them as sent."""
-        found, self._waiting = self._waiting, {}
-        return found
-
-    def is_due(self, digest: str) -> bool:
-        """Return whether the name of this caller was not sent recently."""
-        return self._until.get(digest, 0.0) <= monotonic()
-
-    def note(self, digests: Iterable[str]) -> None:
-        """Mark these names as sent."""
-        until = monotonic() + TELL_AGAIN_SECONDS
-        if len(self._until) >= MAX_NOTIFIED:
-            self._until.clear()
-        self._until.update(dict.fromkeys(digests, until))
-
-    def note_lost(self, whats: Iterable[str]) -> None:
-        """Send these names and views again: Redis did not store them."""
-        for what in whats:
-            self._until.pop(what, None)
-            self._views.pop(what, None)
-
-    def may_tell(self) -> bool:
-        """Return whether one more call of Redis is allowed in this second, and count it."""
-        second = int(monotonic())
-        if self._second != second:
-            self._second, self._left = second, MAX_PER_SECOND
-        self._left -= 1
-        return self._left >= 0
+        self.forget()
 
     def forget(self) -> None:
-        """Send all names again."""
-        for known in (self._until, self._views, self._waiting):
-            known.clear()
-        self._left = MAX_PER_SECOND
+        """Start as a new process."""
+        self._hour, self.times = -1, dict[tuple[str, ...], int]()
+        self.names: dict[str, str] = {}
+        self.views: dict[str, str] = {}
+
+    def is_due(self, callers: tuple[str, ...], at_us: int) -> bool:
+        """Count a request, and return whether its names must be sent: of the 1st, 2nd, 4th, 8th … in an hour.
+
+        callers: their digests. at_us: microseconds since the Unix epoch.
+        """
+        if (hour := at_us // HOUR_US) != self._hour:
+            self._hour, self.times = hour, {}
+        times = self.times[callers] = self.times.get(callers, 0) + 1
+        return not times & (times - 1)
+
+    def add(self, callers: tuple[str, ...], names: Mapping[str, str]) -> None:
+        """Let the names of a request's callers wait, by digest, after `is_due`.
+
+        So that a flood of callers does not become a flood of writes, only those with many requests are always named.
+        """
+        if len(self.times) >= MAX_NOTIFIED:
+            half = {who: times // 2 for who, times in self.times.copy().items() if times > 1}
+            self.times = half if len(half) <= MAX_NOTIFIED // 2 else {}
+        most = MAX_WAITING if self.times.get(callers, 0) >= MANY_REQUESTS else MAX_NEW
+        if names and len(self.names) < most:
+            self.names |= names
+            sender.start()
+
+    def add_view(self, rule: str, digest: str, view: str) -> bool:
+        """Let the latest view of a rule and a caller wait. Return whether there was room."""
+        has_room = len(self.views) < MAX_WAITING
+        if has_room:
+            self.views[f"{rule} {digest}"] = view
+            sender.start()
+        return has_room
 
 
-notified: Final = _Notified()
+notes: Final = _Notes()
 
 
-def news_of(rejecting: Iterable[tuple[RuleRecord, str]], view: str) -> News:
-    """Return the names to send after a rejected request, and those that wait.
-
-    rejecting: the rules that reject it, each with the digest of the caller; its name is only sent if REVEAL allows it.
-    If there are many callers, views wait for a later call.
-    """
-    names: dict[str, tuple[str, ...]] = {}
-    replaced: set[str] = set()
-    lasts = TELL_AGAIN_SECONDS
-    for rule, digest in rejecting:
-        if view:
-            is_met, before = notified.meet(f"{rule.slug} {digest}", view)
-            if before:
-                replaced.add(before)
-            if before or not is_met:
-                lasts = TELL_SOON_SECONDS
-        by = rule.partition_by
-        if by and are_revealed(by) and notified.is_due(digest):
-            names[digest] = tuple(by)
-    if not (names or notified.has_waiting):
-        return News({}, lasts, replaced)
-    if not notified.may_tell():
-        return News({}, TELL_SOON_SECONDS, replaced)  # so that waiting names are sent soon
-    notified.note(names)
-    return News({**notified.waiting(), **names}, lasts, replaced)
+def waits() -> bool:
+    """Return whether names or views of this process wait."""
+    return bool(notes.names or notes.views)
 
 
-@async_unsafe("Redis is asked by the client of the cache; `limiter.acheck` does it in a thread.")
-def tell(news: Mapping[str, str | tuple[str, ...]], find: FindPartition) -> bool:
-    """Store the names from `news_of`; False, without an exception, if Redis is out of reach.
-
-    find: returns the digest of a caller and its partition, by the names of its values; `None` if one is missing.
-    """
-    texts: dict[str, str] = {}
-    for what, text in news.items():
-        if isinstance(text, str):
-            texts[what] = text
-        elif (found := find(text)) is not None and found[0] == what:  # else it is counted by another value
-            texts[what] = found[1]
-    return _write(texts)
+def send() -> None:
+    """Send what waits. If Redis is out of reach, it waits on."""
+    texts, notes.names, notes.views = notes.names | notes.views, {}, {}
+    if texts and not _write(texts):
+        notes.views = dict([*texts.items(), *notes.views.items()][-MAX_WAITING:])
 
 
-def keep(partitions: Mapping[str, str]) -> None:
-    """Store the names of these digests, unless that was done recently. The caller must check REVEAL."""
-    news = {digest: partition for digest, partition in partitions.items() if notified.is_due(digest)}
-    if news:
-        notified.note(news)
-        _write(news)
+sender: Final = Sender(send, waits)
 
 
 def _write(texts: Mapping[str, str]) -> bool:
@@ -187,16 +113,15 @@ def _write(texts: Mapping[str, str]) -> bool:
         _store().write(texts)
     except EngineUnavailable as error:
         logger.debug("Names of callers were not stored: %s", error)
-        notified.note_lost(texts)
         return False
     return True
 
 
 def forget(digest: str, rules: Iterable[str]) -> int:
     """Remove the name of a digest and its views in these rules, and return their number. Raises EngineUnavailable."""
+    send()
     known = [*_store().read([digest, *(f"{rule} {digest}" for rule in dict.fromkeys(rules))])]
     _store().delete(known)
-    notified.note_lost(known)
     return len(known)
 
 
@@ -219,17 +144,14 @@ def revealed_to(reader: Any, digests: Iterable[str]) -> dict[str, Name]:
 
 
 def views(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """Return the latest known view for each rule and digest; in one call of Redis.
-
-    Waiting views of this process are sent first.
-    """
-    if notified.has_waiting:
-        _write(notified.waiting())  # of this process
+    """Return the latest known view for each rule and digest; in one call of Redis."""
     by_text = {f"{rule} {digest}": (rule, digest) for rule, digest in pairs}
     return {by_text[what]: view for what, view in _read(list(by_text)).items()}
 
 
 def _read(whats: list[str]) -> dict[str, str]:
+    """Return what is known, after what waits in this process was sent."""
+    send()
     try:
         found: dict[str, str] = _store().read(whats) if whats else {}
     except EngineUnavailable:
