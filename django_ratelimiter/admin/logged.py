@@ -55,13 +55,11 @@ def caller_url(viewer: Viewer, **named: str) -> str:
 
 def rejection_rows(rejections: Iterable[CallerRejection], viewer: Viewer) -> list[dict[str, Any]]:
     """Return the rows of rejections: for the page that explains and for the caller's page."""
-    return [
-        {
-            "row": each,
-            "url": viewer.rule_url(each.reference.partition("#")[0]),
-            "tier": viewer.tier(each.tier),
-            "times": times_in_words(each.times, is_estimate=each.is_estimate),
-            "now": rejected_now_in_words(each),
-        }
-        for each in rejections
-    ]
+    found = []
+    for each in rejections:
+        slug, _sign, start = each.reference.partition("#")
+        is_shared = Reference(slug, start).is_of(everybody())
+        row = {"row": each, "url": viewer.rule_url(slug), "tier": "" if is_shared else viewer.tier(each.tier)}
+        times = times_in_words(each.times, each.at_least, is_estimate=each.is_estimate)
+        found.append(row | {"times": times, "now": rejected_now_in_words(each)})
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -26,7 +26,7 @@ from ..rules.records import RuleRecord
 from ..usage.live import names as caller_names
 from ..usage.live.denials import DeniedCaller, recently_denied
 from ..usage.live.names import Name, revealed_to
-from ..usage.live.rejections import MAX_READ, known_times, recent, times_in_words
+from ..usage.live.rejections import MAX_READ, certain_times, recent, times_in_words
 from ..values.references import reference_of
 from .formatting import breakable
 from .identities import label_of
@@ -65,10 +65,11 @@ class RejectionsPage(PagesAdmin):
             denied = recently_denied(MAX_READ) if rule in (None, BY_ACCESS) else []
             in_flood = any(each.is_estimate for each in rejected)
             order = request.GET.get("order") or ("times" if in_flood else "last")
+            certain = certain_times(rejected)
             found: list[Rejection | DeniedCaller] = [*rejected, *denied]
-            found.sort(key=_ORDERS.get(order, _latest), reverse=True)
+            found.sort(key=lambda each: _rank(each, certain, order), reverse=True)
             context |= {
-                "rows": _rows(viewer, found[:MAX_ROWS], records),
+                "rows": _rows(viewer, found[:MAX_ROWS], records, certain),
                 "order": order,
                 "is_estimated": in_flood,
                 "order_query": urlencode({"rule": rule} if rule else {}),
@@ -86,27 +87,31 @@ class RejectionsPage(PagesAdmin):
         return self.page(request, "rejections", _("Recent rejections"), context)
 
 
-def _latest(found: Rejection | DeniedCaller) -> int:
-    """Return the time of the last one, in microseconds."""
-    return found.at_us if isinstance(found, Rejection) else int(found.at.timestamp() * 1_000_000)
+def _rank(found: Rejection | DeniedCaller, certain: Mapping[str, int], order: str) -> tuple[int, int]:
+    """Return how far above a row is: by how often, or only by when, and then by when."""
+    if isinstance(found, Rejection):
+        times, at_us = certain[found.counter], found.at_us
+    else:
+        times, at_us = found.times, int(found.at.timestamp() * 1_000_000)
+    return times if order == "times" else 0, at_us
 
 
-def _most_often(found: Rejection | DeniedCaller) -> tuple[int, int]:
-    return known_times(found.times, is_estimate=getattr(found, "is_estimate", False)), _latest(found)
-
-
-_ORDERS: Final[Mapping[str, Callable[[Any], Any]]] = {"last": _latest, "times": _most_often}
-
-
-def _rows(viewer: Viewer, found: list[Rejection | DeniedCaller], records: Mapping[str, RuleRecord]) -> list[Row]:
+def _rows(
+    viewer: Viewer,
+    found: list[Rejection | DeniedCaller],
+    records: Mapping[str, RuleRecord],
+    certain: Mapping[str, int],
+) -> list[Row]:
     """Return the rows in this order; names are read once for all."""
     rejected = [each for each in found if isinstance(each, Rejection)]
     denied = [each for each in found if isinstance(each, DeniedCaller)]
-    rows = {"rejected": _rejected(viewer, rejected, records), "denied": _denied(viewer, denied)}
+    rows = {"rejected": _rejected(viewer, rejected, records, certain), "denied": _denied(viewer, denied)}
     return [next(rows["rejected" if isinstance(each, Rejection) else "denied"]) for each in found]
 
 
-def _rejected(viewer: Viewer, rejections: list[Rejection], records: Mapping[str, RuleRecord]) -> Iterator[Row]:
+def _rejected(
+    viewer: Viewer, rejections: list[Rejection], records: Mapping[str, RuleRecord], certain: Mapping[str, int]
+) -> Iterator[Row]:
     seen = caller_names.views((each.rule, each.partition) for each in rejections)
     known = revealed_to(viewer.request.user, [each.partition for each in rejections])
     callers = in_words(viewer.request.user, known)
@@ -114,7 +119,7 @@ def _rejected(viewer: Viewer, rejections: list[Rejection], records: Mapping[str,
         record, view = records.get(each.rule), seen.get((each.rule, each.partition))
         yield {
             **_times(each.at_us, each.since_us),
-            "times": times_in_words(each.times, is_estimate=each.is_estimate),
+            "times": times_in_words(each.times, certain[each.counter], is_estimate=each.is_estimate),
             "rule": viewer.rule(each.rule),
             "tier": viewer.tier(each.tier),
             "limit": limit_that_rejected(each, record) if record else "",

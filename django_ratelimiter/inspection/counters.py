@@ -25,7 +25,7 @@ from ..rules.routes import for_no_view
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
 from ..usage.live import denials
-from ..usage.live.rejections import recent
+from ..usage.live.rejections import certain_times, recent
 from ..values.access import KINDS
 from ..values.partitions import may_need_user
 from ..values.references import reference_of
@@ -240,6 +240,7 @@ class CallerRejection(NamedTuple):
     times: int
     shadow: Annotated[bool, "They would have been rejected if the rule were enforced."]
     is_estimate: Annotated[bool, "Some may have been missed."]
+    at_least: Annotated[int, "Less than `times` if these may be of another caller."]
     tier: Annotated[str, "The tier of the caller at that time; empty = none."]
     reference: Annotated[str, "In the responses."]
     limit: Annotated[str, "In words, with its present numbers; empty = the rule does not have it any more."]
@@ -263,18 +264,20 @@ def rejections_logged(
     is_meant: whether it means this rule and this digest. explained: counters whose present limits are known; others
     have the limits of the tier at that time.
     """
-    meant, known = [row for row in _recent(None) if is_meant(row.rule, row.partition)], {}
+    recently, known = _recent(None), {}
+    meant = [row for row in recently if is_meant(row.rule, row.partition)]
     for rule in _rules(rules) if meant else ():
         for row in (row for row in meant if row.rule == rule.slug):
             template = RuleTemplate(rule, Entitlement(rules.tiers.get(row.tier)))
             for each in _counters_of(template, row.partition):
                 known[each.name, each.digest] = each
     known |= {name: each for each in explained if (name := (each.name, each.digest)) in known}
-    return _rejections(meant, read(Counters([*known.values()])).counters)
+    return _rejections(recently, read(Counters([*known.values()])).counters)
 
 
-def _rejections(rows: Iterable[Any], counters: Iterable[Counter]) -> list[CallerRejection]:
+def _rejections(rows: Sequence[Any], counters: Iterable[Counter]) -> list[CallerRejection]:
     """Return those of these rejections that are by a rule and of a caller of these counters, the latest first."""
+    certain = certain_times(rows)
     rules = {(each.rule.slug, each.digest): each.rule for each in counters}
     by_name = {each.charge.key + each.charge.limit.tag: each for each in counters}
     found = []
@@ -289,6 +292,7 @@ def _rejections(rows: Iterable[Any], counters: Iterable[Counter]) -> list[Caller
                     row.times,
                     row.shadow,
                     row.is_estimate,
+                    certain[row.counter],
                     row.tier,
                     reference_of(row.rule, row.partition),
                     counter.limit if counter else limit_that_rejected(row, rule),

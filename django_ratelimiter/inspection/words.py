@@ -167,7 +167,7 @@ def rejection_in_words(rejection: CallerRejection) -> str:
         text = _("Would be rejected by %(rule)s: %(times)s since %(since)s, last %(last)s")
     about = ", ".join(filter(None, (rejection.limit, rejection.tier)))
     since, last = map(moment_in_words, (rejection.since, rejection.at))
-    times = times_in_words(rejection.times, is_estimate=rejection.is_estimate)
+    times = times_in_words(rejection.times, rejection.at_least, is_estimate=rejection.is_estimate)
     named = f"{rejection.rule} ({about})" if about else rejection.rule
     text %= {"rule": named, "times": times, "since": since, "last": last}
     now = _("now: %(now)s") % {"now": rejected_now_in_words(rejection)}

@@ -226,12 +226,17 @@ def test_in_a_flood_who_was_rejected_most_often_comes_first(staff: Client) -> No
     reject("flood", innocent)  # the 220th
     reject("quiet", times=3)
     rows = [(row[1], row[5]) for row in cells(staff.get(PAGE))]
-    assert rows == [(attacker, "≈ 199"), (ANN, "3"), (innocent, "1 or more")]
+    assert rows == [(attacker, "≈ 199"), (ANN, "3"), (innocent, "2 or more")]
     latest = staff.get(PAGE, {"order": "last"})
     text = " ".join(latest.content.decode().split())
     assert 'aria-sort="descending">Last ↓</th>' in text
-    assert text.index("</table>") < text.index("In a flood, one rejection in 20 is recorded, and counts as 20")
+    assert text.index("</table>") < text.index("in a flood, one rejection in 20 is recorded, and counts as 20")
     assert [row[1] for row in cells(staff.get(PAGE, {"order": "\0", "part": "rows"}))][-1] in (ANN, innocent, attacker)
+
+
+def test_what_one_caller_alone_is_rejected_for_is_an_estimate(staff: Client) -> None:
+    reject("flood", times=45)
+    assert [row[5] for row in cells(staff.get(PAGE))] == ["≈ 40"]
 
 
 def test_without_a_flood_the_latest_comes_first_and_nothing_is_said_of_sampling(staff: Client) -> None:
@@ -240,7 +245,7 @@ def test_without_a_flood_the_latest_comes_first_and_nothing_is_said_of_sampling(
     response = staff.get(PAGE)
     assert {row[5] for row in cells(response)} == {"9", "1"}
     assert response.context["order"] == "last"
-    assert "In a flood" not in response.content.decode()
+    assert "in a flood" not in response.content.decode()
 
 
 def test_one_rule_alone(staff: Client) -> None:

@@ -147,11 +147,8 @@ class CallerPage(PagesAdmin):
             "rules_url": viewer.url("rule_changelist"),
             "find_url": self._url({}),
             "denials": rows.denial_rows(report.denials, viewer),
-            "rejections": rejection_rows(report.rejections, viewer),
             "is_freed": bool(report.rejections) and all(each.allowed or each.shadow for each in report.rejections),
-            "asked_rejections": rejection_rows(
-                [each for each in report.rejections if slug and each.reference.partition("#")[0] == slug], viewer
-            ),
+            **_rejections(report, viewer, slug),
             "tier": tier_in_words(report.tier),
             "access_end": until_in_words(access.until) if access and access.until else "",
             "assignments": rows.rows_with_period(grounds.assignments, viewer, report.tier.assignment),
@@ -186,6 +183,13 @@ class CallerPage(PagesAdmin):
         text = query.urlencode() if hasattr(query, "urlencode") else urlencode(query)
         page = reverse("admin:django_ratelimiter_caller", current_app=self.admin_site.name)
         return f"{page}?{text}" if text else page
+
+
+def _rejections(report: CallerReport, viewer: Viewer, slug: str) -> dict[str, Any]:
+    """Return the context of recent rejections. slug: of the rule in the reference or the list that led here."""
+    asked = [each for each in report.rejections if each.reference.partition("#")[0] == slug]
+    others = [each for each in report.rejections if each not in asked]
+    return {"asked_rejections": rejection_rows(asked, viewer), "rejections": rejection_rows(others, viewer)}
 
 
 def _acts(request: HttpRequest, report: CallerReport) -> dict[str, Any]:

@@ -60,8 +60,10 @@ def explain_url(viewer: Viewer, caller: Caller, rule: str) -> str:
 
 
 def counter_rows(found: Counters, viewer: Viewer) -> list[CounterRow]:
-    """Return the rows: first the counters that block the caller, then the fullest."""
-    counters = sorted(found.counters, key=lambda each: (not each.is_blocked, not each.is_limited, -each.percent))
+    """Return the rows: first the counters that block the caller, its own before shared ones, then the fullest."""
+    counters = sorted(
+        found.counters, key=lambda each: (not each.is_blocked, not each.is_limited, each.shared, -each.percent)
+    )
     return [_row(counter, viewer, found.before_login_of(counter.rule)) for counter in counters]
 
 

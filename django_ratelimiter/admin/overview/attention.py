@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -73,11 +73,8 @@ def read_rule_doubts() -> RuleDoubts:
     return RuleDoubts(list(rules.left_out), dead, _idle(active), checks)
 
 
-def read_usage_doubts(fresh: Freshness, rejecting_lately: Iterable[str], *, engine_answers: bool) -> UsageDoubts:
-    """Return the lasting alerts; ask the engine for waiting batches only if no counts were added for a while.
-
-    rejecting_lately: slugs of rules; those with a counter that all callers share are read.
-    """
+def read_usage_doubts(fresh: Freshness, *, engine_answers: bool) -> UsageDoubts:
+    """Return the lasting alerts; ask the engine for waiting batches only if no counts were added for a while."""
     began = dict(_episodes().values_list("name", "began_at"))
     rejecting = [
         (name.removeprefix(REJECTING), aware(at)) for name, at in sorted(began.items()) if name.startswith(REJECTING)
@@ -87,7 +84,7 @@ def read_usage_doubts(fresh: Freshness, rejecting_lately: Iterable[str], *, engi
         waiting = _waiting()
         late = waiting.seconds if waiting and waiting.seconds > LATE else None
         is_idle = waiting is not None and not waiting.batches and fresh.collected_at is not None
-    return UsageDoubts(late, rejecting, is_idle, _exhausted(set(rejecting_lately)) if engine_answers else ())
+    return UsageDoubts(late, rejecting, is_idle, _exhausted() if engine_answers else ())
 
 
 def _waiting() -> Lag | None:
@@ -97,9 +94,9 @@ def _waiting() -> Lag | None:
         return None
 
 
-def _exhausted(slugs: Collection[str]) -> list[tuple[RuleRecord, datetime | None]]:
+def _exhausted() -> list[tuple[RuleRecord, datetime | None]]:
     rules = cache.latest_rules()
-    shared = [each for each in rules.rules if each.slug in slugs and each.mode == "enforce" and each.is_shared]
+    shared = [each for each in rules.rules if each.mode == "enforce" and each.is_shared]
     blocked = {each.rule.slug: each for each in shared_counters(shared, rules).blocked} if shared else {}
     return [(each.rule, each.blocked_until) for _slug, each in sorted(blocked.items())]
 

@@ -104,7 +104,7 @@ def usage_items(doubts: UsageDoubts, hour: LastHour, viewer: Viewer) -> Iterator
         yield Item("warning", text % {"count": units(hour.figures.degraded)})
     for rule, until in doubts.exhausted:
         page = viewer.digest_url(everybody(), rule=rule.slug) or viewer.rule_url(rule.slug)
-        hint = until and _("It rejects everybody until %(until)s.") % {"until": until_in_words(until)}
+        hint = until and _("Until %(until)s.") % {"until": until_in_words(until)}
         text = _("%(what)s, by the rule:") % {"what": at_limit_in_words(rule)}
         yield Item("bad", text, [(viewer.rule(rule.slug), page)], hint or "")
     for slug, began_at in doubts.rejecting:

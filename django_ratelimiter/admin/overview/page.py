@@ -55,9 +55,7 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
         context["version"] = _version(status, viewer)
     if viewer.sees_usage:
         fresh, hour = freshness(), last_hour.read_last_hour()
-        doubts = read_usage_doubts(
-            fresh, [each.slug for each in hour.rules], engine_answers=health.milliseconds is not None
-        )
+        doubts = read_usage_doubts(fresh, engine_answers=health.milliseconds is not None)
         items += usage_items(doubts, hour, viewer)
         context |= {
             "collected": _collected(fresh, doubts),

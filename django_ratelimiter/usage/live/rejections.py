@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from django.utils.translation import gettext as _
@@ -13,7 +15,7 @@ from ...rules.formatting import units
 #: Maximum number of rejections that a list keeps.
 MAX_READ: Final = 1_000
 
-#: The lowest number of times that is shown of an estimate: fewer can be a single rejection.
+#: The lowest estimate that is shown as a number if a flood has several callers: fewer can be single rejections.
 LEAST_ESTIMATE: Final = 5 * RECORDED_ONE_IN
 
 
@@ -27,13 +29,22 @@ def recent(limit: int = MAX_READ, rule: str | None = None) -> list[Rejection]:
     return found
 
 
-def known_times(times: int, *, is_estimate: bool) -> int:
-    """Return how often at least: 1 if an estimate comes from a few records, which may be of one rejection each."""
-    return 1 if is_estimate and times < LEAST_ESTIMATE else times
+def certain_times(found: Sequence[Rejection]) -> dict[str, int]:
+    """Return how often each counter has rejected, by its name; if a small estimate may be of another caller, at least.
+
+    found: all recent rejections. In a flood of several callers, a record that counts as many may be of one rejection.
+    """
+    callers = Counter(each.label for each in found)
+    return {
+        each.counter: sum(divmod(each.times, RECORDED_ONE_IN))
+        if each.is_estimate and each.times < LEAST_ESTIMATE and callers[each.label] > 1
+        else each.times
+        for each in found
+    }
 
 
-def times_in_words(times: int, *, is_estimate: bool) -> str:
-    """Return the number of rejections as text: "7", "≈ 7,431", and "1 or more" of a few records."""
-    if not is_estimate:
-        return units(times)
-    return f"≈ {units(times)}" if times >= LEAST_ESTIMATE else _("1 or more")
+def times_in_words(times: int, certain: int, *, is_estimate: bool) -> str:
+    """Return the number of rejections as text: "7", "≈ 7,431", or "2 or more"."""
+    if certain < times:
+        return _("%(times)s or more") % {"times": units(certain)}
+    return f"≈ {units(times)}" if is_estimate else units(times)

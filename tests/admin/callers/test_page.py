@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ratelimiter.backend import get_engine
-from django_ratelimiter.engine.usage.rejections import CounterRejections
+from django_ratelimiter.engine.usage.rejections import CounterRejections, Rejection
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, TopPartition
 from django_ratelimiter.usage.live import denials
@@ -72,19 +72,12 @@ def test_shows_usage_by_day(admin_client: Client, page: str) -> None:
 def test_shows_the_last_rejections_where_the_engine_keeps_them(
     admin_client: Client, page: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Rejection(NamedTuple):
-        rule: str
-        partition: str
-        at_us: int = 1_800_000_000_000_000
-        since_us: int = 1_799_999_000_000_000
-        times: int = 7_431
-        shadow: bool = False
-        is_estimate: bool = True
-        tier: str = "free"
-        counter: str = ""
-
     digest = admin_client.get(page).context["caller"].digest
-    recent = [Rejection("export", digest), Rejection("export", "x" * 22, times=9_999), Rejection("gone", digest)]
+    recent = [
+        Rejection(1_800_000_000_000_000, 1_799_999_000_000_000, times, label, f"{rule}:{whom}:f3600", is_estimate=True)
+        for rule, whom, times in (("export", digest, 7_431), ("export", "x" * 22, 9_999), ("gone", digest, 1))
+        for label in [f"{rule}|free"]
+    ]
     engine: Any = get_engine()
     monkeypatch.setattr(
         engine.engine, "peek_at_caller", lambda charges: CounterRejections(engine.engine.peek(charges), recent, [])

@@ -173,7 +173,7 @@ def test_a_shared_counter_does_not_block_this_caller_alone(admin_client: Client,
     use_up()
     text = " ".join(re.sub(r"<[^>]*>", " ", words(admin_client.get(page))).split())
     assert "No counter of this caller alone rejects requests now. / is at its limit until " in text
-    assert "by the rule Site : it rejects everybody, and can only be reset for everybody." in text
+    assert "by the rule Site : all callers share its counter, which can only be reset for everybody." in text
     report = report_of(caller_of("user", f"id:{ann.pk}"))
     assert (report.blocked, [rule.slug for rule in report.blocked_shared]) == (False, ["site"])
 

@@ -13,7 +13,7 @@ from django.test import Client
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import Charge, Limit
 from django_ratelimiter.identity import digest
-from django_ratelimiter.models import Rule, RuleLimit, Tier, UsageBatch
+from django_ratelimiter.models import Rule, RuleLimit, Tier, UsageBatch, UsageBucket
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.reports.coverage import HOUR
 from django_ratelimiter.usage.times import now, stored
@@ -50,9 +50,7 @@ def test_a_rule_that_all_have_used_up_is_named(
     """By the lowest limit of its tiers, with the page where the counter is seen."""
     spend(spent)
     response = admin_client.get(OVERVIEW)
-    found = "error The whole site is at its limit, by the rule: Whole site It rejects everybody until " in text_of(
-        response
-    )
+    found = "error The whole site is at its limit, by the rule: Whole site Until " in text_of(response)
     assert found is is_named
     assert (f"?digest={EVERYBODY}&rule=site" in shown(response)) is is_named
 
@@ -65,12 +63,12 @@ def test_others_are_not(admin_client: Client, site_wide: Rule, changes: dict[str
     assert "at its limit" not in text_of(admin_client.get(OVERVIEW))
 
 
-def test_where_nothing_was_rejected_the_engine_is_not_asked(admin_client: Client, site_wide: Rule) -> None:
-    spend(10)
-    count(timedelta(0), rule="other", rejected=1)
-    Rule.objects.filter(slug="site").update(slug="elsewhere")
+def test_it_is_named_before_its_usage_is_collected_and_by_what_it_is_for(admin_client: Client, site_wide: Rule) -> None:
+    UsageBucket.objects.all().delete()
+    Rule.objects.update(path="/api/", methods=["POST"])
     cache.invalidate()
-    assert "at its limit" not in text_of(admin_client.get(OVERVIEW))
+    spend(10)
+    assert "error POST /api/ is at its limit, by the rule: Whole site" in text_of(admin_client.get(OVERVIEW))
 
 
 @pytest.mark.parametrize("waits", [False, True])
