@@ -21,6 +21,14 @@ pytestmark = IN_BROWSER
 #: Open all that is folded.
 UNFOLD: Final = "for (const each of document.querySelectorAll('details')) each.open = true"
 
+#: How the path to a page looks, and where it begins.
+PATH: Final = """
+const path = document.querySelector('.breadcrumbs'), [first, style] = [path.querySelector('a'), getComputedStyle(path)];
+const box = first.getBoundingClientRect();
+return [style.backgroundColor, style.color, getComputedStyle(first).color, getComputedStyle(first).fontSize,
+    path.getBoundingClientRect().height, box.left, box.top];
+"""
+
 
 @pytest.fixture
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,9 +53,12 @@ def test_each_page_keeps_to_the_policy_and_can_be_used_by_anybody(
     window.type("#id_password", "secret" + ENTER)
     window.wait_for("#user-tools")
     assert window.complaints() == []
+    window.open(f"{live_server.url}/admin/auth/user/")
+    path = window.script(PATH)
     for page in pages():
         window.resize(1280, 900)
         window.open(f"{live_server.url}{page.url}")
+        assert page.is_home or window.script(PATH) == path, f"{page.name}: as on Django's own pages"
         complaints = window.complaints()
         faults = faults_of(window, axe) if axe else []
         window.resize(1280, 900, dark=True)
