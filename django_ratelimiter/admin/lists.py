@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.views.main import ChangeList
 from django.contrib.admin.widgets import AdminSplitDateTime
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
@@ -13,6 +14,26 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from ..values.bounds import MAX_SEARCH
+
+#: A list of more rows has all its filters: nobody reads so many, and to count for each choice would take its time.
+FEW: Final = 100
+
+
+class UsefulFilters(ChangeList):
+    """A list without filters that cannot filter anything: each of their choices would show all rows or none."""
+
+    def get_filters(self, request: HttpRequest) -> Any:
+        filters, _has_filters, *others = super().get_filters(request)
+        if filters and (rows := self.root_queryset[: FEW + 1].count()) <= FEW:
+            filters = [each for each in filters if each.used_parameters or self._divides(each, rows)]
+        return filters, bool(filters), *others
+
+    def _divides(self, spec: Any, rows: int) -> bool:
+        """Return whether a choice of this filter would show some of the rows, but not all."""
+        counts = spec.get_facet_counts(self.lookup_opts.pk.attname, self.root_queryset)
+        for count in counts.values():
+            count.distinct = True  # a rule has several limits
+        return any(0 < count < rows for count in self.root_queryset.aggregate(**counts).values())
 
 
 class NulSafeAdmin(admin.ModelAdmin):
@@ -22,6 +43,9 @@ class NulSafeAdmin(admin.ModelAdmin):
     """
 
     show_add_link = True  # django-unfold only shows the link beside a list with this
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return UsefulFilters
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         texts = (f"{name}{value}" for name, values in request.GET.lists() for value in values)

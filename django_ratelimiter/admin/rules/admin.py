@@ -32,7 +32,7 @@ from .actions import RuleActions
 from .confirmation import ModeWidget, may_enforce, show_question
 from .forms import RuleForm
 from .limits import LimitsInWords, RuleLimitInline, limits_context, live_preview, may_edit_limits
-from .listing import CodeRule, RuleChangeList, ViewFilter
+from .listing import CodeRule, RuleChangeList, TierFilter, ViewFilter
 from .presets import PRESETS, PrefilledAdmin
 from .targets import doubts, place_with_doubts, suggestions, typed_views_in_words, views_in_words
 
@@ -87,7 +87,7 @@ class RuleAdmin(
     radio_fields = {"mode": admin.HORIZONTAL}  # noqa: RUF012
     readonly_fields = ("matching_views", "owner_shown")
     list_display = ("name", "mode_shown", "place", "counted_by", "limits", "today")
-    list_filter = ("mode", ViewFilter, "limits__tier", "path_kind", "owner")
+    list_filter = ("mode", ViewFilter, ("limits__tier", TierFilter), "owner")
     search_fields = ("name", "slug", "path", "view_name", "scope", "description")
     fieldsets = FIELDSETS
 

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from django.contrib import admin
-from django.contrib.admin.views.main import ChangeList
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.template.loader import render_to_string
@@ -27,6 +26,8 @@ from ...rules.stored.compiler import snapshot_of_rows
 from ...usage.reports.chart import bars
 from ...usage.reports.totals import SUMS, Figures
 from ...usage.times import Granularity, aware, floor, now, stored
+from ..formatting import split_in_words
+from ..lists import UsefulFilters
 from ..viewer import Viewer
 from .targets import limited, names_of
 
@@ -39,6 +40,7 @@ class CodeRule(NamedTuple):
 
     slug: str
     mode: str
+    mode_in_words: str
     counted_by: str
     limits: str
 
@@ -48,10 +50,10 @@ class CodeRule(NamedTuple):
         limits = [record.limit for records in rule.limits.values() for record in records]
         rejects_all = bool(limits) and all(limit.capacity < rule.cost for limit in limits)
         words = _("rejects every request") if rejects_all else limits_in_words(rule)
-        return cls(rule.slug, rule.mode, _(" and ").join(rule.partition_by), words)
+        return cls(rule.slug, rule.mode, str(Rule.Mode(rule.mode).label), split_in_words(rule), words)
 
 
-class RuleChangeList(ChangeList):
+class RuleChangeList(UsefulFilters):
     """A page of rules. Their limits come from one compilation, their usage from one query."""
 
     def get_results(self, request: HttpRequest) -> None:
@@ -113,6 +115,14 @@ def _today(hours: Mapping[int, Figures], url: str) -> SafeString:
         "url": url,
     }
     return render_to_string("admin/django_ratelimiter/rule_today.html", context)
+
+
+class TierFilter(admin.RelatedFieldListFilter):
+    """Shows the rules that have a limit for a tier, or one for all tiers that have none of their own."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.empty_value_display = format_html("{}", _("every other tier"))
 
 
 class ViewFilter(admin.SimpleListFilter):

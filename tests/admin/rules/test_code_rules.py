@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.test import Client, RequestFactory
@@ -28,8 +29,8 @@ def test_are_listed_in_words(admin_client: Client, rule: Rule) -> None:
     inline.register(inline.rule_of("code:shop.closed", 0, 60, "<key>", mode="shadow"))
     response = admin_client.get(RULES)
     assert response.context["rules_in_code"] == [
-        ("code:shop.closed", "shadow", "<key>", "rejects every request"),
-        ("code:shop.order", "enforce", "user or ip", "every tier: 100 per minute, sliding window, exact"),
+        ("code:shop.closed", "shadow", "shadow", "<key>", "rejects every request"),
+        ("code:shop.order", "enforce", "enforce", "user or ip", "every tier: 100 per minute, sliding window, exact"),
     ]
     page = shown(response)
     assert "Rules written in code" in page
@@ -38,11 +39,12 @@ def test_are_listed_in_words(admin_client: Client, rule: Rule) -> None:
     assert [found.slug for found in response.context["cl"].result_list] == ["export"]
 
 
-def test_stand_in_the_column_of_the_list(admin_client: Client, rule: Rule) -> None:
-    """Below the whole page there would be a gap, as tall as the filters beside the list."""
+def test_are_listed_in_the_language_of_the_page(admin_client: Client, rule: Rule, settings: Any) -> None:
+    settings.LANGUAGE_CODE = "de"
     inline.register(inline.rule_of("code:shop.order", 100, 60, "ip"))
-    form = shown(admin_client.get(RULES)).partition('id="changelist-form"')[2].partition("</form>")[0]
-    assert "Rules written in code" in form
+    page = shown(admin_client.get(RULES))
+    assert "IP-Adresse" in page.partition("code:shop.order")[2]
+    assert ">durchsetzen<" in page.partition("code:shop.order")[2]
 
 
 def test_a_throttle_counts_by_its_caller_and_not_by_its_scope(admin_client: Client, rule: Rule) -> None:
@@ -50,7 +52,7 @@ def test_a_throttle_counts_by_its_caller_and_not_by_its_scope(admin_client: Clie
         rate = "3/minute"
 
     Throttle().allow_request(Request(RequestFactory().get("/")), APIView())
-    [[slug, _mode, counted_by, _limits]] = admin_client.get(RULES).context["rules_in_code"]
+    [[slug, _mode, _word, counted_by, _limits]] = admin_client.get(RULES).context["rules_in_code"]
     assert (slug, counted_by) == ("code:anon", "caller")
 
 

@@ -10,8 +10,10 @@ import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import override_settings
+from django.utils import timezone
 
-from django_ratelimiter.models import Rule, RuleLimit
+from django_ratelimiter.models import Rule, RuleLimit, Tier, UsageBucket
+from django_ratelimiter.usage.times import Granularity, floor, now, stored
 from tests.browser import Browser
 
 from ..pages import ADD_RULE, IN_BROWSER, open_as
@@ -161,6 +163,34 @@ def test_the_list_is_cards_on_a_telephone(open_form: Callable[[str], Browser], r
     assert boxes
     assert all(inside and in_sight for inside, in_sight in boxes)
     assert page.complaints() == []
+
+
+@pytest.mark.parametrize(("width", "language"), [(1280, "en"), (1280, "de"), (1024, "de")])
+def test_the_list_has_room_for_long_names_and_all_columns(
+    open_form: Callable[[str], Browser], rule: Rule, width: int, language: str
+) -> None:
+    rule.name, rule.mode = "Uploads of large files by customers in the European region", "off"
+    rule.save()
+    for slug, quota in (("pro", 1_000), ("enterprise", 100_000)):
+        rule.limits.create(tier=Tier.objects.create(slug=slug, name=slug), quota=quota, window_seconds=3_600)
+    Rule.objects.create(slug="other", name="Other", owner="file")
+    midnight = floor(now(), Granularity.DAY, timezone.get_default_timezone())
+    UsageBucket.objects.create(
+        rule_slug="export", granularity="hour", start=stored(midnight), allowed=98_765, rejected=12_345
+    )
+    page = open_form("")
+    page.resize(width, 800)
+    with override_settings(LANGUAGE_CODE=language):
+        page.open(page.script("return location.href").replace("add/", ""))
+    clipped, height, filters, inside = page.script(
+        "const [list, row, filter] = ['.results', 'tbody tr:has(.ratelimiter-today)', '#changelist-filter']"
+        ".map(each => document.querySelector(each)); return [list.scrollWidth > list.clientWidth,"
+        " row.getBoundingClientRect().height, filter.getBoundingClientRect().height,"
+        " row.getBoundingClientRect().right <= innerWidth]"
+    )
+    assert (clipped, inside) == (False, True)
+    assert height < (100 if width == 1280 else 150), "a card, with a title above each cell"
+    assert filters < 150, "they stand in lines above the list"
 
 
 def test_hides_nothing_where_no_field_stands_apart(open_form: Callable[[str], Browser]) -> None:

@@ -14,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
+from django_ratelimiter.admin import lists
 from django_ratelimiter.admin.rules import listing
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier, UsageBucket
 from django_ratelimiter.usage.times import Granularity, floor, now
@@ -63,13 +64,27 @@ class TestList:
         monkeypatch.setattr(listing, "snapshot_of_rows", lambda *_rows: compiled)
         assert "Deleted in the primary" in shown(admin_client.get(RULES))
 
-    @pytest.mark.parametrize(
-        "query", ["q=export", "mode__exact=enforce", "limits__tier__id__exact={free}", "path_kind__exact=prefix"]
-    )
+    @pytest.mark.parametrize("query", ["q=export", "mode__exact=enforce", "limits__tier__id__exact={free}"])
     def test_finds_and_filters(self, admin_client: Client, rule: Rule, free: Tier, query: str) -> None:
         Rule.objects.create(slug="other", name="Other", mode="off")
         response = admin_client.get(f"{RULES}?{query.format(free=free.pk)}")
         assert [found.slug for found in response.context["cl"].result_list] == ["export"]
+
+    def test_offers_no_filter_that_would_show_all_rules_or_none(
+        self, admin_client: Client, rule: Rule, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def filters(query: str = "") -> list[str]:
+            return [str(each.title) for each in admin_client.get(f"{RULES}{query}").context["cl"].filter_specs]
+
+        assert filters() == []
+        assert filters("?mode__exact=off") == ["mode"], "one that is used can be left again"
+        Rule.objects.create(slug="other", name="Other", mode="off", owner="file")
+        assert filters() == ["mode", "tier", "owner"]
+        Rule.objects.filter(slug="other").update(mode="enforce")
+        RuleLimit.objects.filter(rule=rule).delete()
+        assert filters() == ["owner"]
+        monkeypatch.setattr(lists, "FEW", 1)
+        assert filters() == ["mode", "tier", "owner"], "a long list has all"
 
 
 @pytest.mark.usefixtures("usage")
