@@ -85,9 +85,11 @@ class SlowProxy:
         self._loop.close()
 
     async def _close(self) -> None:
-        self._listener.close()
-        for _ in range(3):  # tasks of those who have just come must begin, or nobody closes their sockets
+        for listening in self._listener.sockets:
+            self._loop.remove_reader(listening.fileno())
+        for _ in range(3):  # those who have just come begin: a closed listener would leave their sockets open
             await asyncio.sleep(0)
+        self._listener.close()
         while others := asyncio.all_tasks() - {asyncio.current_task()}:  # also of those who have just come
             for task in others:
                 task.cancel()
