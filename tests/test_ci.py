@@ -145,6 +145,20 @@ def test_rows_that_were_not_drawn_are_asked_elsewhere(ci: Any) -> None:
     assert "tests/rules/test_compiler.py" not in asked_twice
 
 
+def test_each_test_in_a_browser_runs_on_the_latest_django(ci: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run nowhere else, so nobody would notice; only the one that opens each page runs on .venv's Django too."""
+    monkeypatch.setattr(ci.plan, "find_python", lambda *_given, **_options: Path(sys.executable))
+    *_, latest = ci.plan.on_other_pairs(ci.running.Outcome(), "uv", strict=False, long=False)
+    *_, marks = (after for each, after in zip(latest.options, latest.options[1:], strict=False) if each == "-m")
+    assert marks == "not long and not once"
+    files = [file for file in (ROOT / "tests/admin").rglob("test_*.py") if "IN_BROWSER" in file.read_text()]
+    names = {str(file.relative_to(ROOT)) for file in files}
+    assert names - {*ci.selections.ONLY_LATEST} == {"tests/admin/test_csp_browser.py"}
+    left = tuple(option.removeprefix("--ignore=") for option in latest.options)
+    assert not [name for name in names if name.startswith(left)]
+    assert "--ignore=tests/admin/test_csp_browser.py" not in ci.plan.whole_suite(has_latest=True, long=False).options
+
+
 @pytest.mark.once
 def test_the_unit_tests_need_neither_django_nor_redis() -> None:
     """Nor do they import them, so that `pytest tests/unit` starts at once.

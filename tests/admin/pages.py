@@ -20,7 +20,7 @@ from tests.browser import Browser, missing
 #: The marks of a test in a browser.
 IN_BROWSER = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.once,
+    pytest.mark.browser,
     pytest.mark.skipif(bool(missing()), reason=f"not on this machine: {', '.join(missing())}"),
 ]
 
