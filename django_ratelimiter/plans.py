@@ -51,11 +51,6 @@ class Plan(NamedTuple):
     timezone: Any = None
     starts_at: time | None = None
 
-    @property
-    def anchor(self) -> Anchor | None:
-        """When the caller's months begin; `None` = as each limit says."""
-        return Anchor(*self[1:]) if any(part is not None for part in self[1:]) else None
-
 
 class CallerIdentity:
     """Who the caller is, as a TIER_RESOLVER gets it. Each part is read at its first use; `None` = there is none.
@@ -142,9 +137,10 @@ def is_attribute_path(resolver: str) -> bool:
     return resolver.startswith(tuple(f"{subject}." for subject in SUBJECTS))
 
 
-def plan_of(resolver: str, identity: CallerIdentity) -> Plan:
-    """Return the plan of a caller by this TIER_RESOLVER, its tier as a slug. Raises whatever the project's code raises.
+def plan_of(resolver: str, identity: CallerIdentity) -> tuple[str | None, Anchor | None]:
+    """Return the slug of a caller's tier by this TIER_RESOLVER, and when the caller's months begin; `None` = unknown.
 
+    Raises InvalidPlan, and whatever the project's code raises.
     A coroutine runs on the event loop if there is one; what it may use was read before.
     """
     if is_attribute_path(resolver):
@@ -182,8 +178,8 @@ def _attribute(path: str, identity: CallerIdentity) -> Any:
     return found
 
 
-def _normal(answer: Any) -> Plan:
-    """Return what a resolver has returned as a plan with the slug of its tier. Raises InvalidPlan."""
+def _normal(answer: Any) -> tuple[str | None, Anchor | None]:
+    """Return the same as `plan_of` for what a resolver has returned. Raises InvalidPlan."""
     try:
         plan = Plan(*answer) if isinstance(answer, tuple) else Plan(answer)
     except TypeError:
@@ -202,4 +198,5 @@ def _normal(answer: Any) -> Plan:
             raise InvalidPlan("must return the name of a time zone, such as Europe/Berlin, or None") from None
     if start is not None and (not isinstance(start, time) or start.tzinfo is not None):
         raise InvalidPlan("must return the time of day without a time zone, or None")
-    return Plan(slug and str(slug), day, zone, start)
+    anchor = Anchor(day, zone, start)
+    return slug and str(slug), anchor if any(part is not None for part in anchor) else None

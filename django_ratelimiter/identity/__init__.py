@@ -24,7 +24,7 @@ from ..databases import spelled
 from ..exceptions import raised_at
 from ..rules import cache
 from ..rules.ruleset import RuleSet
-from ..rules.tiers import Entitlement, Reason, is_known_api_key, resolve_api_key
+from ..rules.tiers import Entitlement, Note, is_known_api_key, resolve_api_key
 from ..values.partitions import encode_partition, is_address
 from .body import BodyNotRead, fields_of, is_unread
 from .proxies import client_address, client_ip, network_around
@@ -133,7 +133,7 @@ class Identity:
             return value
         return hash_api_key(_raw_api_key(self._request) or "")
 
-    def entitlement(self, rules: RuleSet, note: Callable[[Reason, int], object] | None = None) -> Entitlement:
+    def entitlement(self, rules: RuleSet, note: Note | None = None) -> Entitlement:
         """Return what the caller may have. note: see `rules.tiers.entitlement_for`."""
         return cache.entitlement_for(
             rules, self.value("user"), self.api_key, partial(partition, self), self._part, note

@@ -223,21 +223,17 @@ class _Grant(Act):
 
 
 class _Assign(_Grant):
-    """Assign a tier and a multiplier."""
+    """Assign a tier, or a multiplier."""
 
     writes = TierAssignment
-
-    def assign(self, caller: Caller, tier: str, multiplier: Decimal, operator: Any, reason: str) -> TierAssignment:
-        """Return the new row, and store the assignment for the check."""
-        self._wanted = tier, multiplier
-        return _assignment(caller, tier, multiplier, self.until, operator, reason)
 
     def check(self, caller: Caller, done: Done) -> Outcome:
         """Read the entitlement as for a request, without caches."""
         _forget()
-        rules = cache.latest_rules()
-        found = cache.entitlement_for(rules, caller.user_id, caller.api_key, caller.partition, reader_of(caller))
-        if (str(found.tier or ""), found.multiplier) == self._wanted:
+        rules, reasons = cache.latest_rules(), dict[str, int]()
+        identity = caller.user_id, caller.api_key, caller.partition, reader_of(caller), reasons.__setitem__
+        found = cache.entitlement_for(rules, *identity)
+        if done.row.pk in reasons.values():
             return Outcome(_obeyed(done))
         text = _("%(done)s But another assignment applies: tier %(tier)s, %(multiplier)s times each limit.")
         figures = {"tier": found.tier or pgettext("tier", "none"), "multiplier": as_typed(found.multiplier)}
@@ -246,30 +242,20 @@ class _Assign(_Grant):
 
 @dataclass
 class GrantMore(_Assign):
-    """Multiply the limits of a caller's own counters until a time; the tier does not change."""
+    """Multiply every limit of a caller until a time, on top of what the caller has; the tier stays as it is."""
 
     kind = "more"
-    multiplier: Annotated[Decimal, "Times each limit of the caller's own counters."]
+    multiplier: Annotated[Decimal, "Times each limit."]
 
     def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
         if not 0 < self.multiplier < 100_000:
             raise InvalidAct(_("The multiplier must be above 0."))
-        tier = grounds_of(caller, cache.latest_rules()).entitlement.tier
-        if tier is None:
-            raise InvalidAct(_why_not_more())
-        row = self.assign(caller, tier.slug, self.multiplier, operator, reason)
-        text = _("%(multiplier)s times each limit until %(until)s, tier %(tier)s.")
-        return Done(text % {"multiplier": as_typed(self.multiplier), "until": until, "tier": tier.slug}, row, True)
-
-
-def _why_not_more() -> str:
-    """Return why a caller without a tier cannot get more, and what to do instead."""
-    if Tier.objects.exists():
-        return _("The caller has no tier that could be multiplied. Choose a tier for a while instead.")
-    return _(
-        "The caller has no tier that could be multiplied. Add a default tier under Tiers, then try again. "
-        "Limits for “every other tier” stay the same."
-    )
+        if not tiers.callers_differ(cache.latest_rules()):
+            text = _("Without tiers all callers have the same limits. Add a default tier under Tiers, then try again.")
+            raise InvalidAct(text)
+        row = _assignment(caller, None, self.multiplier, self.until, operator, reason)
+        text = _("%(multiplier)s times each limit until %(until)s.")
+        return Done(text % {"multiplier": as_typed(self.multiplier), "until": until}, row, True)
 
 
 @dataclass
@@ -280,7 +266,10 @@ class MoveTier(_Assign):
     tier: Annotated[str, "Its slug."]
 
     def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
-        row = self.assign(caller, self.tier, Decimal(1), operator, reason)
+        tier = Tier.objects.filter(slug=self.tier).first()
+        if tier is None:
+            raise InvalidAct(_("There is no tier “%(slug)s”.") % {"slug": self.tier})
+        row = _assignment(caller, tier, Decimal(1), self.until, operator, reason)
         return Done(_("Tier %(tier)s until %(until)s.") % {"tier": self.tier, "until": until}, row, True)
 
 
@@ -380,12 +369,9 @@ def _check_entry(row: AccessEntry, action: str, until: datetime) -> None:
 
 
 def _assignment(
-    caller: Caller, tier: str, multiplier: Decimal, until: datetime, operator: Any, reason: str
+    caller: Caller, tier: Tier | None, multiplier: Decimal, until: datetime, operator: Any, reason: str
 ) -> TierAssignment:
-    row = Tier.objects.filter(slug=tier).first()
-    if row is None:
-        raise InvalidAct(_("There is no tier “%(slug)s”.") % {"slug": tier})
-    assignment = TierAssignment(tier=row, multiplier=multiplier, starts_at=None, ends_at=until, reason=reason[:200])
+    assignment = TierAssignment(tier=tier, multiplier=multiplier, starts_at=None, ends_at=until, reason=reason[:200])
     assignment.created_by = operator
     if caller.kind == "user" and caller.user is not None:
         assignment.user = caller.user

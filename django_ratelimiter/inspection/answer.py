@@ -22,6 +22,7 @@ from ..models import TierAssignment
 from ..rules.cache import access_list
 from ..rules.records import Facts, LimitRecord, RuleRecord
 from ..rules.ruleset import RuleSet
+from ..rules.tiers import callers_differ
 from ..values.access import NOBODY, AccessList
 from ..values.partitions import is_address
 from .counters import Counter, rejections_logged
@@ -215,16 +216,16 @@ def _missing(rule: RuleRecord, point: EntryPoint) -> tuple[str, ...]:
 def _explain_tier(trial: Trial) -> TierExplanation:
     """Return the tier at the last entry point, and the row or the setting that it comes from."""
     point = trial.entry_points[-1] if trial.entry_points else None
-    if point is None or point.bypass or not trial.rules.tiers:
+    if point is None or point.bypass or not callers_differ(trial.rules):
         return TierExplanation()
-    granted, identity = point.entitlement, point.request.identity
+    granted, identity, reasons = point.entitlement, point.request.identity, dict(point.reasons)
+    rows = TierAssignment.objects.select_related("tier").in_bulk([pk for pk in reasons.values() if pk])
+    more = rows.get(reasons.pop("multiplier", 0))
+    kind, row = next(((kind, rows.get(pk)) for kind, pk in reasons.items()), ("default", None))
     if granted.tier is None:
         unchecked = point.request.before_authentication and identity and identity.awaits_authentication
-        return TierExplanation("unchecked" if unchecked else "none")
-    if point.assignment is not None:
-        row = TierAssignment.objects.filter(pk=point.assignment).select_related("tier").first()
-        return TierExplanation.of("assignment", granted, row)
-    return TierExplanation.of(point.reason, granted)
+        kind = "unchecked" if unchecked else "none"
+    return TierExplanation.of(kind, granted, row, more)
 
 
 def _response(question: Question, http: BuiltRequest, trial: Trial) -> CallerResponse:

@@ -33,7 +33,7 @@ from ..middleware import decides_later, exemption
 from ..rules import cache
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
-from ..rules.tiers import Entitlement, Reason, callers_differ
+from ..rules.tiers import Entitlement, callers_differ
 from ..values.access import NOBODY, AccessList, AccessRecord
 from .explanation import Bypass
 from .question import Question
@@ -51,15 +51,10 @@ class EntryPoint:
     bypass: Bypass = ""
     access: AccessRecord | None = None
     entitlement: Entitlement = NO_ENTITLEMENT
-    #: Why the caller has this tier, and the primary key of the assignment, if one applies.
-    reason: Reason = "default"
-    assignment: int | None = None
+    #: Why the caller has this tier and multiplier, with the primary keys of assignments.
+    reasons: dict[str, int] = field(default_factory=dict)
     #: What it would charge, each with its counter before the call; `None` = not known.
     charges: list[tuple[RuleCharge, Verdict | None]] = field(default_factory=list)
-
-    def note(self, reason: Reason, assignment: int) -> None:
-        """Store why the caller has this tier."""
-        self.reason, self.assignment = reason, assignment or None
 
 
 class _EntryPointIO(TrialIO):
@@ -171,7 +166,7 @@ class Trial:
         elif access := access_entry_for(self.entries, point.request.identity):
             point.access, point.bypass = access, "denied" if access.action == "deny" else "allowed"
         elif callers_differ(self.rules):
-            point.entitlement = entitlement_of(self.rules, point.request, point.note)
+            point.entitlement = entitlement_of(self.rules, point.request, point.reasons.__setitem__)
 
 
 def run_trial(question: Question, http: BuiltRequest, caller: KnownCaller, entries: AccessList) -> Trial:

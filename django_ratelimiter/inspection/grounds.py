@@ -20,7 +20,7 @@ from django.utils import timezone
 from ..models import AccessEntry, TierAssignment
 from ..plans import CallerIdentity, user_pk
 from ..rules.ruleset import RuleSet
-from ..rules.tiers import NO_PLAN, Entitlement, Reason, assigned, find_plan, granted
+from ..rules.tiers import NO_PLAN, Entitlement, assigned, find_plan, granted
 from ..rules.ttl_cache import OwnCodeFailed
 from ..values.access import AccessList, AccessRecord
 from .caller import Caller
@@ -59,30 +59,33 @@ class Grounds:
 def grounds_of(caller: Caller, rules: RuleSet) -> Grounds:
     """Return the entitlement and its reason, from the database without caches. At most five queries."""
     assignments, entries = _assignments(caller), _entries(caller)
-    kind, granted, row = _granted(caller, rules, assignments)
-    return Grounds(granted, TierExplanation.of(kind, granted, row), assignments, entries, _counting(caller, entries))
+    entitlement, tier = _granted(caller, rules, assignments)
+    return Grounds(entitlement, tier, assignments, entries, _counting(caller, entries))
 
 
 def _granted(
     caller: Caller, rules: RuleSet, assignments: Sequence[TierAssignment]
-) -> tuple[str, Entitlement, TierAssignment | None]:
-    """Return the kind of reason, the entitlement, and the assignment that applies."""
+) -> tuple[Entitlement, TierExplanation]:
+    """Return the entitlement, and where it comes from."""
     now = timezone.now()
     rows = {each.pk: each for each in assignments if each.starts_at is None or each.starts_at <= now}
-    found = [assigned(row.tier.slug, row.starts_at, row.ends_at, row.multiplier, pk) for pk, row in rows.items()]
+    found = [
+        assigned(row.tier.slug if row.tier else None, row.starts_at, row.ends_at, row.multiplier, pk)
+        for pk, row in rows.items()
+    ]
+    plan, reasons = NO_PLAN, dict[str, int]()
     try:
-        plan, is_failing = find_plan(CallerIdentity(caller.user_id, caller.api_key, reader_of(caller))), False
+        plan, otherwise = find_plan(CallerIdentity(caller.user_id, caller.api_key, reader_of(caller))), "default"
     except OwnCodeFailed as error:
         logger.error("The plan of a caller cannot be shown: %s", error)
-        plan, is_failing = NO_PLAN, True
+        otherwise = "failed"
     is_anonymous = caller.user_id is None and caller.api_key is None and caller.kind != "digest"
-    reasons: list[tuple[Reason, int]] = []
-    entitlement = granted(rules, found, plan, lambda *reason: reasons.append(reason), is_anonymous=is_anonymous)
-    [(reason, number)] = reasons
-    if reason == "default":
-        kind = "failed" if is_failing else "default" if entitlement.tier else "none"
-        return kind, entitlement, None
-    return reason, entitlement, rows.get(number)
+    entitlement = granted(rules, found, plan, reasons.__setitem__, is_anonymous=is_anonymous)
+    more = rows.get(reasons.pop("multiplier", 0))
+    [(kind, number)] = reasons.items()
+    if kind == "default":
+        kind = otherwise if entitlement.tier else "none"
+    return entitlement, TierExplanation.of(kind, entitlement, rows.get(number), more)
 
 
 def reader_of(caller: Caller) -> Callable[[str], Any]:

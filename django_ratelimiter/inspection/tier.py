@@ -28,7 +28,13 @@ class TierExplanation:
     slug: str = ""
     name: str = ""
     multiplier: Annotated[Decimal, "Times each limit of the caller's own counters."] = Decimal(1)
-    assignment: Annotated[int | None, "The primary key of the assignment; null = none, or you may not see it."] = None
+    multiplied_by: Annotated[
+        int | None, "The primary key of the assignment without a tier; null = none, or you may not see it."
+    ] = None
+    multiplied_until: datetime | None = None
+    assignment: Annotated[
+        int | None, "The primary key of the assignment that gives the tier; null = none, or you may not see it."
+    ] = None
     subject: Annotated[str, "user, group, api_key_hash or partition."] = ""
     whom: str = ""
     starts_at: datetime | None = None
@@ -36,11 +42,14 @@ class TierExplanation:
     reason: str = ""
 
     @classmethod
-    def of(cls, kind: str, granted: Entitlement, row: TierAssignment | None = None) -> TierExplanation:
-        """Return the explanation of an entitlement. row: the assignment that it comes from."""
-        if granted.tier is None:
-            return cls(kind)
-        found = cls(kind, granted.tier.slug, granted.tier.name, granted.multiplier)
+    def of(
+        cls, kind: str, granted: Entitlement, row: TierAssignment | None = None, more: TierAssignment | None = None
+    ) -> TierExplanation:
+        """Return the explanation of an entitlement. row, more: the assignments of its tier, and without a tier."""
+        tier = granted.tier
+        found = cls(kind, tier.slug if tier else "", tier.name if tier else "", granted.multiplier)
+        if more is not None:
+            found = replace(found, multiplied_by=more.pk, multiplied_until=more.ends_at)
         if row is None:
             return found
         subject = next(name for name in SUBJECTS if getattr(row, f"{name}_id", getattr(row, name, None)))
@@ -72,9 +81,11 @@ def tier_in_words(tier: TierExplanation) -> str:
     }
     whom = {"user": _("user"), "group": _("group"), "api_key_hash": _("API key"), "partition": _("partition")}
     text = texts.get(tier.kind, "") % {"tier": tier.name, "kind": whom.get(tier.subject, ""), "whom": tier.whom}
+    if tier.ends_at and tier.multiplied_by:
+        text = _("%(text)s, until %(end)s") % {"text": text, "end": moment_in_words(tier.ends_at)}
     if tier.multiplier != 1:
         multiplier = number_format(tier.multiplier.normalize())
         text = _("%(text)s, limits times %(multiplier)s") % {"text": text, "multiplier": multiplier}
-    if tier.ends_at:
-        text = _("%(text)s, until %(end)s") % {"text": text, "end": moment_in_words(tier.ends_at)}
+    if end := tier.multiplied_until if tier.multiplied_by else tier.ends_at:
+        text = _("%(text)s, until %(end)s") % {"text": text, "end": moment_in_words(end)}
     return text

@@ -14,7 +14,7 @@ from ..identity import BodyNotRead, Identity, digest, partition
 from ..rules.inline import identity_of
 from ..rules.records import Facts, RuleRecord
 from ..rules.ruleset import RuleSet
-from ..rules.tiers import Entitlement, callers_differ
+from ..rules.tiers import Entitlement, Note, callers_differ
 from ..values.access import NOBODY, AccessList, AccessRecord
 from ..values.partitions import may_need_user
 from .templates import NO_CHARGES, MaxDelay, RuleTemplate, RuleTemplates, source_digest
@@ -237,7 +237,7 @@ def why_uncharged(rule: RuleRecord, entitlement: Entitlement, request: LimitRequ
     return "" if template.charges(request.cost, request.max_delay, is_missing=is_missing) else "missing"
 
 
-def entitlement_of(rules: RuleSet, request: LimitRequest, note: Any = None) -> Entitlement:
+def entitlement_of(rules: RuleSet, request: LimitRequest, note: Note | None = None) -> Entitlement:
     """Return what the caller may have. note: see `rules.tiers.entitlement_for`."""
     identity = request.identity
     # Before authentication the caller is unknown: no tier applies or is counted.

@@ -327,7 +327,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(auto_now_add=True, verbose_name='created at')),
                 ('created_by', django_ratelimiter.models.people.PersonKey(blank=True, db_constraint=False, editable=False, null=True, on_delete=django_ratelimiter.models.people.set_null, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='created by')),
                 ('group', django_ratelimiter.models.people.PersonKey(blank=True, db_constraint=False, null=True, on_delete=django_ratelimiter.models.people.cascade, related_name='ratelimiter_assignments', to='auth.group', verbose_name='group')),
-                ('tier', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='assignments', to='django_ratelimiter.tier', verbose_name='tier')),
+                ('tier', models.ForeignKey(blank=True, help_text='Empty = the tier that these callers have anyway. Then the multiplier goes on top of it.', null=True, on_delete=django.db.models.deletion.CASCADE, related_name='assignments', to='django_ratelimiter.tier', verbose_name='tier')),
                 ('user', django_ratelimiter.models.people.PersonKey(blank=True, db_constraint=False, null=True, on_delete=django_ratelimiter.models.people.cascade, related_name='ratelimiter_assignments', to=settings.AUTH_USER_MODEL, verbose_name='user')),
             ],
             options={

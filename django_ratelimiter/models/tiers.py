@@ -80,7 +80,7 @@ class TierAssignmentQuerySet(models.QuerySet["TierAssignment"]):
 
     def get_by_natural_key(
         self,
-        tier: str,
+        tier: str | None,
         username: str | None,
         group: str | None,
         api_key_hash: str,
@@ -106,9 +106,17 @@ def _only(subject: str) -> Q:
 
 
 class TierAssignment(models.Model):
-    """Assigns a user, a group of users, an API key or a partition to a tier, permanently or for a time."""
+    """Gives a user, a group of users, an API key or a partition a tier or a multiplier, permanently or for a time."""
 
-    tier = models.ForeignKey(Tier, models.CASCADE, related_name="assignments", verbose_name=_("tier"))
+    tier = models.ForeignKey(
+        Tier,
+        models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="assignments",
+        verbose_name=_("tier"),
+        help_text=_("Empty = the tier that these callers have anyway. Then the multiplier goes on top of it."),
+    )
     user = PersonKey(
         USER_MODEL,
         cascade,
@@ -212,7 +220,7 @@ class TierAssignment(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.subject}: {self.tier}"
+        return f"{self.subject}: {self.tier or _('their own tier')}"
 
     def save(self, *args: Any, **options: Any) -> None:
         self._name_tenant()
@@ -237,6 +245,8 @@ class TierAssignment(models.Model):
     def clean(self) -> None:
         """Reject a partition that no request can have; an address or network is normalized."""
         self._name_tenant()
+        if self.tier_id is None and self.multiplier == 1:
+            raise ValidationError(_("Choose a tier, or enter a multiplier."))
         if self.group_id is not None and tenants.have_own("auth"):
             raise ValidationError({"group": _("Each tenant has its own groups. Assign users or partitions instead.")})
         if self.partition:
@@ -248,7 +258,7 @@ class TierAssignment(models.Model):
     def natural_key(self) -> tuple[Any, ...]:
         username = self.user.get_username() if self.user else None
         subject = username, self.group.name if self.group else None, self.api_key_hash, self.partition
-        return self.tier.slug, *subject, self.starts_at, self.ends_at
+        return self.tier and self.tier.slug, *subject, self.starts_at, self.ends_at
 
     natural_key.dependencies = (  # type: ignore[attr-defined]
         "django_ratelimiter.tier",

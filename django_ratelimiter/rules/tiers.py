@@ -22,7 +22,7 @@ from django.utils.module_loading import import_string
 from ..conf import settings
 from ..databases import compares_bytes, is_joinable
 from ..exceptions import raised_at
-from ..plans import Anchor, CallerIdentity, InvalidPlan, Plan, plan_of, row_key, user_pk
+from ..plans import Anchor, CallerIdentity, InvalidPlan, plan_of, row_key, user_pk
 from ..values.partitions import is_identity, partition_names
 from .records import TierRecord
 from .ruleset import RuleSet
@@ -31,6 +31,7 @@ from .stored.tables import models
 from .ttl_cache import BatchCache, IdentityCache, KeyCache, OwnCodeFailed, TableCache
 
 logger = logging.getLogger("django_ratelimiter")
+_ONE: Final = Decimal(1)
 _new = tuple.__new__  # what a named tuple calls in the end
 
 #: Maximum number of assignments of partitions, or of one caller, in one process; the latest are used.
@@ -42,11 +43,15 @@ MAX_KEYS: Final = 200_000
 #: A user's id and the hash of an API key; `None` = the caller has none.
 _Caller = tuple[str | None, str | None]
 
-#: Why a caller has this tier: an assignment, TIER_RESOLVER, or neither of them.
-Reason = Literal["assignment", "resolver", "default"]
+#: Why a caller has this tier: an assignment, TIER_RESOLVER, or neither of them; or this multiplier: another assignment.
+Reason = Literal["assignment", "resolver", "default", "multiplier"]
 
-#: Of callers about whom TIER_RESOLVER says nothing.
-NO_PLAN: Final = Plan()
+#: Takes each reason, and the primary key of its assignment; 0 = it is none.
+Note = Callable[[Reason, int], object]
+
+#: What TIER_RESOLVER says of a caller: the slug of a tier, and when the caller's months begin.
+KnownPlan = tuple[str | None, Anchor | None]
+NO_PLAN: Final[KnownPlan] = None, None
 
 #: Returns a caller's partition by these names; `None` = the caller lacks one of them.
 PartitionOf = Callable[[tuple[str, ...]], str | None]
@@ -65,9 +70,9 @@ class Entitlement(NamedTuple):
 
 
 class _Assigned(NamedTuple):
-    """One active assignment. number: higher = later."""
+    """One active assignment. tier: `None` = the caller's own. number: higher = later."""
 
-    tier: str
+    tier: str | None
     dated: bool
     multiplier: Decimal
     number: int
@@ -114,14 +119,14 @@ def entitlement_for(
     api_key: str | None,
     partition_of: PartitionOf | None = None,
     read: Callable[[str], Any] = lambda _name: None,
-    note: Callable[[Reason, int], object] | None = None,
+    note: Note | None = None,
 ) -> Entitlement:
     """Return what is assigned to the user, one of the user's groups, the API key or a partition of the caller.
 
     An assignment with an end date takes precedence, then the tier of highest rank, then the latest. Without one: the
     tier that TIER_RESOLVER gives, else the default tier of authenticated or, if neither user nor key is known,
-    anonymous requests. api_key: the key's hash. No query when cached. read: of the caller's values, see
-    `CallerIdentity`. note: called with the reason, and with the primary key of the assignment that applies, if any.
+    anonymous requests. The multiplier of an assignment without a tier goes on top. api_key: the key's hash. No query
+    when cached. read: of the caller's values, see `CallerIdentity`. note: called with the reasons.
     """
     found: tuple[_Assigned, ...] = ()
     if user_id is not None or api_key is not None:
@@ -134,28 +139,26 @@ def entitlement_for(
 
 
 def granted(
-    rules: RuleSet,
-    found: Iterable[_Assigned],
-    plan: Plan,
-    note: Callable[[Reason, int], object] | None = None,
-    *,
-    is_anonymous: bool,
+    rules: RuleSet, found: Sequence[_Assigned], known: KnownPlan, note: Note | None = None, *, is_anonymous: bool
 ) -> Entitlement:
     """Return the entitlement by these active assignments and this plan. note: see `entitlement_for`."""
-    tiers = rules.tiers
-    best = strongest(found, tiers) if found else None
-    anchor = None if plan is NO_PLAN else plan.anchor
-    if best is not None:
-        if note is not None:
-            note("assignment", best.number)
-        return _new(Entitlement, (tiers[best.tier], best.multiplier, anchor))
-    tier = tiers.get(plan.tier) if plan.tier else None
-    reason: Reason = "resolver"
-    if tier is None:
-        tier, reason = rules.default_tier("anonymous" if is_anonymous else "authenticated"), "default"
+    tiers, multiplier, (slug, anchor) = rules.tiers, _ONE, known
+    tier: TierRecord | None
+    best = _strongest([each for each in found if each.tier in tiers], tiers) if found else None
+    more = _strongest([each for each in found if each.tier is None], tiers) if found else None
+    if best is not None and best.tier is not None:
+        tier, multiplier = tiers[best.tier], best.multiplier
+    elif slug in tiers:
+        tier = tiers[slug]
+    else:
+        tier = rules.default_tier("anonymous" if is_anonymous else "authenticated")
+    if more is not None:
+        multiplier *= more.multiplier
     if note is not None:
-        note(reason, 0)
-    return _new(Entitlement, (tier, Decimal(1), anchor))
+        note("assignment" if best else "resolver" if slug in tiers else "default", best.number if best else 0)
+        if more is not None:
+            note("multiplier", more.number)
+    return _new(Entitlement, (tier, multiplier, anchor))
 
 
 def is_known_api_key(api_key: str, address: Callable[[], str | None] = lambda: None) -> bool:
@@ -180,13 +183,16 @@ def forget() -> None:
         remembered.forget()
 
 
-def strongest(found: Iterable[_Assigned], tiers: Mapping[str, TierRecord]) -> _Assigned | None:
-    """Return the one of these active assignments that applies; `None` if none of their tiers is known."""
-    known = [each for each in found if each.tier in tiers]
-    return max(known, key=lambda each: (each.dated, tiers[each.tier].rank, each.number), default=None)
+def _strongest(found: Iterable[_Assigned], tiers: Mapping[str, TierRecord]) -> _Assigned | None:
+    """Return the one of these that applies; `None` if there are none."""
+
+    def strength(each: _Assigned) -> tuple[bool, int, int]:
+        return each.dated, tiers[each.tier].rank if each.tier else 0, each.number
+
+    return max(found, key=strength, default=None)
 
 
-def assigned(tier: str, starts_at: Any, ends_at: Any, multiplier: Decimal, number: int) -> _Assigned:
+def assigned(tier: str | None, starts_at: Any, ends_at: Any, multiplier: Decimal, number: int) -> _Assigned:
     """Return the assignment of a row, which must be active."""
     return _Assigned(tier, starts_at is not None or ends_at is not None, multiplier, number)
 
@@ -320,7 +326,7 @@ def _resolve_key(path_and_key: tuple[str, str]) -> str | None:
     return found or None
 
 
-def find_plan(identity: CallerIdentity) -> Plan:
+def find_plan(identity: CallerIdentity) -> KnownPlan:
     """Return what TIER_RESOLVER says of this caller, without a cache. Raises OwnCodeFailed."""
     path = settings.TIER_RESOLVER
     if path is None:

@@ -71,7 +71,8 @@ class TestWho:
 
 class TestLimits:
     def test_as_the_tier_has_them(self, make_rule: MakeRule, as_ann: Client, ann: User, free: Tier, pro: Tier) -> None:
-        make_rule("api", {free: [{"quota": 5}, {"quota": 9, "window_seconds": 60}], pro: [{"quota": 50}]})
+        limits = {free: [{"quota": 5}, {"quota": 9, "window_seconds": 60}], pro: [{"quota": 50}]}
+        make_rule("api", limits, partition_by=["user"])
         make_rule("pros", {pro: [{"quota": 50}]})
         make_rule("shadow", mode="shadow")
         make_rule("off", mode="off")

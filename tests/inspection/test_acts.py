@@ -13,6 +13,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group, Permission, User
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import connection
+from django.test.utils import override_settings
 from django.utils import timezone
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,6 +49,8 @@ from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.rules.cache import latest_rules
 from django_ratelimiter.rules.records import LimitRecord
+from django_ratelimiter.rules.ruleset import RuleSet
+from django_ratelimiter.rules.tiers import Entitlement
 
 from .test_counters import ask, counter
 
@@ -153,11 +156,7 @@ def test_says_how_to_allow_more_where_there_is_no_tier(add_rule: AddRule, user: 
     act = GrantMore(FRIDAY, Decimal(2))
     with pytest.raises(InvalidAct, match="Add a default tier under Tiers, then try again"):
         do(act)
-    gold = Tier.objects.create(slug="gold", name="Gold")
-    with pytest.raises(InvalidAct, match="Choose a tier for a while instead"):
-        do(act, "2")
-    gold.default_for = Tier.DefaultFor.AUTHENTICATED
-    gold.save()
+    Tier.objects.create(slug="gold", name="Gold")
     ask(user, 2)
     assert not ask(user).allowed  # the limit of “every other tier” is the same as without a tier
     assert do(act, "3").took
@@ -176,11 +175,15 @@ def test_doubles_until_friday(
     assert ask(user).allowed
     assert counter(caller, "export").capacity == 4
     [row] = TierAssignment.objects.all()
-    assert (row.tier, row.user, row.multiplier, row.ends_at) == (free, user, 2, FRIDAY)
+    assert (row.tier, row.user, row.multiplier, row.ends_at) == (None, user, 2, FRIDAY)
     assert (row.reason, row.created_by) == ("he called", operator)
-    assert {entry.object_repr for entry in LogEntry.objects.all()} == {f"user {user.pk}", "user ann: Free"}
+    assert {entry.object_repr for entry in LogEntry.objects.all()} == {f"user {user.pk}", "user ann: their own tier"}
     grounds = grounds_of(caller, latest_rules())
-    assert (grounds.tier.kind, grounds.tier.assignment, grounds.entitlement.multiplier) == ("assignment", row.pk, 2)
+    assert grounds.entitlement == Entitlement(latest_rules().tiers["free"], Decimal(2))
+    found = grounds.tier
+    assert (found.kind, found.assignment, found.multiplied_by, found.multiplied_until) == (
+        "default", None, row.pk, FRIDAY
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
@@ -430,7 +433,7 @@ def test_a_token_is_good_for_its_operator_and_caller_alone(caller: Caller, opera
 ROWS = st.lists(
     st.tuples(
         st.sampled_from(["user", "group", "ip", "network", "other"]),
-        st.sampled_from(["free", "pro"]),
+        st.sampled_from(["free", "pro", None]),
         st.sampled_from([(None, None), (-1, None), (None, 1), (1, None), (-2, -1)]),
         st.integers(1, 3),
     ),
@@ -438,14 +441,30 @@ ROWS = st.lists(
 )
 
 
+def by_the_docs(rows: Any, plan: str, rules: RuleSet) -> Entitlement:
+    """What docs/howto/rules-and-tiers.md says of these assignments, in the order of the page."""
+    active = [
+        (start is not None or end is not None, tier, number, multiplier)
+        for number, (who, tier, (start, end), multiplier) in enumerate(rows)
+        if who != "other" and (start is None or start < 0) and (end is None or end > 0)
+    ]
+    *_, tier, multiplier = (None, Decimal(1))
+    if tiered := [(dated, ["free", "pro"].index(slug), number, m) for dated, slug, number, m in active if slug]:
+        _, rank, _, factor = max(tiered)
+        tier, multiplier = ["free", "pro"][rank], Decimal(factor)
+    if more := [(dated, number, m) for dated, slug, number, m in active if not slug]:
+        multiplier *= max(more)[2]
+    return Entitlement(rules.tiers[tier or (plan if plan in rules.tiers else "free")], multiplier)
+
+
 @settings(max_examples=40, deadline=None)
-@given(rows=ROWS)
-def test_agrees_with_what_a_request_gets(rows: Any, django_db_setup: None) -> None:
+@given(rows=ROWS, plan=st.sampled_from(["", "pro", "gone"]))
+def test_agrees_with_what_a_request_gets(rows: Any, plan: str, django_db_setup: None) -> None:
     Tier.objects.all().delete()
     TierAssignment.objects.all().delete()
     for rank, slug in enumerate(("free", "pro")):
         Tier.objects.create(slug=slug, name=slug, rank=rank, default_for="authenticated" if slug == "free" else "none")
-    user, _ = User.objects.get_or_create(username="ann")
+    user, _ = User.objects.update_or_create(username="ann", defaults={"first_name": plan})
     group, _ = Group.objects.get_or_create(name="staff")
     user.groups.set([group])
     subjects: Any = {
@@ -453,20 +472,22 @@ def test_agrees_with_what_a_request_gets(rows: Any, django_db_setup: None) -> No
         "network": {"partition": "ip:192.0.2.0/24"}, "other": {"partition": "ip:198.51.100.1"},
     }  # fmt: skip
     seen = set()
-    for who, tier, (start, end), multiplier in rows:
+    for who, tier, (start, end), multiplier in list(rows):
         dated = [None if day is None else timezone.now() + timedelta(days=day) for day in (start, end)]
-        if dated == [None, None] and (who, tier) in seen:
+        if dated == [None, None] and tier and (who, tier) in seen:
+            rows.remove((who, tier, (start, end), multiplier))
             continue
         seen.add((who, tier))
         TierAssignment.objects.create(
-            **subjects[who], tier=Tier.objects.get(slug=tier), starts_at=dated[0], ends_at=dated[1],
+            **subjects[who], tier=Tier.objects.filter(slug=tier).first(), starts_at=dated[0], ends_at=dated[1],
             multiplier=multiplier,
         )  # fmt: skip
     tiers.forget()
     caller = caller_of("partition", f"user:{user.pk}|ip:192.0.2.7")
     rules = cache.current_rules()
-    real = cache.entitlement_for(rules, caller.user_id, caller.api_key, caller.partition)
-    assert grounds_of(caller, rules).entitlement == real
+    with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "TIER_RESOLVER": "user.first_name"}):
+        real = cache.entitlement_for(rules, caller.user_id, caller.api_key, caller.partition)
+        assert grounds_of(caller, rules).entitlement == real == by_the_docs(rows, plan, rules)
     assert counters_now(caller).problem == ""
 
 

@@ -163,15 +163,15 @@ def _until(blocked: Sequence[Counter]) -> str:
     return until_in_words(max(ends)) if len(ends) == len(blocked) and ends else ""
 
 
-def rows_with_period(rows: Iterable[Any], viewer: Viewer, counting: int | None) -> list[dict[str, Any]]:
-    """Return the rows of assignments or access entries. counting: the primary key of the one that applies."""
+def rows_with_period(rows: Iterable[Any], viewer: Viewer, *counting: int | None) -> list[dict[str, Any]]:
+    """Return the rows of assignments or access entries. counting: the primary keys of those that apply."""
     return [
         {
             "row": each,
             "url": viewer.row_url(each),
             "period": period_in_words(*period_of(each)),
             "times": "" if getattr(each, "multiplier", 1) == 1 else as_typed(each.multiplier),
-            "counts": each.pk == counting,
+            "counts": each.pk in counting,
         }
         for each in rows
     ]
