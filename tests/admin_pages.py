@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 from django.contrib.auth.models import AnonymousUser, Permission, User
 from django.test import RequestFactory
 from django.urls import NoReverseMatch, reverse
+from django.utils import timezone
 
 from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine
@@ -26,6 +27,7 @@ from django_ratelimiter.models import (
     RuleLimit,
     Tier,
     TierAssignment,
+    TopCaller,
     TopPartition,
     UsageBatch,
     UsageBucket,
@@ -105,6 +107,7 @@ PAGES: Final = [
     Page("access-entry", "django_ratelimiter_accessentry_change", args=first(AccessEntry)),
     Page("usage", "django_ratelimiter_usagebucket_changelist", {"period": "24h"}),
     Page("usage-of-a-rule", "django_ratelimiter_usagebucket_rule", {"period": "24h", "rule": "search"}),
+    Page("top-callers", "django_ratelimiter_usagebucket_top_callers"),
     # Each is left out where a project has none.
     Page("explain", "django_ratelimiter_explain"),
     Page(
@@ -256,14 +259,12 @@ def _usage() -> None:
     UsageBucket.objects.bulk_create(rows, batch_size=1_000)
     _samples()
     hour = floor(now() - HOUR / 60, Granularity.HOUR, now().tzinfo)
-    TopPartition.objects.bulk_create(
-        TopPartition(
-            rule_slug="export" if place % 3 else "search",
-            granularity="hour",
-            start=stored(hour),
-            partition=client,
-            allowed=400 - 30 * place,
-            rejected=500 // (place + 1),
-        )
-        for place, client in enumerate(clients)
-    )
+    for place, client in enumerate(clients):
+        sums = {"partition": client, "allowed": 400 - 30 * place, "rejected": 500 // (place + 1)}
+        of_rule, at = "export" if place % 3 else "search", {"granularity": "hour", "start": stored(hour)}
+        TopPartition.objects.create(rule_slug=of_rule, **at, **sums)
+        TopCaller.objects.create(identity="user", **at, **sums)
+        for ago in range(0, 29, 1 + place):
+            start = stored(floor(now() - timedelta(days=ago), Granularity.DAY, timezone.get_default_timezone()))
+            sums |= {"allowed": 400 + 97 * (ago * 7 % 5), "rejected": 40 * (ago * 11 % 3)}
+            TopCaller.objects.create(identity="user", granularity="day", start=start, **sums)

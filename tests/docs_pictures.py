@@ -17,7 +17,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ratelimiter.identity import digest
-from django_ratelimiter.models import Rule, TopPartition, UsageBucket
+from django_ratelimiter.models import Rule, TopCaller, TopPartition, UsageBucket
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
@@ -60,6 +60,7 @@ def take(window: Browser, address: str, folder: Path) -> None:
         ("reports-hours", f"{usage}?period=7d", "figure:last-of-type", "#content-main", False),
         ("reports-rule", f"{rule}?period=30d&rule=search", "body", "figure:has(#ratelimiter-callers-title)", False),
         ("reports-callers", caller, "#ratelimiter-top-callers", ".ratelimiter-search", False),
+        ("reports-top-callers", reverse("admin:django_ratelimiter_usagebucket_top_callers"), "body", "table", False),
         ("reports-dark", f"{rule}?period=30d&rule=search", "body", "figure:has(#ratelimiter-callers-title)", True),
     ):
         window.resize(360 if dark else 1000, 900, dark=dark)
@@ -119,9 +120,12 @@ def _fill() -> None:
     """Two months of usage, with nights, weekends, and a morning on which somebody was rejected often."""
     with transaction.atomic():
         UsageBucket.objects.all().delete()
-        TopPartition.objects.all().delete()
+        for model in (TopPartition, TopCaller):
+            model.objects.all().delete()
         UsageBucket.objects.bulk_create(_buckets(), batch_size=1_000)
-        TopPartition.objects.bulk_create(_callers(), batch_size=1_000)
+        rows = list(_callers())
+        TopPartition.objects.bulk_create(rows, batch_size=1_000)
+        TopCaller.objects.bulk_create(map(_over_all_rules, rows), batch_size=1_000)
 
 
 def _buckets() -> Iterator[UsageBucket]:
@@ -148,6 +152,11 @@ def _buckets() -> Iterator[UsageBucket]:
         kind = "shadow_rejected" if slug == "uploads" else "rejected"
         figures = {"allowed": allowed, kind: rejected, "partitions": partitions // 3}
         yield UsageBucket(rule_slug=slug, tier_slug=tier, granularity="day", start=stored(start), **figures)
+
+
+def _over_all_rules(row: TopPartition) -> TopCaller:
+    sums = {"allowed": 2 * row.allowed, "rejected": row.rejected}
+    return TopCaller(identity="user", granularity=row.granularity, start=row.start, partition=row.partition, **sums)
 
 
 def _callers() -> Iterator[TopPartition]:

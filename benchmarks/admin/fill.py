@@ -24,6 +24,7 @@ from django_ratelimiter.models import (
     RuleSetVersion,
     Tier,
     TierAssignment,
+    TopCaller,
     TopPartition,
     UsageBatch,
     UsageBucket,
@@ -145,7 +146,8 @@ def _usage(share: float) -> None:
         (Granularity.HOUR, HOUR, HOURS_WITH_CLIENTS),
         (Granularity.DAY, DAY, DAYS_WITH_CLIENTS),
     ):
-        _store(TopPartition, _top(granularity, width, count))
+        _store(TopPartition, _top(TopPartition, granularity, width, count, rule_slug="rule-1"))
+        _store(TopCaller, _top(TopCaller, granularity, width, count, identity="user"))
     minute = floor(now(), Granularity.MINUTE, UTC)
     _store(
         UsageSample,
@@ -180,13 +182,12 @@ def _buckets(granularity: Granularity, width: timedelta, count: int) -> Iterator
         )
 
 
-def _top(granularity: Granularity, width: timedelta, count: int) -> Iterator[TopPartition]:
+def _top(model: Any, granularity: Granularity, width: timedelta, count: int, **of: str) -> Iterator[Any]:
     last = floor(now(), granularity, UTC)
     for ago in range(count):
         for place, caller in enumerate(callers()):
             sums = {"allowed": 90 - place, "rejected": place + ago % 10}
-            start = stored(last - ago * width)
-            yield TopPartition(rule_slug="rule-1", granularity=granularity, start=start, partition=caller, **sums)
+            yield model(**of, granularity=granularity, start=stored(last - ago * width), partition=caller, **sums)
 
 
 def callers() -> list[str]:

@@ -17,8 +17,10 @@ from ..usage.times import Granularity
 from .pagination import MAX_PAGE_SIZE, PAGE_SIZE
 
 DEFAULT: Final = "24h"
-#: Up to 999 minutes or hours, or 366 days.
-_LENGTH: Final = r"([1-9][0-9]{0,2}[mh]|([1-9][0-9]?|[12][0-9]{2}|3[0-5][0-9]|36[0-6])d)"
+#: Up to 999 minutes or hours, or 366 days; or a period of the calendar.
+_LENGTH: Final = (
+    rf"([1-9][0-9]{{0,2}}[mh]|([1-9][0-9]?|[12][0-9]{{2}}|3[0-5][0-9]|36[0-6])d|{'|'.join(totals.CALENDAR)})"
+)
 _UNITS: Final = {"m": "minutes", "h": "hours"}
 #: Nothing was counted after this, and time zones do not work at the end of time.
 _FIRST: Final = datetime(1972, 1, 1, tzinfo=UTC)
@@ -57,7 +59,7 @@ class _MomentField(serializers.DateTimeField):
 
 
 class PeriodQuery(Query):
-    """A period, by its length and its end. After validation, `validated_data["span"]` is its Period.
+    """A period, by its length or name, and its end. After validation, `validated_data["span"]` is its Period.
 
     By length, so that every combination of valid values is valid, as OpenAPI requires.
     """
@@ -65,7 +67,8 @@ class PeriodQuery(Query):
     period = _TextField(
         _LENGTH,
         _("Write a length such as 90m, 36h or 30d, and at most 366d."),
-        help_text=f"Length of the period, such as 90m, 36h or 30d, and at most 366d; {DEFAULT} if not given.",
+        help_text="Length of the period, such as 90m, 36h or 30d, and at most 366d; or "
+        f"{', '.join(totals.CALENDAR[:-1])} or {totals.CALENDAR[-1]}; {DEFAULT} if not given.",
     )
     until = _MomentField(required=False, help_text="End of the period, exclusive; now if not given.")
 
@@ -74,9 +77,12 @@ class PeriodQuery(Query):
         now = totals.last(timedelta(0)).end
         end = min(max(attrs.get("until", now), _FIRST), _LAST).astimezone(UTC)
         text = attrs.get("period", DEFAULT)
+        local = end.astimezone(timezone.get_default_timezone())
+        if text in totals.CALENDAR:
+            attrs["span"] = totals.named(text, local)
+            return attrs
         number, unit = int(text[:-1]), text[-1]
         if unit == "d":
-            local = end.astimezone(timezone.get_default_timezone())
             start = (local - timedelta(days=number)).astimezone(UTC)  # the same time of day
         else:
             start = end - timedelta(**{_UNITS[unit]: number})
@@ -112,6 +118,16 @@ class PartitionsQuery(PeriodQuery):
     )
     by = serializers.ChoiceField(
         ["allowed", "rejected"], default="allowed", help_text="The figure that they are sorted by."
+    )
+
+
+class TopCallersQuery(PeriodQuery):
+    identity = _TextField(
+        r"[^\x00]{1,200}", _("Write an identity such as user, ip or api_key."),
+        help_text="What callers are told apart by: user if not given.",
+    )  # fmt: skip
+    by = serializers.ChoiceField(
+        ["requests", "rejected"], default="requests", help_text="The figure that they are sorted by."
     )
 
 

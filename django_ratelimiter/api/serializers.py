@@ -123,6 +123,31 @@ class RateLimitPartitionSerializer(serializers.Serializer[Any]):
     rejected = serializers.IntegerField(source="sum_rejected")
 
 
+class RateLimitNameSerializer(serializers.Serializer[Any]):
+    """Who a caller is."""
+
+    kind = serializers.CharField(help_text="The identity, such as user or ip.")
+    value = serializers.CharField(help_text="Its value, such as a primary key or an address.")
+
+
+class RateLimitTopCallerSerializer(serializers.Serializer[Any]):
+    """One of the top callers over all rules. Numbers are estimates from samples if there were many requests."""
+
+    partition = serializers.CharField(help_text="The caller's digest, as in Redis key names.")
+    name = RateLimitNameSerializer(
+        allow_null=True, help_text="null = not known, or you may not see it (permission reveal_caller)."
+    )
+    requests = serializers.IntegerField(help_text="Each counts once, however many rules matched it.")
+    allowed = serializers.IntegerField()
+    rejected = serializers.IntegerField()
+    share = serializers.FloatField(
+        allow_null=True, help_text="Of the requests that any rule matched, from 0 to 1; null without requests."
+    )
+    requests_before = serializers.IntegerField(
+        allow_null=True, help_text="In the period before; null = it was not counted completely."
+    )
+
+
 class RateLimitProblemSerializer(serializers.Serializer[Any]):
     """The reason why a request was rejected."""
 

@@ -18,6 +18,7 @@ urlpatterns = [
     path("rules/<str:slug>/", views.RuleDetailView.as_view(), name="rule"),
     path("rules/<str:slug>/partitions/", views.PartitionsView.as_view(), name="partitions"),
     path("usage/", views.UsageView.as_view(), name="usage"),
+    path("usage/top-callers/", views.TopCallersView.as_view(), name="top-callers"),
     path("usage/totals/", views.TotalsView.as_view(), name="totals"),
     path("callers/", callers.CallerView.as_view(), name="caller"),
     path("callers/leases/", callers.LeasesView.as_view(), name="leases"),

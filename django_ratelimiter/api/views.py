@@ -16,14 +16,15 @@ from ..inspection.report import PRIVATE, encoded
 from ..models import TopPartition, UsageBucket
 from ..rules import cache
 from ..rules.records import RuleRecord
+from ..usage.live.names import revealed_to
 from ..usage.reports.coverage import BucketRange, Period, read_coverage
-from ..usage.reports.report import Report
+from ..usage.reports.report import Report, TopPartitionRow
 from ..usage.times import Granularity, floor
 from . import serializers
 from .me import OwnReport, own_report
 from .pagination import BucketPages, Pages
 from .permissions import IsKnownCaller, MayViewReports
-from .queries import PartitionsQuery, Query, RulesQuery, TotalsQuery, UsageQuery, parse_query
+from .queries import PartitionsQuery, Query, RulesQuery, TopCallersQuery, TotalsQuery, UsageQuery, parse_query
 from .support.answers import ApiView
 from .throttling import MeThrottle
 
@@ -90,6 +91,26 @@ class PartitionsView(_Report):
             .order_by(f"-sum_{query['by']}", "partition")
         )
         return self.page(found)
+
+
+class TopCallersView(_Report):
+    """The top callers of one identity over all rules, sorted, in all hours that overlap the period, or all days."""
+
+    serializer_class = serializers.RateLimitTopCallerSerializer
+    query_class = TopCallersQuery
+
+    def get(self, request: Request) -> Response:
+        query = parse_query(self.query_class, request)
+        report = Report(query["span"], identity=query.get("identity", "user"), by_rejected=query["by"] == "rejected")
+        rows = report.compared(
+            [TopPartitionRow(*row) for row in self.paginate_queryset(report.all_top_partitions) or ()]
+        )
+        known = revealed_to(request.user, [row.partition for row in rows])
+        found = [
+            {**row._asdict(), "requests": row.requests, "name": (name := known.get(row.partition)) and name._asdict()}
+            for row in rows
+        ]
+        return self.get_paginated_response(self.get_serializer(found, many=True).data)
 
 
 class UsageView(_Report):

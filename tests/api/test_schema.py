@@ -29,6 +29,7 @@ ANSWERS = {
     "/limits/rules/{slug}/": ["200", "401", "403", "404", "429", "503"],
     "/limits/rules/{slug}/partitions/": LIST,
     "/limits/usage/": LIST,
+    "/limits/usage/top-callers/": LIST,
     "/limits/usage/totals/": LIST,
 }
 
@@ -69,6 +70,7 @@ def test_parameters(paths: Any) -> None:
         "/limits/rules/{slug}/": ["slug"],
         "/limits/rules/{slug}/partitions/": sorted([*period, "slug", "by", "granularity", "page", "page_size"]),
         "/limits/usage/": sorted([*period, "cursor", "granularity", "page_size", "rule", "tier"]),
+        "/limits/usage/top-callers/": sorted([*period, "by", "identity", "page", "page_size"]),
         "/limits/usage/totals/": sorted([*period, "page", "page_size", "rule", "tier"]),
     }
 

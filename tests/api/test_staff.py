@@ -8,14 +8,15 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from django.utils.timezone import localtime
 
-from django_ratelimiter.models import Tier, TopPartition, UsageBucket
+from django_ratelimiter.models import Tier, TopCaller, TopPartition, UsageBucket
+from django_ratelimiter.usage.live import names
 from django_ratelimiter.usage.times import Granularity, floor, stored
 
 from .conftest import KEY, MakeRule, bucket, moment
@@ -23,7 +24,7 @@ from .conftest import KEY, MakeRule, bucket, moment
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.api.urls")]
 
 VIEWS = ["/limits/rules/", "/limits/rules/one/", "/limits/rules/one/partitions/", "/limits/usage/",
-         "/limits/usage/totals/"]  # fmt: skip
+         "/limits/usage/totals/", "/limits/usage/top-callers/"]  # fmt: skip
 
 
 def results(client: Client, url: str, **query: str) -> Any:
@@ -213,6 +214,26 @@ class TestPartitions:
         )
         query = {"period": "1m", "until": (start + timedelta(minutes=50)).isoformat()}
         assert [row["allowed"] for row in results(as_staff, "/limits/rules/gone/partitions/", **query)] == [5]
+
+
+class TestTopCallers:
+    def test_over_all_rules_with_names_for_who_may_see_them(self, as_staff: Client) -> None:
+        for who, identity, allowed in (("x", "user", 10), ("y", "user", 30), ("z", "ip", 99)):
+            at = {"granularity": "hour", "start": moment(timedelta(hours=1)), "allowed": allowed, "rejected": 5}
+            TopCaller.objects.create(partition=who, identity=identity, **at)
+        UsageBucket.objects.create(rule_slug="one", granularity="hour", start=at["start"], allowed=70)
+        names.keep({"y": "user:42"})
+        url = "/limits/usage/top-callers/"
+        y, x = results(as_staff, url)
+        assert y == {
+            "partition": "y", "name": None, "requests": 35, "allowed": 30, "rejected": 5, "share": 0.5,
+            "requests_before": None,
+        }  # fmt: skip
+        assert x["partition"] == "x"
+        assert [row["partition"] for row in results(as_staff, url, identity="ip", by="rejected")] == ["z"]
+        User.objects.get(username="staff").user_permissions.add(Permission.objects.get(codename="reveal_caller"))
+        assert results(as_staff, url, page_size="1")[0]["name"] == {"kind": "user", "value": "42"}
+        assert results(as_staff, url, period="last-month", until="2020-02-02") == []
 
 
 class TestWrongQueries:

@@ -32,6 +32,24 @@ def hours(count: float) -> Period:
     return Period(START, START + timedelta(hours=count))
 
 
+@pytest.mark.parametrize(
+    ("name", "start", "end"),
+    [
+        ("today", "2026-03-30T00:00+02:00", None),
+        ("this-week", "2026-03-30T00:00+02:00", None),
+        ("this-month", "2026-03-01T00:00+01:00", None),
+        ("last-month", "2026-02-01T00:00+01:00", "2026-03-01T00:00+01:00"),
+    ],
+)
+def test_periods_of_the_calendar(name: str, start: str, end: str | None) -> None:
+    """A Monday in Berlin, the day after the clocks have changed."""
+    at = datetime(2026, 3, 30, 9, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+    found = totals.named(name, at)
+    assert found == (datetime.fromisoformat(start), at if end is None else datetime.fromisoformat(end))
+    assert found.start.tzinfo is found.end.tzinfo is UTC
+    assert all(each.end > each.start for each in [totals.named(name, at.replace(hour=0, minute=0))])
+
+
 @pytest.mark.django_db
 class TestTotals:
     def test_by_rule_and_tier(self, django_assert_num_queries: Queries) -> None:

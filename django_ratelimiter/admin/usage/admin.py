@@ -8,21 +8,23 @@ from itertools import product
 from typing import Any, Final
 
 from django.contrib import admin
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import URLPattern
 from django.utils.decorators import method_decorator
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.views.decorators.debug import sensitive_post_parameters
 
 from ...models import Rule, UsageBucket
 from ...rules import inline
 from ...usage.reports.report import Report
+from ..names import names_in_words
 from ..rejections import RejectionsPage
 from ..viewer import VIEW_USAGE, Viewer
 from . import export
 from . import search as usage_search
-from .page import page_context, report_url, rule_name
+from .page import page_context, report_url, rule_name, top_context
 from .period import PeriodForm, form_for, picker_context
 
 _FORMATS: Final[Mapping[str, Callable[[Report, str], HttpResponse]]] = {
@@ -52,6 +54,7 @@ class UsageBucketAdmin(RejectionsPage):
             ("", "changelist", self.changelist_view),
             ("rule/", "rule", self.rule_view),
             ("caller/", "caller", self.caller_view),
+            ("top-callers/", "top_callers", self.top_callers_view),
         ]
         for table, kind in product(export.TABLES, _FORMATS):
             views.append((f"{table}.{kind}", f"{table}_{kind}", partial(self.data_view, table=table, kind=kind)))
@@ -84,12 +87,27 @@ class UsageBucketAdmin(RejectionsPage):
             return self._page(request, rule, {"search": search})
         return HttpResponseRedirect(f"{report_url(request, 'rule', caller=search.digest)}#ratelimiter-caller")
 
+    def top_callers_view(self, request: HttpRequest) -> TemplateResponse:
+        """Show the top callers over all rules; of this month, unless a period is given."""
+        if "period" not in request.GET:
+            request.GET = QueryDict(urlencode({**request.GET.dict(), "period": "this-month"}))
+        form = form_for(request)
+        context = {
+            "form": form,
+            **picker_context(form, request),
+            **(top_context(Viewer(request), _report(request, form, None)) if form.is_valid() else {}),
+        }
+        return self.page(request, "usage_top", _("Top callers"), context)
+
     def data_view(self, request: HttpRequest, table: str, kind: str) -> HttpResponse:
         """Return one table of a report as a file. 400 for an invalid period."""
         form = PeriodForm(request.GET)
         if not form.is_valid():
             return HttpResponse(form.errors.as_text(), status=400, content_type="text/plain; charset=utf-8")
-        return _FORMATS[kind](_report(request, form, request.GET.get("rule") or None), table)
+        report = _report(request, form, request.GET.get("rule") or None)
+        if table == "top":
+            report.names = names_in_words(request.user, [each.partition for each in report.top_partitions])
+        return _FORMATS[kind](report, table)
 
     def _page(self, request: HttpRequest, rule: str | None, extra: dict[str, Any] | None = None) -> TemplateResponse:
         form, viewer = form_for(request), Viewer(request)
@@ -109,10 +127,11 @@ class UsageBucketAdmin(RejectionsPage):
 
 def _report(request: HttpRequest, form: PeriodForm, rule: str | None) -> Report:
     """Return the report of the request; 404 for an unknown rule, and for a slug that some databases reject."""
-    tier, caller = request.GET.get("tier"), request.GET.get("caller", "")
-    if "\0" in f"{rule}{tier}{caller}" or (rule is not None and not _is_known(rule)):
+    tier, caller, identity = (request.GET.get(name) for name in ("tier", "caller", "identity"))
+    if "\0" in f"{rule}{tier}{caller}{identity}" or (rule is not None and not _is_known(rule)):
         raise Http404
-    return Report(form.cleaned_data["span"], rule, tier, by_rejected=request.GET.get("by") == "rejected")
+    by_rejected = request.GET.get("by") == "rejected"
+    return Report(form.cleaned_data["span"], rule, tier, by_rejected=by_rejected, identity=identity or None)
 
 
 def _is_known(slug: str) -> bool:

@@ -14,8 +14,8 @@ from django.http import HttpResponse, JsonResponse
 from ...usage.reports.report import Report
 from ...usage.reports.totals import Figures, Point
 
-#: The first characters of a text that spreadsheets read as a formula.
-_FORMULA: Final = re.compile(r"[=+\-@\t\r]")
+#: The first characters of a text that spreadsheets read as a formula. A digest is none.
+_FORMULA: Final = re.compile(r"(?!-[\w-]{21}\Z)[=+\-@\t\r]", re.ASCII)
 
 Row = dict[str, Any]
 
@@ -39,6 +39,7 @@ def as_json(report: Report, table: str) -> JsonResponse:
         "end": _moment(report.period.end),
         "rule": report.rule,
         "tier": report.tier,
+        "identity": report.identity,
         "partitions_by": report.partitions_by,
         table: [{name: _plain(value) for name, value in row.items()} for row in read(report)],
     }
@@ -81,7 +82,10 @@ def _day(report: Report) -> list[Row]:
 
 
 def _top_partitions(report: Report) -> list[Row]:
-    return [row._asdict() for row in report.top_partitions]
+    return [
+        {"caller": report.names.get(row.partition, row.partition), "requests": row.requests, **row._asdict()}
+        for row in report.compared(report.top_partitions)
+    ]
 
 
 _COUNTS: Final = tuple(_figures(Figures()))
@@ -93,7 +97,10 @@ TABLES: Final[dict[str, tuple[tuple[str, ...], Callable[[Report], list[Row]]]]] 
     "callers": (("start", "end", "partitions"), _callers),
     "day": (("hour", "average_requests"), _day),
     "busiest": (("start", "end", *_COUNTS), lambda report: _points(report.busiest)),
-    "top": (("partition", "allowed", "rejected"), _top_partitions),
+    "top": (
+        ("caller", "requests", "allowed", "rejected", "share", "requests_before", "partition"),
+        _top_partitions,
+    ),
 }
 
 

@@ -11,6 +11,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
@@ -20,11 +21,15 @@ from ...usage.reports.coverage import Period
 from ...usage.reports.report import Report, TopPartitionRow
 from ...usage.reports.totals import Figures, freshness
 from ...usage.times import now
+from ..identities import label_of
 from ..names import names_in_words
 from ..viewer import Viewer
 
 #: The parameters that links keep.
-LINK_PARAMETERS: Final = ("period", "since", "until", "rule", "tier", "by", "caller")
+LINK_PARAMETERS: Final = ("period", "since", "until", "rule", "tier", "by", "caller", "identity")
+
+#: The identities whose top callers are shown first: people, then what stands for them.
+_FIRST: Final = ("user", "api_key", "ip")
 
 
 def rule_name(viewer: Viewer, slug: str) -> str:
@@ -37,20 +42,45 @@ def _is_just_now(moment: datetime | None) -> bool:
     return moment is not None and now() - moment < timedelta(minutes=1)
 
 
-def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
-    """Return the template's context for a report."""
-    request, together, fresh = viewer.request, report.together, freshness()
-    context = {
+def period_context(viewer: Viewer, report: Report) -> dict[str, Any]:
+    """Return the template's context for the period of a report, and its links."""
+    request, fresh = viewer.request, freshness()
+    return {
         "span": report.period,
         "widened": report.period != report.requested_period,
+        "overview_url": report_url(request, rule=None, tier=None, by=None, caller=None, identity=None),
+        "top_callers_url": report_url(request, "top_callers", rule=None, tier=None, by=None, caller=None),
+        "fresh": fresh,
+        "just_now": _is_just_now(fresh.collected_at),
+    }
+
+
+def top_context(viewer: Viewer, report: Report) -> dict[str, Any]:
+    """Return the template's context for the top callers over all rules, by the identity in the query or the first."""
+    found = sorted(report.identities, key=lambda each: (_FIRST.index(each) if each in _FIRST else len(_FIRST), each))
+    report.identity = viewer.request.GET.get("identity") or next(iter(found), _FIRST[0])
+    labels = {name: label_of(name) for name in dict.fromkeys([*found, report.identity])}
+    return {
+        **period_context(viewer, report),
+        **_top(viewer, report),
+        "identity": labels[report.identity],
+        "identities": [
+            (report_url(viewer.request, identity=name), capfirst(label), name == report.identity)
+            for name, label in labels.items()
+        ],
+    }
+
+
+def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
+    """Return the template's context for a report."""
+    request, together = viewer.request, report.together
+    context = {
+        **period_context(viewer, report),
         "granularity": report.granularity,
         "tier": report.tier,
         "tier_name": None if report.tier is None else _tier_name(viewer, report.tier),
         "all_tiers_url": report_url(request, tier=None),
         "change_url": viewer.rule_url(report.rule or ""),
-        "overview_url": report_url(request, rule=None, tier=None, by=None, caller=None),
-        "fresh": fresh,
-        "just_now": _is_just_now(fresh.collected_at),
     }
     if not report.totals:
         return context
@@ -67,7 +97,7 @@ def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
         "chart": chart.draw(report.points),
         "points": [(chart.span(point), _figure_row(point.figures)) for point in report.points],
         "downloads": {table: _downloads(request, table) for table in ("totals", "series", "day", "busiest")},
-        **_callers(request, report),
+        **(_callers(viewer, report) if report.rule is not None else {}),
         **_hours(report),
     }
 
@@ -101,31 +131,49 @@ def _together_before(report: Report) -> Figures | None:
     return None if report.before is None else sum(report.before.values(), Figures())
 
 
-def _callers(request: HttpRequest, report: Report) -> dict[str, Any]:
-    """Return different callers over time, and the top ones; only for a single rule."""
-    if report.rule is None:
-        return {}
-    caller = request.GET.get("caller", "")
+def _callers(viewer: Viewer, report: Report) -> dict[str, Any]:
+    """Return different callers of a rule over time, the top ones, and one that is searched."""
+    caller = viewer.request.GET.get("caller", "")
     found = report.top_partition(caller) if caller else None
     counts = [moment for moment in report.callers if moment.partitions is not None]
-    known = names_in_words(request.user, [each.partition for each in report.top_partitions or ()])
     return {
         "callers_chart": chart.callers(report.callers) if counts else None,
         "callers": [(chart.span(each.period), units(each.partitions or 0)) for each in counts],
-        "top_partitions": [(*_top_row(each), known.get(each.partition, "")) for each in report.top_partitions],
-        "top_partitions_in": report.top_partitions_in,
-        "by_rejected": report.by_rejected,
+        **_top(viewer, report),
         "caller": caller,
-        "search_result": found and _top_row(found),
-        "search_url": report_url(request, "caller", caller=None),
-        "by_requests_url": report_url(request, "rule", by=None),
-        "by_rejected_url": report_url(request, "rule", by="rejected"),
-        "rule_downloads": {table: _downloads(request, table) for table in ("callers", "top")},
+        "search_result": found and (found.partition, units(found.allowed), units(found.rejected)),
+        "search_url": report_url(viewer.request, "caller", caller=None),
+        "callers_downloads": _downloads(viewer.request, "callers"),
     }
 
 
-def _top_row(row: TopPartitionRow) -> tuple[str, str, str]:
-    return row.partition, units(row.allowed), units(row.rejected)
+def _top(viewer: Viewer, report: Report) -> dict[str, Any]:
+    """Return the top callers, with names for readers who may see them."""
+    request, rows = viewer.request, report.compared(report.top_partitions)
+    known = names_in_words(request.user, [each.partition for each in rows])
+    return {
+        "top_chart": chart.top(rows, [known.get(each.partition, each.partition) for each in rows]),
+        "top_partitions": [_top_row(viewer, report, each, known.get(each.partition, "")) for each in rows],
+        "top_partitions_in": report.top_partitions_in,
+        "top_before": report.period.before if any(each.requests_before is not None for each in rows) else None,
+        "by_rejected": report.by_rejected,
+        "by_requests_url": report_url(request, by=None),
+        "by_rejected_url": report_url(request, by="rejected"),
+        "top_downloads": _downloads(request, "top", **({"identity": report.identity} if report.identity else {})),
+    }
+
+
+def _top_row(viewer: Viewer, report: Report, row: TopPartitionRow, name: str) -> dict[str, str]:
+    share = 100 * (row.share or 0)
+    return {
+        "partition": row.partition,
+        "name": name,
+        "url": viewer.digest_url(row.partition, **({} if report.rule is None else {"rule": report.rule})),
+        **{figure: units(getattr(row, figure)) for figure in ("requests", "allowed", "rejected")},
+        "share": _("%s %%") % number_format(round(share, 1), decimal_pos=1),
+        "share_width": f"{share:.2f}%",
+        "change": "" if row.requests_before is None else _change(row.requests, row.requests_before),
+    }
 
 
 def _hours(report: Report) -> dict[str, Any]:
@@ -169,8 +217,8 @@ def _change(requests: int, before: int) -> str:
     return _("%s %%") % f"{sign}{units(abs(change))}"
 
 
-def _downloads(request: HttpRequest, table: str) -> list[tuple[str, str]]:
-    return [(kind.upper(), report_url(request, f"{table}_{kind}")) for kind in ("csv", "json")]
+def _downloads(request: HttpRequest, table: str, **changes: str) -> list[tuple[str, str]]:
+    return [(kind.upper(), report_url(request, f"{table}_{kind}", **changes)) for kind in ("csv", "json")]
 
 
 def report_url(request: HttpRequest, page: str = "", **changes: str | None) -> str:

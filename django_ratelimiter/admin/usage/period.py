@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from django import forms
 from django.http import HttpRequest
+from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -20,12 +21,27 @@ DEFAULT: Final = "24h"
 MAX_PERIOD: Final = timedelta(days=366)
 
 LENGTHS: Final = {
-    "1h": (timedelta(hours=1), gettext_lazy("Last hour")),
-    DEFAULT: (timedelta(hours=24), gettext_lazy("Last 24 hours")),
-    "7d": (timedelta(days=7), gettext_lazy("Last 7 days")),
-    "30d": (timedelta(days=30), gettext_lazy("Last 30 days")),
-    "90d": (timedelta(days=90), gettext_lazy("Last 90 days")),
-    "1y": (timedelta(days=365), gettext_lazy("Last year")),
+    "1h": timedelta(hours=1),
+    DEFAULT: timedelta(hours=24),
+    "7d": timedelta(days=7),
+    "30d": timedelta(days=30),
+    "90d": timedelta(days=90),
+    "1y": timedelta(days=365),
+}
+
+#: The periods to choose from: those of LENGTHS, those of the calendar, and any dates.
+PERIODS: Final = {
+    "1h": gettext_lazy("Last hour"),
+    DEFAULT: gettext_lazy("Last 24 hours"),
+    "7d": gettext_lazy("Last 7 days"),
+    "30d": gettext_lazy("Last 30 days"),
+    "90d": gettext_lazy("Last 90 days"),
+    "1y": gettext_lazy("Last year"),
+    "today": gettext_lazy("Today"),
+    "this-week": gettext_lazy("This week"),
+    "this-month": gettext_lazy("This month"),
+    "last-month": gettext_lazy("Last month"),
+    CUSTOM: gettext_lazy("Custom"),
 }
 
 
@@ -39,7 +55,7 @@ class PeriodForm(forms.Form):
     """The period of a report. After validation, `cleaned_data["span"]` is its Period."""
 
     period = forms.ChoiceField(
-        choices=[*((name, label) for name, (_length, label) in LENGTHS.items()), (CUSTOM, gettext_lazy("Custom"))],
+        choices=[*PERIODS.items()],
         required=False,
         error_messages={"invalid_choice": gettext_lazy("There is no period “%(value)s”. Choose one of those above.")},
     )
@@ -63,8 +79,10 @@ class PeriodForm(forms.Form):
             if not self.errors:
                 data["span"] = self._custom(data["since"], data["until"])
         elif "period" in data:
-            length, _label = LENGTHS[data["period"] or DEFAULT]
-            data["span"] = totals.last(length)
+            name, now = data["period"] or DEFAULT, totals.last(timedelta())
+            data["span"] = (
+                totals.last(LENGTHS[name]) if name in LENGTHS else totals.named(name, timezone.localtime(now.end))
+            )
         return data
 
     def _custom(self, since: datetime | None, until: datetime | None) -> Period | None:
@@ -84,7 +102,7 @@ class PeriodForm(forms.Form):
 def form_for(request: HttpRequest) -> PeriodForm:
     """Return the form of the request; a custom period without ends starts with those of the last day."""
     if request.GET.get("period") == CUSTOM and not request.GET.keys() & {"since", "until"}:
-        day = totals.last(LENGTHS[DEFAULT][0])
+        day = totals.last(LENGTHS[DEFAULT])
         return PeriodForm(initial={"period": CUSTOM, "since": stored(day.start), "until": stored(day.end)})
     return PeriodForm(request.GET)
 
@@ -92,12 +110,12 @@ def form_for(request: HttpRequest) -> PeriodForm:
 def picker_context(form: PeriodForm, request: HttpRequest) -> dict[str, Any]:
     """Return the periods to choose from as (URL, label, is_selected), and the parameters to keep."""
     chosen = form["period"].value() or DEFAULT
-    parameters = {name: request.GET[name] for name in ("rule", "tier", "by", "caller") if name in request.GET}
-    labels = [(name, label) for name, (_length, label) in LENGTHS.items()]
+    parameters = {
+        name: request.GET[name] for name in ("rule", "tier", "by", "caller", "identity") if name in request.GET
+    }
     return {
         "lengths": [
-            (f"?{urlencode({'period': name, **parameters})}", label, name == chosen)
-            for name, label in (*labels, (CUSTOM, _("Custom")))
+            (f"?{urlencode({'period': name, **parameters})}", label, name == chosen) for name, label in PERIODS.items()
         ],
         "is_custom": chosen == CUSTOM,
         "parameters": parameters.items(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime, time
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -14,7 +14,7 @@ from django.utils.translation import pgettext
 
 from ...rules.formatting import units
 from .coverage import Period
-from .report import HourOfDay, PartitionCount
+from .report import HourOfDay, PartitionCount, TopPartitionRow
 from .totals import Point
 
 #: Minutes between two ticks on the time axis; the first that gives no more ticks than MAX_TICKS is used.
@@ -66,6 +66,33 @@ def draw(points: Sequence[Point]) -> Chart:
         for each in (point.figures for point in points)
     ]
     return stacked(stacks, [_label(point) for point in points], _ticks([point.start for point in points]))
+
+
+def top(rows: Sequence[TopPartitionRow], names: Sequence[str]) -> Chart:
+    """Return one bar for each top caller, by rank. names: of the callers."""
+    stacks = [{"allowed": each.allowed, "rejected": each.rejected} for each in rows]
+    labels = [
+        f"{rank}. {name}: {_('%s allowed') % units(each.allowed)}, {_('%s rejected') % units(each.rejected)}"
+        for rank, (each, name) in enumerate(zip(rows, names, strict=True), 1)
+    ]
+    slot = 100 / max(len(rows), 1)
+    ticks = [Tick(percent((place + 0.5) * slot), str(place + 1), place % 5 != 0) for place in range(len(rows))]
+    return stacked(stacks, labels, ticks)
+
+
+def days(totals: Sequence[tuple[date, int, int | None]]) -> Chart:
+    """Return one bar for each day: its requests, and how many of them were rejected; `None` = not known."""
+    stacks, labels = list[dict[str, float]](), []
+    for day, requests, rejected in totals:
+        on = date_format(day, _day_format())
+        if rejected is None:
+            stacks.append({"plain": requests})
+            labels.append(f"{on}: {units(requests)}")
+        else:
+            stacks.append({"allowed": requests - rejected, "rejected": rejected})
+            labels.append(f"{on}: {_('%s allowed') % units(requests - rejected)}, {_('%s rejected') % units(rejected)}")
+    zone = timezone.get_current_timezone()
+    return stacked(stacks, labels, _ticks([datetime.combine(day, time(), zone) for day, *_rest in totals]))
 
 
 def callers(counts: Sequence[PartitionCount]) -> Chart:

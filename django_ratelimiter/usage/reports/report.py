@@ -6,7 +6,7 @@ Each part is read when it is first used; the number of queries does not depend o
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property, reduce
@@ -17,7 +17,7 @@ from django.db import connections
 from django.db.models import F, Max, Q, QuerySet, Sum
 from django.utils import timezone
 
-from ...models import TopPartition, UsageBucket
+from ...models import TopCaller, TopPartition, UsageBucket
 from ..times import Granularity, aware, buckets, floor, stored
 from .coverage import DAY, GRANULARITIES, HOUR, NEVER, BucketRange, Coverage, Period, next_start, read_coverage
 from .totals import SUMS, Figures, Point, Total
@@ -27,11 +27,22 @@ MAX_PARTITIONS: Final = 25
 
 
 class TopPartitionRow(NamedTuple):
-    """One of the top partitions, with its requests; estimated from a sample if there are many."""
+    """One of the top partitions, with its requests; estimated from a sample if there are many.
+
+    share: of the requests of all callers, from 0 to 1; `None` = there are none. requests_before: in the period before;
+    `None` = that was not counted completely, or was not asked for.
+    """
 
     partition: str
     allowed: int
     rejected: int
+    share: float | None = None
+    requests_before: int | None = None
+
+    @property
+    def requests(self) -> int:
+        """Return the number of requests."""
+        return self.allowed + self.rejected
 
 
 class PartitionCount(NamedTuple):
@@ -71,7 +82,8 @@ class Report:
     """The usage of all rules, or of one, in a period; of all tiers, or of one.
 
     period: as requested, extended to whole hours or days if only these are left. rule, tier: slugs; `None` = all.
-    by_rejected: the order of the top partitions. coverage: `None` = read it here.
+    by_rejected: the order of the top partitions. identity: the top partitions are the callers of this identity over all
+    rules, not those of the rule. coverage: `None` = read it here.
     """
 
     def __init__(
@@ -81,9 +93,12 @@ class Report:
         tier: str | None = None,
         *,
         by_rejected: bool = False,
+        identity: str | None = None,
         coverage: Coverage | None = None,
     ) -> None:
-        self.rule, self.tier, self.by_rejected = rule, tier, by_rejected
+        self.rule, self.tier, self.by_rejected, self.identity = rule, tier, by_rejected, identity
+        #: The names of partitions, for readers who may see them.
+        self.names: Mapping[str, str] = {}
         self.coverage = coverage or read_coverage()
         self.requested_period, self.period = period, self.coverage.widen(period)
 
@@ -124,11 +139,15 @@ class Report:
     @cached_property
     def before(self) -> Mapping[tuple[str, str], Figures] | None:
         """The figures of the period before, by rule and tier; `None` = it was not counted completely."""
-        before = self.period.before
-        if self.coverage.since is None or self.coverage.since > before.start:
+        if not self._has_before:
             return None
-        totals = Report(before, self.rule, self.tier, coverage=self.coverage).totals
+        totals = Report(self.period.before, self.rule, self.tier, coverage=self.coverage).totals
         return {(total.rule_slug, total.tier_slug): total.figures for total in totals}
+
+    @property
+    def _has_before(self) -> bool:
+        """True if the period before was counted completely."""
+        return self.coverage.since is not None and self.coverage.since <= self.period.before.start
 
     @cached_property
     def points(self) -> list[Point]:
@@ -220,17 +239,46 @@ class Report:
 
     @cached_property
     def top_partitions(self) -> list[TopPartitionRow]:
-        """The top partitions of the rule, of any tier, the one with most requests first; empty for all rules.
+        """The top partitions of the rule or identity, of any tier, the one with most requests first; without, empty.
 
         by_rejected: in the order of rejected requests, and without partitions that have none.
         """
-        if self.rule is None:
-            return []
+        return [TopPartitionRow(*row) for row in self.all_top_partitions[:MAX_PARTITIONS]]
+
+    @property
+    def all_top_partitions(self) -> Any:
+        """Return all of them, in this order, as the first fields of a TopPartitionRow."""
+        if self.rule is None and self.identity is None:
+            return self._sums.none()
         if self.by_rejected:
-            sums = self._sums.filter(sum_rejected__gt=0).order_by("-sum_rejected", "-sum_allowed", "partition")
-        else:
-            sums = self._sums.order_by(-(F("sum_allowed") + F("sum_rejected")), "-sum_rejected", "partition")
-        return [TopPartitionRow(*row) for row in sums[:MAX_PARTITIONS]]
+            return self._sums.filter(sum_rejected__gt=0).order_by("-sum_rejected", "-sum_allowed", "partition")
+        return self._sums.order_by(-(F("sum_allowed") + F("sum_rejected")), "-sum_rejected", "partition")
+
+    def compared(self, found: Sequence[TopPartitionRow]) -> list[TopPartitionRow]:
+        """Return these top partitions with their shares, and their requests in the period before."""
+        if not found:
+            return []
+        together, whole = self.together, self.top_partitions_in
+        if whole != self.period or self.tier is not None:
+            together = Report(whole, self.rule, coverage=self.coverage).together
+        before: dict[str, int] | None = None
+        if self._has_before:
+            earlier = Report(self.period.before, self.rule, identity=self.identity, coverage=self.coverage)
+            known = earlier._sums.filter(partition__in=[each.partition for each in found])
+            before = {partition: allowed + rejected for partition, allowed, rejected in known}
+        return [
+            each._replace(
+                share=min(each.requests / together.requests, 1.0) if together.requests else None,
+                requests_before=None if before is None else before.get(each.partition, 0),
+            )
+            for each in found
+        ]
+
+    @property
+    def identities(self) -> list[str]:
+        """Return the identities that have top callers in the period."""
+        rows = TopCaller.objects.filter(self._in_whole_hours)
+        return [*rows.order_by("identity").values_list("identity", flat=True).distinct()]
 
     def top_partition(self, partition: str) -> TopPartitionRow | None:
         """Return one partition, from the hours in which it was a top partition; `None` = it was in none."""
@@ -243,11 +291,17 @@ class Report:
         return replace(self.coverage, complete_from=complete_from).widen(self.period)
 
     @property
-    def _sums(self) -> QuerySet[Any, Any]:
+    def _in_whole_hours(self) -> Q:
         ranges = self.coverage.bucket_ranges(self.top_partitions_in)
-        condition = reduce(or_, (each.condition for each in ranges), Q(pk__in=[]))
-        rows = TopPartition.objects.filter(condition, rule_slug=self.rule).values_list("partition")
-        return rows.annotate(sum_allowed=Sum("allowed"), sum_rejected=Sum("rejected"))
+        return reduce(or_, (each.condition for each in ranges), Q(pk__in=[]))
+
+    @property
+    def _sums(self) -> Any:
+        rows: QuerySet[Any] = TopPartition.objects.filter(self._in_whole_hours, rule_slug=self.rule or "")
+        if self.identity is not None:
+            rows = TopCaller.objects.filter(self._in_whole_hours, identity=self.identity)
+        sums = rows.order_by().values_list("partition")
+        return sums.annotate(sum_allowed=Sum("allowed"), sum_rejected=Sum("rejected"))
 
     @cached_property
     def hours(self) -> list[Point]:

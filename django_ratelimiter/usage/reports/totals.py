@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Final, NamedTuple
 
 from django.db.models import Max, Sum
@@ -18,6 +18,23 @@ def last(length: timedelta) -> Period:
     """Return the period of this length up to the start of the running minute, which is not yet collected."""
     end = floor(now(), Granularity.MINUTE, timezone.get_current_timezone())
     return Period(end - length, end)
+
+
+#: The names of periods of the calendar.
+CALENDAR: Final = ("today", "this-week", "this-month", "last-month")
+
+
+def named(name: str, end: datetime) -> Period:
+    """Return a period of the calendar in the time zone of `end`, up to `end`; "last-month" is the whole month before.
+
+    Weeks begin on Monday.
+    """
+    day = datetime.combine(end, time.min, end.tzinfo)
+    month = day.replace(day=1)
+    if name == "last-month":
+        return Period((month - timedelta(days=1)).replace(day=1).astimezone(UTC), month.astimezone(UTC))
+    start = {"today": day, "this-week": day - timedelta(days=day.weekday()), "this-month": month}[name]
+    return Period(start.astimezone(UTC), max(end, start + timedelta(minutes=1)).astimezone(UTC))
 
 
 @dataclass(frozen=True, slots=True)

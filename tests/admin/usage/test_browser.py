@@ -17,6 +17,7 @@ from tests.browser import ENTER, TAB, Browser
 from ..pages import IN_BROWSER, open_as
 from .test_admin import REPORT
 from .test_pages import count, weigh
+from .test_top_callers import meet
 
 pytestmark = IN_BROWSER
 
@@ -66,7 +67,7 @@ def test_each_part_of_a_report(page: Browser) -> None:
     page.click(".ratelimiter-totals tbody tr:last-child th a")
     of_one_rule = ["Different callers per hour", "Top callers"]
     assert page.texts("h2") == ["Requests per hour", parts[0], *of_one_rule, *parts[1:]]
-    assert page.texts(".ratelimiter-top-callers tbody tr") == ["0123456789abcdef\t900\t90"]
+    assert page.texts(".ratelimiter-top-callers tbody tr") == ["1\t0123456789abcdef\t990\tnew\t900\t90\t 33.0 %"]
     page.click("#ratelimiter-top-callers + .ratelimiter-periods a:last-of-type")
     assert page.texts("#ratelimiter-top-callers + .ratelimiter-periods [aria-current]") == ["By rejections"]
     page.click(".ratelimiter-totals tbody tr:first-child .ratelimiter-tier a")
@@ -138,6 +139,8 @@ def test_by_keyboard(page: Browser) -> None:
     page.press(TAB)
     assert page.script("return document.activeElement.innerText") == "Recent rejections"
     page.press(TAB)
+    assert page.script("return document.activeElement.innerText") == "Top callers"
+    page.press(TAB)
     assert page.script("return document.activeElement.tagName") == "SUMMARY"
     assert page.texts(".ratelimiter-chart table")[0] == ""
     page.press(ENTER)
@@ -192,3 +195,23 @@ def test_a_picture_of_it(page: Browser) -> None:
     picture = page.pictured(500)
     assert picture.startswith(b"\x89PNG")
     assert struct.unpack(">II", picture[16:24]) == (1280, 500)
+
+
+def test_the_top_ten_of_this_month_as_a_chart_and_as_a_file_in_two_clicks(window: Browser, live_server: Any) -> None:
+    for place in range(12):
+        meet(digest(f"user:{place}"), 120 - place)
+    User.objects.create_superuser("root", password="secret")
+    window.resize(1280, 900)
+    open_as(window, "root", f"{live_server.url}/admin/django_ratelimiter/")
+    window.script("[...document.querySelectorAll('#content a')].find(a => a.text === 'Top callers').click()")
+    window.wait_for(".ratelimiter-top-callers")
+    assert window.texts(".ratelimiter-periods [aria-current=page]") == ["This month"]
+    bars = window.script(
+        "return document.querySelectorAll('#content svg.ratelimiter-bars rect.ratelimiter-allowed').length"
+    )
+    assert bars == 12
+    file = window.script(
+        "return fetch(document.querySelector('.ratelimiter-downloads a').href).then(answer => answer.text())"
+    )
+    assert [line.split(",")[0] for line in file.splitlines()[1:11]] == [digest(f"user:{place}") for place in range(10)]
+    assert window.complaints() == []

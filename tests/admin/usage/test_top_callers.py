@@ -1,0 +1,120 @@
+"""The page of the top callers over all rules, its files, and the way to it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.utils import timezone
+
+from django_ratelimiter.identity import digest
+from django_ratelimiter.models import TopCaller, UsageBucket
+from django_ratelimiter.usage.live import names
+from django_ratelimiter.usage.reports.totals import named
+from django_ratelimiter.usage.times import Granularity, floor, now, stored
+
+from ..pages import text_of
+from .test_admin import REPORT
+
+pytestmark = pytest.mark.django_db
+
+PAGE = f"{REPORT}top-callers/"
+HOUR = timedelta(hours=1)
+
+
+def this_hour() -> Any:
+    """The start of the running hour, which is in this month."""
+    return floor(now(), Granularity.HOUR, timezone.get_default_timezone())
+
+
+def last_month() -> Any:
+    return named("this-month", timezone.localtime()).start - HOUR
+
+
+def meet(partition: str, allowed: int, rejected: int = 0, identity: str = "user", start: Any = None) -> None:
+    """Requests of a caller in one hour, and those of the day and of all rules that it belongs to."""
+    start = start or this_hour()
+    for granularity in (Granularity.HOUR, Granularity.DAY):
+        at = {
+            "granularity": granularity,
+            "start": stored(floor(start, granularity, timezone.get_default_timezone())),
+        }
+        for model, of in (
+            (TopCaller, {"identity": identity, "partition": partition}),
+            (UsageBucket, {"rule_slug": "search"}),
+        ):
+            row, _created = model.objects.get_or_create(**of, **at)  # type: ignore[attr-defined]
+            row.allowed, row.rejected = row.allowed + allowed, row.rejected + rejected
+            row.save()
+
+
+def rows(client: Client, query: str = "") -> list[dict[str, str]]:
+    context = client.get(f"{PAGE}{query}").context
+    wanted = ("name", "partition", "requests", "rejected", "share", "change")
+    return [{name: row[name] for name in wanted if row[name]} for row in context["top_partitions"]]
+
+
+def table(client: Client, query: str = "") -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(client.get(f"{REPORT}top.csv?{query}").content.decode())))
+
+
+@pytest.fixture
+def ada() -> str:
+    """Whose name is known."""
+    who = User.objects.create_user("ada")
+    names.remember(digest(f"user:{who.pk}"), "user", str(who.pk))
+    return digest(f"user:{who.pk}")
+
+
+def test_those_of_this_month_with_share_and_trend(staff: Client) -> None:
+    meet("old", 40, start=last_month() - 40 * 24 * HOUR)
+    meet("heavy", 60, start=last_month() - 24 * HOUR * (timezone.localtime().day - 1))
+    for who, figures in {"heavy": (90, 0), "rejected": (10, 60), "new": (40, 0)}.items():
+        meet(who, *figures)
+    meet("192.0.2.7", 500, identity="ip")
+    found = rows(staff)
+    assert [(row["partition"], row["requests"], row["rejected"]) for row in found] == [
+        ("heavy", "90", "0"),
+        ("rejected", "70", "60"),
+        ("new", "40", "0"),
+    ]
+    assert [row["share"] for row in found] == ["12.9 %", "10.0 %", "5.7 %"]
+    assert [row["change"] for row in found[1:]] == ["new", "new"]
+    assert [row["partition"] for row in rows(staff, "?by=rejected")] == ["rejected"]
+    assert [row["partition"] for row in rows(staff, "?identity=ip")] == ["192.0.2.7"]
+    assert "By IP address" in text_of(staff.get(f"{PAGE}?identity=ip"))
+    assert "heavy" not in text_of(staff.get(f"{PAGE}?period=last-month&identity=ip"))
+
+
+def test_names_only_for_who_may_see_them(operator: Callable[..., Client], ada: str) -> None:
+    meet(ada, 5)
+    meet("-" + 21 * "x", 3)
+    reveals = operator("view_usage_report", "reveal_caller")
+    assert [row["name"] for row in rows(reveals)[:1]] == [f"user: ada (id {User.objects.get(username='ada').pk})"]
+    assert [row["caller"] for row in table(reveals, "period=this-month&identity=user")] == [
+        rows(reveals)[0]["name"],
+        "-" + 21 * "x",
+    ]
+    Permission.objects.get(codename="reveal_caller").user_set.clear()
+    assert "name" not in rows(reveals)[0]
+    assert [row["caller"] for row in table(reveals, "period=this-month&identity=user")] == [ada, "-" + 21 * "x"]
+    assert table(reveals, "period=this-month") == []  # neither a rule nor an identity
+
+
+def test_of_nothing_and_of_a_wrong_period(staff: Client) -> None:
+    assert "None are known in this period." in text_of(staff.get(PAGE))
+    assert "There is no period “week”" in text_of(staff.get(f"{PAGE}?period=week"))
+    assert staff.get(f"{PAGE}?identity=%00").status_code == 404
+
+
+def test_a_footnote_says_what_is_left_out(staff: Client) -> None:
+    meet("heavy", 5)
+    text = text_of(staff.get(PAGE))
+    assert "Only the top 100 callers of each hour are kept" in text
+    assert "A request counts once, however many rules match it." in text
