@@ -10,7 +10,7 @@ from django.db.models import Case, IntegerField, Sum, When
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from ..models import TopPartition, UsageSample
+from ..models import TopCaller, TopPartition, UsageSample
 from ..usage.times import Granularity, aware, buckets, floor, now, stored
 
 DAYS: Final = 30
@@ -25,6 +25,14 @@ class Day(NamedTuple):
     allowed: Annotated[int | None, "null = not known."]
     rejected: Annotated[int | None, "null = not known."]
     known_from: Annotated[str, "top (among the top 100 of a rule in an hour) or sample."]
+
+
+class DayTotal(NamedTuple):
+    """Known requests of the caller on one day, over all rules. rejected: `None` = not known."""
+
+    date: date
+    requests: int
+    rejected: int | None
 
 
 class Usage(NamedTuple):
@@ -58,6 +66,29 @@ def usage_of(digests: Mapping[str, str]) -> Usage:
     )
     found = sorted(days_by_rule.values(), key=lambda day: (day.date, day.rule))
     return Usage(first, today, False, explanation, found)
+
+
+def totals_of(usage: Usage, identities: Mapping[str, str]) -> list[DayTotal]:
+    """Return the total of each day: from the top callers over all rules, else of the rule with most known requests.
+
+    identities: those that may be the caller's, with its digest. One query.
+    """
+    zone = timezone.get_default_timezone()
+    days = [usage.since + timedelta(days=number) for number in range(DAYS)]
+    found = {day: DayTotal(day, 0, 0) for day in days}
+    for day in usage.days:
+        if day.requests > found[day.date].requests:
+            found[day.date] = DayTotal(day.date, day.requests, day.rejected)
+    starts = [stored(floor(datetime.combine(day, time(12), zone), Granularity.DAY, zone)) for day in days]
+    rows = TopCaller.objects.filter(
+        granularity=TopCaller.Granularity.DAY, start__in=starts,
+        identity__in=list(identities), partition__in=set(identities.values()),
+    )  # fmt: skip
+    for row in rows.iterator():
+        on, requests = aware(row.start).astimezone(zone).date(), row.allowed + row.rejected
+        if requests >= found[on].requests:
+            found[on] = DayTotal(on, requests, row.rejected)
+    return list(found.values())
 
 
 def _days_of_top_partitions(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:

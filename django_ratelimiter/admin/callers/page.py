@@ -159,7 +159,7 @@ class CallerPage(PagesAdmin):
             **(_acts(request, report) if may_act else {}),
         }
         if viewer.may("view_usage_report"):
-            context["usage"] = rows.usage_rows(report.found)
+            context |= rows.usage_rows(report.found)
         return self.page(request, "caller", _title(caller, name), context)
 
     def _counters(self, request: HttpRequest, report: CallerReport, viewer: Viewer) -> dict[str, Any]:

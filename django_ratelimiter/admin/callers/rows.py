@@ -16,7 +16,9 @@ from ...inspection.tier import as_typed
 from ...inspection.words import at_limit_in_words
 from ...models import AccessEntry, TierAssignment
 from ...rules.formatting import duration, units, until_in_words
+from ...rules.inline import identity_of
 from ...usage.live.denials import DeniedCaller
+from ...usage.reports import chart
 from ...values.references import reference_of
 from ..formatting import period_in_words, split_in_words
 from ..identities import label_of, may_see_names
@@ -192,12 +194,15 @@ def denial_rows(denials: Sequence[DeniedCaller], viewer: Viewer) -> list[dict[st
     ]
 
 
-def usage_rows(counters: Counters) -> history.Usage:
-    """Return the known usage, the latest first, with the names of the rules."""
+def usage_rows(counters: Counters) -> dict[str, Any]:
+    """Return the known usage, the latest first, with the names of the rules; and its chart, if there is any."""
     usage = history.usage_of({each.rule.slug: each.digest for each in counters.own})
     names = {each.rule.slug: each.rule.name for each in counters.own}
     days = [day._replace(rule=names[day.rule]) for day in usage.days[: -MAX_DAYS - 1 : -1]]
-    return usage._replace(days=days)
+    identities = {identity: each.digest for each in counters.own if (identity := identity_of(each.rule))}
+    totals = history.totals_of(usage, identities)
+    has_any = any(each.requests for each in totals)
+    return {"usage": usage._replace(days=days), "usage_chart": chart.days(totals) if has_any else None}
 
 
 def name_of(caller: Caller, request: HttpRequest) -> str:

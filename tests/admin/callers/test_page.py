@@ -15,7 +15,7 @@ from django.utils import timezone
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine.usage.rejections import CounterRejections, Rejection
 from django_ratelimiter.identity import digest
-from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, TopPartition
+from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, TopCaller, TopPartition
 from django_ratelimiter.usage.live import denials
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 from django_ratelimiter.values.access import AccessRecord
@@ -67,6 +67,12 @@ def test_shows_usage_by_day(admin_client: Client, page: str) -> None:
     assert ">7431<" in text
     assert 'data-title="Rule">Export</td>' in text
     assert "9999" not in text
+    figures = admin_client.get(page).context["usage_chart"]
+    assert (len(figures.bars), figures.busiest.partition(": ")[2]) == (30, "1 allowed, 7,431 rejected")
+    TopCaller.objects.create(
+        identity="user", granularity="day", start=start, partition=digest, allowed=2_000, rejected=7_500
+    )
+    assert admin_client.get(page).context["usage_chart"].busiest.endswith("2,000 allowed, 7,500 rejected")
 
 
 def test_shows_the_last_rejections_where_the_engine_keeps_them(
