@@ -39,6 +39,7 @@ _engine: Engine | None = None
 _async_engine: tuple[Engine, Any] | None = None  # the engine for event loops, and the engine that it belongs to
 _building = freed_by_fork(Lock())
 _fresh = ""  # the end of a namespace that no other process uses
+_run: Final = secrets.token_hex(4)  # of this run of tests, which begins at zero as its database begins empty
 
 
 def get_engine() -> Engine:
@@ -140,7 +141,7 @@ def are_tests_running() -> bool:
 
 
 def _namespace() -> str:
-    """Return NAMESPACE; in tests with the name of their database, so that they share no counters with others.
+    """Return NAMESPACE; in tests with their database and run, so that they share no counters with others.
 
     It begins with NAMESPACE, so an ACL that allows its keys allows these, too.
     """
@@ -152,7 +153,7 @@ def _namespace() -> str:
         name = f"memory-{os.getpid()}"
     elif not re.fullmatch(r"[\w.-]{1,64}", name):
         name = blake2b(name.encode(), digest_size=8).hexdigest()
-    return f"{settings.NAMESPACE}:{name}{_fresh}"
+    return f"{settings.NAMESPACE}:{name}-{_run}{_fresh}"
 
 
 def _follow_database(**_signal: object) -> None:

@@ -125,8 +125,10 @@ def test_counts_go_where_the_database_of_the_tests_is(
         monkeypatch.setitem(connections.settings["default"], "NAME", name)
         connection_created.send(sender=None, connection=connections["default"])
         found.append(get_engine().engine.namespace)  # type: ignore[attr-defined]
-    assert found[:3] == ["rl:test_shop_1", "rl:test_shop_2", f"rl:memory-{os.getpid()}"]
-    assert re.fullmatch("rl:[0-9a-f]{16}", found[3])
+    assert [name.rpartition("-")[0] for name in found[:3]] == [
+        *("rl:test_shop_1", "rl:test_shop_2", f"rl:memory-{os.getpid()}"),
+    ]
+    assert re.fullmatch("rl:[0-9a-f]{16}-[0-9a-f]{8}", found[3])
 
 
 def test_clearing_needs_no_permission_to_search(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +160,10 @@ from django.http import HttpResponse
 from django.urls import path
 from django_ratelimiter.decorators import ratelimit
 
-urlpatterns = [path("", ratelimit(key="ip", rate="2/d")(lambda request: HttpResponse("hello")))]
+urlpatterns = [
+    path(name, ratelimit(key="ip", rate="2/d", group=name)(lambda request: HttpResponse("hello")))
+    for name in ("First", "Second")
+]
 """
 ITS_TESTS = """
 from django.test import TestCase
@@ -166,12 +171,14 @@ from django.test import TestCase
 
 class FirstTests(TestCase):
     def test_hello(self):
-        self.assertEqual([self.client.get("/").status_code for _ in range(3)], [200, 200, 403])
+        self.assertEqual([self.client.get("/First").status_code for _ in range(3)], [200, 200, 403])
 """
 
 
 @pytest.mark.once
-def test_tests_in_parallel_share_no_counts_with_a_site(tmp_path: Path, redis_client: redis.Redis) -> None:
+def test_tests_share_no_counts_with_a_site_with_another_run_and_with_parallel_workers(
+    tmp_path: Path, redis_client: redis.Redis
+) -> None:
     for name, text in {"its_settings": ITS_SETTINGS, "urls": ITS_URLS, "test_first": ITS_TESTS}.items():
         (tmp_path / f"{name}.py").write_text(text)
     (tmp_path / "test_second.py").write_text(ITS_TESTS.replace("First", "Second"))
@@ -179,9 +186,11 @@ def test_tests_in_parallel_share_no_counts_with_a_site(tmp_path: Path, redis_cli
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "DJANGO_"))}
     environment |= {"ITS_REDIS": f"redis://127.0.0.1:{at['port']}/{at['db']}", "PYTHONPATH": str(ROOT)}
     environment["DJANGO_SETTINGS_MODULE"] = "its_settings"
-    command = (sys.executable, "-m", "django", "test", "--parallel", "2")
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert "Ran 2 tests" in done.stderr, done.stderr
-    counted = {name.decode().partition("}")[0] for name in redis_client.scan_iter()}
-    assert counted, "they counted in Redis"
-    assert counted <= {"{rl:test_shop_1:0", "{rl:test_shop_2:0"}
+    for workers in ("1", "1", "2"):
+        command = (sys.executable, "-m", "django", "test", "--parallel", workers)
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert "Ran 2 tests" in done.stderr, done.stderr
+        assert done.returncode == 0, done.stderr
+    counted = {name.decode().partition("}")[0].rpartition("-")[0] for name in redis_client.scan_iter()}
+    assert "{rl:test_shop" in counted, "they counted in Redis"
+    assert counted <= {"{rl:test_shop", "{rl:test_shop_1", "{rl:test_shop_2"}
