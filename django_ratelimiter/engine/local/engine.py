@@ -40,8 +40,11 @@ class _LocalFirst:
         """Return the answer, or the call to make for it; `None` = ask the engine, and keep nothing of its reply."""
         counters, usage, template = self.counters, self.counters.usage, call.template
         is_due = bool(usage.counts or not usage.buffer.is_empty) and usage.is_due()
-        if template.is_synced and not (is_due or receipts) and counters.is_first(call, counters.now()):
-            return None
+        if template.is_synced and not (is_due or receipts):
+            with counters.lock:  # of two calls at once, only one is a caller's first
+                has_none = counters.partitions.keys().isdisjoint(call.partitions)
+                if has_none and not counters.comes_again(call, counters.now()):
+                    return None
         is_exact = template.is_exact
         if receipts and any(type(receipt) is LocalVerdict for receipt in receipts):
             is_exact = False

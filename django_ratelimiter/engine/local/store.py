@@ -100,23 +100,17 @@ class LocalCounters:
         self.version_state = VersionState(self._ask_interval)
         self._swept_at = -inf
 
-    def is_first(self, call: Call, now: float) -> bool:
-        """Return whether nothing is known of a call whose charges are all synced: then the engine decides it.
-
-        Notes its callers as seen. It takes the lock.
-        """
-        with self.lock:
-            return self.partitions.keys().isdisjoint(call.partitions) and not self.comes_again(call, now)
-
     def comes_again(self, call: Call, now: float) -> bool:
-        """Return whether a caller of a call was seen lately, and note its callers as seen."""
-        seen, partitions, places, comes_again = self.seen, call.partitions, call.template.callers, False
-        for place in places:
-            comes_again = comes_again or now < seen.get(partitions[place], 0.0)
+        """Return whether a caller of a call was seen lately, and note its callers as seen. Call it under the lock."""
+        seen, partitions, template, comes_again = self.seen, call.partitions, call.template, False
         if len(seen) >= self.max_counters:
             seen.clear()
-        for place in places:
-            seen[partitions[place]] = now + call.template.sync_interval
+        for place in template.callers:
+            if now < seen.get(partitions[place], 0.0):
+                comes_again = True
+        until = now + template.sync_interval
+        for place in template.callers:
+            seen[partitions[place]] = until
         return comes_again
 
     def add(self, name: str, counter: LocalCounter) -> None:

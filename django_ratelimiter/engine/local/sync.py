@@ -37,12 +37,13 @@ def decide(
     counters: LocalCounters, call: LocalCall, version: int | Version | None, receipts: Sequence[Verdict], now: float
 ) -> Answer | None:
     """Return the answer if each charge can be decided here. `None` = the engine must be asked; nothing is charged."""
-    terms, sources = call.terms, list[Source]()
+    terms = call.terms
     if not terms or not counters.version_state.is_current(version, now):
         return None
     if call.shape.usual and (allowed := _allow(counters, call, now)):
         return allowed
     rejected = False
+    sources: list[Source] = []
     for name, charge in zip(call.names, terms, strict=True):
         source = counters.source(name, charge, version, now)
         if source is None:

@@ -139,7 +139,7 @@ class RedisCore(CallEncoder, ABC):
 
     async def _call(
         self,
-        mode: ScriptMode,
+        mode: int,
         call: Call,
         receipts: Sequence[Verdict],
         version: int | Version | None,
@@ -160,7 +160,7 @@ class RedisCore(CallEncoder, ABC):
             try:
                 if reply[0] >= 0:
                     answer = Answer(call, reply)
-                    if mode is ScriptMode.REJECTED:
+                    if mode == ScriptMode.REJECTED:
                         answer.reject()
                     if notes:
                         self._partition_tracker.acknowledge(notes, reply[0])

@@ -30,7 +30,7 @@ class ShardCall(NamedTuple):
     """One call to one shard. Fields [1:7], from mode to counts, are the arguments of the engines' `_call`."""
 
     shard: int
-    mode: ScriptMode
+    mode: int
     call: Call = NO_CHARGES
     receipts: Sequence[Verdict] = ()
     version: int | Version | None = None
@@ -98,14 +98,14 @@ class ShardCoordinator:
                 mark_refunded(part.receipts)
             else:
                 allowing.append(shard)
-        if mode is ScriptMode.REJECTED:
+        if mode == ScriptMode.REJECTED:
             await self._finish(self._roll_back_allowed(parts, found, allowing, deadline_at))
         if counts:
             await self._settle_counts(counts, carrier, asked, deadline_at)
         if len(asked) == 1:
             return answer
         joined = _joined(call.call, [(parts[shard].places, answer) for shard, answer in found.items()])
-        if mode is ScriptMode.REJECTED:
+        if mode == ScriptMode.REJECTED:
             joined.reject()
         return joined
 
