@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import ceil, inf
 from typing import Any, Final, NamedTuple
 
 from .engine.base import Verdict, Version, leases
@@ -72,11 +72,15 @@ class Rejection(NamedTuple):
 
     by: the limits that do. binding: the one with the longest wait; `None` = an access entry denies the caller.
     reference: of the rejection, for callers and operators; `None` if nothing was counted.
+    status: of the response: 429, 403 if the caller is denied, or 503 if a failure policy `closed` rejects the request.
+    seconds: whole ones until the request would be allowed, at least 1; `None` = never.
     """
 
     by: Sequence[Rejecter]
     binding: Rejecter | None
     reference: str | None
+    status: int
+    seconds: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +171,13 @@ class Decision:
         return self._rejection  # type: ignore[return-value]
 
     def _rejection_by_results(self) -> Rejection:
-        rejecting = self.rejected_by
+        rejecting, seconds = self.rejected_by, self.retry_after
         by = [Rejecter(each.rule, each.tier, each.limit, each.digest, each.local) for each in rejecting]
+        status = 403 if self.access else 503 if self.unavailable else 429
+        whole = None if seconds is None else max(1, ceil(seconds))
         if self.access is not None or self.binding not in rejecting:
-            return Rejection(by, None, None)
-        return Rejection(by, by[rejecting.index(self.binding)], self.binding.reference)
+            return Rejection(by, None, None, status, whole)
+        return Rejection(by, by[rejecting.index(self.binding)], self.binding.reference, status, whole)
 
     @property
     def rejected_by(self) -> tuple[Result, ...]:
@@ -216,15 +222,15 @@ _new = tuple.__new__  # what a named tuple calls in the end
 def _rejection_by(answer: Answer) -> Rejection:
     """Return what rejects the call of this answer."""
     call: Any = answer.charges.template
-    by, binding, reference = [], None, None
+    partitions, by, binding, reference, seconds = answer.charges.partitions, [], None, None, None
     for place, wait in enumerate(answer.states.waits):
-        if wait and call.gates[place] and wait >= -1:  # below, it is a delay
+        if wait and wait >= -1 and call.gates[place]:  # below, it is a delay
             rule, tier = call.owners[place]
-            digest = answer.charges.partitions[place]
-            by.append(_new(Rejecter, (rule, tier, call.templates[place].charge.limit, digest, False)))
+            by.append(_new(Rejecter, (rule, tier, call.templates[place][2][1], partitions[place], False)))
             if place == answer.binding:
-                binding, reference = by[-1], reference_of(rule.slug, digest)
-    return _new(Rejection, (by, binding, reference))
+                binding, reference = by[-1], reference_of(rule.slug, partitions[place])
+                seconds = -(-wait // 1_000_000) if wait > 0 else None
+    return _new(Rejection, (by, binding, reference, 429, seconds))
 
 
 def results_of(owners: Iterable[tuple[RuleRecord, TierRecord | None]], verdicts: Iterable[Verdict]) -> list[Result]:

@@ -23,7 +23,7 @@ from .conf import settings
 from .databases import in_own_transactions
 from .decision import NOTHING_TO_DECIDE, Decision
 from .engine.coroutines import run_sync
-from .headers import may_wait, rejection_response, status_of, write_fields
+from .headers import may_wait, rejection_response, write_fields
 from .identity import meta_name
 from .identity.proxies import is_trusted_peer
 from .identity.users import UserByKey
@@ -300,7 +300,7 @@ def rejection(forwarded: HttpRequest, decision: Decision, options: GatewayOption
     """Return the response for a rejected request."""
     response = rejection_response(forwarded, decision)
     if response.status_code < 300:  # a project's own response; the gateway would let the request pass
-        response.status_code = status_of(decision)
+        response.status_code = decision.rejection.status
     return _uncached(_with_one_status(response, options))
 
 

@@ -23,7 +23,6 @@ from .conf import settings
 from .decision import NOTHING_TO_DECIDE, UNAVAILABLE_RETRY_SECONDS, Decision, decide, without
 from .engine.base import Verdict
 from .exceptions import EngineUnavailable
-from .headers import retry_after
 from .identity import digest, identify
 from .identity.users import user_key
 from .limiter import io
@@ -79,7 +78,7 @@ class RuleThrottle(BaseThrottle):
             _hold(decision)
             return True
         # Answered here, not through wait(): that would store this request's result on the instance.
-        view.throttled(request, retry_after(decision))  # type: ignore[arg-type]  # None = never, says the framework
+        view.throttled(request, decision.rejection.seconds)  # type: ignore[arg-type]  # None = never, says the framework
 
     def asks(self, request: Request, view: APIView) -> tuple[str | None, tuple[InlineRule, ...]]:
         """Return the scope whose rules also apply, and rules written in code."""

@@ -21,7 +21,7 @@ from .. import ALL, UNSAFE, limiter
 from ..conf import django_setting
 from ..decision import NOTHING_TO_DECIDE, Decision
 from ..exceptions import LimitExceeded
-from ..headers import retry_after, status_of, words_of
+from ..headers import words_of
 from ..limiter import io
 from ..limiter.metered import MeteredCost
 from ..rules.routes import is_of_api_view
@@ -278,7 +278,7 @@ def _reject(request: Any, decision: Decision) -> None:
     # DRF answers 403 to Ratelimited.
     if decision.unavailable:
         raise LimitExceeded(decision)
-    view.throttled(request, retry_after(decision))
+    view.throttled(request, decision.rejection.seconds)
 
 
 def _as_ninja_knows_it(decision: Decision) -> Ratelimited:
@@ -292,7 +292,7 @@ def _as_ninja_knows_it(decision: Decision) -> Ratelimited:
 @cache
 def _ninja_class(http_error: Any) -> type[Ratelimited]:
     def __init__(self: Any, decision: Decision) -> None:
-        http_error.__init__(self, status_of(decision), words_of(decision).detail)
+        http_error.__init__(self, decision.rejection.status, words_of(decision).detail)
         self.decision = decision
 
     return type("Ratelimited", (Ratelimited, http_error), {"__init__": __init__, "__str__": http_error.__str__})

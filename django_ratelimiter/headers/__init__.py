@@ -8,7 +8,6 @@ from .responses import (
     add_reference,
     may_wait,
     rejection_response,
-    status_of,
     words_of,
 )
 from .syntax import name_of, quota_of
@@ -22,7 +21,6 @@ __all__ = [
     "rejection_response",
     "response_fields",
     "retry_after",
-    "status_of",
     "words_of",
     "write_fields",
 ]

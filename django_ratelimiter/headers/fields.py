@@ -5,7 +5,7 @@ from __future__ import annotations
 import copyreg
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from math import ceil, inf
+from math import inf
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -103,8 +103,9 @@ def response_fields(decision: Decision) -> dict[str, str]:
 def _fields_of(decision: Decision, families: Sequence[str]) -> dict[str, Field]:
     """Return these fields by their lower-case names."""
     fields: dict[str, Field] = {}
-    if not decision.allowed and (seconds := retry_after(decision)) is not None:
-        fields["retry-after"] = "Retry-After", str(seconds)
+    rejection = None if decision.allowed else decision.rejection
+    if rejection and rejection.seconds is not None:
+        fields["retry-after"] = "Retry-After", str(rejection.seconds)
     if not decision.degraded:
         answer = decision.unread
         if answer is None:
@@ -116,8 +117,8 @@ def _fields_of(decision: Decision, families: Sequence[str]) -> dict[str, Field]:
             at_us, remaining, waits, resets, _ = answer.states
             rows = zip(call.shown or _limits_of(call), remaining, waits, resets, repeat(at_us))
             _add_quotas(fields, rows, families, decision.allowed)
-    if not decision.allowed and "x-ratelimit" in families and (reference := decision.rejection.reference):
-        fields["x-ratelimit-reference"] = "X-RateLimit-Reference", reference
+    if rejection and rejection.reference and "x-ratelimit" in families:
+        fields["x-ratelimit-reference"] = "X-RateLimit-Reference", rejection.reference
     return fields
 
 
@@ -192,8 +193,7 @@ def _add_soft(fields: dict[str, Field], exceeded: Sequence[Result]) -> None:
 
 def retry_after(decision: Decision) -> int | None:
     """Return the whole seconds until a rejected request would be allowed, at least 1; `None` = never."""
-    seconds = decision.retry_after
-    return None if seconds is None else max(1, ceil(seconds))
+    return decision.rejection.seconds
 
 
 def _expose(request: HttpRequest, response: HttpResponseBase, names: Iterable[str]) -> None:

@@ -21,9 +21,9 @@ from django.utils.translation import get_language, npgettext
 from django.utils.translation import gettext as _
 
 from ..conf import django_setting, settings
-from ..decision import Decision
+from ..decision import Decision, Rejection
 from ..exceptions import raised_at
-from .fields import SHOWS, retry_after, set_fields, write_fields
+from .fields import SHOWS, set_fields, write_fields
 from .syntax import shown_limit
 
 logger = logging.getLogger("django_ratelimiter")
@@ -131,9 +131,10 @@ def _own_response(path: str, request: HttpRequest, decision: Decision) -> HttpRe
 
 
 def _usual_response(request: HttpRequest, decision: Decision) -> HttpResponse:
-    status, words, problem, text, label = _bodies_of(decision)
-    reference, body = decision.rejection.reference, _preferred_body(request)
-    page = _page(request, _context(request, decision, words)) if body == "html" else None
+    rejection, body = decision.rejection, _preferred_body(request)
+    status, words, problem, text, label = _bodies_of(rejection)
+    reference = rejection.reference
+    page = _page(request, _context(request, rejection, words)) if body == "html" else None
     if page is not None:
         response = HttpResponse(page, status=status)
     elif body == "json":
@@ -159,21 +160,16 @@ def _page(request: HttpRequest, context: dict[str, object]) -> str | None:
     return None
 
 
-def status_of(decision: Decision) -> int:
-    """Return the status of the response to a rejected request."""
-    return 403 if decision.access else 503 if decision.unavailable else 429
-
-
 def words_of(decision: Decision) -> RejectionText:
     """Return the texts of a rejection, in the active language."""
-    return _bodies_of(decision).words
+    return _bodies_of(decision.rejection).words
 
 
-def _bodies_of(decision: Decision) -> RejectionBodies:
-    (by, binding, _reference), seconds = decision.rejection, retry_after(decision)
-    policies = tuple([shown_limit(each.rule, each.tier, each.limit).name for each in by])
+def _bodies_of(rejection: Rejection) -> RejectionBodies:
+    by, binding, _, status, seconds = rejection
+    policies = tuple([shown_limit(rule, tier, limit)[0] for rule, tier, limit, _, _ in by])
     wait = None if seconds is None else _wait_of(seconds)
-    return _bodies(status_of(decision), binding.rule.message if binding else "", policies, wait, get_language())
+    return _bodies(status, binding.rule.message if binding else "", policies, wait, get_language())
 
 
 @lru_cache(maxsize=1_000)
@@ -211,15 +207,14 @@ def _rejection_text(status: int, message: str, wait: Wait | None) -> RejectionTe
     return RejectionText(title, reason, when, message or f"{reason} {when}")
 
 
-def _context(request: HttpRequest, decision: Decision, words: RejectionText) -> dict[str, object]:
+def _context(request: HttpRequest, rejection: Rejection, words: RejectionText) -> dict[str, object]:
     """Return the page's context. `again`: the address to retry, `None` if a retry does not help."""
-    seconds = retry_after(decision)
-    helps = request.method == "GET" and seconds is not None
+    helps = request.method == "GET" and rejection.seconds is not None
     return {
-        "status": status_of(decision),
+        "status": rejection.status,
         **words._asdict(),
-        "retry_after": seconds,
-        "reference": decision.rejection.reference,
+        "retry_after": rejection.seconds,
+        "reference": rejection.reference,
         "again": escape_leading_slashes(request.get_full_path()) if helps else None,  # "//" would begin a host name
         "stylesheet": _stylesheet(),
     }

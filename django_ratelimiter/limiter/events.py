@@ -91,9 +91,9 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
     if not latest.allowed:
         if logger.isEnabledFor(logging.WARNING):
             _log_rejection(decision)
-        meta = request.META
+        meta, by = request.META, latest.rejection.by
         if "HTTP_X_FORWARDED_FOR" in meta or "HTTP_FORWARDED" in meta or settings.TRUSTED_PROXIES.own:
-            untrusted.examine(request, [each.rule for each in latest.rejection.by if each.digest and not each.local])
+            untrusted.examine(request, [each.rule for each in by if each.digest and not each.local])
         if not latest.degraded:
             _note_view(request, latest)
         if limit_exceeded.receivers:
@@ -161,7 +161,7 @@ def _is_reached_first(result: Result, percent: int) -> bool:
 
 def _log_rejection(decision: Decision) -> None:
     """Log a rejection. Not by `Logger.warning`, which would search the stack for the line that logs."""
-    by, binding, reference = decision.rejection
+    by, binding, reference, _, _ = decision.rejection
     names = by[0].rule.slug if len(by) == 1 else ", ".join(dict.fromkeys([each.rule.slug for each in by]))
     args = names, _why(decision, by) if decision.degraded else ""
     make = logging.getLogRecordFactory()
