@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import isfunction
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses
-from typing import Final
+from typing import Any, Final
 
+from django.contrib.auth import get_user_model
+from django.db import models
+from django.db.models.fields.related_descriptors import ReverseManyToOneDescriptor
 from django.template import TemplateDoesNotExist, TemplateSyntaxError
 from django.template.loader import get_template
 
 from ..conf import django_setting, settings
 from ..models.people import missing_users
+from ..plans import is_attribute_path
 from ..rules.records import RuleRecord
 from ..values.partitions import IDENTITIES
 from .common import Found, are_invalid, check, check_deployed, from_database, import_or_none, message, rules_in_force
@@ -19,6 +24,8 @@ from .common import Found, are_invalid, check, check_deployed, from_database, im
 _CHOSEN: Final = ("session", "header:", "field:", "query:", "cookie:")
 #: Networks with shorter prefixes are too large to contain only a site's proxies.
 _MIN_PREFIX: Final = {4: 8, 6: 16}
+#: Fields whose values are no slugs.
+_NO_TEXTS: Final = (models.IntegerField, models.BooleanField, models.DecimalField, models.FloatField, models.DateField)
 #: Maximum number of users that a message names.
 _MAX_NAMED: Final = 5
 
@@ -35,6 +42,42 @@ def check_callables() -> Found:
         for entry, path in _callables()
         if not callable(import_or_none(path))
     ]
+
+
+@check
+def check_plan_path() -> Found:
+    """E012: TIER_RESOLVER is a path of attributes that cannot lead to a tier."""
+    path = None if are_invalid("TIER_RESOLVER") else settings.TIER_RESOLVER
+    wrong = _what_is_wrong(path) if path is not None and is_attribute_path(path) else ""
+    if wrong:
+        yield message(
+            "E012",
+            f"RATELIMITER: TIER_RESOLVER: {path} gives no caller a tier: {wrong}",
+            'Name the attributes that lead to the slug of a tier, or to an object with a slug: "user.profile.plan". Or '
+            "name a function of your project by its dotted path.",
+        )
+
+
+def _what_is_wrong(path: str) -> str:
+    """Return why this path of attributes never leads to a tier, as far as the models say; "" = it may."""
+    subject, *names = path.split(".")
+    if subject == "api_key":
+        alone = "without API_KEY_RESOLVER, an API key has no attributes."
+        return "" if are_invalid("API_KEY_RESOLVER") or settings.API_KEY_RESOLVER else alone
+    model: Any = get_user_model()
+    for place, name in enumerate(names, start=1):
+        known = getattr(model, name, None)
+        label, is_last = model._meta.label, place == len(names)
+        if known is None and not hasattr(model, "__getattr__"):
+            return f"{label} has no attribute {name}."
+        if isfunction(known) or isinstance(known, ReverseManyToOneDescriptor):
+            return f"{label}.{name} is {'a method' if isfunction(known) else 'a manager of many rows'}."
+        relation = getattr(known, "related", None) or getattr(known, "field", None)
+        if relation is None or not relation.is_relation:  # perhaps a property: only its value says more
+            is_text = not is_last or not isinstance(relation, _NO_TEXTS)
+            return "" if is_text else f"{label}.{name} is neither a text nor an object with a slug."
+        model = relation.related_model
+    return "" if hasattr(model, "slug") else f"{model._meta.label} has no slug."
 
 
 @check
@@ -128,7 +171,11 @@ def check_leftovers() -> Found:
 def _callables() -> Iterator[tuple[str, str]]:
     for entry in ("API_KEY_RESOLVER", "API_KEY_FORM", "TIER_RESOLVER", "RESPONSE"):
         path = None if are_invalid(entry) else getattr(settings, entry)
-        if path is not None and not path.endswith(".html"):
+        if (
+            path is not None
+            and not path.endswith(".html")
+            and not (entry == "TIER_RESOLVER" and is_attribute_path(path))
+        ):
             yield entry, path
     if not are_invalid("IDENTITIES"):
         for name, path in settings.IDENTITIES.items():

@@ -39,6 +39,38 @@ def test_callables_that_exist_and_values_that_are_wrong_anyway() -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "wrong"),
+    [
+        ("user.first_name", ""),
+        ("user.profile.plan", "auth.User has no attribute profile."),
+        ("user.get_full_name", "auth.User.get_full_name is a method."),
+        ("user.groups.name", "auth.User.groups is a manager of many rows."),
+        ("user.is_staff", "auth.User.is_staff is neither a text nor an object with a slug."),
+        ("user.pk", ""),  # a property: only its value says more
+        ("api_key.plan", "without API_KEY_RESOLVER, an API key has no attributes."),
+    ],
+)
+def test_paths_that_give_no_caller_a_tier(path: str, wrong: str) -> None:
+    with ratelimiter(TIER_RESOLVER=path):
+        assert callers.check_callables() == []
+        found = callers.check_plan_path()
+        assert ids(found) == ["E012"] * bool(wrong)
+        assert all(wrong in each.msg for each in found)
+
+
+@override_settings(AUTH_USER_MODEL="django_ratelimiter.RuleLimit")  # any model with relations
+def test_paths_through_relations() -> None:
+    for path, wrong in (("tier", ""), ("tier.name", ""), ("rule.limits.x", "manager"), ("tier.assignments", "manager")):
+        with ratelimiter(TIER_RESOLVER=f"user.{path}"):
+            assert [wrong in each.msg for each in callers.check_plan_path()] == [True] * bool(wrong)
+    with override_settings(AUTH_USER_MODEL="admin.LogEntry"), ratelimiter(TIER_RESOLVER="user.user"):
+        [found] = callers.check_plan_path()
+        assert "auth.User has no slug." in found.msg
+    with ratelimiter(TIER_RESOLVER="api_key.plan", API_KEY_RESOLVER="tests.rules.test_plans.key_of"):
+        assert callers.check_plan_path() == []
+
+
+@pytest.mark.parametrize(
     ("template", "says"), [("pages/429.html", "TemplateDoesNotExist"), ("broken.html", "TemplateSyntaxError")]
 )
 def test_a_template_that_cannot_be_loaded(template: str, says: str) -> None:
