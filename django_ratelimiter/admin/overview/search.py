@@ -1,16 +1,19 @@
-"""One search field for users, API keys, addresses, rules and paths."""
+"""One search field for users, API keys, addresses, rules and paths.
+
+A part of a login name, of a rule's name, or of an assignment's reason or partition is enough.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
@@ -19,7 +22,7 @@ from ...conf import settings
 from ...identity import identify
 from ...inspection.caller import UnknownCaller, by_key, caller_of
 from ...inspection.references import digests_of, find_reference, known_rules, rules_of
-from ...models import Rule
+from ...models import Rule, TierAssignment
 from ...values.bounds import MAX_SEARCH
 from ...values.references import parse_reference
 from ..identities import may_see_names
@@ -27,6 +30,12 @@ from ..viewer import Viewer
 
 #: Maximum number of results of one kind.
 MAX_MATCHES: Final = 10
+
+#: Maximum number of rows that are searched for a part of a text, the latest ones.
+MAX_SEARCHED: Final = 200_000
+
+#: The length of a text for which pages are suggested while it is typed.
+SUGGESTED_FOR: Final = range(2, 101)
 
 #: Possible prefixes before a ":" that select the kind. No session: its key opens it, and URLs are logged.
 KINDS: Final = ("user", "api_key", "ip", "rule", "partition")
@@ -44,6 +53,9 @@ class Match(NamedTuple):
     url: str
 
 
+_Finder = Callable[[str, Viewer], Iterable[Match]]
+
+
 def find(text: str, viewer: Viewer) -> list[Match]:
     """Return the pages for this text, the likeliest first; empty = nothing was found.
 
@@ -55,23 +67,36 @@ def find(text: str, viewer: Viewer) -> list[Match]:
         return []
     if len(text) > MAX_SEARCH:
         return [match for match in _references(text, viewer) if match.url]
+    kinds, part = _kinds_in(text)
+    found = _matches(_FINDERS, kinds or _EXACTLY, part, viewer)
+    return found or _matches(_FINDERS_OF_PARTS, kinds or tuple(_FINDERS_OF_PARTS), part, viewer)
+
+
+def suggest(text: str, viewer: Viewer) -> list[Match]:
+    """Return the pages of which a part is typed: by names and reasons. A key of an API or a session finds nothing."""
+    kinds, part = _kinds_in(text.strip())
+    if len(part) not in SUGGESTED_FOR or "\0" in part:
+        return []
+    return _matches(_FINDERS_OF_PARTS, kinds or tuple(_FINDERS_OF_PARTS), part, viewer)[:MAX_MATCHES]
+
+
+def _kinds_in(text: str) -> tuple[tuple[str, ...], str]:
+    """Return the kind that the text names, if it does, and what is searched for."""
     kind, colon, rest = text.partition(":")
-    if colon and kind in KINDS and rest.strip():
-        found: Iterable[Match] = _of_kind(kind, rest.strip(), viewer)
-    else:
-        found = (
-            match
-            for each in ("reference", "path", "ip", "rule", "user", "api_key", "digest")
-            for match in _of_kind(each, text, viewer)
-        )
-    return [match for match in found if match.url]
+    return ((kind,), rest.strip()) if colon and kind in KINDS and rest.strip() else ((), text)
 
 
-def _of_kind(kind: str, text: str, viewer: Viewer) -> Iterator[Match]:
-    if kind == "partition":
-        yield Match(_("Caller"), text, _partition_url(text, viewer))
-        return
-    yield from _FINDERS[kind](text, viewer)
+def _matches(finders: Mapping[str, _Finder], kinds: Iterable[str], text: str, viewer: Viewer) -> list[Match]:
+    """Return what these kinds find, each page once."""
+    found: dict[str, Match] = {}
+    for match in (match for kind in kinds if kind in finders for match in finders[kind](text, viewer)):
+        if match.url:
+            found.setdefault(match.url, match)
+    return [*found.values()]
+
+
+def _partitions(text: str, viewer: Viewer) -> Iterator[Match]:
+    yield Match(_("Caller"), text, _partition_url(text, viewer))
 
 
 def _partition_url(text: str, viewer: Viewer) -> str:
@@ -105,13 +130,18 @@ def _addresses(text: str, viewer: Viewer) -> Iterator[Match]:
 
 
 def _rules(text: str, viewer: Viewer) -> Iterator[Match]:
-    """Yield the rule with this slug or name; else those that contain the text, or name this view or path."""
-    if not viewer.sees_rules:
-        return
-    exact = Rule.objects.filter(Q(slug=text) | Q(name__iexact=text))
+    """Yield the rule with this slug or name."""
+    yield from _rules_by(Q(slug=text) | Q(name__iexact=text), viewer)
+
+
+def _rules_like(text: str, viewer: Viewer) -> Iterator[Match]:
+    """Yield the rules whose slug or name contains the text, or that name this view or path."""
     alike = Q(slug__icontains=text) | Q(name__icontains=text) | Q(view_name=text) | Q(path=text)
-    rows = list(exact[:MAX_MATCHES]) or list(Rule.objects.filter(alike)[:MAX_MATCHES])
-    for rule in rows:
+    yield from _rules_by(alike, viewer)
+
+
+def _rules_by(condition: Q, viewer: Viewer) -> Iterator[Match]:
+    for rule in Rule.objects.filter(condition)[:MAX_MATCHES] if viewer.sees_rules else ():
         yield Match(_("Rule"), rule.name, viewer.url("rule_change", rule.pk))
 
 
@@ -145,6 +175,43 @@ def _users_of(text: str) -> list[Any]:
     return list(dict.fromkeys([*found, *keyed]))
 
 
+def _users_like(text: str, viewer: Viewer) -> Iterator[Match]:
+    """Yield the users whose login name begins with the text, then others that contain it, if the viewer sees names."""
+    if not may_see_names(viewer.request.user):
+        return
+    login = get_user_model().USERNAME_FIELD
+    for lookup in ("istartswith", "icontains"):
+        rows = _latest(get_user_model()._default_manager.filter(**{f"{login}__{lookup}": text}))
+        for pk, name in rows.values_list("pk", login)[:MAX_MATCHES]:
+            yield Match(_("User"), str(name), viewer.caller_url("user", by_key(pk)))
+
+
+def _latest(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Return these rows, the latest first, without those that are too old to be searched: no index finds a part."""
+    pks = rows.model._default_manager.order_by("-pk").values_list("pk", flat=True)
+    oldest = pks[MAX_SEARCHED - 1 : MAX_SEARCHED].first()
+    return (rows if oldest is None else rows.filter(pk__gte=oldest)).order_by("-pk")
+
+
+def _assignments(text: str, viewer: Viewer) -> Iterator[Match]:
+    """Yield the callers of assignments whose reason or partition contains the text; groups are no callers."""
+    if not viewer.sees(TierAssignment):
+        return
+    alike = Q(reason__icontains=text) | Q(partition__icontains=text)
+    rows = _latest(TierAssignment.objects.filter(alike, group=None)).select_related("user")
+    sees_names = may_see_names(viewer.request.user)
+    for row in rows[:MAX_MATCHES]:
+        if row.api_key_hash:
+            found = capfirst(_("API key")), f"{row.api_key_hash[:8]}…", viewer.caller_url("api_key", row.api_key_hash)
+        elif row.user is not None:
+            name = row.user.get_username() if sees_names else str(row.user.pk)
+            found = _("User"), name, viewer.caller_url("user", by_key(row.user.pk))
+        else:
+            found = _("Caller"), row.partition, _partition_url(row.partition, viewer)
+        kind, name, url = found
+        yield Match(kind, f"{row.reason} ({name})" if row.reason else name, url)
+
+
 def _api_keys(text: str, viewer: Viewer) -> Iterator[Match]:
     """Yield the API key, if it is known. Its value is the identity that rules count by, never the key itself."""
     request = HttpRequest()
@@ -173,7 +240,7 @@ def _references(text: str, viewer: Viewer) -> Iterator[Match]:
         yield Match(_("Rejection"), str(reference), viewer.url("explain", reference=str(reference)))
 
 
-_FINDERS: Final[dict[str, Callable[[str, Viewer], Iterator[Match]]]] = {
+_FINDERS: Final[Mapping[str, _Finder]] = {
     "reference": _references,
     "path": _paths,
     "ip": _addresses,
@@ -181,4 +248,14 @@ _FINDERS: Final[dict[str, Callable[[str, Viewer], Iterator[Match]]]] = {
     "user": _users,
     "api_key": _api_keys,
     "digest": _digests,
+    "partition": _partitions,
+}
+#: Those that try a text which names no kind; any text may be a partition.
+_EXACTLY: Final = tuple(kind for kind in _FINDERS if kind != "partition")
+
+#: Those for parts of texts.
+_FINDERS_OF_PARTS: Final[Mapping[str, _Finder]] = {
+    "rule": _rules_like,
+    "user": _users_like,
+    "assignment": _assignments,
 }

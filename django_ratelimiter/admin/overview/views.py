@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import URLPattern
 from django.utils.decorators import method_decorator
 from django.utils.translation import gettext as _
@@ -10,7 +11,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from ..pages import PagesAdmin
 from ..viewer import Viewer
-from .search import find
+from .search import find, suggest
 
 
 def search_context(viewer: Viewer) -> dict[str, str]:
@@ -35,9 +36,12 @@ class OverviewSearch(PagesAdmin):
 
     @method_decorator(sensitive_post_parameters("q"))
     def search_view(self, request: HttpRequest) -> HttpResponse:
-        """Redirect to the only result, or list several."""
+        """Redirect to the only result, or list several; only suggestions while the text is typed."""
         viewer = Viewer(request)
         text = request.POST.get("q", "")
+        if "suggest" in request.POST:
+            found = {"matches": suggest(text, viewer)}
+            return TemplateResponse(request, "admin/django_ratelimiter/search_matches.html", found)
         matches = find(text, viewer)
         if len(matches) == 1:
             return HttpResponseRedirect(matches[0].url)

@@ -86,6 +86,73 @@ def test_names_of_users_are_for_who_may_see_them(operator: Callable[..., Client]
         assert all(f"id%3A{user.pk}" in text for user in both)
 
 
+@pytest.fixture
+def suggested(admin_client: Client, rule: Rule) -> Callable[..., list[str]]:
+    """What is suggested for a text, each with its kind."""
+
+    def ask(text: str, client: Client = admin_client) -> list[str]:
+        response = client.post(SEARCH, {"q": text, "suggest": "1"})
+        assert "<html" not in shown(response)
+        found = re.findall(r"<a [^>]*>(.*?)</a> <span[^>]*>(.*?)</span>", shown(response))
+        return [f"{kind}: {name}" for name, kind in found]
+
+    return ask
+
+
+def test_a_part_of_a_name_or_label_is_found_and_suggested(suggested: Any, leads_to: Callable[[str], Any]) -> None:
+    ann, bob = User.objects.create_user("annette.miller"), User.objects.create_user("bob")
+    hashed, free = hash_api_key(KEY), Tier.objects.get()
+    for given in (
+        {"api_key_hash": hashed, "reason": "Warehouse scanner"},
+        {"partition": "header:X-Org:acme", "reason": ""},
+        {"user": bob, "reason": "Pays for Acme"},
+    ):
+        TierAssignment.objects.create(tier=free, **given)
+    assert suggested("nette") == suggested("user:NETTE") == ["User: annette.miller"]
+    assert leads_to("nette.m") == ("caller/", {"kind": "user", "value": f"id:{ann.pk}"})
+    assert suggested("house sc") == [f"API key: Warehouse scanner ({hashed[:8]}…)"]
+    assert leads_to("scanner") == ("caller/", {"kind": "api_key", "value": hashed})
+    assert suggested("acme") == ["User: Pays for Acme (bob)", "Caller: header:X-Org:acme"]
+    assert suggested("xpor") == ["Rule: Export"]
+    for text in ("a", " a ", "x" * 101, "\0ann", KEY, "192.0.2.7", "user:", "session:abcdefgh"):
+        assert suggested(text) == [], text
+
+
+def test_the_latest_rows_alone_are_searched_for_a_part(suggested: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    User.objects.bulk_create(User(username=f"customer{number:03}") for number in range(30))
+    assert [each.removeprefix("User: customer") for each in suggested("stomer")] == [
+        f"{number:03}" for number in range(29, 19, -1)
+    ]
+    monkeypatch.setattr("django_ratelimiter.admin.overview.search.MAX_SEARCHED", 5)
+    assert len(suggested("stomer")) == 5
+    assert suggested("customer001") == []
+
+
+def test_who_may_not_see_users_or_assignments_is_suggested_none(
+    suggested: Any, operator: Callable[..., Client], django_assert_max_num_queries: Any
+) -> None:
+    User.objects.create_user("annette")
+    TierAssignment.objects.create(tier=Tier.objects.get(), api_key_hash=hash_api_key(KEY), reason="annex")
+    client = operator("unblock_caller")
+    agent = User.objects.get(username="operator")
+    for codename, found in (
+        ("grant_caller", []),
+        ("view_user", ["User: annette"]),
+        ("reveal_caller", ["User: annette"]),
+        ("view_tierassignment", [f"API key: annex ({hash_api_key(KEY)[:8]}…)"]),
+    ):
+        agent.user_permissions.set(Permission.objects.filter(codename__in=["unblock_caller", codename]))
+        with django_assert_max_num_queries(10):
+            assert suggested("anne", client) == found, codename
+    assert "annette" not in shown(client.post(SEARCH, {"q": "annet"}))
+    assert operator_without(client, agent).status_code == 403
+
+
+def operator_without(client: Client, agent: User) -> Any:
+    agent.user_permissions.clear()
+    return client.post(SEARCH, {"q": "ann", "suggest": "1"})
+
+
 def test_no_session_key_stands_in_an_address(leads_to: Callable[[str], Any]) -> None:
     assert set(leads_to("partition:session:abcdefgh")[1]) == {"digest"}
     assert leads_to("partition:nonsense:")[1]["kind"] == "partition"
