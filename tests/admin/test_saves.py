@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from django_ratelimiter.models import Rule, RuleSetVersion, Tier
 
-from .pages import ADD_RULE, RULES, errors_of, number, page_of, rule_form, shown, stored
+from .pages import ADD_RULE, RULES, BrowserForm, errors_of, number, page_of, rule_form, shown, stored
 
 pytestmark = pytest.mark.django_db
 
@@ -50,6 +50,14 @@ class TestSave:
         (compiled,) = RuleSetVersion.objects.get(number=before + 1).snapshot["rules"]
         assert compiled["cost"] == 2
         assert [(limit["tier"], limit["quota"]) for limit in compiled["limits"]] == [("free", 7), (None, 3)]
+
+    def test_nothing_changed_is_no_version(self, admin_client: Client, rule: Rule, free: Tier) -> None:
+        for row in (rule, free):
+            page = admin_client.get(page_of(row)).content.decode()
+            for _ in range(2):  # the first may make the version of what the fixtures have written
+                before = number(), RuleSetVersion.objects.count()
+                assert admin_client.post(page_of(row), BrowserForm(page).sent).status_code == 302
+            assert (number(), RuleSetVersion.objects.count()) == before
 
     def test_what_is_rejected_takes_no_number(self, admin_client: Client, rule: Rule) -> None:
         before = number(), RuleSetVersion.objects.count()

@@ -94,6 +94,7 @@ def test_a_request_says_it_and_a_new_version_too(written: Callable[[], list[Any]
     first = written()[-1][2][0]
     assert get("/hello/").status_code == 200
     assert len(written()) == 1
+    rule.message = "Please wait."
     rule.save()
     assert get("/hello/").status_code == 200
     assert [said[2][0] for said in written()] == [first, first + 1]

@@ -98,6 +98,7 @@ def test_a_database_that_returns_older_rules_is_named(
     """As a cache of queries in this process does, when another process saves."""
     limit = make_rule(failure_policy="closed").limits.get()
     older = cache.current_rules()
+    limit.quota += 1
     limit.save()
     cache._state.rules, cache._state.outdated = older, False
     monkeypatch.setattr(cache.storage, "load", lambda: older)

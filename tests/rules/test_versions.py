@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -63,6 +64,79 @@ def test_every_save_and_delete_is_a_version_in_force() -> None:
     assert held() == storage.committed_version()
     rule.delete()
     assert quota_in_force() is None
+
+
+class TestNothingChanged:
+    """No version is made then."""
+
+    def test_a_save_is_no_version(self, unreachable: list[Version]) -> None:
+        rule, before = make_rule(), stored()
+        rule.save()
+        rule.limits.get().save()
+        with cache.editing(summary="nothing"):
+            rule.save()
+            with cache.editing(summary="nothing within"):
+                rule.limits.get().save()
+        assert stored() == before
+        assert storage.committed_version() == held()
+        unreachable += [storage.committed_version()] * versions.PUBLISH_ATTEMPTS
+        RuleLimit.objects.update(quota=7)
+        rule.save()
+        assert stored() == [*before, before[-1] + 1]
+        assert held() != storage.committed_version()
+        rule.save()  # whoever saves once more since it was not in force wants it published
+        assert stored() == [*before, before[-1] + 1]
+        assert held() == storage.committed_version()
+
+    def test_several_blocks_in_one_transaction(self) -> None:
+        rule, before = make_rule(), stored()
+        limit = rule.limits.get()
+        with transaction.atomic():
+            with cache.editing():
+                rule.save()
+            limit.quota = 6
+            limit.save()
+            with cache.editing(summary="holds what came before it in the transaction"):
+                rule.save()
+            with cache.editing():
+                limit.quota = 7
+                limit.save()
+            with cache.editing():
+                rule.save()
+        assert stored() == [*before, before[-1] + 2, before[-1] + 3]
+        assert quota_in_force() == 7
+        with transaction.atomic(), cache.editing():
+            rule.save()
+        with suppress(DatabaseError), transaction.atomic(), cache.editing():
+            rule.save()
+            raise DatabaseError
+        assert storage.committed_version().number == stored()[-1]
+        limit.quota = 8
+        limit.save()
+        assert (stored()[-1], quota_in_force()) == (before[-1] + 4, 8)
+
+    def test_invalidate_always_makes_one(self) -> None:
+        make_rule()
+        before = stored()
+        assert cache.invalidate() == before[-1] + 1
+        assert stored() == [*before, before[-1] + 1]
+        RuleLimit.objects.update(quota=9)
+        assert cache.invalidate() == before[-1] + 2
+        assert quota_in_force() == 9
+
+    def test_a_rule_that_cannot_be_enforced_may_have_changed(self) -> None:
+        rule = make_rule()
+        RuleLimit.objects.update(algorithm="magic")
+        cache.invalidate()
+        before = stored()
+        rule.message = "No snapshot holds this."
+        rule.save()
+        assert stored() == [*before, before[-1] + 1]
+
+
+def stored() -> list[int]:
+    """The numbers of all versions that are stored."""
+    return [*RuleSetVersion.objects.order_by("epoch", "number").values_list("number", flat=True)]
 
 
 def test_editing_numbers_all_edits_within_as_one_version() -> None:

@@ -89,6 +89,15 @@ class Edits:
         self._marks[-1].begin(version)
         self._named = 0
 
+    def drop_version(self) -> None:
+        """Drop the latest number with its edits, which have changed nothing."""
+        version = self.version
+        self._marks = [mark for mark in self._marks if mark.version != version]
+
+    def __bool__(self) -> bool:
+        """Return whether any edit is left."""
+        return bool(self._marks)
+
     def note_stored(self) -> None:
         """Record that the transaction has stored the snapshot of the latest number, with all edits so far."""
         self._marks[-1].is_stored = True
@@ -141,7 +150,7 @@ class Edits:
 
     def are_open(self, connection: BaseDatabaseWrapper) -> bool:
         """Return whether the transaction is open and has not rolled back all of them."""
-        return bool(self._marks) and self._marks[0].is_open(connection)
+        return bool(self) and self._marks[0].is_open(connection)
 
 
 _open: Final[WeakKeyDictionary[BaseDatabaseWrapper, Edits]] = WeakKeyDictionary()

@@ -8,6 +8,7 @@ After that the version is published: the engine then tells processes with an old
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -26,7 +27,7 @@ from ...databases import lock_at_once, waiting_at_most
 from ...engine.base import Version
 from ...exceptions import EngineUnavailable, StaleRules
 from ...signals import rules_committed
-from ..ruleset import RuleSet
+from ..ruleset import RuleSet, Snapshot
 from . import storage, uncommitted
 from .tables import models
 from .uncommitted import Edits
@@ -41,11 +42,12 @@ _published = threading.local()
 
 
 @contextmanager
-def editing(author: Any = None, summary: str = "", reason: str = "") -> Iterator[None]:
+def editing(author: Any = None, summary: str = "", reason: str = "", *, always: bool = False) -> Iterator[None]:
     """Number all edits of rules, limits and tiers in this block as one new version, which is published on commit.
 
     It takes the lock first, so that two editors wait for each other and cannot deadlock. Within another `editing` block
     it does nothing. author: a user, or `None` for a command or a script. reason: why, in the author's words.
+    If the block changed no rule, there is no new version, unless `always`; the latest is published once more.
     """
     using = storage.primary()
     connection = connections[using]
@@ -63,7 +65,13 @@ def editing(author: Any = None, summary: str = "", reason: str = "") -> Iterator
         finally:
             edits.is_named = False
         edits.add(connection)
-        _store(using, edits.version, edits.author, edits.summary, edits.reason)
+        snapshot = storage.snapshot_of(edits.version)
+        if not always and snapshot and _is_that_before(edits.version, snapshot):
+            storage.state().update(number=F("number") - 1)  # under the lock, so nobody has seen it
+            edits.drop_version()
+            transaction.on_commit(republish, using=using)
+            return
+        _store(using, edits.version, snapshot, edits.author, edits.summary, edits.reason)
         edits.note_stored()
 
 
@@ -81,8 +89,8 @@ def number(summary: Callable[[], str]) -> None:
     """Number a row that was just written: one version for everything that the open transaction saves and deletes."""
     using = storage.primary()
     if not connections[using].in_atomic_block:
-        invalidate(summary=summary())
-        return
+        with editing(summary=summary()):
+            return
     edits = _numbered(using)
     if not edits.is_named:
         edits.name(summary)
@@ -100,7 +108,7 @@ def number_anew() -> None:
 
 def invalidate(author: Any = None, summary: str = "") -> int:
     """Take a new snapshot and return its number. Call it after `update()` or `bulk_create`, which send no signals."""
-    with editing(author, summary):
+    with editing(author, summary, always=True):
         pass
     return storage.committed_version().number
 
@@ -198,7 +206,7 @@ def republish() -> bool:
         return True
     version = storage.committed_version()
     if version.number and not storage.snapshots(version).exists():
-        _store(using, version)
+        _store(using, version, storage.snapshot_of(version))
     return publish(version)
 
 
@@ -244,9 +252,17 @@ def _next_number(using: str) -> Version:
     return Version(*state.values_list("number", "epoch").get())
 
 
-def _store(using: str, version: Version, author: Any = None, summary: str = "", reason: str = "") -> None:
-    """Store the snapshot of the latest version, unless another process has. Only the latest can be stored."""
-    snapshot = storage.snapshot_of(version)
+def _is_that_before(version: Version, snapshot: Snapshot) -> bool:
+    """Return whether the version before this one is stored with the same snapshot, which contains all rows."""
+    before = storage.snapshots(version._replace(number=version.number - 1)).values_list("snapshot", flat=True).first()
+    is_whole = not snapshot["left_out"]  # a rule that cannot be enforced may have changed
+    return before is not None and is_whole and json.loads(json.dumps(snapshot)) == before
+
+
+def _store(
+    using: str, version: Version, snapshot: Snapshot | None, author: Any = None, summary: str = "", reason: str = ""
+) -> None:
+    """Store the snapshot of the latest version, unless another process has. `None` = it is not the latest any more."""
     if snapshot is not None:
         row = models.RuleSetVersion(
             number=version.number,
@@ -265,6 +281,8 @@ def _on_commit(using: str, edits: Edits) -> None:
     if connection.in_atomic_block:  # a test simulates the commit, and will roll back
         return
     uncommitted.forget(connection, edits)
+    if not edits:  # nothing was changed
+        return
     version = edits.first_version  # the others may have been rolled back
     try:
         version = _settled(using, edits)
@@ -289,7 +307,8 @@ def _settled(using: str, edits: Edits) -> Version:
     is_of_these = version.order <= edits.version.order  # else it is another, later one
     if is_of_these and not storage.snapshots(version).exists():
         is_last = version == edits.version  # else that one was rolled back with its savepoint
-        _store(using, version, *((edits.author, edits.summary, edits.reason) if is_last else ()))
+        snapshot = storage.snapshot_of(version)
+        _store(using, version, snapshot, *((edits.author, edits.summary, edits.reason) if is_last else ()))
     return version
 
 

@@ -45,7 +45,7 @@ def replace_rules(
     now: the rows at the version `seen`. others: rows that are saved with them. Raises NotApplied.
     """
     with transaction.atomic(using=primary()):
-        with editing(author, summary, reason):
+        with editing(author, summary, reason, always=True):  # the plan has changes, perhaps only in `others`
             number, epoch = state().values_list("number", "epoch").get()
             if number != seen.number + 1 or seen.epoch not in (0, epoch):  # under the lock; 0: there was no number yet
                 raise RulesHaveChanged
