@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from decimal import Decimal
 from functools import lru_cache, partial
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
 
@@ -25,6 +24,7 @@ from ..exceptions import raised_at
 from ..rules import cache
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, Note, is_known_api_key, resolve_api_key
+from ..values.digests import MAX_CACHED, keyed_digest
 from ..values.partitions import encode_partition, is_address
 from .body import BodyNotRead, fields_of, is_unread
 from .proxies import client_address, client_ip, network_around
@@ -51,11 +51,6 @@ MAX_API_KEY: Final = 256
 
 #: Schemes of the header Authorization that carry an API key; "" = none, the key alone.
 _KEY_SCHEMES: Final = ("api-key", "bearer", "token", "")
-
-#: Maximum length of values whose digest is cached. Values of a project's own code may be as long as a body.
-_MAX_LENGTH: Final = 1_000
-
-_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 #: The maximum length of keys in Django's table of sessions.
 _MAX_SESSION_KEY: Final = 40
@@ -212,8 +207,8 @@ def names_of(identity: Identity, counted: Mapping[str, Sequence[str]]) -> dict[s
 
 def digest(value: str) -> str:
     """Return the digest of a partition, as used in the names of keys: 22 characters, keyed with HASH_KEY."""
-    remembered = len(value) <= _MAX_LENGTH
-    return (_digest if remembered else _digest.__wrapped__)(settings.HASH_KEY, value)
+    remembered = len(value) <= MAX_CACHED
+    return (keyed_digest if remembered else keyed_digest.__wrapped__)(settings.HASH_KEY, value)
 
 
 def hash_api_key(raw: str) -> str:
@@ -350,15 +345,3 @@ def meta_name(header: str) -> str:
 def _imported(path: str) -> Callable[[HttpRequest], object]:
     found: Callable[[HttpRequest], object] = import_string(path)
     return found
-
-
-@lru_cache(maxsize=4096)
-def _digest(key: bytes, value: str) -> str:
-    hasher = _keyed_hasher(key).copy()
-    hasher.update(value.encode("utf-8", "surrogatepass"))
-    return b2a_base64(hasher.digest())[:22].translate(_URL_SAFE).decode()
-
-
-@lru_cache(maxsize=4)
-def _keyed_hasher(key: bytes) -> blake2b:
-    return blake2b(key=key, digest_size=16)
