@@ -92,7 +92,9 @@ def may_see_names(reader: Any) -> bool:
 
 
 def label_of(name: str) -> str:
-    """Return an identity as text: "IP address", "header X-Tenant"."""
+    """Return an identity as text: "IP address", "header X-Tenant"; several are joined by "|"."""
+    if "|" in name:
+        return _(" and ").join(map(label_of, name.split("|")))
     if "/" in name:
         return _("network of %(bits)s bits") % {"bits": name.partition("/")[2]}
     kind, colon, own = name.partition(":")

@@ -86,10 +86,24 @@ class Problem(NamedTuple):
 def _hash_key(value: Any) -> bytes:
     """Return the key of partition digests: at most 64 bytes, the maximum of BLAKE2b."""
     if value is None:
-        value = f"django_ratelimiter.partitions:{django_settings.SECRET_KEY}"
+        value = _derived(django_settings.SECRET_KEY)
     if not isinstance(value, str | bytes) or not value:
         raise ValueError("None, or a secret as text or bytes")
     return blake2b(value.encode() if isinstance(value, str) else value).digest()
+
+
+def _hash_keys(value: Any) -> tuple[bytes, ...]:
+    """Return earlier keys of partition digests: if there are none, those of SECRET_KEY_FALLBACKS for a derived key."""
+    if value is None:
+        is_derived = _written().get("HASH_KEY") is None
+        value = [_derived(key) for key in django_settings.SECRET_KEY_FALLBACKS] if is_derived else []
+    if not isinstance(value, list | tuple):
+        raise ValueError("None, or a list of secrets as text or bytes; None in it is the key derived from SECRET_KEY")
+    return tuple(map(_hash_key, value))
+
+
+def _derived(secret_key: Any) -> str:
+    return f"django_ratelimiter.partitions:{secret_key}"
 
 
 def _revealed(value: Any) -> tuple[str, ...]:
@@ -189,6 +203,8 @@ class Settings:
     DENIAL_MEMORY = Entry(0.0, number(0, 60, "seconds, from 0 (none) to 60"))
     #: The key of the digests that replace callers in key names, 64 bytes; derived from SECRET_KEY if None.
     HASH_KEY = Entry(None, _hash_key, required=True)
+    #: Earlier HASH_KEYs, by which access entries may name callers; None = derived from SECRET_KEY_FALLBACKS.
+    HASH_KEY_FALLBACKS = Entry(None, _hash_keys)
     #: Path prefixes that no rule applies to; None = the admin, health checks, and `asset_paths`.
     EXEMPT_PATHS = Entry(None, optional(paths))
     #: The families of response fields to send, and "expose".
@@ -266,4 +282,4 @@ def _written() -> Any:
 
 def _shown(name: str, value: object) -> str:
     """Return the description of an invalid value, without secrets."""
-    return f"is of type {type(value).__name__}" if name == "HASH_KEY" else f"is {value!r}"
+    return f"is of type {type(value).__name__}" if name.startswith("HASH_KEY") else f"is {value!r}"

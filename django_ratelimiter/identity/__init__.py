@@ -24,6 +24,7 @@ from ..exceptions import raised_at
 from ..rules import cache
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, Note, is_known_api_key, resolve_api_key
+from ..values.access import AccessRecord, Names, parse_digest
 from ..values.digests import MAX_CACHED, keyed_digest
 from ..values.partitions import encode_partition, is_address
 from .body import BodyNotRead, fields_of, is_unread
@@ -36,7 +37,10 @@ __all__ = [
     "Identity",
     "UserNotLoaded",
     "client_ip",
+    "denied_as",
     "digest",
+    "digests",
+    "digests_by",
     "hash_api_key",
     "identify",
     "meta_name",
@@ -209,6 +213,26 @@ def digest(value: str) -> str:
     """Return the digest of a partition, as used in the names of keys: 22 characters, keyed with HASH_KEY."""
     remembered = len(value) <= MAX_CACHED
     return (keyed_digest if remembered else keyed_digest.__wrapped__)(settings.HASH_KEY, value)
+
+
+def digests(value: str) -> list[str]:
+    """Return the digest of a partition, and those with earlier keys: HASH_KEY_FALLBACKS."""
+    return [digest(value), *(keyed_digest(key, value) for key in settings.HASH_KEY_FALLBACKS)]
+
+
+def digests_by(identity: Identity, names: Sequence[str]) -> list[str]:
+    """Return the `digests` of a request as counted by these names; none if it lacks a value."""
+    value = partition(identity, names)
+    return [] if value is None else digests(value)
+
+
+def denied_as(identity: Identity, record: AccessRecord) -> tuple[Names, str] | None:
+    """Return by what an access entry has matched a request, and the request's digest by it; `None` = it has none."""
+    for names in record.counted_by:
+        value = partition(identity, names)
+        if value is not None and (record.kind != "digest" or parse_digest(record.value)[1] in digests(value)):
+            return names, digest(value)
+    return None
 
 
 def hash_api_key(raw: str) -> str:

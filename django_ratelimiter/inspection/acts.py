@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from functools import reduce
+from operator import or_
 from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
-from django.db.models import Q
+from django.db.models import Case, Q, QuerySet, When
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
@@ -18,9 +20,10 @@ from ..backend import get_engine
 from ..conf import settings
 from ..models import AccessEntry, Tier, TierAssignment
 from ..models.validation import normal_partition
-from ..rules import cache, tiers
+from ..rules import cache, inline, tiers
 from ..rules.formatting import end_in_words, listed
 from ..rules.stored import access_cache
+from ..values.access import AccessRecord, digest_value, parse_digest
 from .caller import Caller
 from .counters import Counter, Counters, counters_of, read
 from .explanation import AccessExplanation
@@ -280,7 +283,7 @@ class _SetAccess(_Grant):
 
     def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
         kind, value = _subject_of_entry(caller)
-        row = AccessEntry.objects.filter(kind=kind, value=value).first()
+        row = _own_entries(caller).first()
         is_new = row is None
         if row is not None:
             _check_entry(row, self.kind, self.until)
@@ -293,7 +296,7 @@ class _SetAccess(_Grant):
 
     def check(self, caller: Caller, done: Done) -> Outcome:
         _forget()
-        found = cache.access_list().lookup(caller.address, caller.user_id, caller.api_key)
+        found = _entry_in_force(caller)
         if found is None or found.action != self.kind:
             return Outcome(_("%(done)s But another access entry applies.") % {"done": done.text}, took=False)
         return Outcome(_obeyed(done))
@@ -320,9 +323,8 @@ class EndAccess(Act):
     writes = AccessEntry
 
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
-        kind, value = _subject_of_entry(caller)
         in_force = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
-        row = AccessEntry.objects.filter(in_force, kind=kind, value=value).first()
+        row = _own_entries(caller).filter(in_force).first()
         if row is None:
             raise InvalidAct(_("No access entry of this caller's own is in force."))
         if row.expires_at is None:
@@ -333,7 +335,7 @@ class EndAccess(Act):
 
     def check(self, caller: Caller, done: Done) -> Outcome:
         _forget()
-        if cache.access_list().lookup(caller.address, caller.user_id, caller.api_key) is not None:
+        if _entry_in_force(caller) is not None:
             return Outcome(_("%(done)s But another access entry applies.") % {"done": done.text}, took=False)
         text = _(
             "%(done)s Checked: no access entry applies any more. Every process follows within %(seconds)s seconds."
@@ -349,7 +351,10 @@ ACTS: Final[dict[str, type[Act]]] = {
 
 def can_end(caller: Caller, entry: AccessExplanation | None) -> bool:
     """Return whether this active entry is about exactly this caller, and has an end. `None` = there is none."""
-    return entry is not None and entry.until is not None and _own_subject(caller) == (entry.kind, entry.value)
+    if entry is None or entry.until is None:
+        return False
+    is_own_digest = entry.kind == "digest" and parse_digest(entry.value)[1] in _own_digests(caller)
+    return is_own_digest or _own_subject(caller) == (entry.kind, entry.value)
 
 
 def _endless(row: AccessEntry) -> str:
@@ -394,12 +399,50 @@ def _names(caller: Caller) -> tuple[str, ...]:
 def _subject_of_entry(caller: Caller) -> tuple[str, str]:
     kind, value = _own_subject(caller)
     if value is None:
-        raise InvalidAct(_("Only users, API keys and addresses can be allowed or denied."))
+        raise InvalidAct(_("No rule in force counts this caller by values that an access entry can name."))
     return kind, value
 
 
+def may_have_entry(caller: Caller) -> bool:
+    """Return whether an access entry can name exactly this caller."""
+    return _own_subject(caller)[1] is not None
+
+
 def _own_subject(caller: Caller) -> tuple[str, str | None]:
-    return caller.kind, {"user": caller.user_id, "api_key": caller.api_key, "ip": caller.address}.get(caller.kind)
+    """Return kind and value of an entry that names exactly this caller; without a value if there can be none."""
+    value = {"user": caller.user_id, "api_key": caller.api_key, "ip": caller.address}.get(caller.kind)
+    if value is not None:
+        return caller.kind, value
+    ways = [] if caller.is_everybody or caller.is_nobody else _ways_of(caller)
+    return "digest", digest_value(ways, caller.digest) if ways else None
+
+
+def _ways_of(caller: Caller) -> list[tuple[str, ...]]:
+    """Return by what rules may count this caller. Of a digest it is not known, unless it comes with its rule."""
+    if caller.kind != "digest":
+        return [_names(caller)]
+    split = [rule for rule in cache.latest_rules().rules if rule.partition_by]
+    rules = [rule for rule in split if rule.slug == caller.rule] or (
+        [] if caller.rule.startswith(inline.PREFIX) else split
+    )
+    stand_in = [("ip",)] if any(rule.missing_partition == "ip" for rule in rules) else []
+    return list(dict.fromkeys([*(rule.partition_by for rule in rules), *stand_in]))
+
+
+def _own_digests(caller: Caller) -> list[str]:
+    return [caller.digest, *caller.digests_by(_names(caller))]
+
+
+def _own_entries(caller: Caller) -> QuerySet[AccessEntry]:
+    """Return the entries that name exactly this caller, the one by its value first."""
+    kind, value = _subject_of_entry(caller)
+    named = [Q(kind="digest", value__endswith=f":{digest}") for digest in _own_digests(caller)]
+    is_digest = Case(When(kind="digest", then=1), default=0)
+    return AccessEntry.objects.filter(reduce(or_, named, Q(kind=kind, value=value))).order_by(is_digest, "pk")
+
+
+def _entry_in_force(caller: Caller) -> AccessRecord | None:
+    return cache.access_list().lookup(caller.address, caller.user_id, caller.api_key, digests_of=caller.digests_by)
 
 
 def _obeyed(done: Done) -> str:

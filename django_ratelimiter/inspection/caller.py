@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 
 from ..conf import django_setting, is_secret, settings
 from ..databases import spelled
-from ..identity import MAX_API_KEY, digest, hash_api_key, session_value
+from ..identity import MAX_API_KEY, digest, digests, hash_api_key, session_value
 from ..identity.proxies import client_address, client_ip, network_around
 from ..limiter.templates import missing
 from ..rules.records import RuleRecord
@@ -175,6 +175,13 @@ class Caller:
     def stands_in(self, rule: RuleRecord) -> bool:
         """Return whether the rule counts the caller by address because another value is missing."""
         return rule.missing_partition == "ip" and self.kind == "ip" and bool(self.missing(rule))
+
+    def digests_by(self, names: Iterable[str]) -> list[str]:
+        """Return the digests of the caller as counted by these names; none if a value is not known."""
+        if self.kind == "digest":
+            return [self.value]
+        value = self.partition(names)
+        return [] if value is None else digests(value)
 
     @property
     def digest(self) -> Annotated[str, "Of the caller alone, as in reports, logs and the names of keys in Redis."]:

@@ -81,8 +81,12 @@ class AccessExplanation:
     """The access entry that decides."""
 
     action: Annotated[str, "allow or deny."]
-    kind: Annotated[str, "ip, user or api_key."]
-    value: Annotated[str, "An address or network, the primary key of a user, or the hash of an API key."]
+    kind: Annotated[str, "ip, user, api_key or digest."]
+    value: Annotated[
+        str,
+        "An address or network, the primary key of a user, the hash of an API key, or what a caller is counted by and "
+        "its digest: ip:DIGEST.",
+    ]
     until: Annotated[datetime | None, "null = until it is deleted."]
     reason: str
     entry: Annotated[int | None, "Its primary key."]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from ipaddress import ip_network
-from itertools import permutations
+from itertools import chain, permutations
 from operator import or_
 from typing import Any, Final
 
@@ -58,7 +58,7 @@ class Grounds:
 
 def grounds_of(caller: Caller, rules: RuleSet) -> Grounds:
     """Return the entitlement and its reason, from the database without caches. At most five queries."""
-    assignments, entries = _assignments(caller), _entries(caller)
+    assignments, entries = _assignments(caller), _entries(caller, rules)
     entitlement, tier = _granted(caller, rules, assignments)
     return Grounds(entitlement, tier, assignments, entries, _counting(caller, entries))
 
@@ -135,20 +135,23 @@ def _networks(address: str | None) -> Iterator[str]:
         yield str(network.supernet(new_prefix=length))
 
 
-def _entries(caller: Caller) -> list[AccessEntry]:
+def _entries(caller: Caller, rules: RuleSet) -> list[AccessEntry]:
     subjects = [Q(kind="ip", value__in=list(_networks(caller.address)))] if caller.address else []
     for kind, value in (("user", caller.user_id), ("api_key", caller.api_key)):
         if value is not None:
             subjects.append(Q(kind=kind, value=value))
-    if not subjects:
-        return []
+    ways = {rule.partition_by for rule in rules.rules if rule.partition_by} | {(name,) for name in caller.known}
+    digests = {caller.digest, *chain.from_iterable(map(caller.digests_by, ways))}
+    subjects.append(Q(kind="digest") & reduce(or_, [Q(value__endswith=f":{digest}") for digest in digests]))
     not_over = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
     return list(AccessEntry.objects.filter(not_over).filter(reduce(or_, subjects))[:MAX_ROWS])
 
 
 def _counting(caller: Caller, entries: Sequence[AccessEntry]) -> AccessExplanation | None:
     """Return the entry that applies, found in the same way as for requests."""
-    found = AccessList(map(_record_of, entries)).lookup(caller.address, caller.user_id, caller.api_key)
+    found = AccessList(map(_record_of, entries)).lookup(
+        caller.address, caller.user_id, caller.api_key, digests_of=caller.digests_by
+    )
     return AccessExplanation.of(found)
 
 

@@ -10,7 +10,7 @@ from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision
 from ..engine.call import Call
 from ..exceptions import AccessDenied
-from ..identity import BodyNotRead, Identity, digest, partition
+from ..identity import BodyNotRead, Identity, digest, digests_by, partition
 from ..rules.inline import identity_of
 from ..rules.records import Facts, RuleRecord
 from ..rules.ruleset import RuleSet
@@ -223,6 +223,7 @@ def access_entry_for(entries: AccessList, identity: Identity | None) -> AccessRe
         identity.address if "ip" in entries.kinds else None,
         identity.user_id if "user" in entries.kinds else None,
         identity.api_key if "api_key" in entries.kinds else None,
+        digests_of=lambda names: digests_by(identity, names),
     )
 
 

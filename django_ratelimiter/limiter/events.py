@@ -22,7 +22,7 @@ from ..engine.call import Answer
 from ..engine.fallback import FallbackEngine
 from ..engine.locks import freed_by_fork
 from ..exceptions import EngineUnavailable
-from ..identity import Identity, digest, names_of, partition
+from ..identity import Identity, denied_as, names_of
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
 from ..usage.live import denials
 from ..usage.live.names import notes
@@ -112,10 +112,9 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
 
 def note_denied(request: HttpRequest, identity: Identity, record: AccessRecord) -> None:
     """Record, outside of the request path, that an access entry denies a request."""
-    found = partition(identity, (record.kind,))  # the partition that matched the entry
-    if found is not None:
-        match, who = request.resolver_match, digest(found)
-        denials.note(record, names_of(identity, {who: (record.kind,)}), who, match.view_name if match else "")
+    if (found := denied_as(identity, record)) is not None:
+        (by, who), match = found, request.resolver_match
+        denials.note(record, by, who, names_of(identity, {who: by}), match.view_name if match else "")
 
 
 def _note_view(request: HttpRequest, latest: Decision) -> None:

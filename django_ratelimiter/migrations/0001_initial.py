@@ -112,8 +112,8 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('action', models.CharField(choices=[('allow', 'allow: skip all rules'), ('deny', 'deny: every request is rejected (403)')], default='deny', max_length=16, verbose_name='action')),
-                ('kind', models.CharField(choices=[('ip', 'address or network'), ('user', 'user'), ('api_key', 'API key')], max_length=16, verbose_name='kind')),
-                ('value', models.CharField(help_text='An address or network, the primary key of a user, or the SHA-256 digest of an API key in hex.', max_length=200, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='value')),
+                ('kind', models.CharField(choices=[('ip', 'address or network'), ('user', 'user'), ('api_key', 'API key'), ('digest', 'digest of a caller')], max_length=16, verbose_name='kind')),
+                ('value', models.CharField(help_text='An address or network, the primary key of a user, the SHA-256 digest of an API key in hex, or what rules count a caller by and its digest, such as “ip:DIGEST” or “user or ip:DIGEST”.', max_length=200, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='value')),
                 ('expires_at', models.DateTimeField(blank=True, help_text='Empty = no end.', null=True, verbose_name='until')),
                 ('reason', models.CharField(blank=True, help_text='For operators.', max_length=200, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='reason')),
             ],
@@ -121,7 +121,7 @@ class Migration(migrations.Migration):
                 'verbose_name': 'access entry',
                 'verbose_name_plural': 'access entries',
                 'ordering': ('kind', 'value'),
-                'constraints': [models.UniqueConstraint(fields=('kind', 'value'), name='ratelimiter_access_entry_value', violation_error_message='This caller already has an entry. Change that entry instead.')],
+                'constraints': [models.UniqueConstraint(fields=('kind', 'value'), name='ratelimiter_access_entry_value', violation_error_message='This caller already has an entry. Change that entry instead.'), models.CheckConstraint(condition=models.Q(models.Q(('kind', 'digest'), _negated=True), ('value__contains', ':'), _connector='OR'), name='ratelimiter_access_entry_digest', violation_error_message='Enter what rules count the caller by before its digest: “ip:DIGEST”.')],
             },
         ),
         migrations.CreateModel(

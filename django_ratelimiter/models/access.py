@@ -9,7 +9,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..values.access import ACTIONS
-from .validation import normal_network, normal_user, validate_hash, validate_line
+from .validation import normal_network, normal_user, validate_caller_digest, validate_hash, validate_line
 
 
 class AccessEntryQuerySet(models.QuerySet["AccessEntry"]):
@@ -30,6 +30,7 @@ class AccessEntry(models.Model):
         IP = "ip", _("address or network")
         USER = "user", _("user")
         API_KEY = "api_key", _("API key")
+        DIGEST = "digest", _("digest of a caller")
 
     action = models.CharField(_("action"), max_length=16, choices=Action.choices, default=ACTIONS[1])
     kind = models.CharField(_("kind"), max_length=16, choices=Kind.choices)
@@ -37,7 +38,10 @@ class AccessEntry(models.Model):
         _("value"),
         max_length=200,
         validators=[validate_line],
-        help_text=_("An address or network, the primary key of a user, or the SHA-256 digest of an API key in hex."),
+        help_text=_(
+            "An address or network, the primary key of a user, the SHA-256 digest of an API key in hex, or what rules "
+            "count a caller by and its digest, such as “ip:DIGEST” or “user or ip:DIGEST”."
+        ),
     )
     expires_at = models.DateTimeField(_("until"), null=True, blank=True, help_text=_("Empty = no end."))
     reason = models.CharField(
@@ -56,6 +60,11 @@ class AccessEntry(models.Model):
                 name="ratelimiter_access_entry_value",
                 violation_error_message=_("This caller already has an entry. Change that entry instead."),
             ),
+            models.CheckConstraint(
+                condition=~models.Q(kind="digest") | models.Q(value__contains=":"),
+                name="ratelimiter_access_entry_digest",
+                violation_error_message=_("Enter what rules count the caller by before its digest: “ip:DIGEST”."),
+            ),
         ]
 
     def __str__(self) -> str:
@@ -66,6 +75,9 @@ class AccessEntry(models.Model):
         """Return the caller as text; of an API key only the start of its hash."""
         if self.kind == self.Kind.API_KEY:
             return _("API key %s…") % self.value[:8]
+        if self.kind == self.Kind.DIGEST:
+            by, _colon, digest = self.value.rpartition(":")
+            return _("caller %(digest)s, by %(by)s") % {"digest": digest, "by": by}
         return _("user %s") % self.value if self.kind == self.Kind.USER else self.value
 
     def natural_key(self) -> tuple[str, str]:
@@ -80,5 +92,7 @@ class AccessEntry(models.Model):
                 validate_hash(self.value)
             elif self.kind == self.Kind.USER:
                 self.value = normal_user(self.value)
+            elif self.kind == self.Kind.DIGEST:
+                validate_caller_digest(self.value)
         except ValidationError as error:
             raise ValidationError({"value": error}) from error

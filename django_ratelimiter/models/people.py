@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import reduce
+from operator import or_
 from typing import Any, Final
 
 from django.apps import apps
@@ -17,6 +19,8 @@ from django.db.models.signals import post_delete
 from django.utils import timezone
 
 from .. import tenants
+from ..conf import settings
+from ..values.digests import keyed_digest
 from ..values.partitions import encode_partition
 
 #: Maximum number of users that one query looks for.
@@ -115,11 +119,16 @@ def forget(sender: type[models.Model], instance: models.Model, using: str, **kwa
 
 
 def rows_naming(kind: str, value: str | None, partition: str | None) -> Iterator[QuerySet[Any]]:
-    """Yield the access entries of this kind and value, and the assignments of partitions with all parts of this one."""
+    """Yield the access entries of this kind and value or of this partition's digest, and the assignments of partitions
+    with all parts of this one.
+    """
     entries, assignments = (apps.get_model("django_ratelimiter", name) for name in ("AccessEntry", "TierAssignment"))
     yield written(entries).filter(kind=kind, value=value)
     if partition is None:
         return
+    digests = [keyed_digest(key, partition) for key in (settings.HASH_KEY, *settings.HASH_KEY_FALLBACKS)]
+    named = reduce(or_, [Q(value__endswith=f":{digest}") for digest in digests])
+    yield written(entries).filter(named, kind="digest")
     parts = {*partition.split("|")}
     rows = written(assignments).filter(partition__contains=min(parts)).values_list("pk", "partition")
     yield written(assignments).filter(pk__in=[pk for pk, found in rows if parts <= {*found.split("|")}])

@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy
 from .. import tenants
 from ..conf import is_secret, settings
 from ..databases import spelled
-from ..values.access import network_of
+from ..values.access import network_of, parse_digest
 from ..values.partitions import IDENTITIES, NAMED, is_identity, partition_names
 from ..values.terminal import CONTROLS
 
@@ -39,6 +39,17 @@ def validate_line(text: str) -> None:
     """Reject line breaks, and other characters that control a terminal."""
     if _CONTROL.search(text):
         raise ValidationError(_("Must be one line, without control characters."), code="controls")
+
+
+def validate_caller_digest(value: str) -> None:
+    """Reject a text that is not what rules count a caller by and its digest."""
+    try:
+        parse_digest(value)
+    except ValueError:
+        text = _(
+            "Enter what rules count the caller by, and its digest of 22 characters: “ip:DIGEST”, “user or ip:DIGEST”."
+        )
+        raise ValidationError(text, code="digest") from None
 
 
 def validate_identities(value: Any) -> None:

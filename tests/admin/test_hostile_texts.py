@@ -128,9 +128,8 @@ def _asked(user: User) -> None:
     charge = Charge(f"evil:{SHORT}", Limit(1, 60), cost=2, usage=f"evil|{SHORT}")
     get_engine().check([charge])
     names.remember(SHORT, "user", EVIL)
-    denials.note(
-        AccessRecord("deny", "ip", SHORT), {digest(f"ip:{ADDRESS}"): f"ip:{ADDRESS}"}, digest(f"ip:{ADDRESS}"), EVIL
-    )
+    denied = digest(f"ip:{ADDRESS}")
+    denials.note(AccessRecord("deny", "ip", SHORT), ("ip",), denied, {denied: f"ip:{ADDRESS}"}, EVIL)
 
 
 def addresses() -> Iterator[str]:

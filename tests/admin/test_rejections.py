@@ -107,7 +107,9 @@ def deny(entry: AccessEntry, address: str = "192.0.2.7", view: str = "export", t
     """Note that an entry denied somebody so often; return the digest."""
     value = f"ip:{address}"
     for _ in range(times):
-        denials.note(AccessRecord("deny", "ip", entry.value, pk=entry.pk), {digest(value): value}, digest(value), view)
+        denials.note(
+            AccessRecord("deny", "ip", entry.value, pk=entry.pk), ("ip",), digest(value), {digest(value): value}, view
+        )
     return digest(value)
 
 

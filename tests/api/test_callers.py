@@ -250,7 +250,7 @@ def test_a_digest_and_rejections_are_as_the_schema_has_them(
 def test_denials_are_for_who_may_see_access_entries(agent: Callable[..., Client], blocked: dict[str, Any]) -> None:
     entry = AccessEntry.objects.create(kind="user", value=blocked["value"], action="deny", reason="fraud")
     partition = f"user:{blocked['value']}"
-    denials.note(AccessRecord("deny", "user", entry.value, pk=entry.pk), {}, digest(partition), "hello")
+    denials.note(AccessRecord("deny", "user", entry.value, pk=entry.pk), ("user",), digest(partition), {}, "hello")
     assert post(agent("unblock_caller"), CALLER, blocked).json()["denials"] == []
     found = post(agent("unblock_caller", "view_accessentry"), CALLER, blocked).json()
     [row] = found["denials"]

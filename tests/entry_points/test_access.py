@@ -15,11 +15,13 @@ from pytest_django import DjangoAssertNumQueries
 from django_ratelimiter import limiter
 from django_ratelimiter.engine.redis.connections.async_transport import AsyncTransport
 from django_ratelimiter.engine.redis.connections.transport import Transport
-from django_ratelimiter.identity import hash_api_key
-from django_ratelimiter.models import AccessEntry
+from django_ratelimiter.identity import digest, hash_api_key
+from django_ratelimiter.limiter import charges
+from django_ratelimiter.models import AccessEntry, Tier
 from django_ratelimiter.rules import ttl_cache
 from django_ratelimiter.rules.stored import access_cache
 from django_ratelimiter.throttling import RuleThrottle, UserRateThrottle
+from django_ratelimiter.usage.live import denials
 
 from ..limiter.test_limiter import Broken
 from ..making import Clock, MakeRule
@@ -196,3 +198,57 @@ class TestRemembering:
         enter()
         assert access_cache.access_list().lookup(ADDRESS, None, None) is not None
         assert "is not in force" in caplog.text
+
+
+class TestByDigest:
+    """Entries for callers of whom only the digest is known."""
+
+    def test_names_one_kind_of_identity(self, client: Client, async_client: AsyncClient) -> None:
+        enter(kind="digest", value=f"ip:{digest(f'ip:{ADDRESS}')}")
+        assert [ask(client).status_code, ask(client, "192.0.2.8").status_code] == [403, 200]
+        request = RequestFactory().get("/plain/", REMOTE_ADDR=ADDRESS)
+        assert limiter.check(request).access.kind == "digest"
+        enter(kind="digest", value=f"ip:{digest('ip:127.0.0.1')}")
+        access_cache.forget()
+        assert async_to_sync(async_client.get)("/plain/").status_code == 403
+        assert {each.kind for each in denials.denials_by([digest(f"ip:{ADDRESS}")])} == {"ip"}
+
+    @pytest.mark.parametrize(("by", "value", "sent"), [
+        ("header:X-Org", "header:X-Org:acme", {"HTTP_X_ORG": "acme"}),
+        ("user or header:X-Org", "header:X-Org:acme", {"HTTP_X_ORG": "acme"}),
+        ("ip|header:X-Org", f"ip:{ADDRESS}|header:X-Org:acme", {"HTTP_X_ORG": "acme"}),
+        ("field:email", "field:email:ann@example.org", {"data": {"email": "ann@example.org"}}),
+        ("api_key", f"api_key:{hash_api_key('leaked')}", {"HTTP_X_API_KEY": "leaked"}),
+    ])  # fmt: skip
+    def test_may_be_of_any_identity(self, client: Client, by: str, value: str, sent: dict[str, Any]) -> None:
+        enter("allow", "api_key", hash_api_key("another"))
+        Tier.objects.create(slug="gold", name="Gold").assignments.create(api_key_hash=hash_api_key("leaked"))
+        enter(kind="digest", value=f"{by}:{digest(value)}")
+        assert client.post("/plain/", REMOTE_ADDR=ADDRESS, **sent).status_code == 403
+        assert client.post("/plain/", REMOTE_ADDR=ADDRESS).status_code == 200
+
+    @pytest.mark.parametrize(("before", "after"), [
+        ({"SECRET_KEY": "old"}, {"SECRET_KEY": "new", "SECRET_KEY_FALLBACKS": ["older", "old"]}),
+        ({"HASH_KEY": "old"}, {"HASH_KEY": "new", "HASH_KEY_FALLBACKS": ["old"]}),
+        ({"SECRET_KEY": "same"}, {"SECRET_KEY": "same", "HASH_KEY": "new", "HASH_KEY_FALLBACKS": [None]}),
+    ])  # fmt: skip
+    def test_outlives_a_change_of_the_hash_key(
+        self, client: Client, before: dict[str, Any], after: dict[str, Any]
+    ) -> None:
+        def settings(written: dict[str, Any]) -> Any:
+            own = {name: value for name, value in written.items() if name.startswith("HASH")}
+            others = {name: value for name, value in written.items() if name not in own}
+            return override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", **own}, **others)
+
+        with settings(before):
+            enter(kind="digest", value=f"ip:{digest(f'ip:{ADDRESS}')}")
+        with settings(after):
+            assert ask(client).status_code == 403
+        with settings({**after, "SECRET_KEY_FALLBACKS": [], "HASH_KEY_FALLBACKS": []}):
+            assert ask(client).status_code == 200
+
+    def test_costs_nothing_where_there_is_none(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        enter(value="198.51.100.7")
+        access_cache.access_list()
+        monkeypatch.setattr(charges, "digests_by", None)
+        assert ask(client).status_code == 200

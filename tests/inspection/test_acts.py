@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 import redis
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Group, Permission, User
+from django.contrib.auth.models import AnonymousUser, Group, Permission, User
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import connection
+from django.test import RequestFactory
 from django.test.utils import override_settings
 from django.utils import timezone
 from hypothesis import given, settings
@@ -22,6 +24,7 @@ from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.exceptions import EngineUnavailable
+from django_ratelimiter.identity import digest, identify
 from django_ratelimiter.inspection import acts, giving_back, performing
 from django_ratelimiter.inspection.acts import (
     Allow,
@@ -34,7 +37,9 @@ from django_ratelimiter.inspection.acts import (
     MoveTier,
     Outcome,
     ResetCounters,
+    can_end,
     counters_now,
+    may_have_entry,
 )
 from django_ratelimiter.inspection.answer import explain
 from django_ratelimiter.inspection.caller import Caller, caller_of
@@ -43,11 +48,13 @@ from django_ratelimiter.inspection.giving_back import end_lease, give_back, leas
 from django_ratelimiter.inspection.grounds import grounds_of
 from django_ratelimiter.inspection.performing import new_token, perform, read_token
 from django_ratelimiter.inspection.question import Question
+from django_ratelimiter.inspection.references import everybody
 from django_ratelimiter.inspection.tier import TierExplanation
 from django_ratelimiter.inspection.words import rows_in_words
+from django_ratelimiter.limiter.charges import access_entry_for
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
-from django_ratelimiter.rules.cache import latest_rules
+from django_ratelimiter.rules.cache import access_list, latest_rules
 from django_ratelimiter.rules.records import LimitRecord
 from django_ratelimiter.rules.ruleset import RuleSet
 from django_ratelimiter.rules.tiers import Entitlement
@@ -257,8 +264,6 @@ def test_denies_and_allows_until(caller: Caller, user: User, operator: User, add
     assert access is not None
     assert (access.entry, access.until) == (entry.pk, FRIDAY)
     with pytest.raises(InvalidAct):
-        perform(operator, caller_of("partition", "header:X=1"), Deny(FRIDAY), "abuse", "3")
-    with pytest.raises(InvalidAct):
         do(Deny(timezone.now()), "4", "abuse")
 
 
@@ -288,8 +293,48 @@ def test_an_entry_of_a_network_still_counts_and_is_told(operator: User) -> None:
     assert AccessEntry.objects.get(value="192.0.2.0/24").expires_at == FRIDAY
     with pytest.raises(InvalidAct, match="No access entry of this caller's own"):
         perform(operator, caller_of("ip", "192.0.2.7"), EndAccess(), "sorry", "2")
-    with pytest.raises(InvalidAct, match="Only users, API keys and addresses"):
-        perform(operator, caller_of("partition", "header:X=1"), EndAccess(), "sorry", "3")
+    with pytest.raises(InvalidAct, match="by values that an access entry can name"):
+        perform(operator, caller_of("digest", everybody()), Deny(FRIDAY), "sorry", "3")
+
+
+def by_rule(value: str, slug: str) -> Caller:
+    """A caller of whom only the digest is known, and the rule that has listed it."""
+    return replace(caller_of("digest", digest(value)), rule=slug)
+
+
+@pytest.mark.parametrize(("kind", "listed"), [
+    ("ip", by_rule("ip:127.0.0.1", "a")), ("user or ip", by_rule("ip:127.0.0.1", "b")),
+    ("ip or user", caller_of("digest", digest("ip:127.0.0.1"))),
+    ("user|ip", by_rule("user:7|ip:127.0.0.1", "c")), ("header:X-Org", caller_of("partition", "header:X-Org=acme")),
+])  # fmt: skip
+def test_whom_only_a_list_knows_can_be_denied_and_allowed(
+    operator: User, add_rule: AddRule, kind: str, listed: Caller
+) -> None:
+    rules = {"a": (["ip"], "skip"), "b": (["user"], "ip"), "c": (["user", "ip"], "skip")}
+    for slug, (by, missing) in rules.items():
+        if slug == listed.rule or (not listed.rule and slug != "c"):
+            add_rule(slug, by, quota=1, missing_partition=missing)
+    user = User(pk=7) if kind == "user|ip" else AnonymousUser()
+    for number, (act, action) in enumerate(((Deny(FRIDAY), "deny"), (EndAccess(), None), (Allow(FRIDAY), "allow"))):
+        outcome = perform(operator, listed, act, "abuse", str(number))
+        assert outcome.took, outcome.text
+        request = RequestFactory().get("/", HTTP_X_ORG="acme")
+        request.user = user
+        entry = access_entry_for(access_list(), identify(request))
+        assert (entry and entry.action) == action
+        found = grounds_of(listed, latest_rules())
+        assert (found.access and found.access.action) == action
+        assert can_end(listed, found.access) is (action is not None)
+    [row] = AccessEntry.objects.all()
+    assert (row.kind, row.value) == ("digest", f"{kind}:{listed.digest}")
+
+
+def test_who_is_counted_by_code_s_own_value_cannot_be_denied(operator: User, add_rule: AddRule) -> None:
+    add_rule("a", ["ip"], quota=1)
+    listed = by_rule("anything", "code:shop.order")
+    assert not may_have_entry(listed)
+    with pytest.raises(InvalidAct, match="by values that an access entry can name"):
+        perform(operator, listed, Deny(FRIDAY), "abuse", "1")
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_the_last_rejections_come_with_them(
     sends = count_sends(monkeypatch)
     add_rule("export", ["user"], quota=1)
     ask(user, 3)
-    denials.note(AccessRecord("deny", "user", str(user.pk), pk=7), {}, digest(f"user:{user.pk}"), "plain")
+    denials.note(AccessRecord("deny", "user", str(user.pk), pk=7), ("user",), digest(f"user:{user.pk}"), {}, "plain")
     denials.send()
     caller = caller_of("user", str(user.pk))
     report_of(caller)
@@ -183,7 +183,7 @@ def test_are_told_together_by_an_engine_that_reads_one_by_one(
     monkeypatch.delattr("django_ratelimiter.engine.local.engine.LocalFirstEngine.peek_at_caller")
     add_rule("export", ["user"], quota=1)
     ask(user, 3)
-    denials.note(AccessRecord("deny", "user", str(user.pk), pk=7), {}, digest(f"user:{user.pk}"), "plain")
+    denials.note(AccessRecord("deny", "user", str(user.pk), pk=7), ("user",), digest(f"user:{user.pk}"), {}, "plain")
     for caller in (caller_of("user", str(user.pk)), caller_of("digest", digest(f"user:{user.pk}"))):
         found = report_of(caller)
         assert [each.times for each in found.rejections] == [2]
@@ -307,7 +307,7 @@ def deny(kind: str, value: str, entry: int = 1, view: str = "plain", times: int 
     """Note that an entry denied a caller so often."""
     for _ in range(times):
         partition = f"{kind}:{value}"
-        denials.note(AccessRecord("deny", kind, value, pk=entry), {}, digest(partition), view)
+        denials.note(AccessRecord("deny", kind, value, pk=entry), (kind,), digest(partition), {}, view)
 
 
 def seen(caller: Caller) -> list[tuple[str, str, int]]:

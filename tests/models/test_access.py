@@ -15,7 +15,7 @@ from .rejections import assert_database_rejects, rejected
 
 pytestmark = pytest.mark.django_db
 
-HASH = "ab" * 32
+HASH, DIGEST = "ab" * 32, "aB_-" * 5 + "xy"
 
 
 def test_choices_are_those_of_the_list() -> None:
@@ -33,6 +33,8 @@ def test_choices_are_those_of_the_list() -> None:
         ("user", "007", "7"),
         ("user", "shop.Device:7", "shop.Device:7"),
         ("api_key", HASH, HASH),
+        ("digest", f"ip:{DIGEST}", f"ip:{DIGEST}"),
+        ("digest", f"user|header:X-Org or ip:{DIGEST}", f"user|header:X-Org or ip:{DIGEST}"),
     ],
 )
 def test_a_value_is_kept_as_requests_have_it(kind: str, value: str, kept: str) -> None:
@@ -49,10 +51,18 @@ def test_a_value_is_kept_as_requests_have_it(kind: str, value: str, kept: str) -
         ("user", "id:7"),
         ("api_key", "raw-key"),
         ("api_key", HASH + "\n"),
+        ("digest", DIGEST),
+        ("digest", f"ip or:{DIGEST}"),
+        ("digest", f"ip:{DIGEST}x"),
+        ("digest", "ip:192.0.2.7"),
     ],
 )
 def test_a_value_that_no_request_has_is_rejected(kind: str, value: str) -> None:
     assert set(rejected(AccessEntry(kind=kind, value=value))) == {"value"}
+
+
+def test_the_database_rejects_a_digest_without_what_it_is_counted_by() -> None:
+    assert_database_rejects("ratelimiter_access_entry_digest", AccessEntry(kind="digest", value=DIGEST))
 
 
 def test_there_is_one_entry_for_each_caller() -> None:

@@ -44,7 +44,7 @@ def entry() -> AccessEntry:
 def deny(number: int, entry: int = 1, view: str = "plain", times: int = 1) -> None:
     """Note that an entry denied a caller of this number."""
     for _ in range(times):
-        denials.note(AccessRecord("deny", "user", str(number), pk=entry), {}, digest(f"user:{number}"), view)
+        denials.note(AccessRecord("deny", "user", str(number), pk=entry), ("user",), digest(f"user:{number}"), {}, view)
 
 
 def test_a_denied_caller_is_recorded_with_the_entry_and_the_view(

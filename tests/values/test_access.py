@@ -162,3 +162,27 @@ def test_it_says_what_it_asks_about() -> None:
     assert AccessList([record("deny", "user", "7"), record("warn", "api_key", "7")]).kinds == {"user"}
     everything = [record("deny", kind, value) for kind, value in (("ip", "::1"), ("user", "7"), ("api_key", "k"))]
     assert AccessList(everything).kinds == {"ip", "user", "api_key"}
+
+
+def test_a_digest_ranks_behind_the_value_and_an_address_before_networks() -> None:
+    digests = {("api_key",): ["k" * 22], ("user",): ["u" * 22], ("ip",): ["i" * 22], ("header:X-Org",): ["o" * 22]}
+    in_order = [
+        record("allow", "api_key", "key"), record("deny", "digest", f"api_key:{'k' * 22}"),
+        record("allow", "user", "7"), record("deny", "digest", f"path:pk or user:{'u' * 22}"),
+        record("allow", "digest", f"header:X-Org:{'o' * 22}"),
+        record("deny", "digest", f"user or ip:{'i' * 22}"), record("allow", "ip", "192.0.2.0/24"),
+    ]  # fmt: skip
+    for place, first in enumerate(in_order):
+        entries = AccessList(reversed(in_order[place:]))
+        assert entries.lookup("192.0.2.7", "7", "key", NOW, lambda names: digests.get(names, [])) == first
+
+
+def test_only_the_named_digests_are_asked_for_and_expire() -> None:
+    asked = list[object]()
+    entries = AccessList([record("deny", "digest", f"ip:{'i' * 22}", NOW), record("deny", "digest", "nonsense")])
+    assert [each.value for each, _ in entries.left_out] == ["nonsense"]
+    assert entries
+    for now, is_found in ((NOW - 1, True), (NOW, False)):
+        found = entries.lookup(None, None, None, now, lambda names: asked.append(names) or ["x", "i" * 22])
+        assert bool(found) is is_found
+    assert asked == [("ip",)] * 2

@@ -49,7 +49,7 @@ class AccessEntryAdmin(NulSafeAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is not None:
             return [(None, {"fields": ("subject", "action", "expires_at", "reason")})]
-        whom = {"fields": ("ip", "user", "api_key"), "description": _("Fill in exactly one of the three.")}
+        whom = {"fields": ("ip", "user", "api_key", "digest"), "description": _("Fill in exactly one.")}
         return [(None, {"fields": ("action",)}), (_("Whom"), whom), (None, {"fields": ("expires_at", "reason")})]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:

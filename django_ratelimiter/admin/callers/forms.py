@@ -122,6 +122,15 @@ class NewAccessEntryForm(AccessEntryForm):
         help_text=gettext_lazy("The user's login name."),
     )
     api_key = _api_key_field()
+    digest = forms.CharField(
+        label=gettext_lazy("Digest"),
+        required=False,
+        widget=AdminTextInputWidget,
+        help_text=gettext_lazy(
+            "What rules count the caller by, and its digest from a list: “ip:DIGEST”, “user or ip:DIGEST”. The "
+            "caller's page fills it in."
+        ),
+    )
 
     def clean_user(self) -> str:
         """Return the primary key of the user with that name."""
@@ -140,7 +149,7 @@ class NewAccessEntryForm(AccessEntryForm):
         filled = [kind for kind, value in typed.items() if value]
         if not any(kind in self.errors for kind in typed):
             if len(filled) != 1:
-                raise ValidationError(_("Fill in exactly one of address, user and API key."), code="one_of")
+                raise ValidationError(_("Fill in exactly one of address, user, API key and digest."), code="one_of")
             [kind] = filled
             value = str(typed[kind])
             self.instance.kind, self.instance.value = kind, hash_api_key(value) if kind == "api_key" else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -18,7 +19,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
-from ...inspection.acts import GRANT, UNBLOCK, InvalidAct, can_end
+from ...inspection.acts import GRANT, UNBLOCK, InvalidAct, can_end, may_have_entry
 from ...inspection.caller import Caller, UnknownCaller, caller_of
 from ...inspection.caller_report import CallerReport, report_of
 from ...inspection.giving_back import leases_of
@@ -87,7 +88,8 @@ class CallerPage(PagesAdmin):
         known = known_in(request)
         if digest := request.GET.get("digest", ""):
             kind, value = looked_up(request, digest)
-            return caller_of(kind, value, () if kind == "digest" else known)
+            caller = caller_of(kind, value, () if kind == "digest" else known)
+            return replace(caller, rule=request.GET.get("rule", ""))  # by what a digest is counted
         if "kind" not in request.GET and "value" not in request.GET:
             return None
         return caller_of(request.GET.get("kind", "user"), request.GET.get("value", ""), known)
@@ -200,7 +202,7 @@ def _acts(request: HttpRequest, report: CallerReport) -> dict[str, Any]:
     return {
         "may_unblock": request.user.has_perm(UNBLOCK) and not (caller.is_everybody or caller.is_nobody),
         "may_grant": may_grant and caller.kind != "digest" and not caller.is_unknown_user,
-        "may_deny": may_grant and caller.kind in ("user", "api_key", "ip") and not caller.is_unknown_user,
+        "may_deny": may_grant and may_have_entry(caller) and not caller.is_unknown_user,
         "may_end_access": may_grant and can_end(caller, report.access),
         "token": new_token(request.user, caller),
         "reason": _last_reason(request, caller),

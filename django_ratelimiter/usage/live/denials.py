@@ -19,7 +19,7 @@ from ...backend import get_engine
 from ...engine.locks import freed_by_fork
 from ...engine.usage.rejections import Denial
 from ...exceptions import EngineUnavailable
-from ...values.access import AccessRecord
+from ...values.access import AccessRecord, Names
 from .names import notes
 from .sending import Sender
 
@@ -35,9 +35,9 @@ FORGOTTEN_SECONDS: Final = 86_400
 class DeniedCaller(NamedTuple):
     """A caller that an access entry denies. Each view has its own row.
 
-    entry: its primary key; `None` = it was never in the database. kind: ip, user or api_key. digest: of the caller, as
-    in rules by the same identity; "" = callers that were not counted separately. view: its name; "" = not
-    known. at, since: the last time and the first. times: how often.
+    entry: its primary key; `None` = it was never in the database. kind: what the entry has found the caller by, such as
+    ip; "user|ip" = both. digest: of the caller by that, as in rules; "" = callers that were not counted separately.
+    view: its name; "" = not known. at, since: the last time and the first. times: how often.
     """
 
     entry: int | None
@@ -89,12 +89,13 @@ class _Waiting:
 waiting: Final = _Waiting()
 
 
-def note(record: AccessRecord, named: Mapping[str, str], digest: str, view: str) -> None:
+def note(record: AccessRecord, by: Names, digest: str, named: Mapping[str, str], view: str) -> None:
     """Count a request that an access entry denies. Returns at once and never raises.
 
-    digest: of the caller, by the identity of the entry. named: its name by digest; empty = it must not be stored.
+    by: what the entry has found the caller by; digest: of the caller by that. named: its name by digest; empty = it
+    must not be stored.
     """
-    start = f"{record.pk or 0} {record.kind}"
+    start = f"{record.pk or 0} {'|'.join(by)}"
     if named and notes.is_due((digest,), int(time() * 1_000_000)):
         notes.add((digest,), named)
     waiting.add(f"{start} {digest} {view}", f"{start}  {view}")

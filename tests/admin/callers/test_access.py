@@ -44,8 +44,8 @@ class TestForm:
     @pytest.mark.parametrize(
         ("sent", "says"),
         [
-            ({}, "Fill in exactly one of address, user and API key."),
-            ({"ip": "192.0.2.7", "api_key": "typed-key"}, "Fill in exactly one of address, user and API key."),
+            ({}, "Fill in exactly one of address, user, API key and digest."),
+            ({"ip": "192.0.2.7", "api_key": "typed-key"}, "Fill in exactly one of address, user, API key and digest."),
             ({"ip": "300.0.0.1"}, "Not an address or network"),
             ({"user": "nobody"}, "There is no user with this name."),
             ({"api_key": "schlüssel"}, "only contain ASCII characters"),

@@ -140,7 +140,9 @@ def entry() -> AccessEntry:
 def deny(entry: AccessEntry, view: str = "export", times: int = 1) -> None:
     value = f"ip:{ADDRESS}"
     for _ in range(times):
-        denials.note(AccessRecord("deny", "ip", entry.value, pk=entry.pk), {digest(value): value}, digest(value), view)
+        denials.note(
+            AccessRecord("deny", "ip", entry.value, pk=entry.pk), ("ip",), digest(value), {digest(value): value}, view
+        )
 
 
 def lines(client: Client, page: str = PAGE) -> list[str]:
