@@ -24,15 +24,24 @@ class Window(NamedTuple):
     end: int
 
 
-def window_at(at_us: int, calendar: str, timezone: str | None, anchor_day: int | None) -> Window:
-    """Return the window that contains this time. timezone: `None` = UTC. anchor_day: `None` = 1."""
+class Anchor(NamedTuple):
+    """When the months of a caller begin; `None` = as a limit says. day: 1 to 31. starts_at: the time of day."""
+
+    day: int | None = None
+    timezone: str | None = None
+    starts_at: time | None = None
+
+
+def window_at(
+    at_us: int, calendar: str, timezone: str | None, anchor_day: int | None, anchor_time: time | None = None
+) -> Window:
+    """Return the window that contains this time. Each `None`: UTC, the first day, midnight."""
     zone = zone_of(timezone)
     day = datetime.fromtimestamp(at_us // 1_000_000, zone).date()
-    window = _window_of(day, calendar, zone, anchor_day or 1)
+    window = _window_of(day, calendar, zone, anchor_day or 1, anchor_time or time.min)
     # A zone that turned its clocks back over midnight has had the same date twice; windows must not overlap.
-    if at_us >= window.end:
-        return _window_of(day + timedelta(days=1), calendar, zone, anchor_day or 1)
-    return window
+    apart = (at_us >= window.end) - (at_us < window.start)
+    return _window_of(day + timedelta(days=apart), calendar, zone, anchor_day or 1, anchor_time or time.min)
 
 
 @lru_cache(maxsize=1_000)
@@ -48,8 +57,8 @@ def zone_of(timezone: str | None) -> tzinfo:
 
 
 @lru_cache(maxsize=10_000)
-def _window_of(day: date, calendar: str, zone: tzinfo, anchor_day: int) -> Window:
-    """Return the window that contains this date."""
+def _window_of(day: date, calendar: str, zone: tzinfo, anchor_day: int, anchor_time: time) -> Window:
+    """Return the window that contains this date from `anchor_time` on."""
     if calendar == "day":
         first, last = day, day + timedelta(days=1)
     elif calendar == "week":
@@ -63,7 +72,7 @@ def _window_of(day: date, calendar: str, zone: tzinfo, anchor_day: int) -> Windo
             first, last = _anchor(day.year, day.month - 1, anchor_day), first
         else:
             last = _anchor(day.year, day.month + 1, anchor_day)
-    return Window(_midnight(first, zone), _midnight(last, zone))
+    return Window(*[int(datetime.combine(day, anchor_time, zone).timestamp()) * 1_000_000 for day in (first, last)])
 
 
 def _anchor(year: int, month: int, anchor_day: int) -> date:
@@ -74,8 +83,3 @@ def _anchor(year: int, month: int, anchor_day: int) -> date:
     year, month = year + (month - 1) // 12, (month - 1) % 12 + 1
     after = date(year + month // 12, month % 12 + 1, 1)
     return min(date(year, month, 1) + timedelta(days=anchor_day - 1), after - timedelta(days=1))
-
-
-def _midnight(day: date, zone: tzinfo) -> int:
-    """Return the start of a day in microseconds. If the clocks skip midnight, that is the time of the change."""
-    return int(datetime.combine(day, time.min, zone).timestamp()) * 1_000_000

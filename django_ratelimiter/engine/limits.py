@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import time
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -13,7 +14,7 @@ from struct import pack
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
-from .calendars import CALENDARS, window_at
+from .calendars import CALENDARS, Anchor, window_at
 from .registry import ANCHORS, DEFAULT, ON_CALENDAR, REFILLS, Traits
 from .registry import Algorithm as Algorithm
 from .validation import MAX_ENTRIES as MAX_ENTRIES
@@ -71,7 +72,8 @@ class Limit:
     refill: a token bucket fills up continuously, or by the whole quota at whole windows of the clock.
     calendar: day, week (from Monday), month or year instead of a window; only for fixed_window.
     timezone: the time zone of the calendar; `None` = UTC. anchor_day: the day on which months begin; in shorter
-    months, the last day. `None` = 1.
+    months, the last day. `None` = 1. anchor_time: the time of that day; `None` = midnight. If the clocks skip it, that
+    many minutes after the change; if they repeat it, the first time.
 
     Raises ValueError, which names the field, for every value that cannot be enforced exactly.
     """
@@ -87,6 +89,7 @@ class Limit:
     calendar: str | None = None
     timezone: str | None = None
     anchor_day: int | None = None
+    anchor_time: time | None = None
 
     def __post_init__(self) -> None:
         algorithm = known_algorithm(self.algorithm)
@@ -205,7 +208,7 @@ class Limit:
         if self.calendar is not None:
             latest: Terms | None = self.__dict__.get("_latest")  # the calendar takes longer than the rest
             if latest is None or not latest.extra <= at_us < latest.extra + latest.period:
-                start, end = window_at(at_us, self.calendar, self.timezone, self.anchor_day)
+                start, end = window_at(at_us, self.calendar, self.timezone, self.anchor_day, self.anchor_time)
                 latest = self.__dict__["_latest"] = self.terms._replace(period=end - start, extra=start)
             return latest
         if max_delay is not None and self.holds:
@@ -238,12 +241,25 @@ class Limit:
         if self.calendar is not None:
             anchor = "" if self.anchor_day in (None, 1) else f"{self.anchor_day}"
             zone = "" if self.timezone in (None, "UTC") else f"@{crc32(str(self.timezone).encode()) % 16**7:07x}"
-            return f":{letter}{self.calendar[0]}{anchor}{zone}"
+            start = "" if self.anchor_time in (None, time.min) else f"t{self.anchor_time:%H%M%S}"
+            return f":{letter}{self.calendar[0]}{anchor}{zone}{start}"
         seconds, rest = divmod(self.window_us, 1_000_000)
         window = f"{self.window_us}us" if rest else f"{seconds}"
         slots = f"/{self.number_of_slots}" if self.number_of_slots > 1 else ""
         variant = {"first_request": "r", "interval": "i"}
         return f":{letter}{variant.get(self.anchor, '')}{variant.get(self.refill, '')}{window}{slots}"
+
+    def anchored(self, own: Anchor) -> Limit:
+        """Return this limit with months that begin when those of a caller do. Other limits do not change."""
+        if self.calendar != "month":
+            return self
+        day, zone, start = own
+        return replace(
+            self,
+            anchor_day=self.anchor_day if day is None else day,
+            timezone=zone or self.timezone,
+            anchor_time=self.anchor_time if start is None else start,
+        )
 
     def scaled(self, share: float, least: int = 1) -> Limit:
         """Return this limit with `share` of its quota and burst, a capacity of at least `least`, and no soft quota.

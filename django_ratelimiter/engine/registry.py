@@ -73,7 +73,7 @@ class Algorithm(StrEnum):
         "fixed_window",
         "f",
         Traits(
-            options=("anchor", "calendar", "timezone", "anchor_day"),
+            options=("anchor", "calendar", "timezone", "anchor_day", "anchor_time"),
             label=_("fixed window: starts again at every window"),
             short=_("fixed window"),
             counts_locally=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import time
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final
@@ -46,6 +47,7 @@ _NOT_GIVEN: Final[dict[str, object]] = {
     "calendar": None,
     "timezone": None,
     "anchor_day": None,
+    "anchor_time": None,
 }
 _WORDS: Final = {"anchor": ANCHORS, "refill": REFILLS, "calendar": tuple(CALENDARS)}
 
@@ -65,20 +67,22 @@ def check_options(limit: Any, algorithm: Algorithm) -> None:
     if slots is not None and (type(slots) is not int or not 1 <= slots <= MAX_SLOTS):
         raise ValueError(f"slots: must be a whole number from 1 to {MAX_SLOTS}, not {slots!r}.")
     if limit.calendar is None:
-        for name in ("timezone", "anchor_day"):
+        for name in ("timezone", "anchor_day", "anchor_time"):
             if getattr(limit, name) is not None:
                 raise ValueError(f"{name}: only a calendar has one; leave it out, or choose a calendar.")
 
 
 def check_calendar(limit: Any) -> None:
     """Raise for values that contradict the calendar. A window is allowed if it is as long as the calendar's."""
-    calendar, day = limit.calendar or "", limit.anchor_day
+    calendar, day, start = limit.calendar or "", limit.anchor_day, limit.anchor_time
     if limit.timezone is not None:
         zone_of(str(limit.timezone))
     if limit.anchor != ANCHORS[0]:
         raise ValueError("anchor: a calendar's windows begin by the calendar; leave it out.")
     if day is not None and (calendar != "month" or type(day) is not int or not 1 <= day <= 31):
         raise ValueError(f"anchor_day: must be a day from 1 to 31 on which months begin, not {day!r} of a {calendar}.")
+    if start is not None and (calendar != "month" or not isinstance(start, time) or start.tzinfo or start.microsecond):
+        raise ValueError(f"anchor_time: must be the time of day at which months begin, in seconds, not {start!r}.")
     if limit.window is not None:
         days = Fraction(microseconds(limit.window), 86_400_000_000)
         if days not in {"day": (1,), "week": (7,), "month": (28, 29, 30, 31), "year": (365, 366)}[calendar]:

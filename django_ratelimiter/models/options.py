@@ -69,7 +69,7 @@ def columns_used(algorithm: str, calendar: str = "") -> frozenset[str]:
     if algorithm not in set(Algorithm):
         return frozenset(NOT_GIVEN)
     options = {COLUMNS.get(option, option) for option in Algorithm(algorithm).options}
-    used = {"quota", "window_seconds", "soft_quota"} | options
+    used = ({"quota", "window_seconds", "soft_quota"} | options) & NOT_GIVEN.keys()
     if not calendar or "calendar" not in options:
         return frozenset(used - {"timezone", "anchor_day"})
     return frozenset(used - {"window_seconds", "anchor"} - ({"anchor_day"} if calendar != "month" else set()))

@@ -6,6 +6,7 @@ Each choice is made by a `Random`: one of hypothesis' own (`st.randoms()`) can b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import time
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -95,7 +96,9 @@ def _options_by(random: Random, algorithm: Algorithm, window: Decimal | float, *
 def _calendar_by(random: Random) -> dict[str, Any]:
     calendar = random.choice(("day", "week", "month", "year"))
     day = random.choice((None, 1, 29, 30, 31, random.randint(1, 31))) if calendar == "month" else None
-    return {"window": None, "calendar": calendar, "timezone": random.choice(ZONES), "anchor_day": day}
+    start = random.choice((None, None, time(2, 30), time(random.randrange(24)))) if calendar == "month" else None
+    given = {"window": None, "calendar": calendar, "timezone": random.choice(ZONES)}
+    return given | {"anchor_day": day, "anchor_time": start}
 
 
 def _with_units(random: Random, algorithm: Algorithm, given: dict[str, Any], quota: int) -> Limit:
@@ -113,7 +116,7 @@ def _with_units(random: Random, algorithm: Algorithm, given: dict[str, Any], quo
 
 def changed_by(random: Random, limit: Limit, quota: int | None = None) -> Limit:
     """A limit that an editor might turn this one into, keeping its counters."""
-    kept = ("window", "anchor", "refill", "slots", "calendar", "timezone", "anchor_day")
+    kept = ("window", "anchor", "refill", "slots", "calendar", "timezone", "anchor_day", "anchor_time")
     given = {name: getattr(limit, name) for name in kept}
     return _with_units(random, Algorithm(limit.algorithm), given, quota or quota_by(random))
 

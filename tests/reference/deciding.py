@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
+from datetime import time
 from fractions import Fraction
 from math import floor
 
@@ -221,5 +222,9 @@ def _name(charge: Charge) -> tuple[object, ...]:
     A default means the same whether it is set or not.
     """
     limit: Limit = charge.limit
-    kind = (limit.calendar, limit.timezone or "UTC", limit.anchor_day or 1) if limit.calendar else period_of(limit)
+    kind = (
+        (limit.calendar, limit.timezone or "UTC", limit.anchor_day or 1, limit.anchor_time or time())
+        if limit.calendar
+        else period_of(limit)
+    )
     return charge.key, limit.algorithm, kind, limit.anchor, limit.refill, slots_of(limit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, time
 from itertools import pairwise
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Charge, Engine, Limit
-from django_ratelimiter.engine.calendars import CALENDARS, window_at, zone_of
+from django_ratelimiter.engine.calendars import CALENDARS, Anchor, window_at, zone_of
 from tests.engine.strategies import ZONES
 from tests.engine.trio import Trio
 from tests.reference import calendar_window
@@ -22,8 +22,11 @@ DAY_US = 24 * HOUR_US
 NAMED = sorted(name for name in available_timezones() if "/" in name and not name.startswith(("posix/", "right/")))
 
 
-def calendar(calendar: str = "day", timezone: str | None = None, anchor_day: int | None = None) -> Limit:
-    return Limit(5, algorithm="fixed_window", calendar=calendar, timezone=timezone, anchor_day=anchor_day)
+def calendar(
+    calendar: str = "day", timezone: str | None = None, anchor_day: int | None = None, anchor_time: time | None = None
+) -> Limit:
+    given = {"calendar": calendar, "timezone": timezone, "anchor_day": anchor_day, "anchor_time": anchor_time}
+    return Limit(5, algorithm="fixed_window", **given)  # type: ignore[arg-type]
 
 
 def moment(text: str, zone: str | None = None) -> int:
@@ -83,19 +86,25 @@ def test_each_quarter_of_an_hour_of_the_hard_days_is_in_its_window() -> None:
             assert window_at(at, "day", zone, None) == calendar_window(calendar("day", zone), at), (zone, at)
 
 
+def seconds(at: time) -> time:
+    """A time of day in whole seconds."""
+    return at.replace(microsecond=0)
+
+
 @given(
     zone=st.sampled_from(ZONES) | st.sampled_from(NAMED),
     unit=st.sampled_from(sorted(CALENDARS)),
     day=st.sampled_from([None, 28, 29, 30, 31]) | st.integers(1, 31),
+    begins_at=st.sampled_from([None, time(0, 30), time(2, 30), time(23, 59, 59)]) | st.times().map(seconds),
     at=st.integers(0, 2_400_000_000_000_000),
 )
-def test_any_moment_in_any_zone(zone: str | None, unit: str, day: int | None, at: int) -> None:
-    limit = calendar(unit, zone, day if unit == "month" else None)
+def test_any_moment_in_any_zone(zone: str | None, unit: str, day: int | None, begins_at: time | None, at: int) -> None:
+    limit = calendar(unit, zone, *((day, begins_at) if unit == "month" else ()))
     start, end = calendar_window(limit, at)
     assert start <= at < end
     for known in (at, start, end - 1):
-        assert window_at(known, unit, zone, limit.anchor_day) == (start, end)
-    assert window_at(end, unit, zone, limit.anchor_day).start == end
+        assert window_at(known, unit, zone, limit.anchor_day, limit.anchor_time) == (start, end)
+    assert window_at(end, unit, zone, limit.anchor_day, limit.anchor_time).start == end
 
 
 @given(
@@ -123,6 +132,46 @@ def begins(limit: Limit, first: str, last: str) -> list[str]:
     assert all(earlier < later for earlier, later in pairwise(found))
     assert {found.isoformat()[10:19] for found in found} == {"T00:00:00"}
     return [f"{found:%m-%d}" for found in found]
+
+
+#: A day and a time of Berlin, when its month begins, and the hours until the same time of the next month.
+HOURS = [
+    (29, time(2, 30), "2026-03-29T03:30+02:00", 31 * 24 - 1),  # skipped: the clocks go from 02:00 to 03:00
+    (25, time(2, 30), "2026-10-25T02:30+02:00", 31 * 24 + 1),  # shown twice
+    (31, time(18), "2026-02-28T18:00+01:00", 31 * 24 - 1),
+    (31, time(18), "2028-02-29T18:00+01:00", 31 * 24 - 1),
+    (1, time(0), "2026-12-01T00:00+01:00", 31 * 24),
+]
+
+
+@pytest.mark.parametrize(("day", "begins_at", "start", "hours"), HOURS)
+def test_months_from_a_time_of_day(trio: Callable[[], Trio], day: int, begins_at: time, start: str, hours: int) -> None:
+    limit = calendar("month", "Europe/Berlin", day, begins_at)
+    first = int(datetime.fromisoformat(start).timestamp()) * 1_000_000
+    asked = trio()
+    for at, cost, full_until in [
+        (first - 1, 5, None),
+        (first - 1, 1, first),
+        (first, 5, None),
+        (first + hours * HOUR_US - 1, 1, first + hours * HOUR_US),
+        (first + hours * HOUR_US, 5, None),
+    ]:
+        asked.now = at
+        verdict = asked.one(limit, cost)
+        assert verdict.allowed == (full_until is None), at
+        assert verdict.retry_after == ((full_until or at) - at) / 1_000_000
+
+
+def test_a_limit_with_the_months_of_a_caller() -> None:
+    month = calendar("month", "Europe/Berlin", 3)
+    assert month.anchored(Anchor(15)) == calendar("month", "Europe/Berlin", 15)
+    assert month.anchored(Anchor(timezone="Asia/Tokyo")) == calendar("month", "Asia/Tokyo", 3)
+    own = month.anchored(Anchor(31, "Asia/Tokyo", time(9, 30)))
+    assert own == calendar("month", "Asia/Tokyo", 31, time(9, 30))
+    assert own.anchored(Anchor(3, "Europe/Berlin", time())).tag == month.tag
+    assert len({each.tag for each in (month, own, month.anchored(Anchor(31, "Asia/Tokyo")), calendar("month"))}) == 4
+    for other in (calendar("day"), calendar("year", "Asia/Tokyo"), Limit(5, 60), Limit(5, 3_600, "token_bucket")):
+        assert other.anchored(Anchor(15, "Europe/Berlin", time(1))) is other
 
 
 @pytest.mark.parametrize("zone", [None, "Europe/Berlin", "America/New_York"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from decimal import Decimal
 from random import Random
 
@@ -68,7 +69,7 @@ def test_a_soft_quota_is_exceeded_by_what_is_admitted_beyond_it(asked: Engine, l
 
 
 def _fields(limit: Limit) -> dict[str, object]:
-    names = ("quota", "window", "algorithm", "burst", "anchor", "refill", "slots", "calendar", "timezone", "anchor_day")
+    names = [each.name for each in fields(limit)]
     return {name: getattr(limit, name) for name in names}
 
 

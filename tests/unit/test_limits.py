@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, time
 from decimal import Decimal
 from fractions import Fraction
 from zoneinfo import available_timezones
@@ -83,6 +84,8 @@ WRONG: list[tuple[str, dict[str, object], str, list[object]]] = [
     ("^timezone: only a calendar has one", {"algorithm": "fixed_window"}, "timezone", ["Europe/Berlin"]),
     ("^anchor_day: must be a day from 1 to 31", MONTH, "anchor_day", [0, 32, -1, 1.0, True, "15"]),
     ("^anchor_day: ", {**MONTH, "calendar": "week"}, "anchor_day", [3]),
+    ("^anchor_time: must be the time", MONTH, "anchor_time", ["09:30", 930, time(9, tzinfo=UTC), time(9, 0, 0, 1)]),
+    ("^anchor_time: ", {**MONTH, "calendar": "week"}, "anchor_time", [time(9)]),
     ("^anchor: a calendar's windows begin by the calendar", DAY, "anchor", ["first_request"]),
     # A window that contradicts the calendar.
     ("^window: ", DAY, "window", [86_399]),
@@ -227,6 +230,7 @@ OPTIONS = {
     "calendar": "day",
     "timezone": "Europe/Berlin",
     "anchor_day": 15,
+    "anchor_time": time(9, 30),
 }
 
 
@@ -234,7 +238,7 @@ OPTIONS = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_an_option_that_the_algorithm_lacks_is_rejected(name: str, algorithm: Algorithm) -> None:
     given = {name: OPTIONS[name]}
-    if name in ("timezone", "anchor_day"):
+    if name in ("timezone", "anchor_day", "anchor_time"):
         given["calendar"] = "month"
     if name in algorithm.options:
         assert getattr(Limit(5, None if "calendar" in given else 60, algorithm, **given), name) == OPTIONS[name]
@@ -245,7 +249,7 @@ def test_an_option_that_the_algorithm_lacks_is_rejected(name: str, algorithm: Al
 
 def test_the_options_of_each_algorithm() -> None:
     assert {str(algorithm): set(algorithm.options) for algorithm in Algorithm} == {
-        "fixed_window": {"anchor", "calendar", "timezone", "anchor_day"},
+        "fixed_window": {"anchor", "calendar", "timezone", "anchor_day", "anchor_time"},
         "sliding_window_log": set(),
         "sliding_window_counter": set(),
         "sliding_window_slots": {"slots"},
@@ -280,6 +284,7 @@ def test_each_meaning_has_counters_of_its_own() -> None:
         *(Limit(5, timezone=zone, **MONTH) for zone in ("Europe/Berlin", "America/New_York")),
         *(Limit(5, anchor_day=day, **MONTH) for day in (2, 3, 23, 30)),
         Limit(5, timezone="Europe/Berlin", anchor_day=2, **MONTH),
+        *(Limit(5, anchor_time=start, **MONTH) for start in (time(1), time(0, 1), time(0, 0, 1), time(10))),
     ]
     assert len({limit.tag for limit in meanings}) == len(meanings)
     for limit in meanings:
