@@ -7,7 +7,6 @@ from contextlib import suppress
 from datetime import time
 from inspect import isawaitable
 from typing import Any, Final, NamedTuple
-from zoneinfo import ZoneInfo
 
 from asgiref.sync import async_to_sync
 from django.apps import apps
@@ -17,6 +16,7 @@ from django.db.models import Model
 from django.utils.module_loading import import_string
 
 from . import tenants
+from .engine.calendars import Anchor, zone_of
 
 __all__ = ["Anchor", "CallerIdentity", "Plan"]
 
@@ -28,14 +28,6 @@ _NOT_READ: Final[Any] = object()
 
 class InvalidPlan(ValueError):
     """A TIER_RESOLVER has returned something that is no plan; the message says what it may return."""
-
-
-class Anchor(NamedTuple):
-    """When the months of a caller begin; `None` = as the limit says. day: 1 to 31."""
-
-    day: int | None = None
-    timezone: str | None = None
-    starts_at: time | None = None
 
 
 class Plan(NamedTuple):
@@ -191,12 +183,13 @@ def _normal(answer: Any) -> tuple[str | None, Anchor | None]:
         raise InvalidPlan(f"must return a tier's slug, an object with a slug, a Plan or None, not a {name}")
     if day is not None and (type(day) is not int or not 1 <= day <= 31):
         raise InvalidPlan("must return an anchor day from 1 to 31, or None")
+    zone = str(zone) if zone else None
     if zone is not None:
         try:
-            zone = ZoneInfo(str(zone)).key
-        except (ValueError, OSError, LookupError):
+            zone_of(zone)
+        except ValueError:
             raise InvalidPlan("must return the name of a time zone, such as Europe/Berlin, or None") from None
-    if start is not None and (not isinstance(start, time) or start.tzinfo is not None):
-        raise InvalidPlan("must return the time of day without a time zone, or None")
+    if start is not None and (not isinstance(start, time) or start.tzinfo is not None or start.microsecond):
+        raise InvalidPlan("must return the time of day in whole seconds, without a time zone, or None")
     anchor = Anchor(day, zone, start)
     return slug and str(slug), anchor if any(part is not None for part in anchor) else None

@@ -103,8 +103,7 @@ def _limits(
             yield result.rule, result.tier, result.limit, result.verdict
     for rule in rules.rules:
         if rule.mode == "enforce" and _depends_on_request(rule):
-            records = rule.limits_for(granted.tier, granted.multiplier)
-            yield from ((rule, granted.tier, record.limit, None) for record in records)
+            yield from ((rule, granted.tier, record.limit, None) for record in rule.limits_for(*granted))
 
 
 def _own_limit(rule: RuleRecord, tier: TierRecord | None, limit: Limit, verdict: Verdict | None) -> OwnLimit:

@@ -261,6 +261,11 @@ class Limit:
             anchor_time=self.anchor_time if start is None else start,
         )
 
+    def is_counted_in(self, name: str) -> bool:
+        """Return whether this is the name of one of its counters, whenever a caller's months begin."""
+        tag = name[name.rindex(":") :]
+        return tag == self.tag or (self.calendar == "month" and tag.startswith(self.tag[:3]))
+
     def scaled(self, share: float, least: int = 1) -> Limit:
         """Return this limit with `share` of its quota and burst, a capacity of at least `least`, and no soft quota.
 

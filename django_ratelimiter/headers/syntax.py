@@ -105,13 +105,12 @@ def name_of(rule: RuleRecord, tier: TierRecord | None, limit: Limit) -> str:
     Each later one has the first of these names that no older one has: the slug; with its window; with its algorithm,
     too; with other options that differ from the default; with a number. So adding a limit renames no other.
     """
-    tag, taken = limit.tag, set()
+    named: dict[str, Limit] = {}
     for record in rule.limits_for(tier):
-        name = next(name for name in _names(rule.slug, record.limit) if name not in taken)
-        if record.limit.tag == tag:
-            return name
-        taken.add(name)
-    return rule.slug
+        name = next(name for name in _names(rule.slug, record.limit) if name not in named)
+        named[name] = record.limit
+    exact = [name for name, each in named.items() if each.tag == limit.tag]  # else a caller's own months
+    return next(iter(exact or [name for name, each in named.items() if each.is_counted_in(limit.tag)]), rule.slug)
 
 
 def _names(slug: str, limit: Limit) -> Iterator[str]:

@@ -306,7 +306,7 @@ def _rejections(rows: Sequence[Any], counters: Iterable[Counter]) -> list[Caller
 def limit_that_rejected(row: Any, rule: RuleRecord) -> str:
     """Return the limit of a recent rejection in words; empty if the rule does not have it any more."""
     limits = rule.limits[row.tier] if row.tier in rule.limits else rule.limits.get(None, ())
-    found = [limit for limit in limits if row.counter.endswith(limit.limit.tag)]
+    found = [limit for limit in limits if limit.limit.is_counted_in(row.counter)]
     return limit_in_words(found[0]) if found else ""
 
 

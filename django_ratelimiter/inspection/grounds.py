@@ -70,7 +70,7 @@ def _granted(
     now = timezone.now()
     rows = {each.pk: each for each in assignments if each.starts_at is None or each.starts_at <= now}
     found = [
-        assigned(row.tier.slug if row.tier else None, row.starts_at, row.ends_at, row.multiplier, pk)
+        assigned(row.tier.slug if row.tier else None, row.starts_at, row.ends_at, row.multiplier, pk, row.anchor_day)
         for pk, row in rows.items()
     ]
     plan, reasons = NO_PLAN, dict[str, int]()

@@ -40,6 +40,9 @@ class TierExplanation:
     starts_at: datetime | None = None
     ends_at: datetime | None = None
     reason: str = ""
+    anchor_day: Annotated[int | None, "The day on which the caller's months begin; null = as each limit says."] = None
+    timezone: Annotated[str, "The caller's time zone for months; empty = as each limit says."] = ""
+    anchor_time: Annotated[str, "The time of day at which the caller's months begin; empty = midnight."] = ""
 
     @classmethod
     def of(
@@ -48,6 +51,10 @@ class TierExplanation:
         """Return the explanation of an entitlement. row, more: the assignments of its tier, and without a tier."""
         tier = granted.tier
         found = cls(kind, tier.slug if tier else "", tier.name if tier else "", granted.multiplier)
+        if granted.anchor is not None:
+            day, zone, start = granted.anchor
+            start_at = str(start or "").removesuffix(":00")
+            found = replace(found, anchor_day=day, timezone=zone or "", anchor_time=start_at)
         if more is not None:
             found = replace(found, multiplied_by=more.pk, multiplied_until=more.ends_at)
         if row is None:
@@ -61,7 +68,10 @@ class TierExplanation:
     @property
     def without_assignment(self) -> TierExplanation:
         """The same for readers who may not see assignments."""
-        return TierExplanation(self.kind, self.slug, self.name, self.multiplier)
+        return replace(
+            self, multiplied_by=None, multiplied_until=None, assignment=None, subject="", whom="", starts_at=None,
+            ends_at=None, reason="",
+        )  # fmt: skip
 
 
 def as_typed(multiplier: Decimal) -> str:
@@ -88,4 +98,7 @@ def tier_in_words(tier: TierExplanation) -> str:
         text = _("%(text)s, limits times %(multiplier)s") % {"text": text, "multiplier": multiplier}
     if end := tier.multiplied_until if tier.multiplied_by else tier.ends_at:
         text = _("%(text)s, until %(end)s") % {"text": text, "end": moment_in_words(end)}
+    day = "" if tier.anchor_day is None else _("day %(day)s") % {"day": tier.anchor_day}
+    if own := " ".join(filter(None, [day, tier.anchor_time, tier.timezone])):
+        text = _("%(text)s; months begin on: %(own)s") % {"text": text, "own": own}
     return text

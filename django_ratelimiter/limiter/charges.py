@@ -154,6 +154,8 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
     if not (matched or inline):
         return NO_CHARGES
     entitlement = entitlement_of(rules, request) if callers_differ(rules) else NO_ENTITLEMENT
+    if entitlement.anchor is not None and not any(rule.has_months for rule in matched):
+        entitlement = entitlement._replace(anchor=None)
     kind: Kind = (
         id(matched),
         id(entitlement.tier),

@@ -15,7 +15,7 @@ from ..identity.users import UserByKey
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
-from ..rules.tiers import Entitlement
+from ..rules.tiers import Entitlement, known_entitlement
 from ..values.partitions import encode_partition
 from .io import IO
 from .path import ATTEMPTS
@@ -27,10 +27,11 @@ async def reset_counters(io: IO, slug: str | None, given: Mapping[str, Any]) -> 
 
     given: the caller's values, by the names that rules are split by.
     """
-    values = await io.look_up(_values_of, {name: value for name, value in given.items() if value is not None})
+    values, api_key = await io.look_up(_values_of, {name: value for name, value in given.items() if value is not None})
     rules = await _rules_in_force(io)
+    granted = await io.look_up(known_entitlement, rules, values, api_key)
     charges = {
-        rule.slug: _charges(rules, rule, digest(value))
+        rule.slug: _charges(rules, rule, digest(value), granted)
         for rule in _rules_named(rules, slug)
         for value in [_partition(rule, values)]
         if value is not None
@@ -54,8 +55,8 @@ async def _rules_in_force(io: IO) -> RuleSet:
     raise RulesUnavailable(f"The rules were replaced {ATTEMPTS} times during one reset.")
 
 
-def _values_of(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return the caller's values as a request of this caller has them. Raises ValueError."""
+def _values_of(given: Mapping[str, Any]) -> tuple[dict[str, str], str | None]:
+    """Return the caller's values as a request of this caller has them, and the hash of the key. Raises ValueError."""
     if not given:
         raise ValueError("reset: name the caller, as in reset(user=user) or reset(ip=address).")
     request = HttpRequest()
@@ -75,7 +76,7 @@ def _values_of(given: Mapping[str, Any]) -> dict[str, str]:
     values = {name: identity.value(name) for name in given}
     if missing := [name for name, value in values.items() if value is None]:
         raise ValueError(f"reset: {', '.join(missing)} must be the value of a caller, not {given[missing[0]]!r}.")
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}, identity.api_key
 
 
 def _rules_named(rules: RuleSet, slug: str | None) -> Iterable[RuleRecord]:
@@ -95,11 +96,11 @@ def _partition(rule: RuleRecord, values: Mapping[str, str]) -> str | None:
     return None
 
 
-def _charges(rules: RuleSet, rule: RuleRecord, partition: str) -> list[Charge]:
+def _charges(rules: RuleSet, rule: RuleRecord, partition: str, granted: Entitlement) -> list[Charge]:
     """Return a charge for each of the rule's counters of this partition, whatever tier the caller has or had."""
     found: dict[tuple[str, str], Charge] = {}
-    for tier in rule.limits:
-        template = RuleTemplate(rule, Entitlement(rules.tiers.get(tier) if tier else None))
+    for tier, own in [(tier, own) for tier in rule.limits for own in {None, granted.anchor}]:
+        template = RuleTemplate(rule, Entitlement(rules.tiers.get(tier) if tier else None, anchor=own))
         for each in template.charges(None, None):
             charge = each.fill(partition)
             found[charge.key, charge.limit.tag] = charge

@@ -51,7 +51,7 @@ class RuleTemplate:
 
     def __init__(self, rule: RuleRecord, entitlement: Entitlement, place: int | None = None, counted: Any = ()) -> None:
         self.rule, self.tier = rule, entitlement.tier
-        self.records = rule.limits_for(entitlement.tier, entitlement.multiplier)
+        self.records = rule.limits_for(*entitlement)
         self.label = f"{rule.slug}|{entitlement.tier or ''}" if is_listed(rule.slug) else None
         self.identity = "" if (identity := identity_of(rule)) in counted else identity
         alone = rule.partition_by[0] if len(rule.partition_by) == 1 and rule.missing_partition != "ip" else None

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.core.exceptions import ValidationError
-from django.core.validators import MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
@@ -161,6 +161,16 @@ class TierAssignment(models.Model):
             "share. 2 = twice as much."
         ),
     )
+    anchor_day = models.PositiveSmallIntegerField(
+        _("first day of the month"),
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(31)],
+        help_text=_(
+            "1 to 31: limits per calendar month begin on this day for the caller. In a shorter month, its last day is "
+            "used. Empty = as each limit says."
+        ),
+    )
     starts_at = models.DateTimeField(
         _("from"), null=True, blank=True, help_text=_("Assignments with dates take precedence over those without.")
     )
@@ -211,6 +221,11 @@ class TierAssignment(models.Model):
                 condition=Q(multiplier__gt=0),
                 name="ratelimiter_assignment_multiplier",
                 violation_error_message=_("The multiplier must be above 0."),
+            ),
+            models.CheckConstraint(
+                condition=Q(anchor_day=None) | Q(anchor_day__range=(1, 31)),
+                name="ratelimiter_assignment_anchor",
+                violation_error_message=_("Days are from 1 to 31."),
             ),
             models.CheckConstraint(
                 condition=Q(starts_at=None) | Q(ends_at=None) | Q(ends_at__gt=F("starts_at")),

@@ -135,8 +135,10 @@ def _short(limit: Limit) -> str:
 
 def _options(record: LimitRecord) -> list[str]:
     limit, words = record.limit, []
-    if limit.anchor_day is not None:
-        words.append(_("from day %(day)s") % {"day": limit.anchor_day})
+    if limit.anchor_day is not None or limit.anchor_time is not None:
+        start = str(limit.anchor_time or "").removesuffix(":00")
+        day = ", ".join(filter(None, [str(limit.anchor_day or 1), start]))
+        words.append(_("from day %(day)s") % {"day": day})
     if limit.anchor == "first_request":
         words.append(_("from the first request"))
     if "slots" in limit.traits.options:

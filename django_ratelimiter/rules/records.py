@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
+from ..engine.calendars import Anchor
 from ..engine.limits import MAX_ENTRIES, MAX_UNITS, Limit
 from ..values.partitions import is_address
 
@@ -146,19 +147,33 @@ class RuleRecord:
         return not self.partition_by
 
     @property
+    def has_months(self) -> bool:
+        """True if one of its limits has months that may begin on a caller's own day."""
+        return not self.is_shared and any(
+            record.limit.calendar == "month" for records in self.limits.values() for record in records
+        )
+
+    @property
     def asks_for_address(self) -> bool:
         """True if it counts requests by their address, at least those without another value."""
         return any(map(is_address, self.partition_by)) or (bool(self.partition_by) and self.missing_partition == "ip")
 
-    def limits_for(self, tier: TierRecord | None, multiplier: Decimal = Decimal(1)) -> tuple[LimitRecord, ...]:
+    def limits_for(
+        self, tier: TierRecord | None, multiplier: Decimal = Decimal(1), anchor: Anchor | None = None
+    ) -> tuple[LimitRecord, ...]:
         """Return the limits of this tier, else those of every other tier, else none: the rule does not apply to it.
 
-        multiplier: of their numbers, unless all callers share the counters: one caller's multiplier is not theirs. If a
-        limit allows this rule's cost, it still does afterwards; if it never allows it, it still does not.
+        If all callers share the counters, nothing that belongs to one caller changes them. multiplier: of their
+        numbers. If a limit allows this rule's cost, it still does afterwards; if it never allows it, it still does not.
+        anchor: when the caller's months begin; `None` = as each limit says.
         """
         slug = tier.slug if tier else None
         records = self.limits[slug] if slug in self.limits else self.limits.get(None, ())
-        if multiplier == 1 or self.is_shared:
+        if self.is_shared:
+            return records
+        if anchor is not None:
+            records = _anchored(records, anchor)
+        if multiplier == 1:
             return records
         return tuple(
             record._replace(limit=multiply_limit(record.limit, multiplier, self.cost))
@@ -193,6 +208,20 @@ class RuleRecord:
     def matches(self, facts: Facts) -> bool:
         """Return whether this rule matches a request with these facts."""
         return not self.mismatch(facts)
+
+
+def _anchored(records: tuple[LimitRecord, ...], anchor: Anchor) -> tuple[LimitRecord, ...]:
+    """Return these limits with the months of a caller.
+
+    Of months that begin on different days in the rule and together now, the one with the lowest quota remains: the
+    others would never reject a request.
+    """
+    found: dict[str, LimitRecord] = {}
+    for record in records:
+        limit = record.limit.anchored(anchor)
+        if limit.tag not in found or limit.quota < found[limit.tag].limit.quota:
+            found[limit.tag] = record._replace(limit=limit)
+    return tuple(found.values())
 
 
 @lru_cache(maxsize=4096)

@@ -23,7 +23,7 @@ from ..conf import settings
 from ..databases import compares_bytes, is_joinable
 from ..exceptions import raised_at
 from ..plans import Anchor, CallerIdentity, InvalidPlan, plan_of, row_key, user_pk
-from ..values.partitions import is_identity, partition_names
+from ..values.partitions import encode_partition, is_identity, partition_names
 from .records import TierRecord
 from .ruleset import RuleSet
 from .stored import tables
@@ -70,12 +70,13 @@ class Entitlement(NamedTuple):
 
 
 class _Assigned(NamedTuple):
-    """One active assignment. tier: `None` = the caller's own. number: higher = later."""
+    """One active assignment. number: higher = later. `None`: it says nothing about the tier, or about months."""
 
     tier: str | None
     dated: bool
     multiplier: Decimal
     number: int
+    anchor_day: int | None = None
 
 
 class _Subject(NamedTuple):
@@ -138,10 +139,25 @@ def entitlement_for(
     return granted(rules, found, plan, note, is_anonymous=is_anonymous)
 
 
+def known_entitlement(rules: RuleSet, values: Mapping[str, str], api_key: str | None) -> Entitlement:
+    """Return the entitlement of a caller of whom only these values are known. api_key: the hash of the key."""
+
+    def partition_of(names: tuple[str, ...]) -> str | None:
+        return encode_partition([(name, values[name]) for name in names]) if values.keys() >= {*names} else None
+
+    if not callers_differ(rules):
+        return Entitlement(None)
+    return entitlement_for(rules, values.get("user"), api_key, partition_of, values.get)
+
+
 def granted(
     rules: RuleSet, found: Sequence[_Assigned], known: KnownPlan, note: Note | None = None, *, is_anonymous: bool
 ) -> Entitlement:
-    """Return the entitlement by these active assignments and this plan. note: see `entitlement_for`."""
+    """Return the entitlement by these active assignments and this plan. note: see `entitlement_for`.
+
+    The months begin as the strongest assignment with an anchor day says, else the plan: what is given for a while, such
+    as a multiplier, does not move them.
+    """
     tiers, multiplier, (slug, anchor) = rules.tiers, _ONE, known
     tier: TierRecord | None
     best = _strongest([each for each in found if each.tier in tiers], tiers) if found else None
@@ -154,6 +170,11 @@ def granted(
         tier = rules.default_tier("anonymous" if is_anonymous else "authenticated")
     if more is not None:
         multiplier *= more.multiplier
+    anchored = (
+        [each for each in found if each.anchor_day and (each.tier in tiers or each.tier is None)] if found else ()
+    )
+    if own := _strongest(anchored, tiers):
+        anchor = (anchor or Anchor())._replace(day=own.anchor_day)
     if note is not None:
         note("assignment" if best else "resolver" if slug in tiers else "default", best.number if best else 0)
         if more is not None:
@@ -192,9 +213,11 @@ def _strongest(found: Iterable[_Assigned], tiers: Mapping[str, TierRecord]) -> _
     return max(found, key=strength, default=None)
 
 
-def assigned(tier: str | None, starts_at: Any, ends_at: Any, multiplier: Decimal, number: int) -> _Assigned:
+def assigned(
+    tier: str | None, starts_at: Any, ends_at: Any, multiplier: Decimal, number: int, anchor_day: int | None
+) -> _Assigned:
     """Return the assignment of a row, which must be active."""
-    return _Assigned(tier, starts_at is not None or ends_at is not None, multiplier, number)
+    return _Assigned(tier, starts_at is not None or ends_at is not None, multiplier, number, anchor_day)
 
 
 def _find_callers(callers: Sequence[_Caller]) -> dict[_Caller, tuple[_Assigned, ...]]:
@@ -251,11 +274,12 @@ def _in_force(assignments: QuerySet[models.TierAssignment]) -> Iterator[tuple[_S
         assignments.filter(begun, not_over)
         .order_by("-pk")
         .values_list(
-            *("user", "group", "api_key_hash", "partition", "tier__slug", "starts_at", "ends_at", "multiplier", "pk")
+            *("user", "group", "api_key_hash", "partition"),
+            *("tier__slug", "starts_at", "ends_at", "multiplier", "pk", "anchor_day"),
         )[: MAX_ASSIGNMENTS + 1]
     )
-    for *subject, tier, starts_at, ends_at, multiplier, pk in rows:
-        yield _Subject(*subject), assigned(tier, starts_at, ends_at, multiplier, pk)
+    for row in rows:
+        yield _Subject(*row[:4]), assigned(*row[4:])
 
 
 def _find_partitions() -> _Partitions:

@@ -86,12 +86,13 @@ def make_rules() -> None:
         _rule("key", [("token_bucket", 40, None, minute | {"refill": "interval"})], partition_by=["api_key"])
         _rule("org", [("fixed_window", 50, None, minute | {"anchor": "first_request"})], partition_by=["header:X-Org"],
               missing_partition="deny", view_name="item")  # fmt: skip
+        _rule("billing", [("fixed_window", 400, None, {"calendar": "month"})], partition_by=["user"])
         _rule("pages", [("fixed_window", 20, None, minute)], partition_by=["query:page"], missing_partition="ip")
         _rule("hosts", [("fixed_window", 90, None, minute)], partition_by=["host"])
         _rule("login", [("fixed_window", 6, None, minute)], charge_when="failure", partition_by=["ip"], scope="search")
         _rule("done", [("sliding_window_log", 9, None, minute)], charge_when="success", scope="api")
         _rule("month", [("fixed_window", 5_000, None, {"calendar": "day", "timezone": "Europe/Berlin"})])
-    for given in ({"user": ann, "tier": gold}, {"user": eve, "tier": free, "multiplier": 2},
+    for given in ({"user": ann, "tier": gold, "anchor_day": 31}, {"user": eve, "tier": free, "multiplier": 2},
                   {"api_key_hash": hash_api_key(KEYS[0]), "tier": gold, "multiplier": "1.5"},
                   {"user": bob, "tier": gold, "ends_at": timezone.now() + timezone.timedelta(days=1)}):  # fmt: skip
         TierAssignment.objects.create(**given)

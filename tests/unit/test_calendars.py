@@ -122,6 +122,34 @@ def test_every_hour_of_any_month(zone: str | None, start: int) -> None:
         assert window.end == end
 
 
+@given(
+    own=st.builds(
+        Anchor, st.none() | st.integers(1, 31), st.sampled_from([None, *ZONES]), st.none() | st.times().map(seconds)
+    ),
+    zone=st.sampled_from(ZONES),
+    at=st.integers(62 * DAY_US, 27_000 * DAY_US),
+    costs=st.lists(st.integers(1, 200), min_size=1, max_size=5),
+)
+def test_the_month_of_any_caller_ends_where_the_reference_says(
+    trio: Callable[[], Trio], own: Anchor, zone: str | None, at: int, costs: list[int]
+) -> None:
+    """In memory, in Redis and by fractions: what is used stays used to the last microsecond, and no longer."""
+    month = Limit(200, algorithm="fixed_window", calendar="month", timezone=zone, anchor_day=15)
+    limit = month.anchored(own)
+    start, end = calendar_window(limit, at)
+    asked, used = trio(), 0
+    for number, cost in enumerate(costs):
+        asked.now = start + (end - 1 - start) * number // len(costs)
+        verdict = asked.one(limit, cost)
+        used += cost if verdict.allowed else 0
+        assert verdict.reset_after == (end - asked.now) / 1_000_000
+        assert limit.tag == month.tag or asked.one(month, 0).remaining == 200, "each day has its own counter"
+    asked.now = end - 1
+    assert asked.one(limit, 0).remaining == 200 - used
+    asked.now = end
+    assert asked.one(limit, 200).allowed
+
+
 def begins(limit: Limit, first: str, last: str) -> list[str]:
     """The days on which the windows begin from one day to another."""
     at, found = moment(first, limit.timezone), []

@@ -67,7 +67,7 @@ class AssignmentForm(forms.ModelForm):
 
     class Meta:
         model = TierAssignment
-        fields = ("tier", "multiplier", "starts_at", "ends_at", "reason")
+        fields = ("tier", "multiplier", "anchor_day", "starts_at", "ends_at", "reason")
 
     def clean_multiplier(self) -> Decimal:
         """Return 1 for an empty field."""

@@ -26,7 +26,7 @@ from .page import CallerPage
 MAX_FOUND = 500
 
 GRANT = {
-    "fields": ("multiplier", ("starts_at", "ends_at")),
+    "fields": ("multiplier", "anchor_day", ("starts_at", "ends_at")),
     "description": _("Assignments with dates take precedence. Otherwise the tier with the highest rank applies."),
 }
 
@@ -76,7 +76,7 @@ class TierAssignmentAdmin(CallerPage, NulSafeAdmin):
     """Assignments. The subject of an assignment cannot be changed; add an assignment for another one."""
 
     form = AssignmentForm
-    list_display = ("subject", "tier", "times", "period", "reason")
+    list_display = ("subject", "tier", "times", "anchor_day", "period", "reason")
     list_filter = ("tier", PeriodFilter)
     list_select_related = ("tier",)
     raw_id_fields = ("user",)

@@ -31,7 +31,7 @@ _RECORDED_BY: Final = ("methods", "path", "path_kind", "view_name", "scope", "pa
 
 
 def doubts(forecast: Forecast) -> list[str]:
-    """Return what readers must know about this forecast, in sentences. At most two queries."""
+    """Return what readers must know about this forecast, in sentences. At most three queries."""
     return [*_of_rules(forecast), *_of_data(forecast)]
 
 
@@ -116,6 +116,12 @@ def _of_data(forecast: Forecast) -> Iterator[str]:
         yield text % {"tiers": tiers_in_words(forecast.unrecorded)}
     if not forecast.is_shared:
         yield from multiplier_doubts(forecast.period)
+        if forecast.after.has_months and (settings.TIER_RESOLVER or _has_anchors()):
+            yield _("The months of some callers may begin on their own day. It is not recorded: the limit's is used.")
+
+
+def _has_anchors() -> bool:
+    return TierAssignment.objects.exclude(anchor_day=None).exists()
 
 
 def tiers_in_words(tiers: Iterable[str]) -> str:
