@@ -140,12 +140,22 @@ class ExplainPage(PagesAdmin):
             logged = parse_log_line(form.cleaned_data["pasted"], known_rules())
             if logged is not None:
                 logged = as_in_force(logged)
-                form = QuestionForm(initial=prefilled(logged, form.cleaned_data), asks_callers=asks_callers)
-                context = logged_context(request, logged)
+                form, context = self._about(request, logged, form.cleaned_data, asks_callers=asks_callers)
             else:
                 context = self._answer(request, form)
         context |= {"form": form, "methods": METHODS, "asks_callers": asks_callers}
         return self.page(request, "explain", _("Explain a request"), context)
+
+    def _about(
+        self, request: HttpRequest, logged: ParsedRejection, data: dict[str, Any], *, asks_callers: bool
+    ) -> tuple[QuestionForm, dict[str, Any]]:
+        """Return form and context for a rejection; the answer at once, if caller and request are known."""
+        known = prefilled(request, logged, data)
+        is_complete = any(map(known.get, ("user", "ip", "api_key"))) and (known["path"] or known["view"])
+        form = QuestionForm(known if is_complete else None, initial=known, asks_callers=asks_callers)
+        if is_complete and form.is_valid() and (context := self._answer(request, form)):
+            return form, context
+        return QuestionForm(initial=known, asks_callers=asks_callers), logged_context(request, logged)
 
     def _answer(self, request: HttpRequest, form: QuestionForm) -> dict[str, Any]:
         try:

@@ -1,12 +1,13 @@
-"""The page that explains, before the first question: what it shows for a pasted log line or reference."""
+"""What pages show of a logged rejection, and what they ask the page that explains about it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.http import HttpRequest
 
+from ..inspection.caller import by_key, is_hash
 from ..inspection.counters import CallerRejection, rejections_logged
 from ..inspection.explanation import CALLER_FIELDS, SEES_TIERS
 from ..inspection.question import Question
@@ -14,30 +15,41 @@ from ..inspection.references import ParsedRejection, asked_of, digests_of, every
 from ..inspection.words import rejected_now_in_words
 from ..limiter.templates import missing
 from ..rules import cache
+from ..rules.records import RuleRecord
+from ..usage.live.names import Name, revealed_to
 from ..usage.live.rejections import times_in_words
-from ..values.references import DIGITS, Reference
+from ..values.references import DIGITS, Reference, reference_of
 from .viewer import Viewer
 
 
-def prefilled(logged: ParsedRejection, data: dict[str, Any]) -> dict[str, Any]:
-    """Return the initial data of the form for a log line: a request that its rule matches, and its caller."""
+def prefilled(request: HttpRequest, logged: ParsedRejection, data: dict[str, Any]) -> dict[str, Any]:
+    """Return the initial data of the form for a log line: a request that its rule matches, and its caller.
+
+    The caller is only known to readers who may see names.
+    """
     found = {name: value for name, value in data.items() if value and name not in ("pasted", *CALLER_FIELDS)}
     asked = {name: data[name] for name in ("path", "view", "scope")}
     question = asked_of(logged, Question(method=data["method"] or "GET", **asked))
     identifying = {"digest": logged.digest, "logged_rules": " ".join(logged.rules)}
-    return found | identifying | {name: getattr(question, name) for name in ("method", *asked)}
+    names = [*revealed_to(request.user, _digests(request, logged)).values()]
+    caller = asked_of_caller(names[0]) if len(names) == 1 else {}
+    return found | identifying | caller | {name: getattr(question, name) for name in ("method", *asked)}
+
+
+def _digests(request: HttpRequest, logged: ParsedRejection) -> list[str]:
+    """Return the callers that a log line may mean, for readers who may name callers; none if it means nobody."""
+    found = Reference(logged.rule, logged.digest)
+    if not logged.digest or not request.user.has_perm(SEES_TIERS) or found.is_of(everybody()) or found.is_of(missing()):
+        return []
+    return [logged.digest] if len(logged.digest) > DIGITS else digests_of(found)
 
 
 def logged_context(request: HttpRequest, logged: ParsedRejection) -> dict[str, Any]:
     """Return the page's context for a log line or reference: the possible callers and the rule."""
-    found, context = Reference(logged.rule, logged.digest), {"logged": logged}
-    is_common = found.is_of(everybody()) or found.is_of(missing())
-    viewer = Viewer(request)
-    digests = [logged.digest] if len(logged.digest) > DIGITS else []
-    if not digests and logged.digest and request.user.has_perm(SEES_TIERS) and not is_common:
-        digests = digests_of(found)
-    urls = [caller_url(viewer, digest=digest, rule=logged.rule) for digest in digests if not is_common]
-    return context | {
+    found, viewer = Reference(logged.rule, logged.digest), Viewer(request)
+    urls = [caller_url(viewer, digest=digest, rule=logged.rule) for digest in _digests(request, logged)]
+    return {
+        "logged": logged,
         "is_shared": bool(logged.digest) and found.is_of(everybody()),
         "is_missing": bool(logged.digest) and found.is_of(missing()),
         "logged_rule_url": viewer.rule_url(logged.rule),
@@ -51,6 +63,28 @@ def logged_context(request: HttpRequest, logged: ParsedRejection) -> dict[str, A
 def caller_url(viewer: Viewer, **named: str) -> str:
     """Return the URL of a caller's page; "" without the permission to name callers, or if there is no such page."""
     return viewer.url("caller", **named) if viewer.request.user.has_perm(SEES_TIERS) else ""
+
+
+def asked_about(rule: RuleRecord, digest: str, known: Mapping[str, str], view: str = "") -> dict[str, str]:
+    """Return the question to the page that explains about a rejection by a rule: what it matches, and who asks.
+
+    known: the caller. Without it, and if the rule counts callers separately, that page asks for the caller first. view:
+    where the caller was rejected; empty = what the rule names.
+    """
+    path = rule.path if rule.path_kind in ("exact", "prefix") and not view else ""
+    asked = {"method": min(rule.methods, default=""), "view": view or rule.view_name, "path": path, "scope": rule.scope}
+    if known or rule.is_shared:
+        asked |= {**known, "logged_rules": rule.slug, "digest": digest}
+    else:
+        asked["reference"] = reference_of(rule.slug, digest)
+    return {name: value for name, value in asked.items() if value}
+
+
+def asked_of_caller(name: Name) -> dict[str, str]:
+    """Return the data for a question about this caller."""
+    if name.kind not in ("user", "ip", "api_key") or (name.kind == "api_key" and not is_hash(name.value)):
+        return {}
+    return {name.kind: by_key(name.value) if name.kind == "user" else name.value}
 
 
 def rejection_rows(rejections: Iterable[CallerRejection], viewer: Viewer) -> list[dict[str, Any]]:

@@ -16,7 +16,6 @@ from django.utils.translation import gettext as _
 
 from ..engine.usage.rejections import RECORDED_ONE_IN, Rejection
 from ..exceptions import EngineUnavailable
-from ..inspection.caller import by_key, is_hash
 from ..inspection.counters import limit_that_rejected
 from ..inspection.words import reach_in_words
 from ..models import AccessEntry
@@ -30,6 +29,7 @@ from ..usage.live.rejections import MAX_READ, certain_times, recent, times_in_wo
 from ..values.references import reference_of
 from .formatting import breakable
 from .identities import label_of
+from .logged import asked_about, asked_of_caller
 from .names import in_words
 from .pages import PagesAdmin
 from .viewer import VIEW_USAGE, Viewer
@@ -141,6 +141,7 @@ def _denied(viewer: Viewer, found: list[DeniedCaller]) -> Iterator[Row]:
     callers = in_words(viewer.request.user, known)
     for each in found:
         entry, name = entries.get(each.entry or 0), known.get(each.digest)
+        asked = {"view": each.view, **asked_of_caller(name)} if each.view and name else {}
         yield {
             **_times(*(int(moment.timestamp() * 1_000_000) for moment in (each.at, each.since))),
             "times": units(each.times),
@@ -149,7 +150,7 @@ def _denied(viewer: Viewer, found: list[DeniedCaller]) -> Iterator[Row]:
             "caller": each.digest,
             "name": callers.get(each.digest, ""),
             "caller_url": viewer.digest_url(each.digest) if each.digest else "",
-            "explain_url": viewer.explain_url({"view": each.view, **_asked_of(name)}) if each.view and name else "",
+            "explain_url": viewer.explain_url(asked) if asked else "",
             "is_access": True,
             "reason": entry.reason if entry else "",
             "entry_url": viewer.url("accessentry_change", entry.pk) if entry else "",
@@ -174,19 +175,5 @@ def _asked(rejection: Rejection, record: RuleRecord, view: str | None, name: Nam
 
     If the caller is not known, that page asks for the caller first: the result would be for another one.
     """
-    path = record.path if record.path_kind in ("exact", "prefix") and not view else ""
-    asked = {"method": min(record.methods, default=""), "view": view or record.view_name, "path": path}
-    asked["scope"] = record.scope
-    known = _asked_of(name) if name else {}
-    if not known and record.partition_by:
-        asked["reference"] = reference_of(rejection.rule, rejection.partition)
-    else:
-        asked |= known | {"logged_rules": rejection.rule, "digest": rejection.partition}
-    return {name: value for name, value in asked.items() if value}
-
-
-def _asked_of(name: Name) -> dict[str, str]:
-    """Return the data for a question about this caller."""
-    if name.kind not in ("user", "ip", "api_key") or (name.kind == "api_key" and not is_hash(name.value)):
-        return {}
-    return {name.kind: by_key(name.value) if name.kind == "user" else name.value}
+    known = asked_of_caller(name) if name else {}
+    return asked_about(record, rejection.partition, known, view or "")

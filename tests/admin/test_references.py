@@ -133,10 +133,15 @@ def test_explain_shows_the_rejection_and_apart_what_would_happen_now(
     page = client.get(row["explain_url"])
     assert facts(page)["Rejected"].startswith("2 since ")
     assert facts(page)["Now"] == "Allowed again"
-    text = " ".join(page.content.decode().split())
-    headings = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
-    assert headings[:3] == ["The rejection", "What would happen now", "<code>GET /hello/</code>"]
-    assert page.context["answer"] == "Allowed."
+    caller = client.get(row["caller_url"], follow=True)
+    pages = [page, client.get(caller.context["explain_url"])]
+    explain = reverse("admin:django_ratelimiter_explain")
+    pages.append(client.post(explain, {"method": "GET", "pasted": row["reference"]}))  # of a caller whose name is known
+    for each in pages:
+        text = " ".join(each.content.decode().split())
+        headings = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
+        assert headings[:3] == ["The rejection", "What would happen now", "<code>GET /hello/</code>"]
+        assert (each.context["answer"], each.context["explanation"].logged.found) == ("Allowed.", True)
     User.objects.get(username="operator").user_permissions.remove(Permission.objects.get(codename="view_usage_report"))
     assert facts(client.get(row["explain_url"])) == {}
 
@@ -221,7 +226,8 @@ def test_of_a_shared_counter_the_pages_say_that_nobody_is_meant(shared: str, ope
         text = " ".join(page.content.decode().split())
         assert "<h1>All callers together</h1>" in text
         assert f'All callers share one counter of this rule: <a href="{address}">{rule.name}</a>.' in text
-        assert f"explain/?{urlencode({'reference': shared})}" in text
+        asked = urlencode({"path": "/hello/", "logged_rules": "Site", "digest": digest("")}).replace("&", "&amp;")
+        assert f"explain/?{asked}" in text
         assert [row.counter.rule.slug for row in page.context["counters"]] == ["Site"]
         assert "Reset all counters" not in text
         assert "Whether this caller is blocked" not in text

@@ -138,18 +138,19 @@ class CallerPage(PagesAdmin):
         report = report_of(caller, request.user)
         viewer, slug = Viewer(request, self.admin_site), request.GET.get("rule", "")
         name, grounds, access = rows.name_of(caller, request), report.grounds, report.access
-        named = [rule.name for rule in (*report.rules.rules, *inline.registered()) if rule.slug == slug]
+        named = [rule for rule in (*report.rules.rules, *inline.registered()) if rule.slug == slug][:1]
         context = {
             "report": report,
             "caller": caller,
             "user_url": viewer.row_url(caller.user) if caller.user is not None else "",
             "user_name": name,
-            "explain_url": rows.explain_url(viewer, caller, slug),
-            "named_rules": [rows.RuleLink(name, viewer.rule_url(slug)) for name in named[:1]],
+            "explain_url": rows.explain_url(viewer, caller, named[0] if named else None),
+            "named_rules": [rows.RuleLink(rule.name, viewer.rule_url(slug)) for rule in named],
             "rules_url": viewer.url("rule_changelist"),
             "find_url": self._url({}),
             "denials": rows.denial_rows(report.denials, viewer),
             "is_freed": bool(report.rejections) and all(each.allowed or each.shadow for each in report.rejections),
+            "seen_tier": viewer.tier(report.rejections[0].tier) if report.rejections else "",
             **_rejections(report, viewer, slug),
             "tier": tier_in_words(report.tier),
             "access_end": until_in_words(access.until) if access and access.until else "",

@@ -17,11 +17,12 @@ from ...inspection.words import at_limit_in_words
 from ...models import AccessEntry, TierAssignment
 from ...rules.formatting import duration, units, until_in_words
 from ...rules.inline import identity_of
+from ...rules.records import RuleRecord
 from ...usage.live.denials import DeniedCaller
 from ...usage.reports import chart
-from ...values.references import reference_of
 from ..formatting import period_in_words, split_in_words
 from ..identities import label_of, may_see_names
+from ..logged import asked_about
 from ..viewer import Viewer
 
 #: Maximum number of rows of usage.
@@ -49,16 +50,16 @@ class RuleLink(NamedTuple):
     until: str = ""
 
 
-def explain_url(viewer: Viewer, caller: Caller, rule: str) -> str:
-    """Return the URL of the page that explains a request of this caller. rule: of the reference that led here."""
-    known = {
+def explain_url(viewer: Viewer, caller: Caller, rule: RuleRecord | None) -> str:
+    """Return the URL of the page that explains a request of this caller. rule: that rejected it, if one led here."""
+    values = {
         "user": by_key(caller.user_id) if caller.user_id else "",
         "ip": caller.address or "",
         "api_key": caller.api_key or "",
     }
-    if rule and (caller.is_everybody or caller.is_nobody):
-        known["reference"] = reference_of(rule, caller.digest)
-    return viewer.explain_url({name: value for name, value in known.items() if value})
+    known = {name: value for name, value in values.items() if value}
+    digest = caller.digest_for(rule) if rule is not None else None
+    return viewer.explain_url(asked_about(rule, digest, known) if rule is not None and digest else known)
 
 
 def counter_rows(found: Counters, viewer: Viewer) -> list[CounterRow]:
