@@ -222,7 +222,7 @@ class TestTopCallers:
             at = {"granularity": "hour", "start": moment(timedelta(hours=1)), "allowed": allowed, "rejected": 5}
             TopCaller.objects.create(partition=who, identity=identity, **at)
         UsageBucket.objects.create(rule_slug="one", granularity="hour", start=at["start"], allowed=70)
-        names.keep({"y": "user:42"})
+        names.remember("y", "user", "42")
         url = "/limits/usage/top-callers/"
         y, x = results(as_staff, url)
         assert y == {
