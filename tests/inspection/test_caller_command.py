@@ -40,7 +40,7 @@ def _blocked(add_rule: Callable[..., Rule], user: User, free: Tier) -> None:
 def test_says_it_in_words(user: User) -> None:
     lines = run("--user", "ann").splitlines()
     assert lines[0] == f"user {user.pk} ({digest(f'user:{user.pk}')}): blocked"
-    assert lines[1] == "Tier: Free, the default: nothing is assigned to this caller"
+    assert lines[1] == "Tier: Free, the default: no tier is assigned to this caller"
     assert lines[2].startswith("export: 2 per hour, fixed window: 2 of 2 used, 0 left; blocked until ")
     assert lines[3] == "org: needs to know header:X-Org"
     assert "2 of 5 used" in run("--user", str(user.pk), "--known", "header:X-Org=acme")
@@ -156,4 +156,4 @@ def test_a_command_waits_for_a_connection(answers: list[bool], asked: int) -> No
 
 def test_says_that_a_caller_has_no_tier(free: Tier, user: User) -> None:
     free.delete()
-    assert "Tier: none: nothing is assigned to this caller, and no tier is the default" in run("--user", "ann")
+    assert "Tier: none: no tier is assigned to this caller, and no tier is the default" in run("--user", "ann")
