@@ -79,4 +79,7 @@ def overview(context: Context) -> dict[str, Any]:
     from ..admin.overview.page import overview_context
 
     request = context.get("request")
-    return {"csrf_token": context.get("csrf_token"), **overview_context(request)} if request is not None else {}
+    if request is None:
+        return {}
+    own = {"csrf_token": context.get("csrf_token"), "notice_shown": getattr(request, SHOWN, False)}
+    return own | overview_context(request)

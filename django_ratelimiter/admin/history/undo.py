@@ -42,10 +42,14 @@ class LastChange(NamedTuple):
 
 
 class Undo(NamedTuple):
-    """The offer on a page. when_and_who: of the change. what: its changes. later: what else would be undone."""
+    """The offer on a page. number: of the version to bring back. undone: of the version with the change.
+
+    when_and_who: of the change. what: its changes. later: what else would be undone.
+    """
 
     url: str
     number: int
+    undone: int
     when_and_who: str
     what: str
     later: str
@@ -84,7 +88,8 @@ def offered_undo(viewer: Viewer, slug: str | None = None, since: datetime | None
     if not found or not url:
         return None
     what = Truncator(summary(found.changes)).chars(MAX_WORDS)
-    return Undo(url, found.before.number, when_and_who(found.row), what, _later(found.later) if slug else "")
+    later = _later(found.later) if slug else ""
+    return Undo(url, found.before.number, found.row.number, when_and_who(found.row), what, later)
 
 
 def offered_lately(viewer: Viewer, slug: str | None = None) -> Undo | None:

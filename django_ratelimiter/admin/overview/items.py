@@ -93,8 +93,8 @@ def proxy_items(health: Health) -> Iterator[Item]:
         yield Item("warning", text, hint=hint % {"proxy": name, "setting": trusting(proxy)})
 
 
-def usage_items(doubts: UsageDoubts, hour: LastHour, viewer: Viewer) -> Iterator[Item]:
-    """Yield problems of usage."""
+def usage_items(doubts: UsageDoubts, hour: LastHour, viewer: Viewer, *, is_known: bool) -> Iterator[Item]:
+    """Yield problems of usage. is_known: it was collected at least once."""
     if hour.figures.degraded:
         text = ngettext(
             "%(count)s request was decided without Redis in the last hour.",
@@ -110,7 +110,13 @@ def usage_items(doubts: UsageDoubts, hour: LastHour, viewer: Viewer) -> Iterator
     for slug, began_at in doubts.rejecting:
         text = _("A rule rejects unusually many requests since %s:") % moment_in_words(began_at)
         yield Item("warning", text, [(viewer.rule(slug), viewer.report_url(slug))])
-    if doubts.late_seconds is not None:
+    if not is_known:
+        hint = _(
+            "Run manage.py ratelimit collect, now and then each minute: by cron, or as the Celery task "
+            "django_ratelimiter.collect_usage. If it runs already, no request has matched a rule yet."
+        )
+        yield Item("warning", _("Nothing has been collected yet, so there are no figures."), hint=hint)
+    elif doubts.late_seconds is not None:
         minutes = max(round(doubts.late_seconds / 60), 1)
         text = ngettext(
             "Counts have been waiting in Redis for %(count)s minute. They are collected by the task "

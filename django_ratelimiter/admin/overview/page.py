@@ -42,7 +42,7 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
     context: dict[str, Any] = {
         "status": status,
         "degraded_since": outage_began(health),
-        "actions": _actions(viewer, status),
+        "pages": _pages(viewer, status),
         **search_context(viewer),
     }
     if not viewer.sees_engine:
@@ -55,11 +55,12 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
         context["version"] = _version(status, viewer)
     if viewer.sees_usage:
         fresh, hour = freshness(), last_hour.read_last_hour()
+        is_known = fresh.collected_at is not None or fresh.latest is not None  # else all figures would be 0
         doubts = read_usage_doubts(fresh, engine_answers=health.milliseconds is not None)
-        items += usage_items(doubts, hour, viewer)
+        items += usage_items(doubts, hour, viewer, is_known=is_known)
         context |= {
             "collected": _collected(fresh, doubts),
-            "hour_is_known": _is_known(fresh),
+            "hour_is_known": is_known,
             **_hour(hour, viewer),
         }
     if viewer.sees_rules:
@@ -92,16 +93,11 @@ def _health(health: Health, viewer: Viewer) -> Mapping[str, Any]:
 
 
 def _collected(fresh: Freshness, doubts: UsageDoubts) -> str:
-    """Return when counts were last added; and that none wait, if that was long ago."""
+    """Return when counts were last added, and that none wait if that was long ago; empty = never."""
     if fresh.collected_at is None:
-        return _("more than a week ago") if fresh.latest else _("never")
+        return _("more than a week ago") if fresh.latest else ""
     when = ago(fresh.collected_at)
     return _("%(when)s; nothing is waiting") % {"when": when} if doubts.is_idle else when
-
-
-def _is_known(fresh: Freshness) -> bool:
-    """Return whether usage was ever collected. Without it, the figures would be 0, whatever was rejected."""
-    return fresh.collected_at is not None or fresh.latest is not None
 
 
 def _hour(hour: LastHour, viewer: Viewer) -> dict[str, Any]:
@@ -149,7 +145,7 @@ def _bars(times: list[str], values: list[int]) -> list[Bar]:
     return bars([{"rejected": value} for value in values], labels)
 
 
-def _actions(viewer: Viewer, status: Status) -> list[dict[str, Any]]:
+def _pages(viewer: Viewer, status: Status) -> list[dict[str, Any]]:
     """Return the linked pages; those that this site lacks are left out."""
     is_stopped = status.state == "stopped"
     links = [

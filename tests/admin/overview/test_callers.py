@@ -10,8 +10,9 @@ import redis
 from django.test import Client
 
 from django_ratelimiter.identity import digest
-from django_ratelimiter.models import Rule
+from django_ratelimiter.models import Rule, UsageBatch
 from django_ratelimiter.usage.live import names
+from django_ratelimiter.usage.times import now
 from tests.admin.usage.test_pages import weigh
 
 from ..pages import shown
@@ -24,6 +25,7 @@ ANN, BOB = digest("user:4711"), digest("ip:192.0.2.7")
 
 @pytest.fixture
 def callers(rule: Rule) -> None:
+    UsageBatch.objects.create(batch_id="0:x", collected_at=now())
     for number, client in enumerate((ANN, BOB)):
         weigh(timedelta(0), client, 5, 40 + number, rule="export")
     names.remember(ANN, "user", "4711")

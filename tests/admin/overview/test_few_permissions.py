@@ -27,7 +27,7 @@ def test_who_acts_on_callers_finds_them(operator: Callable[..., Client], rule: R
     response = client.get(OVERVIEW)
     page, text = shown(response), text_of(response)
     assert "Enforcement on" in text
-    assert f'<a class="button" href="{CALLER}">Find a caller</a>' in page
+    assert f'<a href="{CALLER}">Find a caller</a>' in page
     assert "User, API key, address, or the reference of a rejection" in text
     for hidden in ("Version", "Round trip", "Needs attention", "Rejected in", "Stop all", "History", "Explain"):
         assert hidden not in text
@@ -44,7 +44,7 @@ def test_who_may_stop_enforcement_finds_the_switch(operator: Callable[..., Clien
     client = operator("switch_enforcement")
     assert f'href="{OVERVIEW}"' in shown(client.get(HOME))
     page = shown(client.get(OVERVIEW))
-    assert f'<a class="button ratelimiter-danger" href="{SWITCH}">Stop all enforcement</a>' in page
+    assert f'<a class="ratelimiter-danger" href="{SWITCH}">Stop all enforcement</a>' in page
     assert 'role="search"' not in page
     assert client.post(SEARCH, {"q": "x"}).status_code == 403
     sent = {"enforcement": "off", "reason": "a drill"}

@@ -19,19 +19,28 @@ pytestmark = IN_BROWSER
 #: What reaches into the padding of its card, or out of it.
 STICKING_OUT = """
 const edge = card => card.getBoundingClientRect().right - parseFloat(getComputedStyle(card).paddingRight) + 0.5;
-return [...document.querySelectorAll('.ratelimiter-card dd *')]
+return [...document.querySelectorAll('.ratelimiter-card :is(dd, li) *')]
     .filter(each => each.getBoundingClientRect().right > edge(each.closest('.ratelimiter-card')))
     .map(each => each.innerText);
 """
 
 
-@pytest.mark.parametrize("width", [360, 1280])
-def test_a_badge_of_several_words_stays_in_its_card(window: Browser, live_server: Any, width: int) -> None:
+#: The heading of the overview's first part, and how much broader the overview is.
+FIRST = """
+const [all, first] = ['.ratelimiter-overview', '.ratelimiter-overview > *'].map(each => document.querySelector(each));
+return [first.querySelector('h2').innerText, Math.round(all.clientWidth - first.getBoundingClientRect().width)];
+"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_what_needs_attention_comes_first_and_is_as_broad_as_all(window: Browser, live_server: Any, width: int) -> None:
     User.objects.create_superuser("admin", password="secret")
-    with cache.editing(summary="the first"):
-        pass
+    cache.invalidate(summary="the first")
     storage.state().update(number=storage.committed_version().number + 1)
     window.resize(width, 900)
     open_as(window, "admin", f"{live_server.url}{OVERVIEW}")
-    assert window.texts("dd .ratelimiter-badge") == ["not yet in force everywhere"]
+    assert window.script(FIRST) == ["Needs attention", 0]
+    [unpublished, uncollected] = window.texts("#ratelimiter-attention + ul > li")
+    assert "is not yet in force everywhere" in unpublished
+    assert "Run manage.py ratelimit collect, now" in uncollected
     assert window.script(STICKING_OUT) == []
