@@ -11,6 +11,7 @@ document.addEventListener("DOMContentLoaded", () => {
         return;
     }
     const PAUSE_MS = 200;
+    const box = field.parentElement;
     let timer;
     let asking = new AbortController();
 
@@ -44,7 +45,20 @@ document.addEventListener("DOMContentLoaded", () => {
         }
     });
 
-    field.parentElement.addEventListener("keydown", (event) => {
+    /* The list covers what is below it, so it is only there while somebody is in it or in the field. */
+    function leave(target) {
+        if (target && !box.contains(target)) {
+            list.hidden = true;
+        }
+    }
+
+    document.addEventListener("pointerdown", (event) => leave(event.target));
+    box.addEventListener("focusout", (event) => leave(event.relatedTarget));
+    field.addEventListener("focus", () => {
+        list.hidden = !list.childElementCount;
+    });
+
+    box.addEventListener("keydown", (event) => {
         const stops = [field, ...list.querySelectorAll("a")];
         const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
         const next = step && stops[stops.indexOf(event.target) + step];

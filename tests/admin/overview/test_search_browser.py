@@ -31,6 +31,9 @@ def test_a_caller_is_found_while_typing(page: Browser) -> None:
     page.wait_for(f"{LINKS}")
     assert page.texts(LINKS) == ["annette", "johanna"]
     assert page.script("return document.getElementById('ratelimiter-suggested').textContent").startswith("2 sugg")
+    page.click("h1")
+    assert page.script("return document.getElementById('ratelimiter-suggestions').hidden")
+    page.click("#ratelimiter-search")
     page.press("\ue015")  # the arrow down
     assert page.script("return document.activeElement.textContent") == "annette"
     page.press("\ue00c")  # escape
