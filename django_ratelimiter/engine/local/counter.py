@@ -153,7 +153,7 @@ class LocalCounter:
             if charge[1].quota > self.widest:
                 self._set_limit(charge[1])
             if self.reset_at <= now:
-                self.reset_at = now + charge[1].window_us / 1_000_000
+                self.reset_at = now + charge[1].left_at(self.time_at(now)) / 1_000_000
 
     def still_rejects(self, charge: Charge, now: float) -> bool:
         """Return whether exactly this charge was rejected by the latest reply, which still holds."""
