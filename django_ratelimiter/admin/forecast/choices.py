@@ -74,6 +74,7 @@ class ChoicesForm(forms.Form):
         if data is not None and not data.get(f"{PREFIX}-share"):  # missing if the request comes from another form
             data = {**dict(data.items()), f"{PREFIX}-share": DEFAULT_SHARE}
         super().__init__(data, prefix=PREFIX, label_suffix="")
+        self._default = YESTERDAY
         limit: Any = self.fields["limit"]
         limit.choices = limits
 
@@ -89,6 +90,15 @@ class ChoicesForm(forms.Form):
         data = self.cleaned_data if self.is_bound else {}
         return data.get("quota") if data.get("quota_of") in ("", limit) else None
 
+    def choose_week(self) -> bool:
+        """Choose the last seven days if nothing was chosen, and return whether that changes the periods."""
+        if self.data.get(f"{PREFIX}-period") or self.data.get(f"{PREFIX}-beside"):
+            return False
+        self._default = self.fields["period"].initial = WEEK
+        if self.is_bound:  # then the page shows what was sent
+            self.data = {**dict(self.data.items()), f"{PREFIX}-period": WEEK}
+        return True
+
     @property
     def share_of_callers(self) -> float:
         """Return the share that a proposal may reject, from 0 to 1."""
@@ -98,6 +108,6 @@ class ChoicesForm(forms.Form):
     def periods(self) -> list[NamedPeriod]:
         """Return the selected periods, the one for comparison last."""
         data = self.cleaned_data if self.is_bound else {}
-        chosen = data.get("period") or YESTERDAY
+        chosen = data.get("period") or self._default
         first = one_day(data["day"]) if chosen == ONE_DAY else last_week() if chosen == WEEK else yesterday()
         return [first, one_day(data["beside"])] if data.get("beside") else [first]

@@ -35,8 +35,14 @@ def panel_context(
 ) -> dict[str, Any]:
     """Return the context of the panel. before: the saved rule, `None` = it is not in use; after: the form's."""
     coverage, tiers = read_coverage(), dict(Tier.objects.values_list("slug", "name"))
-    forecasts = [(each.name, Forecast(before, after, each.period, coverage=coverage)) for each in choices.periods]
-    row, limit = _chosen(choices, rows, before)
+
+    def read() -> list[tuple[str, Forecast]]:
+        return [(each.name, Forecast(before, after, each.period, coverage=coverage)) for each in choices.periods]
+
+    forecasts = read()
+    if not forecasts[0][1].sampled and choices.choose_week():
+        forecasts = read()
+    row, limit = _chosen(choices, rows, before) if any(each.sampled for _name, each in forecasts) else (None, None)
     return {
         "before_in_words": limits_in_words(before) if before else "",
         "after_in_words": limits_in_words(after),

@@ -133,11 +133,9 @@ class ForecastPanel(VersionedAdmin):
                 )
             }
         after = replace(after, slug=saved.slug)
-        own: dict[str, Any] = {"advice": advice_context(after, choices, rows)} if _wants_advice(request) else {}
-        if pk is None:
-            return own | panel_context(request, None, after, choices, rows) | {"recorded_by": str(saved)}
-        before, _reason = _record(saved, list(_limits_of(saved)))
-        return own | panel_context(request, before, after, choices, rows)
+        before = None if pk is None else _record(saved, list(_limits_of(saved)))[0]
+        panel = panel_context(request, before, after, choices, rows) | {"recorded_by": "" if pk else str(saved)}
+        return panel | ({"advice": advice_context(after, choices, rows)} if _wants_advice(request) else {})
 
 
 def _is_asked(request: HttpRequest) -> bool:

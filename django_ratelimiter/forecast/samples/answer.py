@@ -23,6 +23,9 @@ NOW, THEN = 0, 1
 
 def answer(forecast: Forecast) -> str:
     """Return whom the new rule would reject, and whether that differs from now."""
+    if not forecast.sampled and forecast.requests:
+        text = _("It is not known whom this would reject: none of the %s recorded requests is of a sampled caller.")
+        return text % units(forecast.requests)
     if not forecast.sampled:
         return _("It is not known whom this would reject: nothing is recorded in this time.")
     limits = [record.limit for records in forecast.after.limits.values() for record in records]

@@ -16,6 +16,7 @@ from django_ratelimiter.models import Rule, RuleSetVersion, Tier, UsageSample
 from django_ratelimiter.rules.formatting import moment_in_words
 from django_ratelimiter.usage.live import names
 from django_ratelimiter.usage.times import Granularity, floor, now
+from tests.admin.usage.test_pages import count
 from tests.forecast.traffic import record
 
 from ..pages import page_of, rule_form, shown, stored
@@ -184,7 +185,24 @@ def test_errors_come_first(admin_client: Client, rule: Rule) -> None:
 
 
 def test_without_samples(admin_client: Client, rule: Rule) -> None:
-    assert "No caller was sampled" in shown(ask(admin_client, rule))
+    page = shown(ask(admin_client, rule))
+    assert "It is not known whom this would reject: nothing is recorded in this time." in page
+    assert "No caller was sampled" in page
+    assert "ratelimiter-quota-line" not in page
+    Rule.objects.filter(pk=rule.pk).update(partition_by=["user"])
+    count(timedelta(hours=30), rule="export", allowed=7)
+    assert "none of the 7 recorded requests is of a sampled caller." in shown(ask(admin_client, rule))
+
+
+def test_without_anything_of_yesterday_it_begins_with_the_last_days(admin_client: Client, rule: Rule) -> None:
+    Rule.objects.filter(pk=rule.pk).update(partition_by=["user"])
+    record(yesterday() - timedelta(days=2), {"aaa": [40]}, rule="export", tier="free")
+    for response in (ask(admin_client, rule), admin_client.get(page_of(rule), {"_forecast": "1"})):
+        [period] = response.context["forecast"]["periods"]
+        assert (period["name"], period["forecast"].sampled) == ("the last 7 days", 1)
+        assert '<option value="7d" selected>' in shown(response)
+    page = shown(ask(admin_client, rule, **{"forecast-period": "yesterday"}))
+    assert "nothing is recorded in this time" in page
 
 
 def test_a_new_rule_is_forecast_from_a_rule_that_records_its_requests(admin_client: Client, rule: Rule) -> None:
