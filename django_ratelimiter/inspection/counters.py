@@ -5,7 +5,7 @@ The caller's last rejections and denials are read in the same call, if the engin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Final, NamedTuple
@@ -248,12 +248,16 @@ class CallerRejection(NamedTuple):
     until: Annotated[datetime | None, "When it would; null = it does, it never will, or not known."]
 
 
-def rejections_of(caller: Caller, found: Counters) -> list[CallerRejection]:
-    """Return the caller's rejections, the latest first; empty if the engine has no list of them."""
-    counters = found.counters if caller.is_everybody else found.own
-    if found.problem or not counters:
-        return []
-    return _rejections(_recent(found.peeked), counters)
+def rejections_of(caller: Caller, found: Counters, rules: RuleSet) -> list[CallerRejection]:
+    """Return the caller's rejections, the latest first; empty if the engine has no list of them.
+
+    Also by a rule that does not limit the caller any more. found: the caller's counters.
+    """
+    known = {}
+    for rule in _rules(rules):
+        if rule.is_shared == caller.is_everybody and (digest := caller.digest_for(rule)) is not None:
+            known[rule.slug, digest] = rule
+    return [] if found.problem or not known else _rejections(_recent(found.peeked), known, found.counters)
 
 
 def rejections_logged(
@@ -264,21 +268,25 @@ def rejections_logged(
     is_meant: whether it means this rule and this digest. explained: counters whose present limits are known; others
     have the limits of the tier at that time.
     """
-    recently, known = _recent(None), {}
-    meant = [row for row in recently if is_meant(row.rule, row.partition)]
-    for rule in _rules(rules) if meant else ():
-        for row in (row for row in meant if row.rule == rule.slug):
-            template = RuleTemplate(rule, Entitlement(rules.tiers.get(row.tier)))
-            for each in _counters_of(template, row.partition):
-                known[each.name, each.digest] = each
-    known |= {name: each for each in explained if (name := (each.name, each.digest)) in known}
-    return _rejections(recently, read(Counters([*known.values()])).counters)
+    recently, by_slug = _recent(None), {rule.slug: rule for rule in _rules(rules)}
+    known: dict[tuple[str, str], RuleRecord] = {}
+    counters: dict[tuple[str, str], Counter] = {}
+    for row in (row for row in recently if row.rule in by_slug and is_meant(row.rule, row.partition)):
+        rule = known[row.rule, row.partition] = by_slug[row.rule]
+        template = RuleTemplate(rule, Entitlement(rules.tiers.get(row.tier)))
+        counters |= {(each.name, each.digest): each for each in _counters_of(template, row.partition)}
+    counters |= {name: each for each in explained if (name := (each.name, each.digest)) in counters}
+    return _rejections(recently, known, read(Counters([*counters.values()])).counters)
 
 
-def _rejections(rows: Sequence[Any], counters: Iterable[Counter]) -> list[CallerRejection]:
-    """Return those of these rejections that are by a rule and of a caller of these counters, the latest first."""
+def _rejections(
+    rows: Sequence[Any], rules: Mapping[tuple[str, str], RuleRecord], counters: Iterable[Counter]
+) -> list[CallerRejection]:
+    """Return those of these rejections that are by these rules, by slug and digest, the latest first.
+
+    counters: their present state, as far as it is known.
+    """
     certain = certain_times(rows)
-    rules = {(each.rule.slug, each.digest): each.rule for each in counters}
     by_name = {each.charge.key + each.charge.limit.tag: each for each in counters}
     found = []
     for row in rows:

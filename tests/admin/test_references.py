@@ -18,7 +18,7 @@ from django.urls import reverse
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.identity import digest
 from django_ratelimiter.inspection.caller import UnknownCaller, caller_of
-from django_ratelimiter.models import Rule, RuleLimit, TopPartition
+from django_ratelimiter.models import Rule, RuleLimit, Tier, TopPartition
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 from tests.making import MakeRule
@@ -115,6 +115,21 @@ def test_the_page_of_a_reference_says_what_is_known_of_the_rejection(
     freed = client.get(page.redirect_chain[-1][0])
     assert "The rules that rejected this caller lately would allow a request now." in freed.content.decode()
     assert facts(freed)["Now"] == "Allowed again"
+
+
+def test_a_rejection_stays_known_when_the_rule_limits_the_caller_no_more(
+    rejected: dict[str, Any], operator: Callable[..., Client]
+) -> None:
+    tier = Tier.objects.create(slug="free", name="Free", default_for="authenticated")
+    RuleLimit.objects.create(rule=Rule.objects.get(), tier=tier, unlimited=True)
+    RuleLimit.objects.filter(tier=None).delete()
+    cache.invalidate()
+    client = operator(*ALL)
+    caller = client.post(reverse("admin:django_ratelimiter_search"), {"q": rejected["field"]}, follow=True)
+    explained = client.get(reverse("admin:django_ratelimiter_explain"), {"reference": rejected["field"]})
+    for page in (caller, explained):
+        assert facts(page)["Rejected"].startswith("3 since ")
+        assert (facts(page)["Limit"], facts(page)["Now"]) == ("\u2013", "Not known")
 
 
 def test_explain_shows_the_rejection_and_apart_what_would_happen_now(
