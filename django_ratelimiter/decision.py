@@ -153,6 +153,16 @@ class Decision:
         return None if self.has_consequences else self.answer
 
     @property
+    def counted_as(self) -> str:
+        """The letter under which the request was counted, as by `outcome_of`; "" = under no label."""
+        counted = [each for each in self.results if each.verdict is None or each.verdict.charge.usage is not None]
+        if not counted:
+            return ""
+        rejected = [each.mode for each in counted if not each.passes]
+        letter = "d" if "enforce" in rejected else "w" if rejected else "a"
+        return letter.upper() if self.degraded else letter
+
+    @property
     def outcome(self) -> object:
         """Equal for decisions that allow or reject the same limits. The results need not be computed for it."""
         if self.answer is None:

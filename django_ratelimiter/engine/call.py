@@ -8,6 +8,7 @@ verdicts. Both are created when one is read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from functools import lru_cache
 from math import inf
 from operator import itemgetter
@@ -65,6 +66,7 @@ class CallTemplate:
     source; else that of one which all callers share. unsplit: the labels of charges whose counters all callers share.
     pools: for each identity, the label that its callers are counted under over all rules, the place of its first
     charge, and the numbers, from 1, of those that may reject.
+    so_far: how the request was counted by earlier calls, as by `usage.outcome_of`; "" = it was not.
     takes_leases: an allowed call may hold leases. is_counted: usage is counted under a label. names: the beginning and
     the end of each counter's name. counters: the same object in templates that differ only in their costs.
     kept: data that other modules cache for it, by module. It is freed with the template, so that deleted rules use no
@@ -87,6 +89,7 @@ class CallTemplate:
         "kept",
         "names",
         "pools",
+        "so_far",
         "sync_interval",
         "takes_leases",
         "templates",
@@ -104,6 +107,7 @@ class CallTemplate:
         self.templates = tuple(templates)
         self.counters: object = object() if like is None else like.counters
         self.kept: dict[object, Any] = {}
+        self.so_far = ""
         self._parts: dict[tuple[tuple[int, ...], tuple[int, ...]], CallTemplate] = {}
         self.unsplit = frozenset([each.charge.usage for each in self.templates if not each.is_split])
         charges = [each.charge for each in self.templates]
@@ -149,7 +153,16 @@ class CallTemplate:
             if len(self._parts) >= MAX_PARTS:
                 self._parts.clear()
             part = self._parts[key] = CallTemplate(templates, is_packed=self._is_filled)
+            part.so_far = self.so_far
         return part
+
+    def continuing(self, so_far: str) -> CallTemplate:
+        """Return the template for requests that were counted with this letter so far."""
+        key = CallTemplate, so_far
+        if (found := self if so_far == self.so_far else self.kept.get(key)) is None:
+            found = self.kept[key] = copy(self)
+            found.kept, found._parts, found.so_far = {}, {}, so_far
+        return found
 
 
 class Call(Sequence[Charge]):
@@ -206,6 +219,11 @@ class Call(Sequence[Charge]):
         units = carried or [self.carried[place] for place in places if self.carried]
         template = self.template.part(places, uncounted)
         return Call(template, tuple([self.partitions[place] for place in places]), tuple(units))
+
+    def continuing(self, so_far: str) -> Call:
+        """Return the call as one for a request that was counted with this letter so far; "" = it was not."""
+        template = self.template.continuing(so_far)
+        return self if template is self.template else Call(template, self.partitions, self.carried)
 
     def __len__(self) -> int:
         return len(self.partitions)

@@ -174,7 +174,8 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
         if request.body == "first_the_others":
             raise BodyNotRead
         templates = templates.without_body
-    return templates.fill([_digest_of(source, request) for source in templates.sources], request.cost)
+    call = templates.fill([_digest_of(source, request) for source in templates.sources], request.cost)
+    return call if earlier is NOTHING_TO_DECIDE or call is NO_CHARGES else call.continuing(earlier.counted_as)
 
 
 def _add_templates(

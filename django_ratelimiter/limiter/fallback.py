@@ -38,16 +38,15 @@ async def decide_by_policy(io: IO, call: Call, version: Version, error: Exceptio
         verdicts = local.check([charges[index].charge for index in counted], settings.LOCAL_SHARE)
         for index, verdict in zip(counted, verdicts, strict=True):
             results[index] = charges[index].result(verdict)._replace(local=True)
-    _count(results, [each.charge for each in charges])
+    _count(results, [each.charge for each in charges], call.template.so_far)
     return decide(results, version, degraded=True)
 
 
-def _count(results: Sequence[Result], charges: Sequence[Charge]) -> None:
-    """Count what was decided here; a later call sends it to the engine."""
+def _count(results: Sequence[Result], charges: Sequence[Charge], so_far: str) -> None:
+    """Count what was decided here; a later call sends it to the engine. so_far: of the template."""
     verdicts = [
         Verdict(result.passes, 0, None, 0.0, 0.0, bool(result.verdict and result.verdict.soft_exceeded), 0, charge)
         for result, charge in zip(results, charges, strict=True)
     ]
-    field = field_of(verdicts, degraded=True)
-    if field:
+    if field := field_of(verdicts, so_far=so_far, degraded=True):
         usage_buffer.add(int(time.time()) // 60, name_of(field, verdicts))

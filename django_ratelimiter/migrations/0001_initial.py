@@ -225,6 +225,25 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='UsageTotal',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('granularity', models.CharField(choices=[('minute', 'minute'), ('hour', 'hour'), ('day', 'day')], default='minute', max_length=8, verbose_name='granularity')),
+                ('start', models.DateTimeField(verbose_name='start')),
+                ('allowed', models.PositiveBigIntegerField(default=0, verbose_name='allowed')),
+                ('rejected', models.PositiveBigIntegerField(default=0, verbose_name='rejected')),
+                ('shadow_rejected', models.PositiveBigIntegerField(default=0, verbose_name='rejected in shadow')),
+                ('soft_exceeded', models.PositiveBigIntegerField(default=0, verbose_name='soft quota exceeded')),
+                ('degraded', models.PositiveBigIntegerField(db_default=0, default=0, verbose_name='decided without Redis')),
+            ],
+            options={
+                'verbose_name': 'total of requests',
+                'verbose_name_plural': 'totals of requests',
+                'ordering': ('-start',),
+                'constraints': [models.UniqueConstraint(fields=('granularity', 'start'), name='ratelimiter_usage_total')],
+            },
+        ),
+        migrations.CreateModel(
             name='UsageBucket',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),

@@ -10,7 +10,7 @@ from .access import AccessEntry
 from .limits import RuleLimit
 from .rules import Rule
 from .tiers import Tier, TierAssignment
-from .usage import TopCaller, TopPartition, UsageBatch, UsageBucket, UsageEpisode, UsageSample
+from .usage import TopCaller, TopPartition, UsageBatch, UsageBucket, UsageEpisode, UsageSample, UsageTotal
 from .versions import RuleSetState, RuleSetVersion
 
 __all__ = [
@@ -27,4 +27,5 @@ __all__ = [
     "UsageBucket",
     "UsageEpisode",
     "UsageSample",
+    "UsageTotal",
 ]

@@ -8,16 +8,13 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 
-class UsageBucket(models.Model):
-    """Requests that one rule decided for one tier in one minute, hour or day.
+class UsageCounts(models.Model):
+    """Requests in one minute, hour or day.
 
-    rule_slug, tier_slug: texts instead of foreign keys, so that reports outlive rules; tier_slug "" = no tier.
     granularity: the same requests are counted in a minute, an hour and a day, so add up buckets of one only.
-    start: hours and days begin in the project's time zone.
-    allowed, rejected: by the rule itself, whatever other rules decided. soft_exceeded is a part of allowed.
-    shadow_rejected: would have been rejected if the rule were enforced.
+    start: hours and days begin in the project's time zone. soft_exceeded is a part of allowed.
+    shadow_rejected: would have been rejected if a rule in shadow were enforced.
     degraded: a part of the three, decided by a process without Redis.
-    partitions: the number of different ones, to about 1 %; `None` = not known, as for every minute.
     """
 
     class Granularity(models.TextChoices):
@@ -25,8 +22,6 @@ class UsageBucket(models.Model):
         HOUR = "hour", _("hour")
         DAY = "day", _("day")
 
-    rule_slug = models.CharField(_("rule"), max_length=50)
-    tier_slug = models.CharField(_("tier"), max_length=50, blank=True, default="")
     granularity = models.CharField(
         _("granularity"), max_length=8, choices=Granularity.choices, default=Granularity.MINUTE
     )
@@ -40,6 +35,36 @@ class UsageBucket(models.Model):
         default=0,
         db_default=0,  # rows written by SQL may omit it
     )
+
+    class Meta:
+        abstract = True
+
+
+class UsageTotal(UsageCounts):
+    """Requests that at least one rule matched: each counts once, whatever rules did, and is rejected if one rejects."""
+
+    class Meta:
+        verbose_name = _("total of requests")
+        verbose_name_plural = _("totals of requests")
+        ordering = ("-start",)
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["granularity", "start"], name="ratelimiter_usage_total"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.granularity} {self.start:%Y-%m-%d %H:%M}"
+
+
+class UsageBucket(UsageCounts):
+    """Requests that one rule decided for one tier.
+
+    rule_slug, tier_slug: texts instead of foreign keys, so that reports outlive rules; tier_slug "" = no tier.
+    allowed, rejected: by the rule itself, whatever other rules decided.
+    partitions: the number of different ones, to about 1 %; `None` = not known, as for every minute.
+    """
+
+    rule_slug = models.CharField(_("rule"), max_length=50)
+    tier_slug = models.CharField(_("tier"), max_length=50, blank=True, default="")
     partitions = models.PositiveBigIntegerField(_("partitions"), null=True, blank=True)
 
     class Meta:

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, time, timedelta, tzinfo
 
 from django.utils import timezone
 
-from ..models import UsageBucket
+from ..models.usage import UsageCounts
 
 #: The width of a bucket.
-Granularity = UsageBucket.Granularity
+Granularity = UsageCounts.Granularity
 
 
 def aware(moment: datetime) -> datetime:

@@ -142,6 +142,26 @@ def recount(told: Iterable[Told], key: Callable[[Told], Hashable]) -> dict[Hasha
     return dict(sums)
 
 
+def once(told: Iterable[Told]) -> Iterator[Told]:
+    """Each request once, whatever rules have said of it: rejected if one rejects it, else as a rule in shadow says."""
+    requests: defaultdict[tuple[datetime, str | None, int], list[Figures]] = defaultdict(list)
+    seen: Counter[tuple[datetime, str, str, str | None]] = Counter()
+    for at, rule, tier, partition, figures in told:
+        requests[at, partition, seen[at, rule, tier, partition]].append(figures)
+        seen[at, rule, tier, partition] += 1
+    for (at, partition, _), all_of_it in requests.items():
+        whole = sum(all_of_it, Figures())
+        is_soft, is_degraded = int(whole.soft_exceeded > 0), int(whole.degraded > 0)
+        figures = (
+            Figures(rejected=1, degraded=is_degraded)
+            if whole.rejected
+            else Figures(shadow_rejected=1)
+            if whole.shadow_rejected
+            else Figures(allowed=1, soft_exceeded=is_soft)
+        )
+        yield Told(at, "", "", partition, figures)
+
+
 def on_the_wall(moment: datetime, granularity: Granularity, zone: ZoneInfo) -> str:
     """What a clock of that place shows, as far as the step needs it; with what tells one 2 o'clock from another."""
     form = {Granularity.MINUTE: "%Y-%m-%d %H:%M %z", Granularity.HOUR: "%Y-%m-%d %H %z", Granularity.DAY: "%Y-%m-%d"}[
@@ -172,6 +192,9 @@ def compare(scene: Scene, period: Period, *granularities: Granularity, zone: Zon
             assert points[0].start == shown.start
             assert points[-1].end == shown.end
             told = within(scene, shown, rule, tier)
+            if rule is tier is None:
+                told = [*once(told)]
+                assert Report(period).together == sum((each.figures for each in told), Figures())
             expected = recount(told, lambda each, granularity=granularity: on_the_wall(each.at, granularity, zone))  # type: ignore[misc]
             assert {start: figures for start, figures in found.items() if figures != Figures()} == expected
 
@@ -232,7 +255,7 @@ def compare_after_deletion(scene: Scene) -> None:
 def compare_hours_of_the_day(scene: Scene) -> None:
     """How many requests came in the hours from 0 to 23, and how long each of these lasted in all."""
     day = Report(scene.period).day
-    expected = recount(within(scene, scene.period), lambda each: each.at.astimezone(scene.reader).hour)
+    expected = recount(once(within(scene, scene.period)), lambda each: each.at.astimezone(scene.reader).hour)
     assert {each.hour: each.figures for each in day if each.figures != Figures()} == expected
     minutes = int((scene.period.end - scene.period.start) / MINUTE)
     shown = Counter((scene.period.start + each * MINUTE).astimezone(scene.reader).hour for each in range(minutes))

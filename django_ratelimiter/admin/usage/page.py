@@ -87,7 +87,8 @@ def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
     return {
         **context,
         "rows": _rows(viewer, report),
-        "together": _figure_row(together, _together_before(report)),
+        "together": _figure_row(together, report.together_before),
+        "counts_once": report.counts_once,
         "before": report.period.before if report.before is not None else None,
         "has_shadow": bool(together.shadow_rejected),
         "has_soft": bool(together.soft_exceeded),
@@ -125,10 +126,6 @@ def _rows(viewer: Viewer, report: Report) -> list[dict[str, Any]]:
 
 def _tier_name(viewer: Viewer, slug: str) -> str:
     return viewer.tier(slug) if slug else _("no tier")
-
-
-def _together_before(report: Report) -> Figures | None:
-    return None if report.before is None else sum(report.before.values(), Figures())
 
 
 def _callers(viewer: Viewer, report: Report) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..base import Verdict
 from ..call import Answer, Call, CallTemplate, CounterStates
-from ..usage import COUNTER, labels_of, lines_of
+from ..usage import COUNTER, joined, lines_of
 from .counter import CounterState, LocalCounter, LocalVerdict
 from .rejections import CachedRejection
 
@@ -24,9 +24,8 @@ class CallShape:
         self.terms = [each.charge for each in template.templates]
         #: The label of usage of each charge, as a line.
         self.lines = lines_of(self.terms)
-        labels = labels_of(self.lines)
         #: The field that counts a call if all of these charges are allowed; empty if nothing is counted.
-        self.field = f"{labels}\n{'a' * len(self.terms)}" if labels else ""
+        self.field = joined(self.lines, "a" * len(self.terms), template.so_far)
         kinds = {each.sync_interval and each.sync_interval > 0 for each in self.terms}
         #: True if all charges are purely local.
         self.is_local = kinds == {False}
@@ -48,14 +47,13 @@ class LocalCall:
         self.terms = self.shape.terms
         self.names = call.names()
 
-    def usage_field(self, places: Sequence[int], states: Sequence[CounterState], *, rejected: bool) -> str:
+    def usage_field(
+        self, places: Sequence[int], states: Sequence[CounterState], rejected: bool, so_far: str = ""
+    ) -> str:
         """Return the field that counts these charges of a call, see `usage`; empty if none is counted.
 
         states: the results for all charges. rejected: the call is rejected.
         """
-        labels = labels_of([self.shape.lines[place] for place in places])
-        if not labels:
-            return ""
         letters, names = "", ""
         for place in places:
             _, left, wait, _, _ = states[place]
@@ -65,7 +63,8 @@ class LocalCall:
             else:
                 is_soft = not rejected and left < self.terms[place].limit.terms.soft_floor
                 letters += "s" if is_soft else "a"
-        return f"{labels}\n{letters}{names}"
+        field = joined([self.shape.lines[place] for place in places], letters, so_far or self.call.template.so_far)
+        return field and field + names
 
 
 class LocalAnswer(Answer):

@@ -45,9 +45,7 @@ class _LocalFirst:
                 has_none = counters.partitions.keys().isdisjoint(call.partitions)
                 if has_none and not counters.comes_again(call, counters.now()):
                     return None
-        is_exact = template.is_exact
-        if receipts and any(type(receipt) is LocalVerdict for receipt in receipts):
-            is_exact = False
+        is_exact = template.is_exact and not (receipts and any(type(each) is LocalVerdict for each in receipts))
         if call.carried or (is_exact and not (is_due or counters.rejections.seconds)):
             return None
         local, now = LocalCall(call), counters.now()

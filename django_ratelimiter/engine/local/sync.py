@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from ..base import Charge, Verdict, Version
 from ..call import NO_CHARGES, Answer, Call, CounterStates
-from ..usage import UsageCarry
+from ..usage import UsageCarry, outcome_of
 from .call import LocalAnswer, LocalCall, Source, answer, states_of
 from .counter import CounterState, LocalCounter, LocalVerdict, is_local
 from .rejections import CachedRejection, rejects
@@ -54,7 +54,7 @@ def decide(
     if receipts if rejected else CachedRejection in map(type, sources):
         return None
     states = [source.take(charge, now, rejected=rejected) for source, charge in zip(sources, terms, strict=True)]  # type: ignore[union-attr]
-    if label := call.usage_field(range(len(states)), states, rejected=rejected):
+    if label := call.usage_field(range(len(states)), states, rejected):
         counters.usage.add(states[0].at_us, label)
     return answer(call, states, sources)
 
@@ -227,7 +227,8 @@ class SyncCall:
         units = [self._synced.get(place, 0) for place in self._asked]
         call = self._call.call.part(self._asked, self._uncounted(), units if any(units) else ())
         if self._piggybacked:
-            call = Call.of([*call, *[counter.carry(units) for counter, units in self._piggybacked.values()]])
+            more = [counter.carry(units) for counter, units in self._piggybacked.values()]
+            call = Call.of([*call, *more]).continuing(call.template.so_far)
         return engine.check(call, version=self._version, refund_if_denied=self._theirs, **options)
 
     def _uncounted(self) -> list[int]:
@@ -275,7 +276,9 @@ class SyncCall:
             results[place] = counter.result(terms[place], now, is_allowed=place in self._allowed)
         states = [results[place] for place in range(len(terms))]
         counted = sorted([*self._here, *self._uncounted()])
-        if counted and (label := self._call.usage_field(counted, states, rejected=rejected)):
+        others = [place for place in self._asked if counted and place not in counted]
+        so_far = outcome_of(self._call.usage_field(others, states, rejected))
+        if counted and (label := self._call.usage_field(counted, states, rejected, so_far)):
             counters.usage.add(states[counted[0]].at_us, label)
         return answer(self._call, states, [self._here.get(place) for place in range(len(terms))])
 

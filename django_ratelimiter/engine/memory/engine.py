@@ -101,8 +101,8 @@ class MemoryEngine:
             if answer.is_rejected:
                 self._counters.refund(refund_if_denied)
             if self._counts_usage and call.template.is_counted:
-                field = usage.field_of(answer)
-                self._rejections.record(answer, self._count(now // MINUTE_US, field, 1), now)
+                field = usage.field_of(answer, so_far=call.template.so_far)
+                self._rejections.record(answer, field, self._count(now // MINUTE_US, field, 1), now)
                 self.partitions.note(answer, call.template.pools, now)
             if counts:
                 self._add_once(counts, now)
@@ -164,6 +164,10 @@ class MemoryEngine:
     def read_usage(self, batch: str) -> list[UsageCount]:
         """Return the counts of one batch; empty if it was dropped."""
         return usage.counts_of(usage.minute_of(batch), self._batches.get(batch, {}))
+
+    def read_requests(self, batch: str) -> UsageCount:
+        """Return the counts of the requests of one batch, each once, whatever rules matched it."""
+        return usage.requests_of(usage.minute_of(batch), self._batches.get(batch, {}))
 
     def drop_usage(self, batch: str) -> None:
         """Delete a batch that has been collected."""

@@ -189,11 +189,18 @@ class RedisEngine(RedisCore):
 
     def read_usage(self, batch: str) -> list[UsageCount]:
         """Return the counts of one batch; empty if it was dropped or has expired."""
+        return usage.counts_of(usage.minute_of(batch), self._fields_of(batch))
+
+    def read_requests(self, batch: str) -> UsageCount:
+        """Return the counts of the requests of one batch, each once, whatever rules matched it."""
+        return usage.requests_of(usage.minute_of(batch), self._fields_of(batch))
+
+    def _fields_of(self, batch: str) -> dict[str, int]:
         shard = usage.shard_of(batch)
         found = self._run(shard, lambda client: client.hgetall(f"{self.prefix(shard)}batch:{batch}"))
         fields = fields_of(found)
         fields.pop(usage.FILLER, None)
-        return usage.counts_of(usage.minute_of(batch), {field: int(count) for field, count in fields.items()})
+        return {field: int(count) for field, count in fields.items()}
 
     def drop_usage(self, batch: str) -> None:
         """Delete a batch that has been collected."""

@@ -78,9 +78,8 @@ def _parts_of(template: CallTemplate) -> Parts:
     charges = [each.charge for each in template.templates]
     is_fixed = all(charge.limit.is_fixed for charge in charges)
     records = b"".join([charge.limit.packed + cost_of(charge) for charge in charges if is_fixed])
-    labels = usage.labels_of(usage.lines_of(charges))
-    field = bulk_string(f"{labels}\n{'a' * len(charges)}".encode()) if labels else EMPTY
-    parts = template.kept[Parts] = Parts(records, field)
+    field = usage.joined(usage.lines_of(charges), "a" * len(charges), template.so_far)
+    parts = template.kept[Parts] = Parts(records, bulk_string(field.encode()) if field else EMPTY)
     return parts
 
 
@@ -195,16 +194,16 @@ class CallEncoder:
     ) -> bytes:
         return self.encode(ScriptMode.CHECK, call, (), version, None, (minute * MINUTE_US,), notes=notes)
 
-    def encode_undo(self, verdicts: Sequence[Verdict], *, shard: int = 0) -> bytes:
+    def encode_undo(self, verdicts: Sequence[Verdict], *, shard: int = 0, so_far: str = "") -> bytes:
         """Return a call that undoes a check: its charges, the units that it carried, and its usage.
 
         Counted rejections stay charged. verdicts: of the check, at least one. Pack it before they are marked as
-        refunded.
+        refunded. so_far: of its template.
         """
         receipts = [verdict for verdict in verdicts if verdict.spent or verdict.charge.carried]
         records = [receipt_of(receipt, receipt.spent + receipt.charge.carried) for receipt in receipts]
         names, at_us = [self._name(receipt.charge) for receipt in receipts], verdicts[0].at_us
-        field = usage.field_of(verdicts)
+        field = usage.field_of(verdicts, so_far=so_far)
         minute = at_us // MINUTE_US if field else None
         opening = opening_of(at_us, ScriptMode.UNDO, 0, len(receipts), minute)
         words = (EMPTY, bulk_string(field.encode()), opening, *records, b"\r\n")

@@ -4,6 +4,9 @@ A field is the labels of a call's charges, one per line, then a line with a lett
 rule, `s` allowed beyond its soft quota, `d` rejected by its rule; in capitals if a process decided without the
 engine. A shadow charge's label starts with `~`; a charge that is not counted has an empty line.
 
+If an earlier call for the same request was counted, the first line is `~~` with the letter of its outcome, and the last
+line begins with an `a` for it. So the requests can be counted, too, whatever rules match them: see `requests_of`.
+
 A named field also has a line, after a tab, for each counter that rejected the call. It is used for the list of recent
 rejections: see `rejections`. A process sends its own decisions in this form; they are counted under the field alone.
 """
@@ -21,6 +24,12 @@ from uuid import uuid4
 from ..base import Charge, UsageCount, Verdict
 
 SHADOW = "~"
+
+#: The beginning of the first line of a field that continues a request.
+CONTINUES: Final = "~~"
+
+#: The outcomes of a request, each outweighing those before it: `w` = a shadow charge would have rejected it.
+_OUTCOMES: Final = "aswd"
 
 #: The prefix of each counter in a named field.
 COUNTER: Final = "\n\t"
@@ -63,19 +72,39 @@ def lines_of(charges: Iterable[Charge]) -> list[str]:
     ]
 
 
-def labels_of(lines: Sequence[str]) -> str:
-    """Return the lines of the labels; empty if none is counted."""
-    return "\n".join(lines) if any(lines) else ""
+def joined(lines: Sequence[str], outcomes: str, so_far: str) -> str:
+    """Return the field of these lines and letters; empty if none is counted. so_far: see `CallTemplate`."""
+    if not any(lines):
+        return ""
+    return "\n".join((f"{CONTINUES}{so_far}", *lines, f"a{outcomes}") if so_far else (*lines, outcomes))
 
 
-def field_of(verdicts: Sequence[Verdict], *, degraded: bool = False) -> str:
+def field_of(verdicts: Sequence[Verdict], *, so_far: str = "", degraded: bool = False) -> str:
     """Return the field that counts the call of these verdicts; empty if it is not counted.
 
-    degraded: they were decided without the engine.
+    so_far: see `CallTemplate`. degraded: they were decided without the engine.
     """
-    labels = labels_of(lines_of(verdict.charge for verdict in verdicts))
+    lines = lines_of(verdict.charge for verdict in verdicts)
     outcomes = "".join("d" if not verdict.allowed else "s" if verdict.soft_exceeded else "a" for verdict in verdicts)
-    return f"{labels}\n{outcomes.upper() if degraded else outcomes}" if labels else ""
+    field = joined(lines, outcomes, so_far)
+    return field[: -len(outcomes)] + outcomes.upper() if degraded and field else field
+
+
+def outcome_of(field: str) -> str:
+    """Return the letter of a request after a call with this field: see `_OUTCOMES`; a capital if it is degraded.
+
+    "" for an empty field: the call was not counted.
+    """
+    if not field:
+        return ""
+    *labels, outcomes = without_name(field).split("\n")
+    letters = [
+        "w" if outcome == "d" and label.startswith(SHADOW) else outcome
+        for label, outcome in zip(labels, outcomes.lower(), strict=True)
+    ]
+    before = labels[0].removeprefix(CONTINUES) if labels[0].startswith(CONTINUES) else ""
+    worst: str = max((*before.lower(), *letters), key=_OUTCOMES.find)
+    return worst.upper() if before.isupper() or outcomes[-1].isupper() else worst
 
 
 def name_of(field: str, verdicts: Iterable[Verdict]) -> str:
@@ -101,15 +130,28 @@ def counts_of(minute: int, fields: Mapping[str, int]) -> list[UsageCount]:
         for label, outcome in zip(labels, outcomes.lower(), strict=True):
             shadow = label.startswith(SHADOW)
             name = label.removeprefix(SHADOW)
-            if name:
+            if name and not label.startswith(CONTINUES):
                 # "a" < "d" < "s"; a denial outweighs a soft excess
                 before = worst.get(name, ("a", shadow))[0]
                 worst[name] = ("d" if "d" in (before, outcome) else max(before, outcome), shadow)
         for name, (outcome, shadow) in worst.items():
             counts = totals.setdefault(name, [0, 0, 0, 0, 0])
             _add(counts, outcome, shadow, calls)
-            counts[4] += calls if outcomes.isupper() else 0
+            counts[4] += calls if outcomes[-1].isupper() else 0
     return [UsageCount(minute, label, *counts) for label, counts in totals.items() if any(counts)]
+
+
+def requests_of(minute: int, fields: Mapping[str, int]) -> UsageCount:
+    """Return the counts of the requests of one minute, each once, whatever rules matched it. See `counts_of`."""
+    counts = [0, 0, 0, 0, 0]
+    for field, calls in fields.items():
+        first = field.partition("\n")[0]
+        for letter, times in ((outcome_of(field), calls), (first.removeprefix(CONTINUES), -calls)):
+            if letter != first:  # else no earlier call was counted
+                is_shadow = letter in "wW"
+                _add(counts, "d" if is_shadow else letter.lower(), is_shadow, times)
+                counts[4] += times if letter.isupper() else 0
+    return UsageCount(minute, "", *counts)
 
 
 def _add(counts: list[int], outcome: str, shadow: bool, calls: int) -> None:

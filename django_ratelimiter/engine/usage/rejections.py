@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ..base import Verdict
-from . import COUNTER, SHADOW, field_of, name_of, without_name
+from . import COUNTER, SHADOW, name_of, without_name
 
 #: Rejections that are counted under one field in one minute are recorded one by one up to this number; above that, each
 #: twentieth is recorded as twenty. check.lua has the same numbers, so that rejections stay cheap.
@@ -177,9 +177,8 @@ class RecentRejections:
         """Return all of them."""
         return RejectionCounts(self._entries, self._sampled)
 
-    def record(self, verdicts: Sequence[Verdict], counted: int, now_us: int) -> None:
+    def record(self, verdicts: Sequence[Verdict], field: str, counted: int, now_us: int) -> None:
         """Record the callers that these verdicts reject. counted: calls with the same field in this minute."""
-        field = field_of(verdicts)
         name, weight = name_of(field, verdicts), RECORDED_ONE_IN if counted > RECORDED_EXACTLY else 1
         if name == field or (counted > RECORDED_EXACTLY and counted % RECORDED_ONE_IN):
             return

@@ -20,11 +20,11 @@ from ...backend import get_engine
 from ...databases import limit_wait
 from ...engine.base import UsageCount
 from ...exceptions import EngineUnavailable
-from ...models import UsageBatch, UsageBucket
+from ...models import UsageBatch, UsageBucket, UsageTotal
 from ...rules import cache
 from .partitions import collect_partitions
 from .rollup import starts_of
-from .upsert import FIELDS, BucketKey, add, slug
+from .upsert import FIELDS, BucketKey, TotalKey, add, slug
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -68,12 +68,13 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
         progress(done, len(waiting))
         try:
             counts = engine.read_usage(batch)
-            if any(min(count[2:]) < 0 for count in counts) and (failed or batch not in postponed):
+            totals = [engine.read_requests(batch)] if hasattr(engine, "read_requests") else []  # some engines have none
+            if any(min(count[2:]) < 0 for count in (*counts, *totals)) and (failed or batch not in postponed):
                 if batch not in postponed:
                     postponed.add(batch)
                     waiting.append(batch)  # corrections are collected after what they correct
                 continue  # if one of these could not be added, they wait for the next time
-            added = _add_once(database, batch, counts)
+            added = _add_once(database, batch, counts, totals)
             engine.drop_usage(batch)
         except (EngineUnavailable, OperationalError, InterfaceError):
             raise
@@ -105,13 +106,17 @@ def _republish() -> None:
         logger.warning("The version of the rules could not be published again.", exc_info=True)
 
 
-def _add_once(database: str, batch: str, counts: Iterable[UsageCount]) -> bool:
-    """Add the counts and the batch's name in one transaction; False if the batch was added before."""
+def _add_once(database: str, batch: str, counts: Iterable[UsageCount], totals: Iterable[UsageCount] = ()) -> bool:
+    """Add counts, totals and the batch's name in one transaction; False if the batch was added before."""
     try:
         with transaction.atomic(using=database, durable=True):
             limit_wait(database)
             UsageBatch.objects.using(database).create(batch_id=batch)
             add(database, _totals(counts))
+            for total in totals:
+                if any(total[2:]):
+                    starts, amounts = starts_of(total.minute), [getattr(total, field) for field in FIELDS]
+                    add(database, {TotalKey(*each): amounts for each in starts.items()}, UsageTotal)
     except IntegrityError:
         if UsageBatch.objects.using(database).filter(batch_id=batch).exists():
             return False

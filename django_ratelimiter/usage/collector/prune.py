@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from ...conf import settings
 from ...databases import together, unlocked
-from ...models import RuleSetVersion, TopCaller, TopPartition, UsageBucket, UsageSample
+from ...models import RuleSetVersion, TopCaller, TopPartition, UsageBucket, UsageSample, UsageTotal
 from ..times import Granularity, floor, now, stored
 
 #: Rows per transaction.
@@ -39,7 +39,7 @@ def _old_usage() -> Iterator[QuerySet[Any]]:
         # The current bucket stays: a day may have 25 hours.
         running = floor(moment, granularity, timezone.get_default_timezone())
         before = stored(min(moment - timedelta(days=days), running))
-        for model in (UsageBucket, TopPartition, TopCaller):
+        for model in (UsageBucket, UsageTotal, TopPartition, TopCaller):
             yield model._default_manager.using(database).filter(granularity=granularity, start__lt=before)
         if granularity is Granularity.MINUTE:
             yield UsageSample.objects.using(database).filter(minute__lt=before)

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from django.db import OperationalError, connections
-from django.db.models import Case, F, When
+from django.db.models import Case, F, Model, When
 
 from ...databases import adding_suffix
 from ...models import UsageBucket
@@ -30,8 +30,15 @@ class BucketKey(NamedTuple):
     start: datetime
 
 
+class TotalKey(NamedTuple):
+    """The columns that identify a total."""
+
+    granularity: str
+    start: datetime
+
+
 #: Numbers in the order of FIELDS.
-Amounts = Mapping[BucketKey, Sequence[int]]
+Amounts = Mapping[BucketKey, Sequence[int]] | Mapping[TotalKey, Sequence[int]]
 
 
 def slug(text: str, length: int | None = SLUG_LENGTH) -> str:
@@ -39,28 +46,26 @@ def slug(text: str, length: int | None = SLUG_LENGTH) -> str:
     return text.replace("\x00", "")[:length]
 
 
-def add(database: str, totals: Amounts) -> None:
-    """Add these numbers, inside the caller's transaction. Raises OperationalError if that is not possible now."""
-    keys = sorted(totals)
+def add(database: str, totals: Amounts, model: type[Model] = UsageBucket) -> None:
+    """Add these numbers to rows, in the caller's transaction. Raises OperationalError if it cannot be done now."""
+    keys: list[Any] = sorted(totals)
     # Constraints also check the values of the INSERT, so a new row must not be below 0.
     takes_back = any(min(amounts) < 0 for amounts in totals.values())
     if takes_back or not connections[database].features.supports_update_conflicts:
-        _add_one_by_one(database, keys, totals)
+        _add_one_by_one(database, model, keys, totals)
     else:
         for place in range(0, len(keys), MAX_ROWS):
-            _add_at_once(database, keys[place : place + MAX_ROWS], totals)
+            _add_at_once(database, model, keys[place : place + MAX_ROWS], totals)
 
 
-def _add_at_once(database: str, keys: Sequence[BucketKey], totals: Amounts) -> None:
-    connection = connections[database]
-    names = (*BucketKey._fields, *FIELDS)
-    fields: list[Any] = [UsageBucket._meta.get_field(name) for name in names]
+def _add_at_once(database: str, model: type[Model], keys: Sequence[Any], totals: Any) -> None:
+    connection, columns = connections[database], keys[0]._fields
+    names = (*columns, *FIELDS)
+    fields: list[Any] = [model._meta.get_field(name) for name in names]
     quoted = dict(zip(names, (connection.ops.quote_name(field.column) for field in fields), strict=True))
-    table = connection.ops.quote_name(UsageBucket._meta.db_table)
+    table = connection.ops.quote_name(model._meta.db_table)
     row = f"({', '.join(['%s'] * len(names))})"
-    suffix = adding_suffix(
-        connection, table, [quoted[name] for name in BucketKey._fields], [quoted[name] for name in FIELDS]
-    )
+    suffix = adding_suffix(connection, table, [quoted[name] for name in columns], [quoted[name] for name in FIELDS])
     values = [
         field.get_db_prep_save(value, connection)
         for key in keys
@@ -73,16 +78,16 @@ def _add_at_once(database: str, keys: Sequence[BucketKey], totals: Amounts) -> N
         )
 
 
-def _add_one_by_one(database: str, keys: Sequence[BucketKey], totals: Amounts) -> None:
+def _add_one_by_one(database: str, model: type[Model], keys: Sequence[Any], totals: Any) -> None:
     """Add row by row in key order. No result is below 0: corrected counts may have been lost before."""
-    rows = UsageBucket.objects.using(database)
+    rows = model._default_manager.using(database)
     for key in keys:
         row = rows.filter(**key._asdict())
         added = {field: _sum(field, amount) for field, amount in zip(FIELDS, totals[key], strict=True) if amount}
         if added and not row.update(**added):
-            rows.bulk_create([UsageBucket(**key._asdict())], ignore_conflicts=True)
+            rows.bulk_create([model(**key._asdict())], ignore_conflicts=True)
             if row.update(**added) != 1:
-                raise OperationalError(f"The usage bucket of {key} was deleted while it was added to.")
+                raise OperationalError(f"The row of {key} was deleted while it was added to.")
 
 
 def _sum(field: str, amount: int) -> Any:

@@ -14,13 +14,13 @@ from operator import or_
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
-from django.db.models import F, Max, Q, QuerySet, Sum
+from django.db.models import F, Max, Q, QuerySet, Sum, Value
 from django.utils import timezone
 
-from ...models import TopCaller, TopPartition, UsageBucket
+from ...models import TopCaller, TopPartition, UsageBucket, UsageTotal
 from ..times import Granularity, aware, buckets, floor, stored
 from .coverage import DAY, GRANULARITIES, HOUR, NEVER, BucketRange, Coverage, Period, next_start, read_coverage
-from .totals import SUMS, Figures, Point, Total
+from .totals import FIELDS, SUMS, Figures, Point, Total
 
 #: The number of top partitions that are shown.
 MAX_PARTITIONS: Final = 25
@@ -134,7 +134,30 @@ class Report:
 
     @cached_property
     def together(self) -> Figures:
-        return sum((total.figures for total in self.totals), Figures())
+        """The figures of all requests; if they are known over all rules, each counts once whatever rules matched it."""
+        return self._once or sum((total.figures for total in self.totals), Figures())
+
+    @property
+    def counts_once(self) -> bool:
+        """True if `together` counts a request once that several rules matched."""
+        return self.rule is not None or self._once is not None
+
+    @cached_property
+    def _once(self) -> Figures | None:
+        if not self._is_of_all:
+            return None
+        sums = self._requests(self.coverage.bucket_ranges(self.period)).aggregate(**SUMS)
+        return None if None in sums.values() else Figures(**{field: int(sums[f"sum_{field}"]) for field in FIELDS})
+
+    @property
+    def _is_of_all(self) -> bool:
+        return self.rule is None and self.tier is None
+
+    @staticmethod
+    def _requests(bucket_ranges: Iterable[BucketRange]) -> QuerySet[UsageTotal]:
+        return UsageTotal.objects.order_by().filter(
+            reduce(or_, (each.condition for each in bucket_ranges), Q(pk__in=[]))
+        )
 
     @cached_property
     def before(self) -> Mapping[tuple[str, str], Figures] | None:
@@ -143,6 +166,15 @@ class Report:
             return None
         totals = Report(self.period.before, self.rule, self.tier, coverage=self.coverage).totals
         return {(total.rule_slug, total.tier_slug): total.figures for total in totals}
+
+    @property
+    def together_before(self) -> Figures | None:
+        """Return the figures of all requests of the period before; `None` = it was not counted completely."""
+        if self.before is None:
+            return None
+        if self._once is not None:
+            return Report(self.period.before, coverage=self.coverage).together
+        return sum(self.before.values(), Figures())
 
     @property
     def _has_before(self) -> bool:
@@ -166,9 +198,13 @@ class Report:
         # row, not only for every start.
         sums = [Figures()] * len(starts)
         for each in self.coverage.bucket_ranges(self.period, widest):  # one by one, in the order of SQLite's index
-            rows = self._rows([each]).values_list("start").annotate(**SUMS).order_by("start")
-            for start, *figures in rows:
-                sums[bisect_right(starts, aware(start)) - 1] += Figures(*figures)
+            rows: Any = self._rows([each]).order_by().values_list("start", Value(0)).annotate(**SUMS)
+            if self._is_of_all:  # in one query: a total replaces the sum of the rules at its start
+                totals = self._requests([each]).values_list("start", Value(1)).annotate(**SUMS)
+                rows = rows.union(totals, all=True)
+            found = {start: figures for start, _is_total, *figures in sorted(rows)}
+            for start, figures in found.items():
+                sums[bisect_right(starts, aware(start)) - 1] += Figures(*map(int, figures))
         ends = [*starts[1:], self.period.end]
         return [
             Point(max(start, self.period.start), min(end, self.period.end), each)

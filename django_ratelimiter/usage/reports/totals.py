@@ -39,7 +39,8 @@ def named(name: str, end: datetime) -> Period:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Counts of requests. In a sum of several rules, a request counts once for each rule that matched it.
+    """Counts of requests. In a sum of several rules, a request counts once for each rule that matched it: see
+    `Report.together`.
 
     shadow_rejected: would have been rejected if the rule were enforced. soft_exceeded is a part of allowed.
     degraded: a part of all, decided by a process without Redis.
@@ -71,8 +72,11 @@ class Figures:
         return self.rejected / self.requests if self.requests else None
 
 
+#: The counts, by name.
+FIELDS: Final = tuple(field.name for field in fields(Figures))
+
 #: The sums of a query, in the order of Figures.
-SUMS: Final = {f"sum_{field.name}": Sum(field.name) for field in fields(Figures)}
+SUMS: Final = {f"sum_{name}": Sum(name) for name in FIELDS}
 
 
 class Total(NamedTuple):

@@ -219,6 +219,8 @@ class TestCarrying:
             one.check([exact, near, twin, shadow])
             clock.now += 0.4
         one.flush()
+        batches = [engine.memory.read_requests(batch)[2:5] for batch in engine.memory.take_usage(now_us=2 * START_US)]
+        assert [*map(sum, zip(*batches, strict=True))] == [1, 4, 3]  # each request once: allowed, rejected, in shadow
         assert counts(engine) == {"exact|": (8, 0, 0, 0), "near|": (4, 4, 0, 0), "shadow|": (1, 0, 7, 0)}
 
 

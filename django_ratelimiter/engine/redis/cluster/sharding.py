@@ -82,10 +82,11 @@ class ShardCoordinator:
         carrier = asked[0] if counts is None or counts.shard is None else counts.shard
         found: dict[int, Answer] = {}
         allowing: list[int] = []  # the shards that allowed their part, before any other shard rejected the call
-        mode = call.mode
+        mode, so_far = call.mode, call.call.template.so_far
         for shard in asked:
             part = parts.setdefault(shard, ShardPart())
             carried = counts if shard == carrier else None
+            part.call = part.call.continuing(so_far)
             one = ShardCall(shard, mode, part.call, part.receipts, call.version, call.now_us, carried)
             try:
                 found[shard] = answer = await self._send_with_counts(one, deadline_at)
@@ -93,6 +94,8 @@ class ShardCoordinator:
                 if found:
                     await self._finish(self._undo_counted(found, deadline_at))
                 raise
+            if len(asked) > 1:
+                so_far = usage.outcome_of(usage.field_of(answer, so_far=so_far)).replace("s", "a") or so_far
             if answer.is_rejected:
                 mode = ScriptMode.REJECTED
                 mark_refunded(part.receipts)
@@ -166,7 +169,8 @@ class ShardCoordinator:
         """Undo the charges and counts of these shards. If a shard is out of reach, its charges stay."""
         for shard, verdicts in found.items():
             if verdicts:
-                packed = self._encoder.encode_undo(verdicts, shard=shard)
+                so_far = verdicts.charges.template.so_far
+                packed = self._encoder.encode_undo(verdicts, shard=shard, so_far=so_far)
                 with suppress(EngineUnavailable, CancelledError):
                     await self._make_call(ShardCall(shard, ScriptMode.UNDO, packed=packed), deadline_at)
 
@@ -186,7 +190,7 @@ class ShardCoordinator:
                 continue
             verdicts: Sequence[Verdict] = found.get(shard, ())
             receipts = [*(verdict for verdict in verdicts if verdict.spent), *part.receipts]
-            counts = _as_rejected(verdicts)
+            counts = _as_rejected(verdicts, part.call.template.so_far)
             if receipts or counts:
                 with suppress(EngineUnavailable, CancelledError):
                     call = ShardCall(shard, ScriptMode.REFUND, receipts=receipts, counts=counts)
@@ -213,12 +217,12 @@ def _may_have_been_run(error: Exception) -> bool:
     return isinstance(error, EngineUnavailable) and cause is not None and not isinstance(cause, ResponseError)
 
 
-def _as_rejected(verdicts: Sequence[Verdict]) -> usage.UsageCarry | None:
+def _as_rejected(verdicts: Sequence[Verdict], so_far: str) -> usage.UsageCarry | None:
     """Return counts that turn an allowed call into a rejected one, without exceeded soft quotas."""
-    counted = usage.field_of(verdicts)
+    counted = usage.field_of(verdicts, so_far=so_far)
     for verdict in verdicts:
         verdict.soft_exceeded = False
-    field = usage.field_of(verdicts)
+    field = usage.field_of(verdicts, so_far=so_far)
     if field == counted:
         return None
     minute = verdicts[0].at_us // MINUTE_US

@@ -214,6 +214,12 @@ def test_it_decides_as_the_engine_in_memory_does(sync_engine: RedisEngine, seed:
         for engine, some in zip((memory, sync_engine), batches, strict=True)
     )
     assert memory_counts == counts
+    in_memory, requests = (
+        [sum(counts) for counts in zip(*[engine.read_requests(batch)[2:5] for batch in some], strict=True)]
+        for engine, some in zip((memory, sync_engine), batches, strict=True)
+    )
+    assert in_memory == requests
+    assert sum(requests) == 150
 
 
 # Versions, usage, and the number of shards
