@@ -84,7 +84,7 @@ def _set_up(site: Site) -> None:
     site.manage("demo_data")
     fact("Demo data", f"{len(TIERS)} tiers, {len(PEOPLE)} users, {len(API_KEYS)} API keys, {len(RULES)} rules")
     site.start_web()
-    fact("Web server", f"gunicorn at {site.url}, workers {' and '.join(map(str, site.workers))}")
+    fact("Web server", f"gunicorn at {site.url}, workers {', '.join(map(str, site.workers))}")
     site.start_celery()
     fact("Celery", f"a worker, and beat that has the usage collected every {COLLECT_SECONDS} s")
 

@@ -21,7 +21,7 @@ from uuid import uuid4
 from ..middleware import PROCESS_HEADER
 from ..redis_server import HOST, WatchedProcess, free_port, redis_url
 
-WORKERS: Final = 2
+WORKERS: Final = 4
 START_SECONDS: Final = 30.0
 #: Seconds between two collections of usage by the demo's beat; a real site collects each minute.
 COLLECT_SECONDS: Final = 5
@@ -88,9 +88,10 @@ class Site:
         self._processes.append((name, WatchedProcess([sys.executable, "-m", *command], folder)))
 
     def start_web(self) -> None:
-        """Start gunicorn, and return once both of its workers have answered."""
-        options = f"--bind {HOST}:{self.port} --workers {WORKERS} --threads 8 --keep-alive 75 --no-control-socket"
-        self.start("gunicorn", "gunicorn", "example_project.wsgi", *options.split())
+        """Start gunicorn, and return once all of its workers have answered."""
+        # No worker takes more than its share of the connections, whichever is the first to accept them.
+        options = f"--bind {HOST}:{self.port} --workers {WORKERS} --threads 4 --worker-connections 14 --keep-alive 75"
+        self.start("gunicorn", "gunicorn", "example_project.wsgi", "--no-control-socket", *options.split())
         seen: set[int] = set()
         deadline = time.monotonic() + START_SECONDS
         while len(seen) < WORKERS:

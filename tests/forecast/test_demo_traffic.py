@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import pytest
 from django.core.management import call_command
+from django.db.models import Count, F, Sum
 
 from django_ratelimiter.forecast.samples.advice import advise
 from django_ratelimiter.forecast.samples.forecast import Forecast
 from django_ratelimiter.forecast.samples.periods import last_week, yesterday
-from django_ratelimiter.models import UsageSample
+from django_ratelimiter.models import TopCaller, TopPartition, UsageBucket, UsageSample
 from django_ratelimiter.rules import cache
+from django_ratelimiter.usage.collector.partitions import MAX_PARTITIONS
 
 from .test_samples import FIXED, Limit, replace, rule
+
+#: Of all tiers: the rejections of a rule in shadow are those of its list of top callers.
+SUMS = {"a": Sum("allowed"), "r": Sum(F("rejected") + F("shadow_rejected")), "p": Sum("partitions")}
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
@@ -52,3 +57,20 @@ def test_what_is_recorded_is_what_the_rules_reject(monkeypatch: pytest.MonkeyPat
             assert recorded <= sum(tier.before.requests.high for tier in found.by_tier)
             rejected += recorded
     assert rejected > 1_000
+
+
+def test_top_callers_add_up_to_the_totals() -> None:
+    """But for hours with more than are kept: of these the list has fewer."""
+    from example_project.management.commands.demo_traffic import Command
+
+    call_command(Command(), verbosity=0)
+    hours = UsageBucket.objects.filter(granularity="hour").values_list("rule_slug", "start")
+    totals = {(slug, start): figures for slug, start, *figures in hours.annotate(**SUMS)}
+    top = TopPartition.objects.filter(granularity="hour").values_list("rule_slug", "start")
+    compared = 0
+    for slug, start, allowed, rejected, callers in top.annotate(Sum("allowed"), Sum("rejected"), Count("pk")):
+        if callers < MAX_PARTITIONS:
+            assert totals[slug, start] == [allowed, rejected, callers]
+            compared += 1
+    assert compared > 100
+    assert {*TopCaller.objects.values_list("identity", flat=True)} == {"user", "ip", "api_key"}

@@ -13,9 +13,12 @@ from django.db import transaction
 from django.utils import timezone
 
 from django_ratelimiter.engine import Charge, MemoryEngine
-from django_ratelimiter.models import UsageBucket, UsageSample
+from django_ratelimiter.engine.partition_stats import merge_top
+from django_ratelimiter.identity import digest
+from django_ratelimiter.models import TopCaller, TopPartition, UsageBucket, UsageSample
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.records import RuleRecord
+from django_ratelimiter.usage.collector.partitions import MAX_PARTITIONS
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
 from ... import catalogue
@@ -41,9 +44,15 @@ class Command(BaseCommand):
         slugs = [rule.slug for rule in catalogue.RULES if rule.partition_by]
         UsageSample.objects.filter(rule_slug__in=slugs, minute__lt=stored(today)).delete()
         UsageBucket.objects.filter(rule_slug__in=slugs, start__lt=stored(today)).delete()
+        TopPartition.objects.filter(rule_slug__in=slugs, start__lt=stored(today)).delete()
+        TopCaller.objects.filter(start__lt=stored(today)).delete()
         samples = [sample for rule in catalogue.RULES if rule.partition_by for sample in _samples(rule, first, today)]
         UsageSample.objects.bulk_create(samples, batch_size=500)
-        UsageBucket.objects.bulk_create(_buckets(samples, _rejected(samples)), batch_size=500)
+        rejected = _rejected(samples)
+        shadow = {rule.slug for rule in cache.current_rules().rules if rule.mode == "shadow"}
+        UsageBucket.objects.bulk_create(_buckets(samples, rejected, shadow), batch_size=500)
+        for model, rows in _top(samples, rejected, shadow).items():
+            model.objects.bulk_create(rows, batch_size=500)
         self.stdout.write(f"Recorded {len(samples):,} invented samples of {len(slugs)} rules, over {DAYS} days.")
 
 
@@ -84,17 +93,51 @@ def _charges(rule: RuleRecord, sample: UsageSample) -> list[Charge]:
     return [Charge(key, limit.limit, rule.cost, max_delay=limit.max_delay) for limit in limits]
 
 
-def _buckets(samples: list[UsageSample], rejected: list[int]) -> Iterator[UsageBucket]:
+def _buckets(samples: list[UsageSample], rejected: list[int], shadow: set[str]) -> Iterator[UsageBucket]:
     """Yield the counts of minutes, hours and days that the samples represent."""
     counts: defaultdict[tuple[str, str, str, datetime], Counter[str]] = defaultdict(Counter)
-    shadow = {rule.slug for rule in cache.current_rules().rules if rule.mode == "shadow"}
+    callers: defaultdict[tuple[str, str, str, datetime], set[str]] = defaultdict(set)
     zone = timezone.get_default_timezone()
     for each, count in zip(samples, rejected, strict=True):
         outcome = "shadow_rejected" if each.rule_slug in shadow else "rejected"
         for granularity in Granularity:
+            when = each.rule_slug, each.tier_slug, granularity, stored(floor(each.minute, granularity, zone))
+            counts[when] += Counter({"allowed": SAMPLED_ONE_IN * (each.count - count), outcome: SAMPLED_ONE_IN * count})
+            callers[when].add(each.partition_hash)
+    for when, figures in counts.items():
+        names = dict(zip(("rule_slug", "tier_slug", "granularity", "start"), when, strict=True))
+        known = when[2] != Granularity.MINUTE
+        yield UsageBucket(**names, **figures, partitions=SAMPLED_ONE_IN * len(callers[when]) if known else None)
+
+
+def _top(samples: list[UsageSample], rejected: list[int], shadow: set[str]) -> dict[Any, list[Any]]:
+    """Return the rows of the top callers whom the samples represent, by model: of each rule, and over all rules.
+
+    All of sixteen have sent what the sampled one has, so that the callers of an hour add up to its counts.
+    """
+    weights: defaultdict[tuple[Any, str, str, datetime], dict[str, tuple[int, int]]] = defaultdict(dict)
+    rules = {rule.slug: rule for rule in catalogue.RULES}
+    zone = timezone.get_default_timezone()
+    for each, count in zip(samples, rejected, strict=True):
+        rule = rules[each.rule_slug]
+        is_address = rule.missing == "ip" and each.tier_slug == "anonymous"
+        identity = "ip" if is_address else "|".join(rule.partition_by)
+        for granularity in (Granularity.HOUR, Granularity.DAY):
             start = stored(floor(each.minute, granularity, zone))
-            counts[each.rule_slug, each.tier_slug, granularity, start] += Counter(
-                {"allowed": SAMPLED_ONE_IN * (each.count - count), outcome: SAMPLED_ONE_IN * count}
-            )
-    for (rule, tier, granularity, start), figures in counts.items():
-        yield UsageBucket(rule_slug=rule, tier_slug=tier, granularity=granularity, start=start, **figures)
+            for number in range(SAMPLED_ONE_IN):
+                whom = digest(f"{identity}:{each.partition_hash}-{number}")
+                for model, of, rejections in (
+                    (TopPartition, each.rule_slug, count),
+                    (TopCaller, identity, 0 if each.rule_slug in shadow else count),
+                ):
+                    met = weights[model, of, granularity, start]
+                    allowed, denied = met.get(whom, (0, 0))
+                    met[whom] = allowed + each.count - rejections, denied + rejections
+    rows: defaultdict[Any, list[Any]] = defaultdict(list)
+    for (model, of, granularity, start), met in weights.items():
+        key = {"rule_slug" if model is TopPartition else "identity": of, "granularity": granularity, "start": start}
+        rows[model] += [
+            model(**key, partition=whom, allowed=allowed, rejected=denied)
+            for whom, (allowed, denied) in merge_top(met, MAX_PARTITIONS).items()
+        ]
+    return rows
