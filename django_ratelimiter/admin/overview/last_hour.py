@@ -9,8 +9,8 @@ from django.db.models import Q, QuerySet, Sum
 from django.utils import timezone
 
 from ...models import TopPartition, UsageBucket
-from ...usage.reports.coverage import HOUR, Period
-from ...usage.reports.totals import SUMS, Figures, last
+from ...usage.reports.coverage import HOUR, BucketRange, Period
+from ...usage.reports.totals import SUMS, Figures, by_start, last
 from ...usage.times import Granularity, aware, floor, stored
 
 MINUTES: Final = 60
@@ -29,8 +29,7 @@ class RejectingRule(NamedTuple):
 class LastHour(NamedTuple):
     """The hour before the start of the current minute.
 
-    by_minute: requests rejected by all rules together; one that two rules reject counts twice. rules: those with most
-    rejected requests.
+    by_minute, figures: of all rules, each request once. rules: those with most rejected requests.
     """
 
     period: Period
@@ -51,15 +50,12 @@ class RejectedCaller(NamedTuple):
 def read_last_hour() -> LastHour:
     """Read the minutes of the last hour. Three queries."""
     period = last(HOUR)
-    rows = UsageBucket.objects.order_by().filter(
-        granularity=Granularity.MINUTE, start__gte=stored(period.start), start__lt=stored(period.end)
-    )
+    within = BucketRange(Granularity.MINUTE, *period).condition
     together, by_minute = Figures(), [0] * MINUTES
-    for start, *sums in rows.values_list("start").annotate(**SUMS):
-        figures = Figures(*sums)
+    for start, figures in by_start(within).items():
         together += figures
         by_minute[_minute(start, period)] += figures.rejected
-    return LastHour(period, by_minute, together, _rules(rows, period))
+    return LastHour(period, by_minute, together, _rules(UsageBucket.objects.order_by().filter(within), period))
 
 
 def read_rejected_callers() -> list[RejectedCaller]:

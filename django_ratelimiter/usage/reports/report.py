@@ -14,13 +14,13 @@ from operator import or_
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
-from django.db.models import F, Max, Q, QuerySet, Sum, Value
+from django.db.models import F, Max, Q, QuerySet, Sum
 from django.utils import timezone
 
 from ...models import TopCaller, TopPartition, UsageBucket, UsageTotal
 from ..times import Granularity, aware, buckets, floor, stored
 from .coverage import DAY, GRANULARITIES, HOUR, NEVER, BucketRange, Coverage, Period, next_start, read_coverage
-from .totals import FIELDS, SUMS, Figures, Point, Total
+from .totals import FIELDS, SUMS, Figures, Point, Total, by_start
 
 #: The number of top partitions that are shown.
 MAX_PARTITIONS: Final = 25
@@ -146,18 +146,13 @@ class Report:
     def _once(self) -> Figures | None:
         if not self._is_of_all:
             return None
-        sums = self._requests(self.coverage.bucket_ranges(self.period)).aggregate(**SUMS)
+        condition = reduce(or_, (each.condition for each in self.coverage.bucket_ranges(self.period)), Q(pk__in=[]))
+        sums = UsageTotal.objects.filter(condition).aggregate(**SUMS)
         return None if None in sums.values() else Figures(**{field: int(sums[f"sum_{field}"]) for field in FIELDS})
 
     @property
     def _is_of_all(self) -> bool:
         return self.rule is None and self.tier is None
-
-    @staticmethod
-    def _requests(bucket_ranges: Iterable[BucketRange]) -> QuerySet[UsageTotal]:
-        return UsageTotal.objects.order_by().filter(
-            reduce(or_, (each.condition for each in bucket_ranges), Q(pk__in=[]))
-        )
 
     @cached_property
     def before(self) -> Mapping[tuple[str, str], Figures] | None:
@@ -198,13 +193,13 @@ class Report:
         # row, not only for every start.
         sums = [Figures()] * len(starts)
         for each in self.coverage.bucket_ranges(self.period, widest):  # one by one, in the order of SQLite's index
-            rows: Any = self._rows([each]).order_by().values_list("start", Value(0)).annotate(**SUMS)
-            if self._is_of_all:  # in one query: a total replaces the sum of the rules at its start
-                totals = self._requests([each]).values_list("start", Value(1)).annotate(**SUMS)
-                rows = rows.union(totals, all=True)
-            found = {start: figures for start, _is_total, *figures in sorted(rows)}
+            if self._is_of_all:
+                found = by_start(each.condition)
+            else:
+                rows = self._rows([each]).order_by("start").values_list("start").annotate(**SUMS)
+                found = {start: Figures(*figures) for start, *figures in rows}
             for start, figures in found.items():
-                sums[bisect_right(starts, aware(start)) - 1] += Figures(*map(int, figures))
+                sums[bisect_right(starts, aware(start)) - 1] += figures
         ends = [*starts[1:], self.period.end]
         return [
             Point(max(start, self.period.start), min(end, self.period.end), each)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, time, timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from django.db.models import Max, Sum
+from django.db.models import Max, Q, Sum, Value
 from django.utils import timezone
 
-from ...models import UsageBatch, UsageBucket
+from ...models import UsageBatch, UsageBucket, UsageTotal
 from ..times import Granularity, aware, floor, now
 from .coverage import Period
 
@@ -77,6 +77,20 @@ FIELDS: Final = tuple(field.name for field in fields(Figures))
 
 #: The sums of a query, in the order of Figures.
 SUMS: Final = {f"sum_{name}": Sum(name) for name in FIELDS}
+
+
+def by_start(condition: Q) -> dict[datetime, Figures]:
+    """Return the figures of all rules, by the stored start of their buckets. One query.
+
+    They are those of the total of requests; where there is none, the sum of the rules. condition: selects the rows.
+    """
+    models: tuple[Any, ...] = (UsageBucket, UsageTotal)
+    of_rules, of_requests = (
+        model.objects.order_by().filter(condition).values_list("start", Value(place)).annotate(**SUMS)
+        for place, model in enumerate(models)
+    )
+    rows = sorted(of_rules.union(of_requests, all=True))  # so that the total replaces the sum
+    return {start: Figures(*map(int, figures)) for start, _place, *figures in rows}
 
 
 class Total(NamedTuple):
