@@ -20,7 +20,6 @@ from ..backend import get_engine
 from ..engine.base import Version
 from ..exceptions import EngineUnavailable, StaleRules
 from ..rules import cache
-from ..rules.formatting import listed
 from ..rules.stored.history.log import latest_change_of
 from ..rules.stored.storage import primary, snapshots
 from .conflicts import REASON, SEEN, EditedForm, both_sides, conflict
@@ -33,7 +32,10 @@ class SaveAborted(Exception):
 
 @contextmanager
 def saved_as_version(request: HttpRequest, summary: str, reason: str = "") -> Iterator[None]:
-    """Save all changes in this block as one version, by this user, and warn if it could not be published."""
+    """Save all changes in this block as one version, by this user, and warn if it could not be published.
+
+    summary: in English, because it is stored, and not everybody who reads it uses the language of this page.
+    """
     try:
         with cache.editing(author=request.user, summary=summary[:200], reason=reason):
             yield
@@ -72,8 +74,7 @@ class VersionedAdmin(NulSafeAdmin):
     ) -> Any:
         if request.method != "POST":
             return super().changeform_view(request, object_id, form_url, extra_context)
-        done = _("saved") if object_id else _("added")
-        summary = f"{self.opts.verbose_name} {request.POST.get('slug', '')} {done}"
+        summary = f"{self.opts.model_name} {request.POST.get('slug', '')} {'saved' if object_id else 'added'}"
         with saved_as_version(request, summary, _reason(request)):
             row = self.get_object(request, unquote(object_id)) if object_id else None
             if row is not None:
@@ -114,14 +115,11 @@ class VersionedAdmin(NulSafeAdmin):
         return super().log_change(request, obj, _with_reason(request, message))
 
     def delete_model(self, request: HttpRequest, obj: Model) -> None:
-        with saved_as_version(request, _("%(kind)s %(name)s deleted") % {"kind": self.opts.verbose_name, "name": obj}):
+        with saved_as_version(request, f"{self.opts.model_name} {obj} deleted"):
             super().delete_model(request, obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        names = listed(queryset)
-        with saved_as_version(
-            request, _("%(kinds)s deleted: %(names)s") % {"kinds": self.opts.verbose_name_plural, "names": names}
-        ):
+        with saved_as_version(request, f"{self.opts.model_name}s deleted: {', '.join(map(str, queryset))}"):
             super().delete_queryset(request, queryset)
 
 

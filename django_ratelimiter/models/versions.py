@@ -53,7 +53,7 @@ class RuleSetVersion(models.Model):
     """One version of the whole rule set: processes load only its snapshot.
 
     author: `None` = not saved by a user of the admin, or by a deleted user.
-    summary: what was saved, as text. reason: why, in the author's words; empty = none was given.
+    summary: what was saved, in English. reason: why, in the author's words; empty = none was given.
     source: the rules file that was applied; empty = the rules were changed otherwise.
     snapshot: from `rules.compiler.snapshot_of_rows`, with the switch of all enforcement.
     """

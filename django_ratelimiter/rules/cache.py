@@ -11,6 +11,7 @@ from typing import Any, Final
 from django.db import Error
 from django.db.models.signals import post_delete, post_migrate, post_save, pre_delete, pre_save
 from django.utils.asyncio import async_unsafe
+from django.utils.translation import override
 
 from ..backend import get_engine
 from ..conf import settings
@@ -172,7 +173,12 @@ def connect() -> None:
 
 def _number_edit(sender: type, instance: Any, **signal: Any) -> None:
     done = "saved" if "created" in signal else "deleted"
-    versions.number(lambda: f"{sender._meta.verbose_name} {instance} {done}")  # type: ignore[attr-defined]
+
+    def summary() -> str:
+        with override("en"):  # as all summaries; a limit's text is of words that can be translated
+            return f"{sender._meta.verbose_name} {instance} {done}"  # type: ignore[attr-defined]
+
+    versions.number(summary)
 
 
 def _number_anew(raw: bool, **signal: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
@@ -16,6 +18,16 @@ pytestmark = pytest.mark.django_db
 
 
 class TestSave:
+    def test_what_was_saved_is_stored_in_english(self, admin_client: Client, free: Tier, settings: Any) -> None:
+        """Not in the language of who saved it: the next who reads it may have another."""
+        settings.LANGUAGE_CODE = "de"
+        admin_client.post(ADD_RULE, rule_form({"quota": 100, "window_seconds": "60"}))
+        rules = [Rule.objects.get().pk]
+        admin_client.post(RULES, {"action": "forget", "_selected_action": rules})
+        admin_client.post(page_of(Rule.objects.get(), "delete"), {"post": "yes"})
+        latest = RuleSetVersion.objects.order_by("number").values_list("summary", flat=True)
+        assert [*latest][-3:] == ["rule export added", "counters reset: export", "rule Export deleted"]
+
     def test_adds_a_rule_with_its_limits_as_one_version(self, admin_client: Client, free: Tier) -> None:
         before = number()
         sent = rule_form(

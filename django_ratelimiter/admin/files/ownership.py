@@ -80,7 +80,7 @@ class OwnedRules(PagesAdmin):
         form = ReasonForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
             reason = form.cleaned_data["reason"]
-            with saved_as_version(request, _("Rule %(name)s unlocked") % {"name": rule.slug}, reason):
+            with saved_as_version(request, f"rule {rule.slug} unlocked", reason):
                 Rule.objects.filter(pk=rule.pk, owner=LOCKED).update(owner=Rule.Owner.UNLOCKED)
                 self.log_change(request, rule, f"{_('Unlocked.')} {_('Reason: %(reason)s') % {'reason': reason}}")
             messages.success(request, _("The rule can be edited here, until its file is applied again."))

@@ -13,7 +13,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from ...models import Rule, RuleLimit
-from ...rules.formatting import listed
 from ...rules.stored.history.rows import signals_of_save
 from ...rules.stored.storage import primary
 from ..files.ownership import locked_among, name_locked
@@ -60,8 +59,7 @@ class RuleActions(PagesAdmin):
         limits = RuleLimit.objects.using(primary()).filter(rule__in=chosen)
         limited = {*limits.values_list("rule", flat=True)}
         rules = [rule for rule in chosen if rule.pk in limited]
-        names = listed(rule.slug for rule in rules)
-        with saved_as_version(request, _("Counters reset: %(names)s") % {"names": names}):
+        with saved_as_version(request, f"counters reset: {', '.join(rule.slug for rule in rules)}"):
             if not (current := [*limits]):  # read under the lock
                 raise SaveAborted
             _raise_generations(current)
@@ -77,7 +75,7 @@ class RuleActions(PagesAdmin):
     def _switch(self, request: HttpRequest, queryset: QuerySet[Rule], mode: Rule.Mode) -> None:
         """Set the mode with one query, as one version; with the signals of each rule, and a line in its history."""
         locked, switched = list[str](), list[Rule]()
-        with saved_as_version(request, _("Rules set to %(mode)s") % {"mode": mode.label}):
+        with saved_as_version(request, f"rules set to {mode}"):
             rules = [*queryset.all()]  # read under the lock
             locked = locked_among(rules)
             switched = [rule for rule in rules if rule.mode != mode and self.has_change_permission(request, rule)]

@@ -79,7 +79,7 @@ def _locked() -> Iterator[None]:
 def _apply(plan: FilePlan, author: Any, reason: str) -> Version:
     name = os.path.basename(plan.file.name)
     limit = models.RuleSetVersion.source.field.max_length
-    summary = _("rules applied from %(file)s") % {"file": name}
+    summary = f"rules applied from {name}"
     with transaction.atomic(using=storage.primary()):
         try:
             version = replace_rules(

@@ -150,7 +150,7 @@ class TestForget:
         before = number()
         assert "The counters of 1 rule were reset." in shown(self.forget(admin_client, rule))
         assert number() == before + 1
-        assert RuleSetVersion.objects.get(number=number()).summary == "Counters reset: export"
+        assert RuleSetVersion.objects.get(number=number()).summary == "counters reset: export"
         assert [entry.get_change_message() for entry in LogEntry.objects.filter(object_id=str(rule.pk))[:1]] == [
             "Counters reset."
         ]

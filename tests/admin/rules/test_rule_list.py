@@ -167,7 +167,7 @@ class TestActions:
         assert f"2 rules set to {mode}." in shown(response)
         assert set(Rule.objects.values_list("mode", flat=True)) == {mode}
         assert number() == before + 1
-        assert RuleSetVersion.objects.get(number=number()).summary == f"Rules set to {mode}"
+        assert RuleSetVersion.objects.get(number=number()).summary == f"rules set to {mode}"
         entries = LogEntry.objects.order_by("object_id")
         changed = [rule for rule in rules if rule.mode != mode]
         assert {entry.object_id for entry in entries} == {str(rule.pk) for rule in changed}

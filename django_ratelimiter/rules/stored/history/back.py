@@ -44,7 +44,7 @@ def bring_back(version: Version, seen: Version, author: Any = None, reason: str 
     try:
         if way.seen != seen:
             raise RulesHaveChanged
-        summary = _("rules brought back from version %(number)s") % words
+        summary = f"rules brought back from version {version.number}"
         return replace_rules(way.now, way.planned, seen, summary=summary, author=author, reason=reason)
     except RulesHaveChanged as error:
         text = _("The rules have been changed since you opened this page. Look at the changes again.")
