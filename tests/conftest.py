@@ -182,7 +182,6 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     names.notes.forget()
     denials.waiting.begin()
     monkeypatch.setattr(Sender, "start", lambda _sender: None)
-    events.views.clear()
     untrusted.named.clear()
     uncommitted.forget_all()
     tiers.forget()

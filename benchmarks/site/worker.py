@@ -108,8 +108,7 @@ def asgi() -> Respond:
 def obey(respond: Respond, path: str, callers: list[int], user: bool, status: int | None) -> str:
     """Make a request of each caller. Raises RuntimeError if a response has another status than this one.
 
-    user: whether callers are signed in and have an API key. status: `None` = any. Returns the calls of functions in a
-    request, if BENCH_PROFILED is set.
+    user: callers are signed in and have an API key. status: `None` = any. Returns calls of functions if BENCH_PROFILED.
     """
     from .rules import KEY
 
@@ -143,6 +142,7 @@ def main() -> None:
             if respond is None:
                 respond = asgi() if os.environ.get("BENCH_LOOP") else wsgi()
                 if settings.LIMITER.startswith("ours"):
+                    vars(import_module("django_ratelimiter.usage.live.sending"))["SEND_SECONDS"] = 3_600.0
                     vars(import_module("django_ratelimiter.engine.redis.partition_notes"))["HOUR_US"] = 10**18
             answer = {"calls": obey(respond, **json.loads(line))}
         except Exception as error:  # any error; the others can still be measured

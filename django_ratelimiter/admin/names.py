@@ -34,12 +34,12 @@ def in_words(reader: Any, known: Mapping[str, Name]) -> Mapping[str, str]:
 def _in_words(name: Name, logins: Mapping[str, str], labels: Mapping[str, str]) -> str:
     if name.kind == "partition":
         return name.value
-    value = name.value
+    value, text = name.value, name.shown
     if name.kind == "user" and logins.get(value, value) != value:
-        value = _("%(name)s (id %(pk)s)") % {"name": logins[value], "pk": value}
-    if name.kind == "api_key" and is_hash(value):
-        value = f"{labels[value]} ({value[:8]}…)" if labels.get(value) else f"{value[:8]}…"
-    return f"{label_of(name.kind)}: {value}"
+        text = _("%(name)s (id %(pk)s)") % {"name": logins[value], "pk": value}
+    if name.kind == "api_key" and value in labels:
+        text = f"{labels[value]} ({text})"
+    return f"{label_of(name.kind)}: {text}"
 
 
 def _key_labels(reader: Any, keys: Iterable[str]) -> Mapping[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from rest_framework import serializers
 
@@ -12,6 +12,9 @@ from ..rules.records import LimitRecord, RuleRecord
 
 # Kinds and modes are plain texts in the schema:
 # enums could conflict with names of the project.
+
+
+_NAME: Final = "null = not known, or you may not see it (permission reveal_caller)."
 
 
 class RateLimitLimitSerializer(serializers.Serializer[LimitRecord]):
@@ -115,28 +118,29 @@ class RateLimitTotalSerializer(serializers.Serializer[Any]):
     )
 
 
-class RateLimitPartitionSerializer(serializers.Serializer[Any]):
-    """One of the top partitions of a rule. Numbers are estimates from samples if there were many requests."""
-
-    partition = serializers.CharField(help_text="The digest of the partition, as in Redis key names.")
-    allowed = serializers.IntegerField(source="sum_allowed")
-    rejected = serializers.IntegerField(source="sum_rejected")
-
-
 class RateLimitNameSerializer(serializers.Serializer[Any]):
     """Who a caller is."""
 
     kind = serializers.CharField(help_text="The identity, such as user or ip.")
-    value = serializers.CharField(help_text="Its value, such as a primary key or an address.")
+    value = serializers.CharField(
+        help_text="Its value, such as a primary key or an address; of the hash of an API key only the start."
+    )
+
+
+class RateLimitPartitionSerializer(serializers.Serializer[Any]):
+    """One of the top partitions of a rule. Numbers are estimates from samples if there were many requests."""
+
+    partition = serializers.CharField(help_text="The digest of the partition, as in Redis key names.")
+    name = RateLimitNameSerializer(allow_null=True, help_text=_NAME)
+    allowed = serializers.IntegerField(source="sum_allowed")
+    rejected = serializers.IntegerField(source="sum_rejected")
 
 
 class RateLimitTopCallerSerializer(serializers.Serializer[Any]):
     """One of the top callers over all rules. Numbers are estimates from samples if there were many requests."""
 
     partition = serializers.CharField(help_text="The caller's digest, as in Redis key names.")
-    name = RateLimitNameSerializer(
-        allow_null=True, help_text="null = not known, or you may not see it (permission reveal_caller)."
-    )
+    name = RateLimitNameSerializer(allow_null=True, help_text=_NAME)
     requests = serializers.IntegerField(help_text="Each counts once, however many rules matched it.")
     allowed = serializers.IntegerField()
     rejected = serializers.IntegerField()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.db.models import QuerySet, Sum
@@ -90,7 +91,16 @@ class PartitionsView(_Report):
             .annotate(sum_allowed=Sum("allowed"), sum_rejected=Sum("rejected"))
             .order_by(f"-sum_{query['by']}", "partition")
         )
-        return self.page(found)
+        named = _named(request, self.paginate_queryset(found) or ())  # type: ignore[arg-type]
+        return self.get_paginated_response(self.get_serializer(named, many=True).data)
+
+
+def _named(request: Request, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows with the names of their partitions, for those who may see them."""
+    rows = list(rows)
+    known = revealed_to(request.user, [row["partition"] for row in rows])
+    shown = {digest: {"kind": name.kind, "value": name.shown} for digest, name in known.items()}
+    return [{**row, "name": shown.get(row["partition"])} for row in rows]
 
 
 class TopCallersView(_Report):
@@ -105,11 +115,7 @@ class TopCallersView(_Report):
         rows = report.compared(
             [TopPartitionRow(*row) for row in self.paginate_queryset(report.all_top_partitions) or ()]
         )
-        known = revealed_to(request.user, [row.partition for row in rows])
-        found = [
-            {**row._asdict(), "requests": row.requests, "name": (name := known.get(row.partition)) and name._asdict()}
-            for row in rows
-        ]
+        found = _named(request, ({**row._asdict(), "requests": row.requests} for row in rows))
         return self.get_paginated_response(self.get_serializer(found, many=True).data)
 
 

@@ -21,7 +21,8 @@ from ..limiter.templates import missing
 from ..rules.records import RuleRecord
 from ..rules.tiers import is_known_api_key, resolve_api_key
 from ..tenants import own_pk, user_key
-from ..values.partitions import encode_partition, is_identity
+from ..usage.live.names import Name
+from ..values.partitions import encode_partition, is_identity, partition_names
 from .references import digests_of, everybody, find_reference, rules_of
 
 
@@ -230,6 +231,18 @@ def caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
         for name, known in parts_of(text).items() if text.strip() else ():
             parts.setdefault(name, known)
     return _caller(kind, value, parts)
+
+
+def kind_and_value(name: Name) -> tuple[str, str] | None:
+    """Return the input of `caller_of` for a name; `None` for a credential, which must not be in a URL."""
+    if name.kind == "user":
+        return "user", by_key(name.value)
+    if name.kind == "api_key":
+        return "api_key", open_key(name.value)
+    if name.kind == "ip":
+        return "ip", name.value
+    text = name.value if name.kind == "partition" else encode_partition([(name.kind, name.value)])
+    return None if any(map(is_secret, partition_names(text))) else ("partition", text)
 
 
 def _caller_of_reference(text: str) -> Caller:

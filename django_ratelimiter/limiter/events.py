@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from threading import Lock
-from time import monotonic
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -34,12 +33,8 @@ logger = logging.getLogger("django_ratelimiter")
 
 MESSAGE: Final = "A request was rejected by %s.%s"
 
-#: For how many partitions a process remembers the signals that it sent, the oldest are dropped; also of `views`.
+#: For how many partitions a process remembers the signals that it sent, the oldest are dropped.
 MAX_NOTIFIED: Final = 10_000
-
-#: By the reference of a rejection: its latest view, and the monotonic time until which it need not be sent again.
-views: Final[dict[str | None, tuple[str, float]]] = {}
-VIEW_SECONDS: Final = 3_600.0
 
 #: Called with the decision of one call, and its duration in seconds; such as the Prometheus metrics. `None` = nobody.
 observer: Callable[[Decision, float], None] | None = None
@@ -118,15 +113,11 @@ def note_denied(request: HttpRequest, identity: Identity, record: AccessRecord) 
 
 
 def _note_view(request: HttpRequest, latest: Decision) -> None:
-    """Let the view of a rejection wait to be sent, unless it is known as the latest of this caller."""
-    match, reference = request.resolver_match, latest.rejection.reference
-    view, known = match.view_name if match else "", views.get(reference)
-    if not view or (known is not None and known[0] == view and known[1] >= monotonic()):
-        return
-    if all(notes.add_view(each.rule.slug, each.digest or "", view) for each in latest.rejection.by):
-        if len(views) >= MAX_NOTIFIED:
-            views.clear()
-        views[reference] = view, monotonic() + VIEW_SECONDS
+    """Let the view of a rejection wait to be sent, with the names if they had no room at the first request."""
+    match, answer, rejection = request.resolver_match, latest.answer, latest.rejection
+    is_new = match and notes.add_view(rejection.reference, match.view_name, rejection.by)
+    if is_new and answer is not None and notes.has_room:
+        note_names(Identity(request), answer)
 
 
 def note_names(identity: Identity, answer: Answer) -> None:

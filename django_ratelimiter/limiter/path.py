@@ -57,8 +57,9 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
     if latest is None:
         http.ratelimit = earlier  # type: ignore[attr-defined]
         return earlier
-    answer = latest.answer  # reading results drops it
-    if answer is not None and io.is_live and notes.is_due(answer.charges.partitions, answer.states.at_us):
+    notes.left -= 1
+    answer = latest.answer if notes.left <= 0 and io.is_live else None  # reading results drops it
+    if answer is not None and notes.is_due(answer.charges.partitions, answer.states.at_us):
         events.note_names(request.identity, answer)  # type: ignore[arg-type]
     decision = latest if earlier is NOTHING_TO_DECIDE else merge(earlier, latest)
     http.ratelimit = decision  # type: ignore[attr-defined]

@@ -200,9 +200,12 @@ class TestPartitions:
         self.top(1, partition="y", allowed=99, granularity="day")
         url = "/limits/rules/gone/partitions/"
         x, y = ({"partition": "x", "allowed": 20, "rejected": 2}, {"partition": "y", "allowed": 15, "rejected": 5})
-        assert results(as_staff, url) == [x, y]
-        assert results(as_staff, url, by="rejected") == [y, x]
-        assert results(as_staff, url, period="30d") == [{"partition": "y", "allowed": 99, "rejected": 0}]
+        assert results(as_staff, url) == [{**x, "name": None}, {**y, "name": None}]
+        assert results(as_staff, url, by="rejected") == [{**y, "name": None}, {**x, "name": None}]
+        names.remember("x", "api_key", "a1" * 32)
+        User.objects.get(username="staff").user_permissions.add(Permission.objects.get(codename="reveal_caller"))
+        assert results(as_staff, url)[0]["name"] == {"kind": "api_key", "value": "a1a1a1a1…"}
+        assert [row["partition"] for row in results(as_staff, url, period="30d")] == ["y"]
 
     @pytest.mark.parametrize(("days", "granularity"), [(0, "hour"), (120, "day")])
     def test_of_all_that_the_period_touches(self, as_staff: Client, days: int, granularity: str) -> None:

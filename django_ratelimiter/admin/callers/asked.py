@@ -7,10 +7,8 @@ from typing import Any, Final
 
 from django.http import HttpRequest, QueryDict
 
-from ...conf import is_secret
-from ...inspection.caller import Caller, UnknownCaller, by_key, caller_of, is_hash, open_key, open_parts
+from ...inspection.caller import Caller, UnknownCaller, caller_of, is_hash, kind_and_value, open_parts
 from ...usage.live import names
-from ...values.partitions import encode_partition, partition_names
 from ...values.references import parse_reference
 
 #: The key in the operator's session for callers that were looked up, without those identified by a secret.
@@ -62,7 +60,7 @@ def looked_up(request: HttpRequest, digest: str) -> tuple[str, str]:
     if own := _looked_up(request).get(digest):
         return own[0], own[1]
     if name := names.revealed_to(request.user, [digest]).get(digest):
-        return _openly(name) or ("digest", digest)
+        return kind_and_value(name) or ("digest", digest)
     return "digest", digest
 
 
@@ -73,18 +71,6 @@ def _looked_up(request: HttpRequest) -> dict[str, list[Any]]:
     if known != stored:
         request.session[LOOKED_UP] = known
     return known
-
-
-def _openly(name: names.Name) -> tuple[str, str] | None:
-    """Return kind and value of a revealed name; `None` for a credential that must not be in a URL."""
-    if name.kind == "user":
-        return "user", by_key(name.value)
-    if name.kind == "api_key":
-        return "api_key", open_key(name.value)
-    if name.kind == "ip":
-        return "ip", name.value
-    text = name.value if name.kind == "partition" else encode_partition([(name.kind, name.value)])
-    return None if any(map(is_secret, partition_names(text))) else ("partition", text)
 
 
 def remember(request: HttpRequest, caller: Caller) -> None:

@@ -14,11 +14,12 @@ from rest_framework.request import Request
 
 from ...databases import in_own_transactions
 from ...inspection.acts import ACTS, Act, Outcome, counter_named
-from ...inspection.caller import KINDS, Caller, caller_of
+from ...inspection.caller import KINDS, Caller, caller_of, kind_and_value
 from ...inspection.caller_report import CallerReport, report_of
 from ...inspection.giving_back import MAX_LEASES, Lease, leases_of
 from ...inspection.performing import MAX_REASON, perform
 from ...inspection.report import members_of
+from ...usage.live.names import revealed_to
 from ..permissions import MayAct, MaySeeCallers
 from .answers import fields_of
 from .problems import ProblemView, StrictSerializer
@@ -67,7 +68,10 @@ class CallerQueryView(ProblemView):
     throttle_scope = "ratelimit-callers"
 
     def answer(self, request: Request, fields: dict[str, Any]) -> Any:
-        return self.about(caller_of(fields["kind"], fields["value"], fields.get("known", ())), request.user, fields)
+        caller, known = caller_of(fields["kind"], fields["value"], fields.get("known", ())), fields.get("known", ())
+        if caller.kind == "digest" and (name := revealed_to(request.user, [caller.digest]).get(caller.digest)):
+            caller = caller_of(*(kind_and_value(name) or ("digest", caller.digest)), known)
+        return self.about(caller, request.user, fields)
 
     def about(self, caller: Caller, user: Any, fields: dict[str, Any]) -> Any:
         """Return the report about this caller for this user."""

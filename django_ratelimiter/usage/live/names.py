@@ -9,8 +9,10 @@ Before a name is shown, the permission `reveal_caller` must be checked.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping
-from time import time
+from random import randrange
+from time import monotonic, time
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -29,10 +31,17 @@ PERMISSION: Final = "django_ratelimiter.reveal_caller"
 
 #: Maximum number of names that wait to be sent, those of callers with many requests included, and of views.
 MAX_WAITING: Final = 500
-#: Maximum number of waiting names, above which callers with fewer requests in this hour than this have to come again.
-MAX_NEW, MANY_REQUESTS = 10, 16
+#: Requests of a process that are counted one by one in each hour; after that, about one in so many is.
+ONE_BY_ONE: Final = 1_000
+COUNTED_ONE_IN: Final = 16
 
-#: Maximum number of callers whose requests are counted, and of names in the memory of a process.
+#: Maximum number of waiting names, above which callers with fewer counted requests than this have to come again.
+MAX_NEW, MANY_REQUESTS = 5, 16
+
+#: Seconds after which the same view of the same rejection is sent again.
+VIEW_SECONDS: Final = 3_600.0
+
+#: Maximum number of callers whose requests are counted, of views that were sent, and of names in a process's memory.
 MAX_NOTIFIED: Final = 10_000
 
 
@@ -41,6 +50,12 @@ class Name(NamedTuple):
 
     kind: str
     value: str
+
+    @property
+    def shown(self) -> str:
+        """The value as text: of the hash of an API key only the start."""
+        is_hash = self.kind == "api_key" and re.fullmatch(r"[0-9a-f]{64}", self.value)
+        return f"{self.value[:8]}…" if is_hash else self.value
 
 
 class _Notes:
@@ -54,19 +69,32 @@ class _Notes:
 
     def forget(self) -> None:
         """Start as a new process."""
-        self._hour, self.times = -1, dict[tuple[str, ...], int]()
+        #: Requests until the next one that is counted.
+        self.left = 1
+        self._hour, self._one_by_one = -1, ONE_BY_ONE
+        #: The counted requests of this hour, by the digests of their callers.
+        self.times: dict[tuple[str, ...], int] = {}
         self.names: dict[str, str] = {}
         self.views: dict[str, str] = {}
+        #: By the reference of a rejection: its latest view, and the monotonic time until which it is not sent again.
+        self._latest: dict[str | None, tuple[str, float]] = {}
 
     def is_due(self, callers: tuple[str, ...], at_us: int) -> bool:
-        """Count a request, and return whether its names must be sent: of the 1st, 2nd, 4th, 8th … in an hour.
+        """Count a request, and return whether its names must be sent: of the 1st, 4th, 16th, 64th … in an hour.
 
-        callers: their digests. at_us: microseconds since the Unix epoch.
+        The first ones are left out if there is no room. at_us: microseconds since the Unix epoch.
         """
         if (hour := at_us // HOUR_US) != self._hour:
-            self._hour, self.times = hour, {}
+            self._hour, self._one_by_one, self.times = hour, ONE_BY_ONE, {}
+        self._one_by_one -= 1
+        self.left = 1 if self._one_by_one > 0 else randrange(1, 2 * COUNTED_ONE_IN)
         times = self.times[callers] = self.times.get(callers, 0) + 1
-        return not times & (times - 1)
+        return not times & (times - 1) and times.bit_length() % 2 == 1 and (times >= MANY_REQUESTS or self.has_room)
+
+    @property
+    def has_room(self) -> bool:
+        """True if names of callers with few requests can wait."""
+        return len(self.names) < MAX_NEW
 
     def add(self, callers: tuple[str, ...], names: Mapping[str, str]) -> None:
         """Let the names of a request's callers wait, by digest, after `is_due`.
@@ -81,13 +109,22 @@ class _Notes:
             self.names |= names
             sender.start()
 
-    def add_view(self, rule: str, digest: str, view: str) -> bool:
-        """Let the latest view of a rule and a caller wait. Return whether there was room."""
-        has_room = len(self.views) < MAX_WAITING
-        if has_room:
-            self.views[f"{rule} {digest}"] = view
+    def add_view(self, reference: str | None, view: str, rejecting: Iterable[Any]) -> bool:
+        """Let the view of a rejection wait, unless it is known as the latest of this caller. Return whether it was not.
+
+        rejecting: what rejects the request, each with a rule and the digest of the caller.
+        """
+        known, until = self._latest.get(reference, ("", 0.0))
+        now = monotonic()
+        if not view or (known == view and until >= now):
+            return False
+        if len(self.views) < MAX_WAITING:
+            self.views |= {f"{each.rule.slug} {each.digest or ''}": view for each in rejecting}
+            if len(self._latest) >= MAX_NOTIFIED:
+                self._latest.clear()
+            self._latest[reference] = view, now + VIEW_SECONDS
             sender.start()
-        return has_room
+        return True
 
 
 notes: Final = _Notes()

@@ -1,0 +1,135 @@
+"""Who sees the names of callers: every address of the admin and of the API, opened with the permission and without."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import pytest
+import redis
+from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import AnonymousUser, Permission, User
+from django.test import Client, RequestFactory
+from django.urls import include, path, reverse
+
+from django_ratelimiter import limiter
+from django_ratelimiter.api.urls import urlpatterns as api
+from django_ratelimiter.backend import get_engine
+from django_ratelimiter.identity import digest
+from django_ratelimiter.models import Rule, RuleLimit, TopCaller, TopPartition, UsageBatch, UsageBucket
+from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.stored import storage
+from django_ratelimiter.usage.reports.coverage import HOUR
+from django_ratelimiter.usage.times import Granularity, floor, now, stored
+from tests.admin_pages import Page
+from tests.urls import urlpatterns as of_the_admin
+
+from .test_urls import addresses
+
+urlpatterns = [*of_the_admin, path("limits/", include("django_ratelimiter.api.urls"))]
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls(__name__)]
+
+#: A name by the rule that counts its caller; each text appears nowhere else.
+ADDRESS, ORG, LOGIN = "203.0.113.77", "zebra-corp", "zoe-the-caller"
+
+#: Where whoever may see names must see one.
+LISTS: Final = {
+    "/admin/django_ratelimiter/", "rejections/", "usagebucket/rule/", "usagebucket/top.csv", "usagebucket/top.json",
+    "usagebucket/top-callers/", "/partitions/", "/limits/usage/top-callers/", "/limits/callers/",
+}  # fmt: skip
+
+
+@pytest.fixture
+def callers() -> dict[str, str]:
+    """The digests of callers by rule: each was rejected, and is a top caller."""
+    zoe = User.objects.create_user(LOGIN)
+    by = {"by-ip": ("ip", ADDRESS), "by-org": ("header:X-Org", ORG), "by-user": ("user", str(zoe.pk))}
+    with cache.editing(User.objects.create_superuser("author"), "rules"):
+        for slug, (name, _) in by.items():
+            about = {"name": slug, "mode": "enforce", "path": "/hello/", "path_kind": "prefix"}
+            rule = Rule.objects.create(slug=slug, partition_by=[name], **about)
+            RuleLimit.objects.create(rule=rule, quota=1, window_seconds=Decimal(3_600))
+    get_engine().publish(storage.committed_version())
+    for user in (zoe, AnonymousUser()):
+        for _ in range(3):
+            request = RequestFactory().get("/hello/", REMOTE_ADDR=ADDRESS, HTTP_X_ORG=ORG)
+            request.user = user
+            limiter.check(request)
+    found = {slug: digest(f"{name}:{value}") for slug, (name, value) in by.items()}
+    at: dict[str, Any] = {"granularity": "hour", "start": stored(floor(now(), Granularity.HOUR, now().tzinfo))}
+    UsageBatch.objects.create(batch_id="1:walk")
+    for slug, who in found.items():
+        UsageBucket.objects.create(rule_slug=slug, allowed=9, rejected=9, **at)
+        UsageBucket.objects.create(
+            rule_slug=slug, allowed=9, start=stored(floor(now() - HOUR / 12, Granularity.MINUTE, now().tzinfo))
+        )
+        TopPartition.objects.create(rule_slug=slug, partition=who, allowed=9, rejected=9, **at)
+        TopCaller.objects.create(identity=by[slug][0], partition=who, allowed=9, rejected=9, **at)
+    return found
+
+
+def asked(callers: dict[str, str]) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Every address, with what makes it show a caller, and the body of those that take one."""
+    rule, version = Rule.objects.get(slug="by-ip").pk, storage.committed_version().number
+    queries = [{}]
+    for slug, who in callers.items():
+        found = {"rule": slug, "digest": who, "caller": who, "reference": f"{slug}#{who[:8]}"}
+        queries.append({**found, "period": "24h", "identity": "ip", "q": "zoe"})
+    for name in sorted({*addresses(admin.site.get_urls()), "app_list"}):
+        for args in ([], [rule], [version], ["django_ratelimiter"]):
+            if url := Page(name, name, args=lambda args=args: args).url:
+                yield from ((f"{url}?{urlencode(query)}", None) for query in queries)
+    for pattern in api:
+        for slug, who in callers.items():
+            args = [slug] if "slug" in str(pattern.pattern) else []
+            url = reverse(f"ratelimiter_api:{pattern.name}", args=args)
+            yield f"{url}?period=24h", None
+            yield f"{url}?period=24h&identity=ip", None
+            yield url, {"kind": "digest", "value": who}
+            yield url, {"kind": "reference", "value": f"{slug}#{who[:8]}"}
+            yield url, {"method": "GET", "path": "/hello/", "pasted": f"{slug}#{who[:8]}"}
+
+
+def seen_by(client: Client, callers: dict[str, str]) -> dict[str, set[str]]:
+    """The names in the answers, by address."""
+    found: dict[str, set[str]] = {}
+    for url, body in asked(callers):
+        if body is None:
+            response = client.get(url)
+        else:
+            response = client.post(url, json.dumps(body), content_type="application/json")
+        assert response.status_code < 500, url
+        text = b"".join(response).decode()
+        found.setdefault(url.partition("?")[0], set()).update(name for name in (ADDRESS, ORG, LOGIN) if name in text)
+    return found
+
+
+def staff(name: str, *, reveals: bool) -> Client:
+    """Who has every permission of this app but, perhaps, one."""
+    user = User.objects.create_user(name, is_staff=True)
+    own = Permission.objects.filter(content_type__app_label="django_ratelimiter")
+    user.user_permissions.set(own if reveals else own.exclude(codename="reveal_caller"))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.mark.once
+def test_nobody_sees_a_name_without_the_permission(
+    callers: dict[str, str], redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        sees = seen_by(staff("with", reveals=True), callers)
+        does_not = seen_by(staff("without", reveals=False), callers)
+    assert {part for part in LISTS if not any(found for url, found in sees.items() if url.endswith(part))} == set()
+    assert set.union(*sees.values()) == {ADDRESS, ORG, LOGIN}
+    assert {url: found for url, found in does_not.items() if found} == {}
+    logged = [record.getMessage() + str(record.__dict__) for record in caplog.records if "ratelimit" in record.name]
+    kept = [*map(str, redis_client.keys()), *map(str, LogEntry.objects.values_list("object_repr", "change_message"))]
+    assert not [text for text in (*logged, *kept) if ADDRESS in text or ORG in text or LOGIN in text]
