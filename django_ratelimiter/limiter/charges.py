@@ -30,8 +30,8 @@ Body = Literal["first_the_others", "leave", "read"]
 #: caller lacks the value that the rule is split by.
 Uncharged = Literal["", "authentication", "tier", "missing"]
 
-#: Maximum number of kinds of requests with templates; then all are dropped.
-MAX_TEMPLATES: Final = 1_000
+#: Maximum number of kinds of requests with templates, of about 5 KB each; then all are dropped.
+MAX_TEMPLATES: Final = 4_000
 
 #: What distinguishes the templates of a rule set: the `id` of the rules that match and of the tier, the multiplier,
 #: when the caller's months begin, the longest delay, HASH_KEY, the `id` of rules written in code, the rules decided
