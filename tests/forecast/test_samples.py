@@ -133,6 +133,14 @@ def test_the_answer_is_one_sentence() -> None:
     assert told(6) == "About 2 in 1,000 callers would be rejected at least once, at worst 6."
 
 
+def test_the_answer_about_one_caller() -> None:
+    record(START, {"a": [7]})
+    one = "The one sampled caller (of about 16) would "
+    assert told(14) == f"{one}not be rejected."
+    assert told(9, algorithm="token_bucket") == f"{one}probably not be rejected."
+    assert told(6) == f"{one}be rejected at least once."
+
+
 def test_the_answer_compares_with_now() -> None:
     record(START, {"a": [9], "b": [1]})
     others, some, all_ = (rule(others=Limit(quota, 60, FIXED)) for quota in (20, 5, 1))

@@ -85,10 +85,11 @@ class ChoicesForm(forms.Form):
             raise forms.ValidationError(_("Choose the day."))
         return day
 
-    def quota_for(self, limit: str) -> int | None:
-        """Return the quota that was entered for this limit; `None` = none, or it was entered for another limit."""
+    def quota_for(self, name: str, quota: int) -> int:
+        """Return the quota that the line was moved to; else, or if the form has another one since, that of the form."""
         data = self.cleaned_data if self.is_bound else {}
-        return data.get("quota") if data.get("quota_of") in ("", limit) else None
+        moved = data.get("quota") if data.get("quota_of") in ("", f"{name}:{quota}") else None
+        return moved or quota
 
     def choose_week(self) -> bool:
         """Choose the last seven days if nothing was chosen, and return whether that changes the periods."""

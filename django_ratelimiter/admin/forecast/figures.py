@@ -93,7 +93,7 @@ def _chosen(
 def _line(
     forecasts: Sequence[tuple[str, Forecast]], row: LimitRow, limit: Limit, choices: ChoicesForm
 ) -> dict[str, Any]:
-    quota = choices.quota_for(row.name) or limit.quota
+    quota = choices.quota_for(row.name, limit.quota)
     tier = row.limit.tier.slug if row.limit.tier else None
     lines = []
     for name, forecast in forecasts:
@@ -106,6 +106,7 @@ def _line(
         "unit": line.label_of(limit),
         "quota_label": line.quota_label(limit),
         "quota": quota,
+        "in_form": limit.quota,
         "above_text": _above_text(),
         "top": max((each.top for _name, each in lines), default=1),
         "periods": [(name, each, _above(each)) for name, each in lines],

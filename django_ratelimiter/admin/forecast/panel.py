@@ -164,7 +164,7 @@ def _with_number(typed: Any) -> Any:
     """Return the form with the line's number as its limit's quota; unchanged if another limit was selected since."""
     number, limit = typed.get("forecast-quota", ""), typed.get("forecast-limit", "")
     name = f"{limit}-quota"
-    if not number.isdecimal() or name not in typed or typed.get("forecast-quota_of", limit) != limit:
+    if not number.isdecimal() or name not in typed or typed.get("forecast-quota_of", limit).partition(":")[0] != limit:
         return typed
     changed = typed.copy()
     changed[name] = number

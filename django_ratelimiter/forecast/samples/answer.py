@@ -7,6 +7,7 @@ from typing import Final
 
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from ...rules.formatting import units
 from . import words
@@ -43,14 +44,24 @@ def answer(forecast: Forecast) -> str:
 def callers_in_words(share: Range, counts: tuple[int, int, int], sampled: int, callers: int) -> str:
     """Return who would be rejected. counts: of the sampled ones, at the three thresholds of a cell; share: of all."""
     if not any(counts):
-        text = _("Nobody of %(sampled)s sampled callers (of about %(callers)s) would be rejected.")
+        text = ngettext(
+            "The one sampled caller (of about %(callers)s) would not be rejected.",
+            "Nobody of %(sampled)s sampled callers (of about %(callers)s) would be rejected.",
+            sampled,
+        )
     elif not counts[1]:
-        text = _(
+        text = ngettext(
+            "The one sampled caller (of about %(callers)s) would probably not be rejected.",
             "Probably nobody of %(sampled)s sampled callers (of about %(callers)s) would be rejected, at worst "
-            "%(most)s of them."
+            "%(most)s of them.",
+            sampled,
         )
     elif counts[1] == sampled:
-        text = _("All %(sampled)s sampled callers (of about %(callers)s) would be rejected at least once.")
+        text = ngettext(
+            "The one sampled caller (of about %(callers)s) would be rejected at least once.",
+            "All %(sampled)s sampled callers (of about %(callers)s) would be rejected at least once.",
+            sampled,
+        )
     else:
         base = _base(share)
         text = _("About %(about)s in %(base)s callers would be rejected at least once, at worst %(worst)s.")
@@ -77,8 +88,8 @@ def _now(forecast: Forecast) -> str:
     if forecast.is_shared:
         return words.number(forecast.rejected_requests(NOW))
     counts, share = forecast.rejected_callers(NOW)
-    if not counts[1]:
-        return _("nobody")
+    if counts[1] in (0, forecast.sampled):
+        return _("all of them") if counts[1] else _("nobody")
     base = _base(share)
     return _("about %(about)s in %(base)s callers") % {"about": round(share.about * base), "base": units(base)}
 

@@ -113,15 +113,26 @@ def test_the_number_of_the_line_goes_into_the_form(admin_client: Client, rule: R
 
 @pytest.mark.usefixtures("traffic")
 def test_the_number_of_another_limit_is_not_taken(admin_client: Client, rule: Rule) -> None:
-    other = {"forecast-limit": "limits-1", "forecast-quota": "11", "forecast-quota_of": "limits-0"}
+    other = {"forecast-limit": "limits-1", "forecast-quota": "11", "forecast-quota_of": "limits-0:30"}
     for taken in ({}, {"_forecast_take": "1"}):
         response = ask(admin_client, rule, **other, **taken)
         line = response.context["forecast"]["line"]
         forms = response.context["inline_admin_formsets"][0].formset.initial_forms
         assert (line["name"], line["quota"]) == ("limits-1", forms[1].instance.quota)
         assert sorted(int(form["quota"].value()) for form in forms) == [5, 30]
-    own = other | {"forecast-quota_of": "limits-1"}
+    own = other | {"forecast-quota_of": "limits-1:5"}
     assert ask(admin_client, rule, **own).context["forecast"]["line"]["quota"] == 11
+
+
+@pytest.mark.usefixtures("traffic")
+def test_the_line_follows_a_number_that_is_typed_into_the_form(admin_client: Client, rule: Rule) -> None:
+    moved = {"forecast-limit": "limits-0", "forecast-quota": "11", "forecast-quota_of": "limits-0:30"}
+    for quota, placed in ((30, 11), (2, 2)):
+        response = ask(admin_client, rule, quota, **moved)
+        assert response.context["forecast"]["line"]["quota"] == placed
+    assert 'name="forecast-quota_of" value="limits-0:2"' in shown(response)
+    assert "All 3 sampled callers (of about 48) would be rejected" in shown(response)
+    assert "3 of 3 sampled callers (100 %)" in shown(response)
 
 
 @pytest.mark.usefixtures("traffic")
