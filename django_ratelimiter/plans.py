@@ -95,7 +95,7 @@ class CallerIdentity:
             return user
         pk = user_pk(key)
         found = _row_of(key) if pk is None else get_user_model()._default_manager.filter(pk=pk).first()
-        return found or (user if ":" in key else None)
+        return found or (None if isinstance(user, str) or ":" not in key else user)
 
 
 def user_pk(user_id: str | None) -> Any:

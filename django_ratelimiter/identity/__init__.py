@@ -279,7 +279,7 @@ def _api_key(request: HttpRequest) -> str | None:
         return None
     address = partial(client_ip, request)
     if settings.API_KEY_RESOLVER is not None:
-        return resolve_api_key(settings.API_KEY_RESOLVER, raw, address)
+        return resolve_api_key(raw, address)
     hashed = hash_api_key(raw)
     return hashed if is_known_api_key(hashed, address) else None
 

@@ -352,7 +352,7 @@ def _api_key(text: str) -> tuple[str, str | None]:
         return known, known
     if text.startswith(_RESOLVED) and text != _RESOLVED:
         return text.removeprefix(_RESOLVED), None
-    resolved = resolve_api_key(resolver, text) if len(text) <= MAX_API_KEY else None
+    resolved = resolve_api_key(text) if len(text) <= MAX_API_KEY else None
     if resolved is not None:
         return resolved, hashed
     return (text, text) if looks_hashed else (hashed, hashed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache, reduce
@@ -32,6 +32,7 @@ from .ttl_cache import BatchCache, IdentityCache, KeyCache, OwnCodeFailed, Table
 
 logger = logging.getLogger("django_ratelimiter")
 _ONE: Final = Decimal(1)
+_NONE: Final = (None, None, None)
 _new = tuple.__new__  # what a named tuple calls in the end
 
 #: Maximum number of assignments of partitions, or of one caller, in one process; the latest are used.
@@ -159,21 +160,17 @@ def granted(
     as a multiplier, does not move them.
     """
     tiers, multiplier, (slug, anchor) = rules.tiers, _ONE, known
+    best, more, own = _strongest(found, tiers) if found else _NONE
     tier: TierRecord | None
-    best = _strongest([each for each in found if each.tier in tiers], tiers) if found else None
-    more = _strongest([each for each in found if each.tier is None], tiers) if found else None
-    if best is not None and best.tier is not None:
-        tier, multiplier = tiers[best.tier], best.multiplier
+    if best is not None:
+        tier, multiplier = tiers[best.tier], best.multiplier  # type: ignore[index]
     elif slug in tiers:
         tier = tiers[slug]
     else:
         tier = rules.default_tier("anonymous" if is_anonymous else "authenticated")
     if more is not None:
         multiplier *= more.multiplier
-    anchored = (
-        [each for each in found if each.anchor_day and (each.tier in tiers or each.tier is None)] if found else ()
-    )
-    if own := _strongest(anchored, tiers):
+    if own is not None:
         anchor = (anchor or Anchor())._replace(day=own.anchor_day)
     if note is not None:
         note("assignment" if best else "resolver" if slug in tiers else "default", best.number if best else 0)
@@ -190,12 +187,12 @@ def is_known_api_key(api_key: str, address: Callable[[], str | None] = lambda: N
     return _keys.get(api_key, address) is not None
 
 
-def resolve_api_key(path: str, raw: str, address: Callable[[], str | None] = lambda: None) -> str | None:
-    """Return the result of API_KEY_RESOLVER, at this path, for the key; `None` = unknown. Cached like assignments.
+def resolve_api_key(raw: str, address: Callable[[], str | None] = lambda: None) -> str | None:
+    """Return the result of API_KEY_RESOLVER for the key; `None` = unknown. Cached like assignments.
 
     address: returns the caller's address.
     """
-    return _resolved_keys.get((path, raw), address)
+    return _resolved_keys.get(raw, address)
 
 
 def forget() -> None:
@@ -204,13 +201,20 @@ def forget() -> None:
         remembered.forget()
 
 
-def _strongest(found: Iterable[_Assigned], tiers: Mapping[str, TierRecord]) -> _Assigned | None:
-    """Return the one of these that applies; `None` if there are none."""
-
-    def strength(each: _Assigned) -> tuple[bool, int, int]:
-        return each.dated, tiers[each.tier].rank if each.tier else 0, each.number
-
-    return max(found, key=strength, default=None)
+def _strongest(found: Sequence[_Assigned], tiers: Mapping[str, TierRecord]) -> Sequence[_Assigned | None]:
+    """Return the assignments that give the tier, the multiplier on top, and the first day of months."""
+    active = [each for each in found if each.tier is None or each.tier in tiers]
+    if len(active) > 1:
+        active.sort(key=lambda each: (each.dated, tiers[each.tier].rank if each.tier else 0, each.number))
+    best = more = own = None
+    for each in active:  # the strongest is the last
+        if each.tier is not None:
+            best = each
+        elif each.multiplier != 1:
+            more = each
+        if each.anchor_day:
+            own = each
+    return best, more, own
 
 
 def assigned(
@@ -337,8 +341,8 @@ def _find_all_keys() -> frozenset[str] | None:
     return None if len(found) > MAX_KEYS else found
 
 
-def _resolve_key(path_and_key: tuple[str, str]) -> str | None:
-    path, raw = path_and_key
+def _resolve_key(raw: str) -> str | None:
+    path: Any = settings.API_KEY_RESOLVER
     try:
         found = import_string(path)(raw)
     except Exception as error:  # the project's own code; known keys stay known
@@ -363,8 +367,8 @@ def find_plan(identity: CallerIdentity) -> KnownPlan:
         raise OwnCodeFailed(f"RATELIMITER['TIER_RESOLVER'] failed: {raised_at(error)}") from None
 
 
-def _has_form(path_and_key: tuple[str, str]) -> bool:
-    path, (_, raw) = settings.API_KEY_FORM, path_and_key
+def _has_form(raw: str) -> bool:
+    path = settings.API_KEY_FORM
     try:
         return path is None or bool(import_string(path)(raw))
     except Exception as error:  # the project's own code; the resolver decides

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -17,11 +18,12 @@ from django.db import connection
 from django.test import RequestFactory
 from django.test.utils import override_settings
 from django.utils import timezone
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
+from django_ratelimiter.engine.calendars import Anchor
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest, identify
@@ -481,6 +483,7 @@ ROWS = st.lists(
         st.sampled_from(["free", "pro", None]),
         st.sampled_from([(None, None), (-1, None), (None, 1), (1, None), (-2, -1)]),
         st.integers(1, 3),
+        st.sampled_from([None, None, 15, 31]),
     ),
     max_size=5,
 )
@@ -489,20 +492,21 @@ ROWS = st.lists(
 def by_the_docs(rows: Any, plan: str, rules: RuleSet) -> Entitlement:
     """What docs/howto/rules-and-tiers.md says of these assignments, in the order of the page."""
     active = [
-        (start is not None or end is not None, tier, number, multiplier)
-        for number, (who, tier, (start, end), multiplier) in enumerate(rows)
+        ((start is not None or end is not None, tier == "pro", number), tier, multiplier, day)
+        for number, (who, tier, (start, end), multiplier, day) in enumerate(rows)
         if who != "other" and (start is None or start < 0) and (end is None or end > 0)
     ]
-    *_, tier, multiplier = (None, Decimal(1))
-    if tiered := [(dated, ["free", "pro"].index(slug), number, m) for dated, slug, number, m in active if slug]:
-        _, rank, _, factor = max(tiered)
-        tier, multiplier = ["free", "pro"][rank], Decimal(factor)
-    if more := [(dated, number, m) for dated, slug, number, m in active if not slug]:
-        multiplier *= max(more)[2]
-    return Entitlement(rules.tiers[tier or (plan if plan in rules.tiers else "free")], multiplier)
+    active.sort(reverse=True, key=itemgetter(0))
+    tiered = [(tier, multiplier) for _, tier, multiplier, _ in active if tier]
+    tier, multiplier = tiered[0] if tiered else (plan if plan in rules.tiers else "free", 1)
+    more = [each for _, tier, each, _ in active if tier is None and each != 1]
+    days = [day for *_, day in active if day]
+    anchor = Anchor(days[0]) if days else None
+    return Entitlement(rules.tiers[tier], Decimal(multiplier * (more[0] if more else 1)), anchor)
 
 
 @settings(max_examples=40, deadline=None)
+@example(rows=[("user", None, (None, 1), 2, None), ("ip", None, (None, 1), 1, 31)], plan="pro")
 @given(rows=ROWS, plan=st.sampled_from(["", "pro", "gone"]))
 def test_agrees_with_what_a_request_gets(rows: Any, plan: str, django_db_setup: None) -> None:
     Tier.objects.all().delete()
@@ -516,23 +520,24 @@ def test_agrees_with_what_a_request_gets(rows: Any, plan: str, django_db_setup: 
         "user": {"user": user}, "group": {"group": group}, "ip": {"partition": "ip:192.0.2.7"},
         "network": {"partition": "ip:192.0.2.0/24"}, "other": {"partition": "ip:198.51.100.1"},
     }  # fmt: skip
-    seen = set()
-    for who, tier, (start, end), multiplier in list(rows):
-        dated = [None if day is None else timezone.now() + timedelta(days=day) for day in (start, end)]
+    seen, written = set(), list[Any]()
+    for row in rows:
+        who, tier, (start, end), multiplier, day = row
+        dated = [None if days is None else timezone.now() + timedelta(days=days) for days in (start, end)]
         if dated == [None, None] and tier and (who, tier) in seen:
-            rows.remove((who, tier, (start, end), multiplier))
             continue
         seen.add((who, tier))
+        written.append(row)
         TierAssignment.objects.create(
             **subjects[who], tier=Tier.objects.filter(slug=tier).first(), starts_at=dated[0], ends_at=dated[1],
-            multiplier=multiplier,
+            multiplier=multiplier, anchor_day=day,
         )  # fmt: skip
     tiers.forget()
     caller = caller_of("partition", f"user:{user.pk}|ip:192.0.2.7")
     rules = cache.current_rules()
     with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "TIER_RESOLVER": "user.first_name"}):
         real = cache.entitlement_for(rules, caller.user_id, caller.api_key, caller.partition)
-        assert grounds_of(caller, rules).entitlement == real == by_the_docs(rows, plan, rules)
+        assert grounds_of(caller, rules).entitlement == real == by_the_docs(written, plan, rules)
     assert counters_now(caller).problem == ""
 
 

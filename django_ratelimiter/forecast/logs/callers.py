@@ -216,7 +216,7 @@ def _api_key(text: str | None) -> str | None:
     if not text:
         return None
     if settings.API_KEY_RESOLVER is not None:
-        return resolve_api_key(settings.API_KEY_RESOLVER, text)
+        return resolve_api_key(text)
     return next((each for each in (text, hash_api_key(text)) if len(each) == 64 and is_known_api_key(each)), None)
 
 
