@@ -89,7 +89,8 @@ def by_start(condition: Q) -> dict[datetime, Figures]:
         model.objects.order_by().filter(condition).values_list("start", Value(place)).annotate(**SUMS)
         for place, model in enumerate(models)
     )
-    rows = sorted(of_rules.union(of_requests, all=True))  # so that the total replaces the sum
+    both = of_rules.union(of_requests, all=True).order_by()  # else Django 6.1 orders it as the first model is
+    rows = sorted(both)  # so that the total replaces the sum
     return {start: Figures(*map(int, figures)) for start, _place, *figures in rows}
 
 
