@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.test import RequestFactory
+from django.test import Client, RequestFactory
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +23,7 @@ from django_ratelimiter.usage.collector.collect import collect
 from django_ratelimiter.usage.reports.report import Report
 from django_ratelimiter.usage.reports.totals import Figures, last
 
+from ..entry_points.drf_views import gets, rates
 from ..making import Clock, MakeRule
 
 FIRST = 29_000_000
@@ -141,3 +142,21 @@ def test_a_report_on_all_rules_counts_a_request_once() -> None:
     UsageTotal.objects.all().delete()
     report = Report(span)
     assert (report.together, report.counts_once) == (Figures(65, 9), False)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.urls("tests.entry_points.drf_views")
+@pytest.mark.usefixtures("people")
+def test_a_request_of_the_rest_framework_is_decided_before_and_after_its_user_is_known(
+    client: Client, make_rule: MakeRule
+) -> None:
+    make_rule("per-ip", quota=5, partition_by=["ip"])
+    make_rule("per-user", quota=2, partition_by=["user"])
+    with rates:
+        assert gets(client, "/user/", 4, X_Name="ann") == [200, 200, 429, 429]
+    engine: Any = backend.get_engine()
+    [batch] = engine.take_usage(now_us=10**16)
+    assert engine.read_requests(batch)[2:] == (2, 2, 0, 0, 0)
+    [hour] = {hour for hour, _label in engine.partitions.hours()}
+    by_user, by_address = engine.partitions.top_partitions([(hour, "*user"), (hour, "*ip")], 5)
+    assert ([*by_user.values()], [*by_address.values()]) == ([(2, 2)], [(4, 0)])
