@@ -144,13 +144,13 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
     """
     if not rules.enforced:
         return NO_CHARGES
-    access = None if entries is NOBODY or not request.heeds_access else access_entry_for(entries, request.identity)
+    facts, _, identity, cost, max_delay, earlier, is_early, inline, reach, _, only_leases, body, heeds_access = request
+    access = None if entries is NOBODY or not heeds_access else access_entry_for(entries, identity)
     if access is not None:
         if access.action == "allow":
             return NO_CHARGES
         raise AccessDenied(access)
-    inline, earlier, identity = request.inline, request.earlier, request.identity
-    matched = rules.rules if request.reach == "all" else rules.match(request.facts)
+    matched = rules.rules if reach == "all" else rules.match(facts)
     if not (matched or inline):
         return NO_CHARGES
     entitlement = entitlement_of(rules, request) if callers_differ(rules) else NO_ENTITLEMENT
@@ -160,21 +160,21 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
         id(matched),
         id(entitlement.tier),
         *entitlement[1:],
-        request.max_delay,
+        max_delay,
         settings.HASH_KEY,
         tuple([id(each.rule) for each in inline]) if inline else (),
         () if earlier is NOTHING_TO_DECIDE else earlier.slugs,
-        request.facts.scope if request.reach == "scope" else None,
-        request.only_leases,
+        facts.scope if reach == "scope" else None,
+        only_leases,
         # Whether the API key is known. Without tiers no rule asks for it.
-        bool(rules.tiers and identity and identity.api_key is not None) if request.before_authentication else None,
+        bool(rules.tiers and identity and identity.api_key is not None) if is_early else None,
     )
     templates: RuleTemplates = rules.kept.get(kind) or _add_templates(rules, kind, matched, entitlement, request)
-    if templates.without_body is not None and request.body != "read" and identity and identity.has_unread_body:
-        if request.body == "first_the_others":
+    if templates.without_body is not None and body != "read" and identity and identity.has_unread_body:
+        if body == "first_the_others":
             raise BodyNotRead
         templates = templates.without_body
-    call = templates.fill([_digest_of(source, request) for source in templates.sources], request.cost)
+    call = templates.fill([_digest_of(source, request) for source in templates.sources], cost)
     return call if earlier is NOTHING_TO_DECIDE or call is NO_CHARGES else call.continuing(earlier.counted_as)
 
 
