@@ -250,4 +250,9 @@ def decides_later(view: Any) -> bool:
     if made_by is None:
         return False
     throttles: Any = getattr(view, "initkwargs", {}).get("throttle_classes", getattr(made_by, "throttle_classes", ()))
-    return any(getattr(throttle, "decides_rules", False) for throttle in throttles or ())
+    return _decide_rules(tuple(throttles or ()))
+
+
+@lru_cache(maxsize=100)
+def _decide_rules(throttles: tuple[Any, ...]) -> bool:
+    return any(getattr(throttle, "decides_rules", False) for throttle in throttles)

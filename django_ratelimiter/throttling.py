@@ -152,6 +152,8 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
     cache = _Cache()
 
     key: Any = None
+    #: Of the class, or by its scope in `THROTTLE_RATES`.
+    rate: Any = None
     num_requests: int | None
     duration: Any
     _system_timer: ClassVar[Any] = throttling.SimpleRateThrottle.timer
@@ -382,6 +384,8 @@ def _meeting_rules(own: Callable[[Any, Any, Any], bool]) -> Callable[[Any, Any, 
 def _decided(check: Check, request: Any, scope: str | None, extra: tuple[InlineRule, ...] = ()) -> Decision:
     """Return the decision on a request. Raises if it is rejected by an access entry or a failure policy."""
     decision = check(request, scope=scope, extra=extra)
+    if decision.allowed:
+        return decision
     if decision.access is not None:
         raise PermissionDenied
     if decision.unavailable:
