@@ -260,8 +260,8 @@ class TierAssignment(models.Model):
     def clean(self) -> None:
         """Reject a partition that no request can have; an address or network is normalized."""
         self._name_tenant()
-        if self.tier_id is None and self.multiplier == 1:
-            raise ValidationError(_("Choose a tier, or enter a multiplier."))
+        if self.tier_id is None and self.multiplier == 1 and self.anchor_day is None:
+            raise ValidationError(_("Choose a tier, or enter a multiplier or a first day of the month."))
         if self.group_id is not None and tenants.have_own("auth"):
             raise ValidationError({"group": _("Each tenant has its own groups. Assign users or partitions instead.")})
         if self.partition:

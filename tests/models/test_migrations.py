@@ -48,6 +48,7 @@ class TestFixtures:
         for subject in ({"user": user}, {"group": group}, {"api_key_hash": HASH}, {"partition": "ip:192.0.2.0/24"}):
             TierAssignment.objects.create(tier=tier, **subject)
             TierAssignment.objects.create(tier=tier, starts_at=FRIDAY, multiplier=2, **subject)
+        TierAssignment.objects.create(user=user, ends_at=FRIDAY, multiplier=3)  # of no tier
         rows = [*Tier.objects.all(), *Rule.objects.all(), *RuleLimit.objects.all(), *TierAssignment.objects.all()]
         text = serializers.serialize("json", rows, use_natural_foreign_keys=True, use_natural_primary_keys=True)
         assert '"pk"' not in text
@@ -55,13 +56,14 @@ class TestFixtures:
 
         call_command("loaddata", tmp_path / "rules.json", verbosity=0)  # onto itself: updates, adds nothing
         counts = [model.objects.count() for model in (Tier, Rule, RuleLimit, TierAssignment)]
-        assert counts == [2, 1, 5, 8]
+        assert counts == [2, 1, 5, 9]
 
         Tier.objects.all().delete()
         Rule.objects.all().delete()
         call_command("loaddata", tmp_path / "rules.json", verbosity=0)
         assert list(RuleLimit.objects.order_by("quota", "anchor_day").values("tier__slug", *COLUMNS)) == before
         assert TierAssignment.objects.filter(tier__slug="free").count() == 8
+        assert TierAssignment.objects.filter(tier=None, multiplier=3).count() == 1
         assert TierAssignment.objects.filter(starts_at=FRIDAY, multiplier=2).count() == 4
 
 

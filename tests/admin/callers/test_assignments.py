@@ -58,6 +58,15 @@ class TestAssignments:
         assert "Choose exactly one of user, group, API key and partition." in page
         assert "typed-key" not in page
 
+    def test_without_a_tier_gives_a_multiplier_or_a_first_day(self, admin_client: Client, free: Tier) -> None:
+        user = User.objects.create(username="ada").pk
+        sent: dict[str, object] = {"tier": "", "user": user}
+        assert "Choose a tier, or enter a multiplier" in shown(admin_client.post(ADD_ASSIGNMENT, sent))
+        for more in ({"multiplier": "2"}, {"anchor_day": "15"}):
+            assert admin_client.post(ADD_ASSIGNMENT, sent | more).status_code == 302
+        found = TierAssignment.objects.values_list("tier", "multiplier", "anchor_day")
+        assert sorted(found, key=str) == [(None, 1, 15), (None, 2, None)]
+
     @pytest.mark.parametrize("subject", ["user", "api_key"])
     def test_a_subject_is_assigned_once(self, admin_client: Client, free: Tier, subject: str) -> None:
         value = User.objects.create(username="ada").pk if subject == "user" else "key"
