@@ -258,7 +258,7 @@ def test_what_only_a_real_request_has_is_named_and_can_be_typed(make_rule: MakeR
 
 
 def test_host_query_and_cookies_of_a_pasted_command(make_rule: MakeRule, settings: Any) -> None:
-    settings.ALLOWED_HOSTS = ["acme.example.com"]
+    settings.ALLOWED_HOSTS = ["acme.example.com", "localhost"]
     make_rule("own", partition_by=["host", "query:app", "cookie:cart"], missing_partition="deny")
     bare = explain(asked(path="/hello/?app=a1"))
     assert (bare.unknown, bare.identities["host"]) == (("host",), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from io import StringIO
@@ -93,6 +94,8 @@ class TestLimits:
                   anchor_time=time(9)),
             Limit(80, algorithm="fixed_window", calendar="day"),
         ]  # fmt: skip
+        reverse = replace(CALLS, limits={None: CALLS.limits[None][::-1]})
+        assert [record.limit for record in reverse.limits_for(None, Decimal(2), own)] == found[::-1]
         assert [CALLS.has_months, ALL.has_months, MINUTES.has_months] == [True, False, False]
         assert ALL.limits_for(None, Decimal(2), own) == ALL.limits_for(None)
         assert MINUTES.limits_for(None, Decimal(1), own) == MINUTES.limits_for(None)
