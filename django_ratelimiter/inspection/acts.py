@@ -23,7 +23,7 @@ from ..models.validation import normal_partition
 from ..rules import cache, inline, tiers
 from ..rules.formatting import end_in_words, listed
 from ..rules.stored import access_cache
-from ..values.access import AccessRecord, digest_value, parse_digest
+from ..values.access import DIGEST_MARK, AccessRecord, digest_value, parse_digest
 from .caller import Caller
 from .counters import Counter, Counters, counters_of, read
 from .explanation import AccessExplanation
@@ -233,6 +233,9 @@ class _Assign(_Grant):
     def check(self, caller: Caller, done: Done) -> Outcome:
         """Read the entitlement as for a request, without caches."""
         _forget()
+        if caller.kind == "digest":  # no request with its values can be made up
+            tier = grounds_of(caller, cache.latest_rules()).tier
+            return Outcome(_obeyed(done), took=done.row.pk in (tier.assignment, tier.multiplied_by))
         rules, reasons = cache.latest_rules(), dict[str, int]()
         identity = caller.user_id, caller.api_key, caller.partition, reader_of(caller), reasons.__setitem__
         found = cache.entitlement_for(rules, *identity)
@@ -382,10 +385,12 @@ def _assignment(
         assignment.user = caller.user
     elif caller.kind == "api_key" and caller.api_key:
         assignment.api_key_hash = caller.api_key
+    elif caller.kind == "digest":
+        assignment.partition = f"{DIGEST_MARK}{_subject_of_entry(caller)[1]}"
     else:
-        partition = None if caller.kind in ("user", "digest") else caller.partition(_names(caller))
+        partition = None if caller.kind == "user" else caller.partition(_names(caller))
         if partition is None:
-            raise InvalidAct(_("Nothing can be assigned to this caller: only the digest is known."))
+            raise InvalidAct(_("Nothing can be assigned to a user who does not exist."))
         assignment.partition = normal_partition(partition)
     assignment.full_clean()
     assignment.save()

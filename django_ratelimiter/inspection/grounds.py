@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -22,7 +22,7 @@ from ..plans import CallerIdentity, user_pk
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import NO_PLAN, Entitlement, assigned, find_plan, granted
 from ..rules.ttl_cache import OwnCodeFailed
-from ..values.access import AccessList, AccessRecord
+from ..values.access import DIGEST_MARK, AccessList, AccessRecord
 from .caller import Caller
 from .explanation import AccessExplanation, Rights
 from .tier import TierExplanation
@@ -58,7 +58,8 @@ class Grounds:
 
 def grounds_of(caller: Caller, rules: RuleSet) -> Grounds:
     """Return the entitlement and its reason, from the database without caches. At most five queries."""
-    assignments, entries = _assignments(caller), _entries(caller, rules)
+    digests = _digests(caller, rules)
+    assignments, entries = _assignments(caller, digests), _entries(caller, digests)
     entitlement, tier = _granted(caller, rules, assignments)
     return Grounds(entitlement, tier, assignments, entries, _counting(caller, entries))
 
@@ -94,14 +95,22 @@ def reader_of(caller: Caller) -> Callable[[str], Any]:
     return lambda name: known[name] if name in known else caller.value_of(name)
 
 
-def _assignments(caller: Caller) -> list[TierAssignment]:
-    subjects = [*_user_subjects(caller)]
+def _digests(caller: Caller, rules: RuleSet) -> set[str]:
+    """Return the digests of the caller as rules in force count it, and by each known value."""
+    ways = {rule.partition_by for rule in rules.rules if rule.partition_by} | {(name,) for name in caller.known}
+    return {caller.digest, *chain.from_iterable(map(caller.digests_by, ways))}
+
+
+def _ending_in(field: str, digests: Iterable[str]) -> Q:
+    return reduce(or_, [Q(**{f"{field}__endswith": f":{digest}"}) for digest in digests])
+
+
+def _assignments(caller: Caller, digests: Iterable[str]) -> list[TierAssignment]:
+    subjects = [*_user_subjects(caller), Q(partition__startswith=DIGEST_MARK) & _ending_in("partition", digests)]
     if caller.api_key is not None:
         subjects.append(Q(api_key_hash=caller.api_key))
     if partitions := _partitions(caller):
         subjects.append(Q(partition__in=partitions))
-    if not subjects:
-        return []
     not_over = Q(ends_at=None) | Q(ends_at__gt=timezone.now())
     rows = TierAssignment.objects.filter(not_over).filter(reduce(or_, subjects)).select_related("tier")
     return list(rows.prefetch_related("user", "group").order_by("-pk")[:MAX_ROWS])
@@ -135,14 +144,12 @@ def _networks(address: str | None) -> Iterator[str]:
         yield str(network.supernet(new_prefix=length))
 
 
-def _entries(caller: Caller, rules: RuleSet) -> list[AccessEntry]:
+def _entries(caller: Caller, digests: Iterable[str]) -> list[AccessEntry]:
     subjects = [Q(kind="ip", value__in=list(_networks(caller.address)))] if caller.address else []
     for kind, value in (("user", caller.user_id), ("api_key", caller.api_key)):
         if value is not None:
             subjects.append(Q(kind=kind, value=value))
-    ways = {rule.partition_by for rule in rules.rules if rule.partition_by} | {(name,) for name in caller.known}
-    digests = {caller.digest, *chain.from_iterable(map(caller.digests_by, ways))}
-    subjects.append(Q(kind="digest") & reduce(or_, [Q(value__endswith=f":{digest}") for digest in digests]))
+    subjects.append(Q(kind="digest") & _ending_in("value", digests))
     not_over = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
     return list(AccessEntry.objects.filter(not_over).filter(reduce(or_, subjects))[:MAX_ROWS])
 

@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy
 from .. import tenants
 from ..conf import is_secret, settings
 from ..databases import spelled
-from ..values.access import network_of, parse_digest
+from ..values.access import DIGEST_MARK, network_of, parse_digest
 from ..values.partitions import IDENTITIES, NAMED, is_identity, partition_names
 from ..values.terminal import CONTROLS
 
@@ -133,6 +133,9 @@ def _load_urlconf() -> bool:
 
 def normal_partition(text: str) -> str:
     """Return a normalized partition such as "tenant:acme" or "user:7|ip:192.0.2.7"; an address gets its usual form."""
+    if text.startswith(DIGEST_MARK):
+        validate_caller_digest(text.removeprefix(DIGEST_MARK))
+        return text
     names = partition_names(text)
     if not all(names):
         raise ValidationError(_("Enter a kind of value and the value, such as “ip:192.0.2.7”."), code="no_value")

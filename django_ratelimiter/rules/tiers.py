@@ -23,6 +23,8 @@ from ..conf import settings
 from ..databases import compares_bytes, is_joinable
 from ..exceptions import raised_at
 from ..plans import Anchor, CallerIdentity, InvalidPlan, plan_of, row_key, user_pk
+from ..values.access import DIGEST_MARK, Names, parse_digest
+from ..values.digests import keyed_digest
 from ..values.partitions import encode_partition, is_identity, partition_names
 from .records import TierRecord
 from .ruleset import RuleSet
@@ -98,11 +100,15 @@ class _Subject(NamedTuple):
 
 
 class _Partitions(NamedTuple):
-    """All assignments of partitions. names: in these partitions. prefixes: IP versions and prefix lengths."""
+    """All assignments of partitions. names: in these partitions. prefixes: IP versions and prefix lengths.
+
+    digests: the assignments of callers of whom only the digest is known, by what they are counted by.
+    """
 
     by_value: dict[str, list[_Assigned]]
     names: frozenset[tuple[str, ...]]
     prefixes: frozenset[tuple[int, int]]
+    digests: Mapping[Names, dict[str, list[_Assigned]]]
 
 
 def callers_differ(rules: RuleSet) -> bool:
@@ -133,7 +139,7 @@ def entitlement_for(
     found: tuple[_Assigned, ...] = ()
     if user_id is not None or api_key is not None:
         found = _callers.get((user_id, api_key))
-    if partition_of is not None and (partitions := _partitions.get()).names:
+    if partition_of is not None and ((partitions := _partitions.get()).names or partitions.digests):
         found = (*found, *_assigned_partitions(partition_of, partitions))
     plan = NO_PLAN if settings.TIER_RESOLVER is None else _plans.get(user_id, api_key, read)
     is_anonymous = user_id is None and api_key is None
@@ -288,12 +294,18 @@ def _in_force(assignments: QuerySet[models.TierAssignment]) -> Iterator[tuple[_S
 
 def _find_partitions() -> _Partitions:
     by_value: dict[str, list[_Assigned]] = {}
-    names, prefixes = set(), set()
+    names, prefixes, digests = set(), set(), dict[Names, dict[str, list[_Assigned]]]()
     for number, (subject, assigned) in enumerate(_in_force(models.TierAssignment.objects.filter(partition__gt=""))):
         value = subject.partition
         if number == MAX_ASSIGNMENTS:
             logger.error("More than %s partitions have a tier; the oldest assignments have no effect.", MAX_ASSIGNMENTS)
             break
+        if value.startswith(DIGEST_MARK):
+            with suppress(ValueError):  # written by SQL, or by a later version
+                every, digest = parse_digest(value.removeprefix(DIGEST_MARK))
+                for of in every:
+                    digests.setdefault(of, {}).setdefault(digest, []).append(assigned)
+            continue
         of = partition_names(value)
         if not all(map(is_identity, of)):  # written by SQL, or by a later version
             continue
@@ -303,7 +315,7 @@ def _find_partitions() -> _Partitions:
             with suppress(ValueError):  # written by SQL, or by a later version
                 network = ip_network(value.removeprefix("ip:"))
                 prefixes.add((network.version, network.prefixlen))
-    return _Partitions(by_value, frozenset(names), frozenset(prefixes))
+    return _Partitions(by_value, frozenset(names), frozenset(prefixes), digests)
 
 
 def _assigned_partitions(partition_of: PartitionOf, partitions: _Partitions) -> Iterator[_Assigned]:
@@ -311,6 +323,10 @@ def _assigned_partitions(partition_of: PartitionOf, partitions: _Partitions) -> 
         value = partition_of(names)
         if value is not None:
             yield from partitions.by_value.get(value, ())
+    for names, by_digest in partitions.digests.items():
+        value = partition_of(names)
+        for key in () if value is None else (settings.HASH_KEY, *settings.HASH_KEY_FALLBACKS):
+            yield from by_digest.get(keyed_digest(key, str(value)), ())
     if partitions.prefixes:
         for value in _networks_around(partition_of(("ip",)), partitions.prefixes):
             yield from partitions.by_value.get(value, ())
@@ -380,7 +396,7 @@ _callers: BatchCache[tuple[_Assigned, ...]] = BatchCache(_find_callers, (), "Tie
 _plans = IdentityCache(find_plan, NO_PLAN, "The plan of a caller")
 _keys = KeyCache(_find_key, "An API key", TableCache(_find_all_keys, None, "Assignments of API keys"))
 _resolved_keys = KeyCache(_resolve_key, "An API key", has_form=_has_form)
-_partitions = TableCache(_find_partitions, _Partitions({}, frozenset(), frozenset()), "Assignments of partitions")
+_partitions = TableCache(_find_partitions, _Partitions({}, frozenset(), frozenset(), {}), "Assignments of partitions")
 
 
 def _forget_settings(*, setting: str, **_signal: object) -> None:

@@ -19,6 +19,9 @@ KINDS: Final = ("ip", "user", "api_key", "digest")
 _OR: Final = " or "
 _DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 
+#: The beginning of an assignment's partition that names a digest, as `parse_digest` reads it. No identity has it.
+DIGEST_MARK: Final = "#"
+
 #: What callers are counted by: the names of identities.
 Names = tuple[str, ...]
 

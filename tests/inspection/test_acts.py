@@ -331,6 +331,27 @@ def test_whom_only_a_list_knows_can_be_denied_and_allowed(
     assert (row.kind, row.value) == ("digest", f"{kind}:{listed.digest}")
 
 
+@pytest.mark.parametrize("listed", [by_rule("ip:127.0.0.1", "a"), caller_of("digest", digest("ip:127.0.0.1"))])
+def test_whom_only_a_list_knows_can_be_allowed_more(operator: User, add_rule: AddRule, listed: Caller) -> None:
+    free, _pro = (Tier.objects.create(slug=slug, name=slug, rank=rank) for rank, slug in enumerate(("free", "pro")))
+    Tier.objects.filter(pk=free.pk).update(default_for="anonymous")
+    add_rule("a", ["ip"], quota=1)
+    request = RequestFactory().get("/")
+    request.user = AnonymousUser()
+    for number, (act, found) in enumerate(
+        ((GrantMore(FRIDAY, Decimal(3)), ("free", 3)), (MoveTier(FRIDAY, "pro"), ("pro", 3)))
+    ):
+        outcome = perform(operator, listed, act, "a customer", str(number))
+        assert outcome.took, outcome.text
+        granted = identify(request).entitlement(latest_rules())
+        assert (str(granted.tier), granted.multiplier) == found
+    shown = grounds_of(caller_of("ip", "127.0.0.1"), latest_rules())
+    assert (str(shown.entitlement.tier), shown.entitlement.multiplier) == ("pro", 3)
+    assert {row.partition.rpartition(":")[2] for row in shown.assignments} == {listed.digest}
+    request.META["REMOTE_ADDR"] = "192.0.2.7"
+    assert identify(request).entitlement(latest_rules()).multiplier == 1
+
+
 def test_who_is_counted_by_code_s_own_value_cannot_be_denied(operator: User, add_rule: AddRule) -> None:
     add_rule("a", ["ip"], quota=1)
     listed = by_rule("anything", "code:shop.order")

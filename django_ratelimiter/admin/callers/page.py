@@ -202,7 +202,7 @@ def _acts(request: HttpRequest, report: CallerReport) -> dict[str, Any]:
     caller, may_grant = report.caller, request.user.has_perm(GRANT)
     return {
         "may_unblock": request.user.has_perm(UNBLOCK) and not (caller.is_everybody or caller.is_nobody),
-        "may_grant": may_grant and caller.kind != "digest" and not caller.is_unknown_user,
+        "may_grant": may_grant and (caller.kind != "digest" or may_have_entry(caller)) and not caller.is_unknown_user,
         "may_deny": may_grant and may_have_entry(caller) and not caller.is_unknown_user,
         "may_end_access": may_grant and can_end(caller, report.access),
         "token": new_token(request.user, caller),
