@@ -131,7 +131,8 @@ def _report(request: HttpRequest, form: PeriodForm, rule: str | None) -> Report:
     if "\0" in f"{rule}{tier}{caller}{identity}" or (rule is not None and not _is_known(rule)):
         raise Http404
     by_rejected = request.GET.get("by") == "rejected"
-    return Report(form.cleaned_data["span"], rule, tier, by_rejected=by_rejected, identity=identity or None)
+    of = identity if identity and rule is None else None
+    return Report(form.cleaned_data["span"], rule, tier, by_rejected=by_rejected, identity=of)
 
 
 def _is_known(slug: str) -> bool:

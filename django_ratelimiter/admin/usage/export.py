@@ -41,6 +41,7 @@ def as_json(report: Report, table: str) -> JsonResponse:
         "tier": report.tier,
         "identity": report.identity,
         "partitions_by": report.partitions_by,
+        **({"together": _figures(report.together)} if table == "totals" else {}),
         table: [{name: _plain(value) for name, value in row.items()} for row in read(report)],
     }
     return JsonResponse(about)

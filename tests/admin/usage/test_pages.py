@@ -239,6 +239,7 @@ class TestData:
     def test_totals(self, staff: Client) -> None:
         told = staff.get(f"{REPORT}totals.json?period=24h").json()
         assert told["partitions_by"] == "hour"
+        assert told["together"]["requests"] == 101
         assert told["totals"] == [
             {
                 "rule_slug": "search",
