@@ -10,7 +10,7 @@ from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
-from ..models import Rule
+from ..models import Rule, Tier
 from ..rules.formatting import end_in_words
 from ..rules.records import RuleRecord
 from .identities import label_of
@@ -33,6 +33,11 @@ def place_in_words(rule: Rule) -> str:
 def breakable(text: str) -> SafeString:
     """Return a text as HTML with possible line breaks after the slashes in a path."""
     return mark_safe(re.sub(r"(?<=[^\s/])/(?=[^\s/])", "/<wbr>", escape(text)))
+
+
+def others_in_words() -> str:
+    """Return whom a limit without a tier is for: "every other tier", or "everyone" on a site without tiers."""
+    return _("every other tier") if Tier.objects.exists() else _("everyone")
 
 
 def split_in_words(rule: Rule | RuleRecord) -> str:

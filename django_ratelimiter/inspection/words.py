@@ -133,7 +133,7 @@ def rows_in_words(each: RuleExplanation, tier: TierExplanation) -> str:
     if each.rows:
         text = _("the limits of the tier %(tier)s") % {"tier": tier.name}
     else:
-        text = _("the limits of every other tier") if each.rule.depends_on_tier else _("the limits of every tier")
+        text = _("the limits of every other tier") if each.rule.depends_on_tier else _("the limits for everyone")
     if tier.multiplier != 1 and not each.rule.is_shared:
         multiplier = number_format(tier.multiplier.normalize())
         text = _("%(rows)s, times %(multiplier)s") % {"rows": text, "multiplier": multiplier}

@@ -76,7 +76,7 @@ def limits_in_words(rule: RuleRecord) -> str:
     """Return each tier's limits: "free: 100 per minute, sliding window; pro: unlimited"."""
     if not rule.limits:
         return _("no limits: it applies to nobody")
-    others = _("every other tier") if len(rule.limits) > 1 else _("every tier")
+    others = _("every other tier") if len(rule.limits) > 1 else _("everyone")
     return "; ".join(
         f"{others if tier is None else tier}: {_(' and ').join(map(limit_in_words, records)) or _('unlimited')}"
         for tier, records in rule.limits.items()

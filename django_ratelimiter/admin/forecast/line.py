@@ -15,6 +15,7 @@ from ...forecast.samples.cells import cells_of
 from ...models import RuleLimit
 from ...rules.formatting import CALENDAR_UNITS, limit_in_short, per
 from ...usage.reports.chart import Bar, bars, percent
+from ..formatting import others_in_words
 
 #: Bars of the picture, and steps of the callers' rates for the script.
 MAX_BARS: Final = 48
@@ -22,10 +23,11 @@ MAX_STEPS: Final = 500
 
 
 class LimitRow(NamedTuple):
-    """A limit of the form. name: the prefix of its fields, without the hyphen."""
+    """A limit of the form. name: the prefix of its fields, without the hyphen. others: as in the form."""
 
     name: str
     limit: RuleLimit
+    others: str
 
     @property
     def choice(self) -> tuple[str, str]:
@@ -36,7 +38,7 @@ class LimitRow(NamedTuple):
     @property
     def tier_name(self) -> str:
         """Return the name of its tier."""
-        return self.limit.tier.name if self.limit.tier else _("every other tier")
+        return self.limit.tier.name if self.limit.tier else self.others
 
 
 class Line(NamedTuple):
@@ -61,7 +63,11 @@ def limit_rows(formsets: Iterable[Any]) -> list[LimitRow]:
     for formset in (each.formset for each in formsets if issubclass(each.formset.model, RuleLimit)):
         forms = [*formset.initial_forms, *(each for each in formset.extra_forms if each.has_changed())]
         rows += [
-            LimitRow(form.prefix, form.instance)
+            LimitRow(
+                form.prefix,
+                form.instance,
+                form.fields["tier"].choices[0][1] if "tier" in form.fields else others_in_words(),
+            )
             for form in forms
             if not getattr(form, "cleaned_data", {}).get("DELETE")
         ]

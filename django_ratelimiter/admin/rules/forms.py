@@ -137,13 +137,13 @@ class RuleLimitFormSet(forms.BaseInlineFormSet):
 
     @cached_property
     def _tiers(self) -> list[tuple[Any, Any]]:
-        tier: Any = self.empty_form.fields["tier"]
-        return list(tier.choices)
+        tier: Any = self.form.base_fields["tier"]
+        choices = [(key, label) for key, label in tier.choices]  # list() would count the tiers first
+        return choices if len(choices) > 1 else [("", _("everyone"))]
 
     def add_fields(self, form: Any, index: int | None) -> None:
         super().add_fields(form, index)
-        if index is not None:
-            form.fields["tier"].choices = self._tiers
+        form.fields["tier"].choices = self._tiers
 
     def clean(self) -> None:
         """Reject two equal limits, and a limit beside "unlimited", at the later row."""

@@ -23,6 +23,7 @@ from ...models import Rule, RuleLimit
 from ...models.options import NOT_GIVEN, columns_used
 from ...values.bounds import MAX_LIMITS
 from ...values.sync_interval import LOCAL_MS, MAX_MS
+from ..formatting import others_in_words
 from ..identities import IdentitiesField
 from .descriptions import sentences
 from .forms import RuleLimitForm, RuleLimitFormSet, SingleLimitForm
@@ -92,7 +93,7 @@ class LimitsInWords(RuleLimitInline):
     @admin.display(description=gettext_lazy("Tier"))
     def whose(self, row: RuleLimit) -> str:
         """Return the tier of the limit."""
-        return row.tier.name if row.tier else _("every other tier")
+        return row.tier.name if row.tier else others_in_words()
 
 
 def may_edit_limits(request: HttpRequest, inlines: Iterable[Any], rule: Rule | None) -> bool:

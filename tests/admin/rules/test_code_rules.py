@@ -30,7 +30,7 @@ def test_are_listed_in_words(admin_client: Client, rule: Rule) -> None:
     response = admin_client.get(RULES)
     assert response.context["rules_in_code"] == [
         ("code:shop.closed", "shadow", "shadow", "<key>", "rejects every request"),
-        ("code:shop.order", "enforce", "enforce", "user or ip", "every tier: 100 per minute, sliding window, exact"),
+        ("code:shop.order", "enforce", "enforce", "user or ip", "everyone: 100 per minute, sliding window, exact"),
     ]
     page = shown(response)
     assert "Rules written in code" in page

@@ -19,7 +19,7 @@ from django_ratelimiter.admin.rules import listing
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier, UsageBucket
 from django_ratelimiter.usage.times import Granularity, floor, now
 
-from ..pages import RULES, number, page_of, shown
+from ..pages import ADD_RULE, RULES, number, page_of, shown
 
 pytestmark = pytest.mark.django_db
 
@@ -69,6 +69,13 @@ class TestList:
         Rule.objects.create(slug="other", name="Other", mode="off")
         response = admin_client.get(f"{RULES}?{query.format(free=free.pk)}")
         assert [found.slug for found in response.context["cl"].result_list] == ["export"]
+
+    def test_a_site_without_tiers_is_not_told_of_other_tiers(self, admin_client: Client) -> None:
+        assert ">everyone</option>" in shown(admin_client.get(ADD_RULE))
+        Tier.objects.create(slug="free", name="Free", rank=1)
+        page = shown(admin_client.get(ADD_RULE))
+        assert ">every other tier</option>" in page
+        assert ">everyone</option>" not in page
 
     def test_offers_no_filter_that_would_show_all_rules_or_none(
         self, admin_client: Client, rule: Rule, monkeypatch: pytest.MonkeyPatch
@@ -148,7 +155,7 @@ class TestLeftOut:
         page = shown(admin_client.get(RULES))
         assert "Not in force." in page
         assert reason in page.lower()
-        assert "every tier: 1 per minute" in page
+        assert "everyone: 1 per minute" in page
         page = shown(admin_client.get(page_of(rule)))
         assert "This rule is not in force" in page
         assert reason in page.lower()

@@ -56,7 +56,7 @@ def test_an_old_export_is_rejected_and_names_what_it_would_undo(exported: Path) 
     edit(80)
     with pytest.raises(CommandError) as rejection:
         apply(exported)
-    assert "  ! Rule “pages”: Limit of every other tier: 8 per hour" in str(rejection.value)
+    assert "  ! Rule “pages”: Limit for everyone: 8 per hour" in str(rejection.value)
     lines = {
         "yaml": ("-        quota: 8", "+        quota: 80"),
         "json": ('-          "quota": 8,', '+          "quota": 80,'),

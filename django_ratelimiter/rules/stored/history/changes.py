@@ -171,6 +171,8 @@ def _in_words(column: Any, data: Data | None, pair: Pair) -> str:
 def _limits(pair: Pair) -> Iterator[FieldChange]:
     """Yield the limits that differ: paired by tier and meaning, then the rest of each tier."""
     before, after = ([*data["limits"]] if data else [] for data in pair)
+    has_tiers = any(limit["tier"] for limit in (*before, *after))
+    others = _("Limit of every other tier") if has_tiers else _("Limit for everyone")
     resets = [max((limit["generation"] for limit in limits), default=0) for limits in (before, after)]
     for same in (lambda limit: (limit["tier"], meaning_of(limit)), lambda limit: limit["tier"]):
         for old in [*before]:
@@ -179,21 +181,21 @@ def _limits(pair: Pair) -> Iterator[FieldChange]:
                 before.remove(old)
                 after.remove(new)
                 if old != new:
-                    yield from _limit_change(old, new)
+                    yield from _limit_change(old, new, others)
     for limit in before:
-        yield from _limit_change(limit, None)
+        yield from _limit_change(limit, None, others)
     for limit in after:
-        yield from _limit_change(None, limit)
+        yield from _limit_change(None, limit, others)
     if pair.before and pair.after and resets[0] != resets[1]:
         text = _("generation %(number)s")
         yield FieldChange("generation", _("Counters"), *(text % {"number": number} for number in resets))
 
 
-def _limit_change(before: Data | None, after: Data | None) -> Iterator[FieldChange]:
+def _limit_change(before: Data | None, after: Data | None, others: str) -> Iterator[FieldChange]:
     texts = [limit_text(limit) if limit else NOTHING for limit in (before, after)]
     if texts[0] != texts[1]:
         tier = (after or before or {})["tier"]
-        label = _("Limit of %(tier)s") % {"tier": tier} if tier else _("Limit of every other tier")
+        label = _("Limit of %(tier)s") % {"tier": tier} if tier else others
         yield FieldChange("limits", label, *texts)
 
 
