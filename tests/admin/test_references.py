@@ -64,7 +64,7 @@ def test_search_and_the_callers_page_find_the_caller(rejected: dict[str, Any], o
     response = client.post(reverse("admin:django_ratelimiter_search"), {"q": typed})
     assert (response.status_code, f"digest={found}" in response.url) == (302, True)
     response = client.post(reverse("admin:django_ratelimiter_caller"), {"kind": "reference", "value": typed})
-    assert response.url.endswith(f"?digest={found}")
+    assert response.url.endswith(f"?digest={found}&rule=export")
     out = io.StringIO()
     call_command("ratelimit", "caller", "--reference", typed, "--json", stdout=out)
     summary = json.loads(out.getvalue())
@@ -149,7 +149,9 @@ def test_explain_shows_the_rejection_and_apart_what_would_happen_now(
     assert facts(page)["Rejected"].startswith("2 since ")
     assert facts(page)["Now"] == "Allowed again"
     caller = client.get(row["caller_url"], follow=True)
-    pages = [page, client.get(caller.context["explain_url"])]
+    assert caller.context["rejections"] == []
+    [listed] = client.get(row["caller_url"].partition("&rule")[0], follow=True).context["rejections"]
+    pages = [page, *(client.get(each["explain_url"]) for each in (caller.context, listed))]
     explain = reverse("admin:django_ratelimiter_explain")
     pages.append(client.post(explain, {"method": "GET", "pasted": row["reference"]}))  # of a caller whose name is known
     for each in pages:
@@ -199,7 +201,7 @@ def test_a_whole_response_is_pasted_into_either_search(
         assert (response.status_code, f"digest={found}" in response.url) == (302, True)
         for kind in ("user", "api_key", "ip", "session", "partition", "digest", "reference"):
             response = client.post(reverse("admin:django_ratelimiter_caller"), {"kind": kind, "value": text})
-            assert (response.status_code, response.url.endswith(f"?digest={found}")) == (302, True), kind
+            assert (response.status_code, response.url.endswith(f"?digest={found}&rule=export")) == (302, True), kind
 
 
 @pytest.mark.parametrize("rule", ["word", "export"])
@@ -210,7 +212,7 @@ def test_other_words_of_a_mail_do_not_win(rejected: dict[str, Any], operator: Ca
     response = client.post(reverse("admin:django_ratelimiter_search"), {"q": mail})
     assert (response.status_code, f"digest={found}" in response.url) == (302, True)
     response = client.post(reverse("admin:django_ratelimiter_caller"), {"kind": "reference", "value": mail})
-    assert response.url.endswith(f"?digest={found}")
+    assert response.url.endswith(f"?digest={found}&rule=export")
     if rule == "word":
         explained = client.post(reverse("admin:django_ratelimiter_explain"), {"method": "GET", "pasted": mail})
         assert explained.context["form"].initial["digest"] == rejected["field"].partition("#")[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -27,6 +28,7 @@ from ...inspection.performing import MAX_REASON, new_token, perform, read_token
 from ...inspection.tier import tier_in_words
 from ...rules import inline
 from ...rules.formatting import until_in_words
+from ...rules.records import RuleRecord
 from ...values.partitions import is_identity
 from ..identities import label_of
 from ..logged import rejection_rows
@@ -106,7 +108,7 @@ class CallerPage(PagesAdmin):
         """Redirect to the page of a caller. Its URL contains no key of an API or a session."""
         remember(request, caller)
         if caller.is_secret or caller.kind == "digest":
-            named = {"rule": caller.rule} if caller.is_everybody or caller.is_nobody else {}
+            named = {"rule": caller.rule} if caller.rule else {}
             return HttpResponseRedirect(self._url({"digest": caller.digest, **named}))
         return HttpResponseRedirect(self._url({"kind": caller.kind, "value": caller.open_value}))
 
@@ -138,7 +140,8 @@ class CallerPage(PagesAdmin):
         report = report_of(caller, request.user)
         viewer, slug = Viewer(request, self.admin_site), request.GET.get("rule", "")
         name, grounds, access = rows.name_of(caller, request), report.grounds, report.access
-        named = [rule for rule in (*report.rules.rules, *inline.registered()) if rule.slug == slug][:1]
+        known = {rule.slug: rule for rule in (*inline.registered(), *report.rules.rules)}
+        named = [known[slug]] if slug in known else []
         context = {
             "report": report,
             "caller": caller,
@@ -151,7 +154,7 @@ class CallerPage(PagesAdmin):
             "denials": rows.denial_rows(report.denials, viewer),
             "is_freed": bool(report.rejections) and all(each.allowed or each.shadow for each in report.rejections),
             "seen_tier": viewer.tier(report.rejections[0].tier) if report.rejections else "",
-            **_rejections(report, viewer, slug),
+            **_rejections(report, viewer, slug, known),
             "tier": tier_in_words(report.tier),
             "access_end": until_in_words(access.until) if access and access.until else "",
             "assignments": rows.rows_with_period(
@@ -190,11 +193,15 @@ class CallerPage(PagesAdmin):
         return f"{page}?{text}" if text else page
 
 
-def _rejections(report: CallerReport, viewer: Viewer, slug: str) -> dict[str, Any]:
+def _rejections(report: CallerReport, viewer: Viewer, slug: str, known: Mapping[str, RuleRecord]) -> dict[str, Any]:
     """Return the context of recent rejections. slug: of the rule in the reference or the list that led here."""
     asked = [each for each in report.rejections if each.reference.partition("#")[0] == slug]
     others = [each for each in report.rejections if each not in asked]
-    return {"asked_rejections": rejection_rows(asked, viewer), "rejections": rejection_rows(others, viewer)}
+    shown = rejection_rows(others, viewer)
+    for row in shown:
+        rule = known[row["row"].reference.partition("#")[0]]
+        row["explain_url"] = rows.explain_url(viewer, report.caller, rule)
+    return {"asked_rejections": rejection_rows(asked, viewer), "rejections": shown}
 
 
 def _acts(request: HttpRequest, report: CallerReport) -> dict[str, Any]:
