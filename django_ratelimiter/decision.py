@@ -46,9 +46,7 @@ class Result(NamedTuple):
     @property
     def digest(self) -> str | None:
         """The caller's digest, as in the names of keys; `None` if nothing was counted."""
-        if self.verdict is None:
-            return None
-        return self.verdict.charge.key.removeprefix(self.rule.key_prefix).partition(":")[0]
+        return None if self.verdict is None else self.rule.digest_in(self.verdict.charge.key)
 
     @property
     def reference(self) -> str | None:

@@ -163,13 +163,12 @@ def shown_limit(rule: RuleRecord, tier: TierRecord | None, limit: Limit) -> Show
         _remembered.clear()
     name = name_of(rule, tier, limit)
     units, window, unit = quota_of(limit)
-    capacity = limit.quota if limit.burst is None else limit.burst
     shown = _remembered[id(rule), id(tier), id(limit)] = ShownLimit(
         name,
         _item_of(quoted(name), units, window, unit),
         f"{quoted(name)};r=",
         str(units),
-        capacity,
+        limit.capacity,
         LARGEST_INTEGER,
         until_more(limit),
         (rule, tier, limit),

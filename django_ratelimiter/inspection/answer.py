@@ -163,7 +163,7 @@ class _Explaining(NamedTuple):
 
     def _counter(self, charged: RuleCharge, peeked: Verdict | None) -> Counter:
         rule, tier, charge = charged
-        digest = charge.key.removeprefix(rule.key_prefix).partition(":")[0]
+        digest = rule.digest_in(charge.key)
         logged = self.logged is not None and self.logged.is_of(rule.slug, digest)
         record = LimitRecord(charge.limit)
         return Counter(rule, tier.slug if tier else "", record, charge, digest, peeked, logged=logged)

@@ -17,7 +17,7 @@ from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, Note, callers_differ
 from ..values.access import NOBODY, AccessList, AccessRecord
 from ..values.partitions import may_need_user
-from .templates import NO_CHARGES, MaxDelay, RuleTemplate, RuleTemplates, source_digest
+from .templates import NO_RULES, MaxDelay, RuleTemplate, RuleTemplates, source_digest
 
 #: Which rules to decide: those that match the request; of them only those of exactly its scope; or all.
 Reach = Literal["request", "scope", "all"]
@@ -143,16 +143,16 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
     caller that an access entry denies, unless enforcement is stopped, and BodyNotRead as `request.body` says.
     """
     if not rules.enforced:
-        return NO_CHARGES
+        return NO_RULES
     facts, _, identity, cost, max_delay, earlier, is_early, inline, reach, _, only_leases, body, heeds_access = request
     access = None if entries is NOBODY or not heeds_access else access_entry_for(entries, identity)
     if access is not None:
         if access.action == "allow":
-            return NO_CHARGES
+            return NO_RULES
         raise AccessDenied(access)
     matched = rules.rules if reach == "all" else rules.match(facts)
     if not (matched or inline):
-        return NO_CHARGES
+        return NO_RULES
     entitlement = entitlement_of(rules, request) if callers_differ(rules) else NO_ENTITLEMENT
     if entitlement.anchor is not None and not any(rule.has_months for rule in matched):
         entitlement = entitlement._replace(anchor=None)
@@ -175,7 +175,7 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
             raise BodyNotRead
         templates = templates.without_body
     call = templates.fill([_digest_of(source, request) for source in templates.sources], cost)
-    return call if earlier is NOTHING_TO_DECIDE or call is NO_CHARGES else call.continuing(earlier.counted_as)
+    return call if earlier is NOTHING_TO_DECIDE or call is NO_RULES else call.continuing(earlier.counted_as)
 
 
 def _add_templates(

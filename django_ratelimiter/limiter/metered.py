@@ -21,7 +21,7 @@ logger = logging.getLogger("django_ratelimiter")
 
 
 #: Decides a charge of this many units.
-Decide = Callable[[IO, int, MaxDelay], Awaitable[Decision]]
+DecideCost = Callable[[IO, int, MaxDelay], Awaitable[Decision]]
 
 
 class MeteredCost:
@@ -35,7 +35,7 @@ class MeteredCost:
 
     decision: Decision = NOTHING_TO_DECIDE
 
-    def __init__(self, request: Any, decide: Decide, cost: int) -> None:
+    def __init__(self, request: Any, decide: DecideCost, cost: int) -> None:
         self.cost = cost
         self._request = request
         self._decide = decide

@@ -28,7 +28,7 @@ from ..usage.live.names import notes
 from . import events, fallback, refunds
 from .charges import LimitRequest, build_charges
 from .io import IO, TrialIO
-from .templates import NO_CHARGES, decision_of
+from .templates import NO_RULES, decision_of
 
 #: If a request's rules are replaced this often while it is decided, the failure policies decide it.
 ATTEMPTS: Final = 5
@@ -111,7 +111,7 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
                 except SynchronousOnlyOperation:
                     rules = await io.look_up(cache.current_rules, together=True)
                     charges = await charges_for(io, rules, request)
-                if charges is NO_CHARGES:
+                if charges is NO_RULES:
                     await _check_version(io, rules)
                     return None
                 verdicts = await io.check(charges, rules.compared_as, receipts, now_us)
@@ -139,7 +139,7 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
 async def _check_version(io: IO, rules: RuleSet) -> None:
     """Call the engine, at intervals, for the version alone. Raises StaleRules if these rules are not current."""
     if io.is_live and cache.is_version_check_due(rules):
-        await io.check(NO_CHARGES, rules.compared_as)
+        await io.check(NO_RULES, rules.compared_as)
         cache.mark_confirmed(rules)
 
 

@@ -19,7 +19,7 @@ from ..rules.tiers import Entitlement, known_entitlement
 from ..values.partitions import encode_partition
 from .io import IO
 from .path import ATTEMPTS
-from .templates import NO_CHARGES, RuleTemplate
+from .templates import NO_RULES, RuleTemplate
 
 
 async def reset_counters(io: IO, slug: str | None, given: Mapping[str, Any]) -> list[str]:
@@ -47,7 +47,7 @@ async def _rules_in_force(io: IO) -> RuleSet:
     for _ in range(ATTEMPTS):
         rules = await io.look_up(cache.current_rules, together=True)
         try:
-            await io.check(NO_CHARGES, rules.compared_as)
+            await io.check(NO_RULES, rules.compared_as)
         except StaleRules as stale:
             await io.look_up(cache.reload, stale, rules, together=True)
         else:

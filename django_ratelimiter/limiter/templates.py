@@ -185,7 +185,7 @@ class RuleTemplates:
         if cost is not None or None in digests:
             template = self._variant(cost, tuple([each is None for each in digests]))
             partitions = self._of_all, *[missing() if each is None else each for each in digests]
-        return Call(template, template.pick(partitions)) if template.owners else NO_CHARGES  # type: ignore[arg-type]
+        return Call(template, template.pick(partitions)) if template.owners else NO_RULES  # type: ignore[arg-type]
 
     def _variant(self, cost: int | None, lacking: tuple[bool, ...]) -> RuleCallTemplate:
         """Return the charges of this cost, without those of callers who lack these of the sources."""
@@ -233,4 +233,4 @@ def _picking(places: Sequence[int]) -> Callable[[tuple[str, ...]], tuple[str, ..
 
 
 #: For a request that no rule matches.
-NO_CHARGES: Final = Call(RuleCallTemplate(()), ())
+NO_RULES: Final = Call(RuleCallTemplate(()), ())

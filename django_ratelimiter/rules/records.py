@@ -158,6 +158,10 @@ class RuleRecord:
         """True if it counts requests by their address, at least those without another value."""
         return any(map(is_address, self.partition_by)) or (bool(self.partition_by) and self.missing_partition == "ip")
 
+    def digest_in(self, key: str) -> str:
+        """Return the caller's digest in the key of a charge of this rule."""
+        return key.removeprefix(self.key_prefix).partition(":")[0]
+
     def limits_for(
         self, tier: TierRecord | None, multiplier: Decimal = Decimal(1), anchor: Anchor | None = None
     ) -> tuple[LimitRecord, ...]:
