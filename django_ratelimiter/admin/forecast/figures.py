@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from django.http import HttpRequest
+from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
@@ -15,6 +16,7 @@ from ...forecast.samples.advice import advise
 from ...forecast.samples.console import attack_in_words, proposal_in_words
 from ...forecast.samples.doubts import doubts, is_partial
 from ...forecast.samples.forecast import Forecast
+from ...forecast.samples.periods import one_day
 from ...models import Tier
 from ...rules.formatting import limits_in_words, units
 from ...rules.records import RuleRecord
@@ -128,7 +130,8 @@ def _above(drawn: line.Line) -> str:
 
 
 def _period(request: HttpRequest, name: str, forecast: Forecast, tiers: Mapping[str, str]) -> dict[str, Any]:
-    own = {"name": name, "forecast": forecast, "answer": answer.answer(forecast)}
+    is_day = name == one_day(timezone.localtime(forecast.period.start).date()).name
+    own = {"name": name, "is_day": is_day, "forecast": forecast, "answer": answer.answer(forecast)}
     if not forecast.sampled:
         return own
     hours = [(_span(each), each) for each in forecast.by_hour]

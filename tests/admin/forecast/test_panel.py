@@ -151,6 +151,7 @@ def test_a_calm_day_and_a_day_of_an_attack(admin_client: Client, rule: Rule) -> 
     assert [len(each["tiers"]) for each in response.context["forecast"]["periods"]] == [1, 1]
     assert tiers_of(response)["Free"]["newly"].startswith("about 16 ")
     assert tiers_of(response, 1)["Free"]["newly"] == "about 0 (0 to 35)"
+    assert [each["is_day"] for each in response.context["forecast"]["periods"]] == [False, True]
     response = ask(admin_client, rule, **{"forecast-period": "day"})
     assert "Choose the day." in shown(response)
 
