@@ -36,7 +36,7 @@ CEILINGS = {
     "ours: @ratelimit with a rate, rejected": 2.75,
     "ours: @ratelimit with a scope": 1.27,
     "ours: RuleThrottle, by user": 1.36,
-    "ours: AnonRateThrottle": 1.65,
+    "ours: AnonRateThrottle": 1.60,
     "ours on an event loop: three rules": 0.73,
     "ours on an event loop: three rules, rejected": 1.95,
 }
