@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from django.core.checks import ERROR
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext, pgettext
 
 from ...identity.proxies import trusting
 from ...inspection.references import everybody
@@ -49,7 +49,7 @@ def status_items(status: Status, health: Health, viewer: Viewer) -> Iterator[Ite
     yield Item(
         "bad",
         text % {"number": status.number, "older": older},
-        [(_("History"), history)] if history and viewer.sees_rules else [],
+        [(pgettext("of the rules", "History"), history)] if history and viewer.sees_rules else [],
         _("To publish it now: manage.py ratelimit collect"),
     )
 

@@ -10,6 +10,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
 from ...checks.common import SYMPTOMS
 from ...rules.formatting import units
@@ -151,7 +152,7 @@ def _pages(viewer: Viewer, status: Status) -> list[dict[str, Any]]:
     links = [
         (viewer.sees_callers, _("Find a caller"), "caller"),
         (viewer.sees_rules, _("Rules"), "rule_changelist"),
-        (viewer.sees_rules, _("History"), "history"),
+        (viewer.sees_rules, pgettext("of the rules", "History"), "history"),
         (viewer.sees_rules, _("Explain a request"), "explain"),
         (viewer.sees_usage, _("Recent rejections"), "rejections"),
         (viewer.sees_usage, _("Top callers"), "usagebucket_top_callers"),
