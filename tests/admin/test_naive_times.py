@@ -127,10 +127,10 @@ def test_a_forecast_has_the_project_s_clock(make_rule: MakeRule, operator: Calla
     )
     [period] = response.context["forecast"]["periods"]
     assert [aware(caller.first_at) for *_, caller in period["top"]] == [aware(yesterday_at_nine())]
-    assert f"<td>{date_format(yesterday_at_nine(), 'SHORT_DATETIME_FORMAT')}</td>" in response.content.decode()
+    assert f"<td>{date_format(yesterday_at_nine(), 'DATETIME_FORMAT')}</td>" in response.content.decode()
     assert f"{date_format(yesterday_at_nine(), 'j M')}, 09:00\u201310:00" in [each[0] for each in period["hours"]]
     midnight = datetime.combine(yesterday_at_nine(), time())
-    assert date_format(midnight, "SHORT_DATETIME_FORMAT") in response.content.decode()
+    assert date_format(midnight, "DATETIME_FORMAT") in response.content.decode()
 
 
 def test_the_list_of_rejections_has_the_project_s_clock(blocked: User, operator: Callable[..., Client]) -> None:
