@@ -210,7 +210,7 @@ class PartitionTracker:
                     notes.append(PartitionNote(bytearray((flags, weight, number)), label, partition, (key,)))
                 elif flags:
                     self._new[key] = label, partition
-        return notes + pool_notes(charges, weight) if weight else notes
+        return notes + pool_notes(charges, weight) if weight and charges.template.pools else notes
 
     def _new_partitions(self) -> Iterator[PartitionNote]:
         """Yield the partitions that calls without a weight have seen for the first time."""
