@@ -66,7 +66,7 @@ def test_a_replica_that_is_behind_is_not_asked(settings: Any) -> None:
 def test_the_command_deletes_what_is_past_its_time(settings: Any) -> None:
     settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": {"minute": 8, "hour": 100, "day": None}}
     decide(3)
-    assert run().endswith("Deleted 2 rows that are older than RETENTION allows.\n")
+    assert run().endswith("Deleted 4 rows that are older than RETENTION allows.\n")
     assert UsageBucket.objects.get().granularity == "day"
 
 
