@@ -35,6 +35,7 @@ from django_ratelimiter.models import (
 )
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
+from django_ratelimiter.usage.live import names
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
@@ -163,7 +164,8 @@ def fill(author: User) -> None:
     TierAssignment.objects.create(tier=pro, user=ann, reason="Pays for it")
     AccessEntry.objects.create(kind="ip", value="203.0.113.0/24", action="deny", reason="Scraper")
     get_engine().publish(storage.committed_version())
-    _usage()
+    others = [User.objects.create_user(name) for name in ("paula", "erik", "mia", "tom", "lena", "omar", "sofia")]
+    _usage([*others[:3], ann, *others[3:]])
     _requests(ann)
 
 
@@ -222,8 +224,8 @@ def _samples() -> None:
                 tier, quota = ("pro", 600) if place % 5 == 4 else ("free", 60)
                 count = (2 + 150 // (place + 1)) * (4 + (hour * 7 + place) % 9) // 12
                 count += 900 if is_attacked and place < 4 and 8 <= hour < 12 else 0
-                names = {"rule_slug": "search", "tier_slug": tier, "partition_hash": digest(f"user:{place + 100}")}
-                samples.append(UsageSample(minute=stored(start + timedelta(minutes=place % 60)), count=count, **names))
+                whose = {"rule_slug": "search", "tier_slug": tier, "partition_hash": digest(f"user:{place + 100}")}
+                samples.append(UsageSample(minute=stored(start + timedelta(minutes=place % 60)), count=count, **whose))
                 for side, requests in enumerate((min(count, quota), max(count - quota, 0))):
                     met[tier][side] += 16 * requests
             hours += [
@@ -235,8 +237,8 @@ def _samples() -> None:
     UsageBucket.objects.bulk_create(hours)
 
 
-def _usage() -> None:
-    minute, clients = floor(now(), Granularity.MINUTE, now().tzinfo), [digest(f"user:{n}") for n in range(1, 9)]
+def _usage(customers: list[User]) -> None:
+    minute = floor(now(), Granularity.MINUTE, now().tzinfo)
     UsageBatch.objects.create(batch_id="1:demo")
     rows = []
     for ago in range(1, 24 * 60):
@@ -259,7 +261,9 @@ def _usage() -> None:
     UsageBucket.objects.bulk_create(rows, batch_size=1_000)
     _samples()
     hour = floor(now() - HOUR / 60, Granularity.HOUR, now().tzinfo)
-    for place, client in enumerate(clients):
+    for place, customer in enumerate(customers):
+        client = digest(f"user:{customer.pk}")
+        names.remember(client, "user", str(customer.pk))
         sums = {"partition": client, "allowed": 400 - 30 * place, "rejected": 500 // (place + 1)}
         of_rule, at = "export" if place % 3 else "search", {"granularity": "hour", "start": stored(hour)}
         TopPartition.objects.create(rule_slug=of_rule, **at, **sums)
