@@ -19,6 +19,7 @@ from django.utils import timezone
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import Rule, TopCaller, TopPartition, UsageBucket
 from django_ratelimiter.rules import cache
+from django_ratelimiter.usage.live import names
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
 from .browser import Browser
@@ -113,7 +114,7 @@ def _picture(window: Browser, file: Path, first: str, last: str, margin: int = 2
 
 
 def _caller(place: int) -> str:
-    return digest(f"user:{place + 1}")
+    return digest(f"user:{place + 4}")  # after those of the staff
 
 
 def _fill() -> None:
@@ -123,6 +124,9 @@ def _fill() -> None:
         for model in (TopPartition, TopCaller):
             model.objects.all().delete()
         UsageBucket.objects.bulk_create(_buckets(), batch_size=1_000)
+        for place in range(12):
+            User.objects.get_or_create(pk=place + 4, defaults={"username": f"shop-{place}"})
+            names.remember(_caller(place), "user", str(place + 4))
         rows = list(_callers())
         TopPartition.objects.bulk_create(rows, batch_size=1_000)
         TopCaller.objects.bulk_create(map(_over_all_rules, rows), batch_size=1_000)
