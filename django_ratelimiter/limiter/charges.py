@@ -34,8 +34,8 @@ Uncharged = Literal["", "authentication", "tier", "missing"]
 MAX_TEMPLATES: Final = 4_000
 
 #: What distinguishes the templates of a rule set: the `id` of the rules that match and of the tier, the multiplier,
-#: when the caller's months begin, the longest delay, HASH_KEY, the `id` of rules written in code, the rules decided
-#: earlier, the scope if only its rules apply, whether only leases are charged, and the stage before authentication.
+#: when the caller's months begin, the longest delay, HASH_KEY, the `id` of rules in code, the rules decided earlier and
+#: their outcome, the scope if only its rules apply, whether only leases are charged, the stage before authentication.
 Kind = tuple[object, ...]
 
 _new = tuple.__new__  # what a named tuple calls in the end
@@ -154,16 +154,18 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
     if not (matched or inline):
         return NO_RULES
     entitlement = entitlement_of(rules, request) if callers_differ(rules) else NO_ENTITLEMENT
-    if entitlement.anchor is not None and not any(rule.has_months for rule in matched):
-        entitlement = entitlement._replace(anchor=None)
+    tier, multiplier, anchor = entitlement
+    if anchor is not None and not any(rule.has_months for rule in matched):
+        anchor, entitlement = None, entitlement._replace(anchor=None)
     kind: Kind = (
         id(matched),
-        id(entitlement.tier),
-        *entitlement[1:],
+        id(tier),
+        multiplier,
+        anchor,
         max_delay,
         settings.HASH_KEY,
         tuple([id(each.rule) for each in inline]) if inline else (),
-        () if earlier is NOTHING_TO_DECIDE else earlier.slugs,
+        () if earlier is NOTHING_TO_DECIDE else (earlier.slugs, earlier.counted_as),
         facts.scope if reach == "scope" else None,
         only_leases,
         # Whether the API key is known. Without tiers no rule asks for it.
@@ -174,8 +176,7 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
         if body == "first_the_others":
             raise BodyNotRead
         templates = templates.without_body
-    call = templates.fill([_digest_of(source, request) for source in templates.sources], cost)
-    return call if earlier is NOTHING_TO_DECIDE or call is NO_RULES else call.continuing(earlier.counted_as)
+    return templates.fill([_digest_of(source, request) for source in templates.sources], cost)
 
 
 def _add_templates(
@@ -196,9 +197,8 @@ def _add_templates(
         rules.kept.clear()
     called.sort(key=lambda rule: (rule.priority, rule.slug))
     counted = {identity_of(each) for each in rules.rules if each.slug in decided}
-    templates = rules.kept[kind] = RuleTemplates(
-        called, entitlement, request.max_delay, inline=inline, only_leases=request.only_leases, counted=counted
-    )
+    given: Any = {"inline": inline, "only_leases": request.only_leases, "so_far": request.earlier.counted_as}
+    templates = rules.kept[kind] = RuleTemplates(called, entitlement, request.max_delay, counted=counted, **given)
     templates.matched = matched
     return templates
 

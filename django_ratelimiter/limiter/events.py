@@ -120,6 +120,12 @@ def _note_view(request: HttpRequest, latest: Decision) -> None:
         note_names(Identity(request), answer)
 
 
+def count_caller(identity: Identity, latest: Decision) -> None:
+    """Count a request of its callers, and if their names are due, let these wait. Call it before results are read."""
+    if (answer := latest.answer) is not None and notes.is_due(answer.charges.partitions, answer.states.at_us):
+        note_names(identity, answer)
+
+
 def note_names(identity: Identity, answer: Answer) -> None:
     """Let the names of a request's callers wait to be sent."""
     call: Any = answer.charges.template  # a `RuleCallTemplate`

@@ -58,9 +58,8 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
         http.ratelimit = earlier  # type: ignore[attr-defined]
         return earlier
     notes.left -= 1
-    answer = latest.answer if notes.left <= 0 and io.is_live else None  # reading results drops it
-    if answer is not None and notes.is_due(answer.charges.partitions, answer.states.at_us):
-        events.note_names(request.identity, answer)  # type: ignore[arg-type]
+    if notes.left <= 0 and io.is_live:
+        events.count_caller(request.identity, latest)  # type: ignore[arg-type]
     decision = latest if earlier is NOTHING_TO_DECIDE else merge(earlier, latest)
     http.ratelimit = decision  # type: ignore[attr-defined]
     if (latest.allowed and not latest.has_consequences and not quota_reached.receivers) or not io.is_live:

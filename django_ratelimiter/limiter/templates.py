@@ -149,9 +149,9 @@ class RuleTemplates:
 
     inline: those of them that are written in code, in the order in which requests give their values. only_leases: of
     limits that hold leases alone. sources: the distinct values that distinguish callers, see `RuleTemplate`. counted:
-    the identities whose callers an earlier call for the request has counted over all rules. without_body: of the rules
-    that need no field of the body, if some do and some do not; else `None`. kept: references to rules and tier, so that
-    no other objects get their `id`; `matched`: to what the rule set has found.
+    the identities whose callers an earlier call for the request has counted over all rules. so_far: see `CallTemplate`.
+    without_body: of the rules that need no field of the body, if some do and some do not; else `None`. kept: references
+    to rules and tier, so that no other objects get their `id`; `matched`: to what the rule set has found.
     """
 
     def __init__(
@@ -163,9 +163,10 @@ class RuleTemplates:
         inline: Sequence[RuleRecord] = (),
         only_leases: bool = False,
         counted: Collection[str] = (),
+        so_far: str = "",
     ) -> None:
         self.kept, self._max_delay, self._only_leases = (rules, entitlement, inline), max_delay, only_leases
-        self.matched: object = rules
+        self.matched, self._so_far = rules, so_far
         places = {id(rule): place for place, rule in reversed([*enumerate(inline)])}
         made = [RuleTemplate(rule, entitlement, places.get(id(rule)), counted) for rule in rules]
         self.rules = tuple([template for template in made if template.records])
@@ -176,7 +177,7 @@ class RuleTemplates:
         others = [template.rule for template in self.rules if not template.needs_body]
         self.without_body: RuleTemplates | None = None
         if 0 < len(others) < len(self.rules):
-            given = {"inline": inline, "only_leases": only_leases, "counted": counted}
+            given = {"inline": inline, "only_leases": only_leases, "counted": counted, "so_far": so_far}
             self.without_body = RuleTemplates(others, entitlement, max_delay, **given)  # type: ignore[arg-type]
 
     def fill(self, digests: list[str | None], cost: int | None = None) -> Call:
@@ -202,7 +203,7 @@ class RuleTemplates:
     ) -> RuleCallTemplate:
         places: dict[object, int] = {source: place for place, source in enumerate((None, *self.sources))}
         is_missing = (False, *lacking)
-        return RuleCallTemplate(
+        made = RuleCallTemplate(
             [
                 (template, place, charge)
                 for template in self.rules
@@ -212,6 +213,8 @@ class RuleTemplates:
             ],
             like,
         )
+        made.so_far = self._so_far
+        return made
 
 
 def missing() -> str:
