@@ -146,11 +146,6 @@ class Decision:
         return frozenset([result.rule.slug for result in self.results])
 
     @property
-    def unread(self) -> Answer | None:
-        """The engine's verdicts, if no result was read and an allowed request has no consequences; else `None`."""
-        return None if self.has_consequences else self.answer
-
-    @property
     def counted_as(self) -> str:
         """The letter under which the request was counted, as by `outcome_of`; "" = under no label."""
         counted = [each for each in self.results if each.verdict is None or each.verdict.charge.usage is not None]

@@ -33,6 +33,8 @@ _LOGGED: Final = (429, 503)
 
 #: A field's name and value, as Django's headers store them under the lower-case name.
 Field = tuple[str, str]
+#: The items of RateLimit-Policy, and the whole field.
+_Policy = tuple[list[str], Field]
 #: A limit, `None` = it is not shown; its remaining units; the wait, see `CounterStates`, without delays; microseconds
 #: until the full quota is back; and the engine's time.
 _Row = tuple[ShownLimit | None, int, int, int, int]
@@ -49,26 +51,18 @@ def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Dec
     if decision.allowed and not families:
         return
     fields, headers = _fields_of(decision, families), response.headers
-    if not headers._store.keys().isdisjoint(fields):
+    if not (store := headers._store).keys().isdisjoint(fields):
         fields = _without_the_projects(fields, headers)
     headers._ratelimit = fields  # type: ignore[attr-defined]
-    set_fields(response, fields)
+    store.update(fields)  # lines of ASCII: Django calls ten functions for each field to check that
     if "expose" in families:
         _expose(request, response, [name for name, _ in fields.values()])
     if decision.allowed:
         return
     if response.status_code >= 400:
-        headers._store.setdefault("cache-control", _NO_STORE)
+        store.setdefault("cache-control", _NO_STORE)
     if response.status_code in _LOGGED:
         response._has_been_logged = True  # type: ignore[attr-defined]  # Django checks it before it warns
-
-
-def set_fields(response: HttpResponseBase, fields: dict[str, Field]) -> None:
-    """Set these fields, by their lower-case names. Their values must be lines of ASCII.
-
-    In one step: Django calls ten functions for each field to check that.
-    """
-    response.headers._store.update(fields)
 
 
 def _without_the_projects(fields: dict[str, Field], headers: ResponseHeaders) -> dict[str, Field]:
@@ -107,28 +101,36 @@ def _fields_of(decision: Decision, families: Sequence[str]) -> dict[str, Field]:
     if rejection and rejection.seconds is not None:
         fields["retry-after"] = "Retry-After", str(rejection.seconds)
     if not decision.degraded:
-        answer = decision.unread
+        answer = None if decision.has_consequences else decision.answer  # `None` if results were read
         if answer is None:
-            _add_quotas(fields, _rows_of(decision.results), families, decision.allowed)
+            rows = [*_rows_of(decision.results)]
+            _add_quotas(fields, _policy_of([row[0] for row in rows]), rows, families, decision.allowed)
             if "x-ratelimit" in families:
                 _add_soft(fields, decision.soft_exceeded)
         else:
             call: Any = answer.charges.template
             at_us, remaining, waits, resets, _ = answer.states
-            rows = zip(call.shown or _limits_of(call), remaining, waits, resets, repeat(at_us))
-            _add_quotas(fields, rows, families, decision.allowed)
+            shown, policy = call.shown or _limits_of(call)
+            numbers = zip(shown, remaining, waits, resets, repeat(at_us))
+            _add_quotas(fields, policy, numbers, families, decision.allowed)
     if rejection and rejection.reference and "x-ratelimit" in families:
         fields["x-ratelimit-reference"] = "X-RateLimit-Reference", rejection.reference
     return fields
 
 
-def _limits_of(call: Any) -> list[Any]:
-    """Return the limits of a call as they are shown, and store them there. `None` = the limit is not enforced."""
-    call.shown = shown = [  # plain tuples are unpacked faster than named ones
+def _limits_of(call: Any) -> tuple[list[Any], _Policy]:
+    """Return the limits of a call as they are shown, and their policy; both are kept there. `None` = not enforced."""
+    shown: list[Any] = [  # plain tuples are unpacked faster than named ones
         tuple(_shown(rule, tier, each.charge)) if rule.mode == "enforce" else None
         for (rule, tier), each in zip(call.owners, call.templates, strict=True)
     ]
-    return shown
+    call.shown = found = shown, _policy_of(shown)
+    return found
+
+
+def _policy_of(shown: Iterable[ShownLimit | None]) -> _Policy:
+    items = [each[1] for each in shown if each is not None]
+    return items, ("RateLimit-Policy", ",".join(items))
 
 
 def _shown(rule: RuleRecord, tier: TierRecord | None, charge: Charge) -> ShownLimit:
@@ -149,14 +151,16 @@ def _rows_of(results: Iterable[Result]) -> Iterator[_Row]:
         yield _shown(rule, tier, verdict.charge), verdict.remaining, wait, reset, verdict.at_us
 
 
-def _add_quotas(fields: dict[str, Field], rows: Iterable[_Row], families: Sequence[str], allowed: bool) -> None:
+def _add_quotas(
+    fields: dict[str, Field], policy: _Policy, rows: Iterable[_Row], families: Sequence[str], allowed: bool
+) -> None:
     """Add the fields of both families that are sent. In one loop, because every response waits for it."""
-    limits, states, tightness, least = [], [], [], inf
+    states, tightness, least = [], [], inf
     seconds: int | None
     for shown, remaining, wait, reset, at_us in rows:
         if shown is None:
             continue
-        _, item, state, quota, capacity, most, until_more, _ = shown
+        _, _, state, quota, capacity, most, until_more, _ = shown
         left = remaining if remaining <= most else most
         if wait:
             tight, seconds = (-1.0 - wait / 1_000_000, -(-wait // 1_000_000)) if wait > 0 else (-inf, None)
@@ -164,18 +168,18 @@ def _add_quotas(fields: dict[str, Field], rows: Iterable[_Row], families: Sequen
             tight, seconds = left / capacity, None
             if allowed:  # else Retry-After might be earlier than the time of a limit that does not reject
                 seconds = until_more(left, reset / 1_000_000) if until_more else -(-reset // 1_000_000) or None
-        limits.append(item)
         states.append(f"{state}{left}" if seconds is None else f"{state}{left};t={seconds}")
         tightness.append(tight)
         if tight < least:
             least, legacy = tight, (quota, left, at_us + reset)
-    if not limits:
+    if not states:
         return
     if "ratelimit" in families:
-        policy, state = ",".join(limits), ",".join(states)
-        if len(policy) + len(state) > syntax.MAX_LENGTH:
-            policy, state = map(",".join, fitting(tightness, limits, states))
-        fields["ratelimit-policy"], fields["ratelimit"] = ("RateLimit-Policy", policy), ("RateLimit", state)
+        (items, field), text = policy, ",".join(states)
+        if len(field[1]) + len(text) > syntax.MAX_LENGTH:
+            fit, text = map(",".join, fitting(tightness, items, states))
+            field = field[0], fit
+        fields["ratelimit-policy"], fields["ratelimit"] = field, ("RateLimit", text)
     if "x-ratelimit" in families:
         quota, left, reset_at = legacy
         fields["x-ratelimit-limit"] = "X-RateLimit-Limit", quota

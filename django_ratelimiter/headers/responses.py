@@ -23,7 +23,7 @@ from django.utils.translation import gettext as _
 from ..conf import django_setting, settings
 from ..decision import Decision, Rejection
 from ..exceptions import raised_at
-from .fields import SHOWS, set_fields, write_fields
+from .fields import SHOWS, write_fields
 from .syntax import shown_limit
 
 logger = logging.getLogger("django_ratelimiter")
@@ -144,7 +144,7 @@ def _usual_response(request: HttpRequest, decision: Decision) -> HttpResponse:
     else:
         named = f"{label}: {reference}\n".encode() if reference else b""
         response = HttpResponse(text + named, status=status, content_type="text/plain; charset=utf-8")
-    set_fields(response, _VARY)
+    response.headers._store.update(_VARY)  # as `write_fields`
     return response
 
 
