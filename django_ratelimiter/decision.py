@@ -120,16 +120,6 @@ class Decision:
         draft.__class__ = cls
         return draft  # type: ignore[no-any-return]
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in ("delay", "binding", "results"):
-            raise AttributeError(f"A decision has no {name!r}.")
-        if self.answer is not None:
-            call: Any = self.answer.charges.template
-            whole = decide(results_of(call.owners, self.answer), self.version)
-            for part in ("delay", "binding", "results", "answer"):
-                _set(self, part, getattr(whole, part))
-        return object.__getattribute__(self, name)
-
     @property
     def unavailable(self) -> bool:
         """True if a failure policy `closed` rejected the request."""
@@ -217,6 +207,31 @@ class _Draft:
 
     __slots__ = Decision.__slots__
 
+
+def _computed(part: str) -> property:
+    """Return the property of a part of a decision that is computed when one of them is read first.
+
+    Not by `__getattr__`: with it, Python reads all attributes of an object slowly.
+    """
+    slot = vars(Decision)[part]
+
+    def read(self: Decision) -> Any:
+        try:
+            return slot.__get__(self)
+        except AttributeError:
+            if self.answer is None:
+                raise
+        call: Any = self.answer.charges.template
+        whole = decide(results_of(call.owners, self.answer), self.version)
+        for each in ("delay", "binding", "results", "answer"):
+            _set(self, each, getattr(whole, each))
+        return slot.__get__(self)
+
+    return property(read, slot.__set__)
+
+
+for _part in ("delay", "binding", "results"):
+    setattr(Decision, _part, _computed(_part))
 
 _set: Final = object.__setattr__
 _new = tuple.__new__  # what a named tuple calls in the end
