@@ -47,10 +47,14 @@ def set_observer(new: Callable[[Decision, float], None] | None) -> None:
 
 
 def tell_observer(decision: Decision, seconds: float) -> None:
-    """Call the observer. Its exceptions do not affect the request."""
+    """Call the observer. Its exceptions do not affect the request.
+
+    It gets a decision of its own: to read results drops the answer, of which names and response fields are made.
+    """
     if observer is not None:
         try:
-            observer(decision, seconds)
+            answer = decision.answer
+            observer(decision if answer is None else Decision.of(answer, decision.version), seconds)
         except Exception:  # such as a full disk
             logger.exception("A decision could not be measured.")
 
