@@ -169,13 +169,15 @@ class Call(Sequence[Charge]):
     """The charges of a template for one caller.
 
     partitions: one for each charge. carried: the locally counted units that each charge carries; empty = none.
+    is_reported: the engine counts these partitions among the top callers, see `partition_stats`.
     """
 
-    __slots__ = ("_charges", "carried", "partitions", "template")
+    __slots__ = ("_charges", "carried", "is_reported", "partitions", "template")
 
     def __init__(self, template: CallTemplate, partitions: tuple[str, ...], carried: tuple[int, ...] = ()) -> None:
         self.template, self.partitions, self.carried = template, partitions, carried
         self._charges: list[Charge] | None = None
+        self.is_reported = False
 
     @classmethod
     def of(cls, charges: Iterable[Charge]) -> Call:

@@ -17,7 +17,7 @@ from ..backend import server_in_words
 from ..conf import settings
 from ..decision import Decision, Rejecter, Result
 from ..engine.base import Verdict
-from ..engine.call import Answer
+from ..engine.call import Call
 from ..engine.fallback import FallbackEngine
 from ..engine.locks import freed_by_fork
 from ..exceptions import EngineUnavailable
@@ -94,7 +94,7 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
         if "HTTP_X_FORWARDED_FOR" in meta or "HTTP_FORWARDED" in meta or settings.TRUSTED_PROXIES.own:
             untrusted.examine(request, [each.rule for each in by if each.digest and not each.local])
         if not latest.degraded:
-            _note_view(request, latest)
+            _note_rejection(request, latest)
         if limit_exceeded.receivers:
             await io.send(limit_exceeded, Decision, request=request, decision=decision)
     for result in latest.soft_exceeded:
@@ -116,25 +116,19 @@ def note_denied(request: HttpRequest, identity: Identity, record: AccessRecord) 
         denials.note(record, by, who, names_of(identity, {who: by}), match.view_name if match else "")
 
 
-def _note_view(request: HttpRequest, latest: Decision) -> None:
-    """Let the view of a rejection wait to be sent, with the names if they had no room at the first request."""
-    match, answer, rejection = request.resolver_match, latest.answer, latest.rejection
-    is_new = match and notes.add_view(rejection.reference, match.view_name, rejection.by)
-    if is_new and answer is not None and notes.has_room:
-        note_names(Identity(request), answer)
+def _note_rejection(request: HttpRequest, latest: Decision) -> None:
+    """Let the view of a rejection wait to be sent, with the names of the callers that it rejects."""
+    match, by = request.resolver_match, latest.rejection.by
+    if notes.add_view(latest.rejection.reference, match.view_name if match else "", by):
+        notes.add(names_of(Identity(request), {each.digest: each.rule.partition_by for each in by if each.digest}))
 
 
-def count_caller(identity: Identity, latest: Decision) -> None:
-    """Count a request of its callers, and if their names are due, let these wait. Call it before results are read."""
-    if (answer := latest.answer) is not None and notes.is_due(answer.charges.partitions, answer.states.at_us):
-        note_names(identity, answer)
-
-
-def note_names(identity: Identity, answer: Answer) -> None:
-    """Let the names of a request's callers wait to be sent."""
-    call: Any = answer.charges.template  # a `RuleCallTemplate`
-    counted = zip(answer.charges.partitions, call.owners, strict=True)
-    notes.add(answer.charges.partitions, names_of(identity, {who: rule.partition_by for who, (rule, _) in counted}))
+def note_names(identity: Identity, charges: Call) -> None:
+    """Let the names of callers wait to be sent: of a call that counts them among the top callers."""
+    if notes.is_due(charges.partitions):
+        call: Any = charges.template  # a `RuleCallTemplate`
+        counted = zip(charges.partitions, call.owners, strict=True)
+        notes.add(names_of(identity, {who: rule.partition_by for who, (rule, _) in counted}))
 
 
 async def send_degraded(io: IO, local: FallbackEngine, error: Exception) -> None:

@@ -24,7 +24,6 @@ from ..identity import BodyNotRead, UserNotLoaded
 from ..rules import cache
 from ..rules.ruleset import RuleSet
 from ..signals import quota_reached
-from ..usage.live.names import notes
 from . import events, fallback, refunds
 from .charges import LimitRequest, build_charges
 from .io import IO, TrialIO
@@ -57,9 +56,9 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
     if latest is None:
         http.ratelimit = earlier  # type: ignore[attr-defined]
         return earlier
-    notes.left -= 1
-    if notes.left <= 0 and io.is_live:
-        events.count_caller(request.identity, latest)  # type: ignore[arg-type]
+    answer = latest.answer  # reading results drops it
+    if answer is not None and answer.charges.is_reported and io.is_live:
+        events.note_names(request.identity, answer.charges)  # type: ignore[arg-type]
     decision = latest if earlier is NOTHING_TO_DECIDE else merge(earlier, latest)
     http.ratelimit = decision  # type: ignore[attr-defined]
     if (latest.allowed and not latest.has_consequences and not quota_reached.receivers) or not io.is_live:

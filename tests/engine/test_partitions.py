@@ -62,6 +62,15 @@ def test_the_top_clients_by_what_became_of_them(engine: Any) -> None:
     assert top_partitions(engine, "other") == {}
 
 
+def test_a_call_knows_that_it_reports_its_callers(engine: Any) -> None:
+    first, *_, last = [Call.of([charge(each), charge(each, "other|")]) for each in numbered(10)]
+    for call in (first, last):
+        engine.peek(call)
+        assert not call.is_reported
+        engine.check(call, now_us=NOW_US)
+        assert call.is_reported
+
+
 def test_a_shadow_rule_tells_whom_it_would_deny(engine: Any) -> None:
     meet(engine, ["a"] * 5, limit=TWO, gating=False)
     assert top_partitions(engine) == {"a": (2, 3)}

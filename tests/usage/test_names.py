@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import time_ns
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,14 +11,16 @@ import pytest
 import redis
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import Permission, User
-from django.test import AsyncClient, Client, override_settings
+from django.test import AsyncClient, Client, RequestFactory, override_settings
 
+from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.conf import are_revealed, problems
 from django_ratelimiter.engine.coroutines import run_sync
 from django_ratelimiter.engine.partition_stats import HOUR_US
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis.callers import MAX_NAMES
+from django_ratelimiter.engine.redis.partition_notes import WEIGHED_EXACTLY, WEIGHT
 from django_ratelimiter.engine.usage.rejections import NAME_SECONDS
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
@@ -25,7 +28,8 @@ from django_ratelimiter.limiter import events, io
 from django_ratelimiter.testing import RulesInForce
 from django_ratelimiter.testing.builders import build_record
 from django_ratelimiter.usage.live import names
-from django_ratelimiter.usage.live.names import COUNTED_ONE_IN, MAX_NEW, ONE_BY_ONE, Name, notes
+from django_ratelimiter.usage.live.names import MAX_WAITING, Name, notes
+from tests.making import make_rule
 
 from ..admin.test_rejections import PAGE, reject
 
@@ -79,46 +83,56 @@ def test_who_is_counted_by_address_instead_has_that_name(client: Client, ratelim
     assert names.revealed([IP]) == {IP: Name("ip", "127.0.0.1")}
 
 
-def test_who_comes_often_is_named_again_but_rarely(settings: Any) -> None:
-    due = [number for number in range(1, 5_001) if notes.is_due(("me",), 7)]
-    assert due == [1, 4, 16, 64, 256, 1_024, 4_096]
-    assert [notes.is_due(("me",), 7 + HOUR_US) for _ in range(3)] == [True, False, False], "a new hour"
+def test_who_comes_often_is_named_again_but_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [7.0]
+    monkeypatch.setattr(names, "time", lambda: now[0])
+    assert [number for number in range(1, 200) if notes.is_due(("me",))] == [1, 4, 16, 64, 128, 192]
+    now[0] += 3_600
+    assert [notes.is_due(("me",)) for _ in range(3)] == [True, False, False], "a new hour"
 
 
-def test_a_busy_process_counts_one_request_in_sixteen() -> None:
-    counted = []
-    for number in range(10_000):
-        notes.left -= 1
-        if notes.left <= 0:
-            counted.append(number)
-            notes.is_due(("me",), 7)
-    assert counted[: ONE_BY_ONE - 1] == list(range(ONE_BY_ONE - 1))
-    assert 1.5 > (len(counted) - ONE_BY_ONE) / (9_000 / COUNTED_ONE_IN) > 0.67
-    assert (notes.is_due(("me",), HOUR_US), notes.left) == (True, 1), "a new hour"
+def ask_as(last: int) -> bool:
+    """Return whether a request of this address is allowed."""
+    return limiter.check(RequestFactory().get(PATH, REMOTE_ADDR=f"198.51.100.{last}")).allowed
 
 
-def test_who_found_no_room_is_named_when_rejected(client: Client, ratelimit_rules: RulesInForce) -> None:
-    ratelimit_rules(BY_IP)
-    notes.names.update({f"caller {number}": "" for number in range(MAX_NEW)})
-    assert client.get(PATH).status_code == 200
-    assert IP not in notes.names
+def who_is(last: int) -> str:
+    return digest(f"ip:198.51.100.{last}")
+
+
+@pytest.mark.parametrize("more", [{}, {"sync_interval_ms": 1_000}])
+def test_in_a_flood_all_who_are_listed_have_names(more: dict[str, Any]) -> None:
+    """The calls that report their callers name them: also after the first calls of an hour, when few do."""
+    make_rule("by-ip", quota=100_000, algorithm="fixed_window", partition_by=["ip"], **more)
+    hour = time_ns() // 1_000 // HOUR_US
+    for _ in range(WEIGHED_EXACTLY + 1):
+        assert ask_as(1)
+    for _ in range(2 * WEIGHT):
+        assert all(map(ask_as, range(10, 50)))
+    engine: Any = get_engine()
+    [top] = engine.partitions.top_partitions([(hour, "by-ip")], 1_000)
+    assert more or len(top) > 30
+    assert set(names.revealed(top)) == set(top) >= {who_is(1)}
+
+
+def test_who_is_rejected_is_named_at_once_in_a_busy_process() -> None:
+    make_rule("by-ip", quota=1, partition_by=["ip"])
+    for _ in range(WEIGHED_EXACTLY + 1):
+        ask_as(1)
+    for last in range(10, 50):
+        assert (ask_as(last), ask_as(last)) == (True, False)
+        assert [*names.revealed([who_is(last)])] == [who_is(last)]
+
+
+def test_names_without_room_come_later() -> None:
+    make_rule("by-ip", quota=1, partition_by=["ip"])
+    full = {f"caller {number}": "" for number in range(MAX_WAITING)}
+    notes.names.update(full)
+    assert (ask_as(1), ask_as(1)) == (True, False)
+    assert len(notes.names) == MAX_WAITING
     notes.names.clear()  # they are sent
-    assert client.get(PATH).status_code == 429
-    assert IP in notes.names
-
-
-def test_in_a_flood_only_who_comes_often_is_named() -> None:
-    """Names have few keys in Redis: those of a flood's callers must not replace those of the top callers."""
-    for number in range(10 * MAX_NEW):
-        heavy, light = ("heavy",), (f"caller {number}",)
-        for caller in (heavy, light):
-            if notes.is_due(caller, 7):
-                notes.add(caller, {caller[0]: "ip:192.0.2.7"})
-        assert len(notes.names) <= MAX_NEW + 1
-        if number == MAX_NEW:
-            notes.names.clear()  # they are sent
-    assert len(notes.names) >= MAX_NEW
-    assert "heavy" in notes.names
+    assert not ask_as(1)
+    assert who_is(1) in notes.names
 
 
 def test_the_count_of_callers_is_bounded_and_knows_the_heavy_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,11 +140,8 @@ def test_the_count_of_callers_is_bounded_and_knows_the_heavy_ones(monkeypatch: p
     named = 0
     for number in range(5_000):
         for caller in ((f"caller {number}",), *[("heavy",)] * (number % 10 == 0)):
-            if notes.is_due(caller, 7):
-                notes.add(caller, {caller[0]: ""})
-                assert len(notes.times) <= 101
-        named += notes.names.pop("heavy", None) is not None
-        notes.names.clear()
+            named += notes.is_due(caller) and caller == ("heavy",)
+            assert len(notes.times) <= 101
     assert named > 5
 
 

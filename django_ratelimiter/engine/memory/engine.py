@@ -104,6 +104,7 @@ class MemoryEngine:
                 field = usage.field_of(answer, so_far=call.template.so_far)
                 self._rejections.record(answer, field, self._count(now // MINUTE_US, field, 1), now)
                 self.partitions.note(answer, call.template.pools, now)
+                call.is_reported = True
             if counts:
                 self._add_once(counts, now)
         return answer if call is charges else [*answer]

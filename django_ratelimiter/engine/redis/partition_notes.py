@@ -119,7 +119,7 @@ class PartitionTracker:
                 if notified.get(charge[0]) != charge[4]:
                     return self._notes_for(charges, 0)
             return []  # nothing new; samples are sent each time
-        notes = self._notes_for(charges, self._weight())
+        notes = self._notes_for(charges, self._weight(charges))
         if self._new:
             notes += self._new_partitions()
         return notes
@@ -143,7 +143,7 @@ class PartitionTracker:
             if not new:
                 self._remember(charges, sampled)
         if is_weighed:
-            return self._weight(), sampled, new
+            return self._weight(charges), sampled, new
         self._left -= 1
         return 0, sampled, new
 
@@ -182,7 +182,8 @@ class PartitionTracker:
             self._notified.clear()
         self._notified |= labels
 
-    def _weight(self) -> int:
+    def _weight(self, charges: Call) -> int:
+        charges.is_reported = True
         if self._one_by_one > 0:
             self._one_by_one, self._left = self._one_by_one - 1, 1
             return 1

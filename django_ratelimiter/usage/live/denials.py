@@ -64,8 +64,8 @@ class _Waiting:
     def __bool__(self) -> bool:
         return bool(self._denials)
 
-    def add(self, what: str, others: str) -> None:
-        """Count a denied request.
+    def add(self, what: str, others: str) -> bool:
+        """Count a denied request. Return whether its caller is counted separately.
 
         others: the name to count it under if there are too many different `what`.
         """
@@ -78,6 +78,7 @@ class _Waiting:
             known = self._denials.get(what)
             since, times = (known.since, known.times) if known else (now, 0)
             self._denials[what] = Denial(what, now, since, times + 1)
+        return what is not others
 
     def drain(self) -> list[Denial]:
         """Return and remove the counts, to send them."""
@@ -96,9 +97,8 @@ def note(record: AccessRecord, by: Names, digest: str, named: Mapping[str, str],
     must not be stored.
     """
     start = f"{record.pk or 0} {'|'.join(by)}"
-    if named and notes.is_due((digest,), int(time() * 1_000_000)):
-        notes.add((digest,), named)
-    waiting.add(f"{start} {digest} {view}", f"{start}  {view}")
+    if waiting.add(f"{start} {digest} {view}", f"{start}  {view}") and named and notes.is_due((digest,)):
+        notes.add(named)
     sender.start()
 
 

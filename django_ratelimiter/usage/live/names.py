@@ -11,14 +11,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from random import randrange
 from time import monotonic, time
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ...backend import get_engine
 from ...conf import are_revealed
-from ...engine.partition_stats import HOUR_US
 from ...engine.usage.rejections import NAME_SECONDS
 from ...exceptions import EngineUnavailable
 from ...values.partitions import encode_partition, partition_names
@@ -29,16 +27,12 @@ logger = logging.getLogger("django_ratelimiter")
 #: The permission to see a name.
 PERMISSION: Final = "django_ratelimiter.reveal_caller"
 
-#: Maximum number of names that wait to be sent, those of callers with many requests included, and of views.
+#: Maximum number of names that wait to be sent, and of views.
 MAX_WAITING: Final = 500
-#: Requests of a process that are counted one by one in each hour; after that, about one in so many is.
-ONE_BY_ONE: Final = 1_000
-COUNTED_ONE_IN: Final = 16
+#: Which of a caller's reported calls of an hour send its names; after them, each `RENEWED`th does.
+FIRST, RENEWED = (1, 4, 16), 64
 
-#: Maximum number of waiting names, above which callers with fewer counted requests than this have to come again.
-MAX_NEW, MANY_REQUESTS = 5, 16
-
-#: Seconds after which the same view of the same rejection is sent again.
+#: Seconds after which the view of the same rejection, and its caller's name, are sent again.
 VIEW_SECONDS: Final = 3_600.0
 
 #: Maximum number of callers whose requests are counted, of views that were sent, and of names in a process's memory.
@@ -59,7 +53,7 @@ class Name(NamedTuple):
 
 
 class _Notes:
-    """How often each caller has come to this process in this hour, and what waits to be sent.
+    """How often each caller was reported by this process in this hour, and what waits to be sent.
 
     Not locked: a race at worst sends something twice, or one request later.
     """
@@ -69,61 +63,51 @@ class _Notes:
 
     def forget(self) -> None:
         """Start as a new process."""
-        #: Requests until the next one that is counted.
-        self.left = 1
-        self._hour, self._one_by_one = -1, ONE_BY_ONE
-        #: The counted requests of this hour, by the digests of their callers.
+        self._hour = -1
+        #: The reported calls of this hour, by the digests of their callers.
         self.times: dict[tuple[str, ...], int] = {}
         self.names: dict[str, str] = {}
         self.views: dict[str, str] = {}
         #: By the reference of a rejection: its latest view, and the monotonic time until which it is not sent again.
         self._latest: dict[str | None, tuple[str, float]] = {}
 
-    def is_due(self, callers: tuple[str, ...], at_us: int) -> bool:
-        """Count a request, and return whether its names must be sent: of the 1st, 4th, 16th, 64th … in an hour.
+    def is_due(self, callers: tuple[str, ...]) -> bool:
+        """Count a call that reports these digests among the top callers, and return whether to send their names.
 
-        The first ones are left out if there is no room. at_us: microseconds since the Unix epoch.
+        As long as too many names wait, nothing is counted: then a later call sends them.
         """
-        if (hour := at_us // HOUR_US) != self._hour:
-            self._hour, self._one_by_one, self.times = hour, ONE_BY_ONE, {}
-        self._one_by_one -= 1
-        self.left = 1 if self._one_by_one > 0 else randrange(1, 2 * COUNTED_ONE_IN)
-        times = self.times[callers] = self.times.get(callers, 0) + 1
-        return not times & (times - 1) and times.bit_length() % 2 == 1 and (times >= MANY_REQUESTS or self.has_room)
-
-    @property
-    def has_room(self) -> bool:
-        """True if names of callers with few requests can wait."""
-        return len(self.names) < MAX_NEW
-
-    def add(self, callers: tuple[str, ...], names: Mapping[str, str]) -> None:
-        """Let the names of a request's callers wait, by digest, after `is_due`.
-
-        So that a flood of callers does not become a flood of writes, only those with many requests are always named.
-        """
+        if (hour := int(time() // 3_600)) != self._hour:
+            self._hour, self.times = hour, {}
+        if len(self.names) >= MAX_WAITING:
+            return False
         if len(self.times) >= MAX_NOTIFIED:
             half = {who: times // 2 for who, times in self.times.copy().items() if times > 1}
             self.times = half if len(half) <= MAX_NOTIFIED // 2 else {}
-        most = MAX_WAITING if self.times.get(callers, 0) >= MANY_REQUESTS else MAX_NEW
-        if names and len(self.names) < most:
+        times = self.times[callers] = self.times.get(callers, 0) + 1
+        return times in FIRST or times % RENEWED == 0
+
+    def add(self, names: Mapping[str, str]) -> None:
+        """Let these names wait, by digest."""
+        if names:
             self.names |= names
             sender.start()
 
     def add_view(self, reference: str | None, view: str, rejecting: Iterable[Any]) -> bool:
         """Let the view of a rejection wait, unless it is known as the latest of this caller. Return whether it was not.
 
-        rejecting: what rejects the request, each with a rule and the digest of the caller.
+        Then the caller's name is due as well. rejecting: what rejects the request, each with a rule and the digest of
+        the caller. view: "" = not known.
         """
         known, until = self._latest.get(reference, ("", 0.0))
         now = monotonic()
-        if not view or (known == view and until >= now):
+        if (until >= now and view in ("", known)) or max(len(self.views), len(self.names)) >= MAX_WAITING:
             return False
-        if len(self.views) < MAX_WAITING:
+        if view:
             self.views |= {f"{each.rule.slug} {each.digest or ''}": view for each in rejecting}
-            if len(self._latest) >= MAX_NOTIFIED:
-                self._latest.clear()
-            self._latest[reference] = view, now + VIEW_SECONDS
             sender.start()
+        if len(self._latest) >= MAX_NOTIFIED:
+            self._latest.clear()
+        self._latest[reference] = view, now + VIEW_SECONDS
         return True
 
 
