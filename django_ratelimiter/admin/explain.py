@@ -13,7 +13,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 
-from ..conf import is_secret
 from ..inspection.answer import explain
 from ..inspection.caller import by_key
 from ..inspection.curl import with_curl
@@ -210,8 +209,7 @@ def _card(viewer: Viewer, each: RuleExplanation, explanation: Explanation) -> di
 def _counted_as(explanation: Explanation) -> list[tuple[str, str]]:
     """Return the caller's values that the rules here count by, without credentials."""
     return [
-        (label_of(name), _("missing") if value is None else "…" if is_secret(name) else value)
-        for name, value in explanation.identities.items()
+        (label_of(name), _("missing") if value is None else value) for name, value in explanation.identities.items()
     ]
 
 

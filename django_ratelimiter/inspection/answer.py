@@ -11,7 +11,7 @@ from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils import translation
 
-from ..conf import settings
+from ..conf import is_secret, settings
 from ..engine.base import Verdict
 from ..headers import rejection_response, write_fields
 from ..identity import Identity
@@ -288,7 +288,8 @@ def _concerned(trial: Trial) -> list[RuleRecord]:
 def _identities(trial: Trial) -> dict[str, str | None]:
     identity = trial.entry_points[-1].request.identity if trial.entry_points else None
     names = dict.fromkeys(name for rule in _concerned(trial) for name in rule.partition_by)
-    return {name: identity.value(name) for name in names} if identity is not None else {}
+    values = {name: identity.value(name) for name in names} if identity is not None else {}
+    return {name: "…" if value and is_secret(name) else value for name, value in values.items()}
 
 
 def _unknown(question: Question, http: BuiltRequest, trial: Trial) -> tuple[str, ...]:

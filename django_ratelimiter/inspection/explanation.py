@@ -159,7 +159,10 @@ class Explanation:
     access: Annotated[AccessExplanation | None, "The access entry that decides."]
     entry_points: Annotated[tuple[str, ...], "In order."]
     tier: TierExplanation
-    identities: Annotated[Mapping[str, str | None], "The caller's values, as far as the rules need them."]
+    identities: Annotated[
+        Mapping[str, str | None],
+        "The caller's values, if rules need them; … = a credential, not shown.",
+    ]
     unknown: Annotated[tuple[str, ...], "The names of values that matter and are not known."]
     doubts: Annotated[tuple[str, ...], "What cannot be known here, in words."]
     hidden: Annotated[tuple[str, ...], "What you may not view."]

@@ -265,7 +265,7 @@ def test_host_query_and_cookies_of_a_pasted_command(make_rule: MakeRule, setting
     url = "https://ACME.example.com:8443/hello/?app=a1"
     pasted = explain(parse_curl(f"curl '{url}' -b 'cart=c7'", asked()))
     assert (pasted.unknown, pasted.response.allowed) == ((), True)
-    assert pasted.identities == {"host": "acme.example.com", "query:app": "a1", "cookie:cart": "c7"}
+    assert pasted.identities == {"host": "acme.example.com", "query:app": "a1", "cookie:cart": "…"}, "not shown"
     typed = {"host": "acme.EXAMPLE.com", "cookie:cart": "c7"}
     assert keys(explain(asked(path="/hello/?app=a1", identities=typed))) == keys(pasted)
     other = explain(asked(path="https://other.example.com/hello/?app=a1", headers=(("Cookie", "cart=c7"),)))
@@ -317,7 +317,7 @@ def test_a_session_is_read_and_left_as_it_is(make_rule: MakeRule, people: None, 
     client.force_login(ann)
     cookie = f"sessionid={client.session.session_key}"
     found = explain(asked(headers=(("Cookie", cookie),)))
-    assert (found.identities["user"], found.identities["session"]) == (str(ann.pk), client.session.session_key)
+    assert (found.identities["user"], found.identities["session"]) == (str(ann.pk), "…")
     ann.set_password("another")  # so that the session is not believed any more
     ann.save()
     assert reasons(asked(headers=(("Cookie", cookie),))) == {"session": "", "user": "missing"}
