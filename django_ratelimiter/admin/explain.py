@@ -180,7 +180,9 @@ def answer_context(request: HttpRequest, explanation: Explanation) -> dict[str, 
         "tier": tier_in_words(explanation.tier),
         "counted_as": _counted_as(explanation),
         "logged_text": logged_in_words(explanation),
-        "rejections": rejection_rows(explanation.logged.rejections if explanation.logged else (), viewer),
+        "rejections": rejection_rows(
+            explanation.logged.rejections if explanation.logged else (), viewer, explanation.access_of_logged
+        ),
         "applying": [_card(viewer, each, explanation) for each in explanation.applying],
         "others": [(each, Rule.Mode(each.mode).label, viewer.rule_url(each.rule.slug)) for each in explanation.others],
         "caller_url": caller_url(viewer, kind="user", value=by_key(user)) if user else "",

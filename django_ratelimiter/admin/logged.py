@@ -9,7 +9,7 @@ from django.http import HttpRequest
 
 from ..inspection.caller import by_key, is_hash
 from ..inspection.counters import CallerRejection, rejections_logged
-from ..inspection.explanation import CALLER_FIELDS, SEES_TIERS
+from ..inspection.explanation import CALLER_FIELDS, SEES_TIERS, AccessExplanation
 from ..inspection.question import Question
 from ..inspection.references import ParsedRejection, asked_of, digests_of, everybody
 from ..inspection.words import rejected_now_in_words
@@ -87,13 +87,15 @@ def asked_of_caller(name: Name) -> dict[str, str]:
     return {name.kind: by_key(name.value) if name.kind == "user" else name.value}
 
 
-def rejection_rows(rejections: Iterable[CallerRejection], viewer: Viewer) -> list[dict[str, Any]]:
-    """Return the rows of rejections: for the page that explains and for the caller's page."""
+def rejection_rows(
+    rejections: Iterable[CallerRejection], viewer: Viewer, access: AccessExplanation | None = None
+) -> list[dict[str, Any]]:
+    """Return the rows of rejections, for the page that explains and for the caller's. access: the caller's entry."""
     found = []
     for each in rejections:
         slug, _sign, start = each.reference.partition("#")
         is_shared = Reference(slug, start).is_of(everybody())
         row = {"row": each, "url": viewer.rule_url(slug), "tier": "" if is_shared else viewer.tier(each.tier)}
         times = times_in_words(each.times, each.at_least, is_estimate=each.is_estimate)
-        found.append(row | {"times": times, "now": rejected_now_in_words(each)})
+        found.append(row | {"times": times, "now": rejected_now_in_words(each, access)})
     return found

@@ -22,6 +22,7 @@ from ..models import AccessEntry, Tier, TierAssignment
 from ..models.validation import normal_partition
 from ..rules import cache, inline, tiers
 from ..rules.formatting import end_in_words, listed
+from ..rules.ruleset import RuleSet
 from ..rules.stored import access_cache
 from ..values.access import DIGEST_MARK, AccessRecord, digest_value, parse_digest
 from .caller import Caller
@@ -246,6 +247,13 @@ class _Assign(_Grant):
         return Outcome(text % {"done": done.text, **figures}, took=False)
 
 
+def why_not_more(rules: RuleSet) -> str:
+    """Return why no caller can be given more; "" = one can."""
+    if tiers.callers_differ(rules):
+        return ""
+    return _("Without tiers all callers have the same limits. Add a default tier under Tiers first.")
+
+
 @dataclass
 class GrantMore(_Assign):
     """Multiply every limit of a caller until a time, on top of what the caller has; the tier stays as it is."""
@@ -256,9 +264,8 @@ class GrantMore(_Assign):
     def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
         if not 0 < self.multiplier < 100_000:
             raise InvalidAct(_("The multiplier must be above 0."))
-        if not tiers.callers_differ(cache.latest_rules()):
-            text = _("Without tiers all callers have the same limits. Add a default tier under Tiers, then try again.")
-            raise InvalidAct(text)
+        if problem := why_not_more(cache.latest_rules()):
+            raise InvalidAct(problem)
         row = _assignment(caller, None, self.multiplier, self.until, operator, reason)
         text = _("%(multiplier)s times each limit until %(until)s.")
         return Done(text % {"multiplier": as_typed(self.multiplier), "until": until}, row, True)

@@ -14,14 +14,13 @@ from django.utils import translation
 from ..conf import is_secret, settings
 from ..engine.base import Verdict
 from ..headers import rejection_response, write_fields
-from ..identity import Identity
+from ..identity import Identity, digest
 from ..limiter.charges import limit_request, value_of, why_uncharged
 from ..limiter.refunds import unearned_results
 from ..limiter.templates import RuleCharge
 from ..models import TierAssignment
 from ..rules.cache import access_list
 from ..rules.records import Facts, LimitRecord, RuleRecord
-from ..rules.ruleset import RuleSet
 from ..rules.tiers import callers_differ
 from ..values.access import NOBODY, AccessList
 from ..values.partitions import is_address
@@ -86,7 +85,7 @@ def explain(question: Question, reader: Any = None, logged: ParsedRejection | No
         left_out=trial.rules.left_out,
         response=response if sees.counters else None,
         with_token=with_token,
-        logged=logged and _explain_logged(logged, rules, sees, trial.rules),
+        logged=logged and _explain_logged(logged, rules, sees, trial),
     )
 
 
@@ -175,13 +174,25 @@ class _Explaining(NamedTuple):
 
 
 def _explain_logged(
-    logged: ParsedRejection, explained: Sequence[RuleExplanation], sees: Rights, rules: RuleSet
+    logged: ParsedRejection, explained: Sequence[RuleExplanation], sees: Rights, trial: Trial
 ) -> LoggedRejection:
     if not sees.counters:
         return LoggedRejection(logged.rules, logged.rule, logged.digest, None, ())
     counters = [counter for each in explained for counter in each.counters]
-    found, rejections = any(each.logged for each in counters), rejections_logged(logged.is_of, rules, counters)
-    return LoggedRejection(logged.rules, logged.rule, logged.digest, found, tuple(rejections))
+    found, rejections = any(each.logged for each in counters), rejections_logged(logged.is_of, trial.rules, counters)
+    same = _is_same_caller(logged, trial)
+    return LoggedRejection(logged.rules, logged.rule, logged.digest, found, tuple(rejections), same)
+
+
+def _is_same_caller(logged: ParsedRejection, trial: Trial) -> bool:
+    """Return whether a rule that may have rejected counts this caller so, whether it is tested here or not."""
+    values = [
+        (rule.slug, value_of(rule, point.request))
+        for rule in (*trial.rules.rules, *trial.coded)
+        for point in trial.entry_points
+        if rule.slug in logged.rules and not rule.is_shared
+    ]
+    return any(value is not None and logged.is_of(slug, digest(value)) for slug, value in values)
 
 
 def _reason(rule: RuleRecord, trial: Trial) -> Reason:

@@ -146,7 +146,7 @@ def lines_of(report: CallerReport) -> Iterator[str]:
     yield from map(_line, report.counters)
     for each in report.unread:
         yield f"{each.rule.slug}: {_('needs to know')} {', '.join(each.missing)}"
-    yield from map(rejection_in_words, report.rejections)
+    yield from (rejection_in_words(each, access) for each in report.rejections)
     yield from map(_denial_line, report.denials)
 
 

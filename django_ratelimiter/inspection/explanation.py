@@ -99,6 +99,11 @@ class AccessExplanation:
         until = None if record.expires_at is None else datetime.fromtimestamp(record.expires_at, UTC)
         return cls(record.action, record.kind, record.value, until, record.reason, record.pk)
 
+    @property
+    def subject(self) -> str:
+        """The caller as text."""
+        return str(AccessEntry(kind=self.kind, value=self.value).subject)
+
 
 @dataclass(frozen=True, slots=True)
 class RuleExplanation:
@@ -147,6 +152,10 @@ class LoggedRejection:
     rejections: Annotated[
         tuple[CallerRejection, ...], "What is known about it, for a day; empty = nothing more, or you may not see it."
     ]
+    #: The question is about the caller who was rejected, as one of these rules counts it.
+    same_caller: bool = False
+
+    MEMBERS = ("rules", "rule", "digest", "found", "rejections")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +182,11 @@ class Explanation:
         CallerResponse | None, "What a user with a token gets that the view checks itself; null = the same."
     ]
     logged: Annotated[LoggedRejection | None, "The rejection that the reference names."]
+
+    @property
+    def access_of_logged(self) -> AccessExplanation | None:
+        """The access entry that decides, if the caller is the one of the logged rejection."""
+        return self.access if self.logged and self.logged.same_caller else None
 
     @property
     def is_degraded(self) -> bool:

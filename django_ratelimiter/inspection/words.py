@@ -13,7 +13,7 @@ from ..rules.formatting import moment_in_words, until_in_words
 from ..rules.records import Facts, RuleRecord
 from ..usage.live.rejections import times_in_words
 from .counters import CallerRejection, Counter
-from .explanation import CallerResponse, Explanation, Reason, RuleExplanation
+from .explanation import AccessExplanation, CallerResponse, Explanation, Reason, RuleExplanation
 from .tier import TierExplanation, tier_in_words
 
 #: Why no rule is tested.
@@ -49,16 +49,25 @@ def bypass_in_words(explanation: Explanation) -> str:
     entry = explanation.access
     if entry is None:
         return text
-    return f"{text} ({entry.kind} {entry.value}{': ' if entry.reason else ''}{entry.reason})"
+    return f"{text} ({entry.subject}{': ' if entry.reason else ''}{entry.reason})"
 
 
 def logged_in_words(explanation: Explanation) -> str:
     """Return whether the counter of a logged rejection is shown; "" if there is none, or the reader may not see it."""
-    if explanation.logged is None or explanation.logged.found is None:
+    logged = explanation.logged
+    if logged is None or logged.found is None or not logged.digest:  # it names no caller
         return ""
-    if explanation.logged.found:
-        return _("One of the counters below is the one in the log.")
-    return _("None of the counters below is the one in the log: it was another caller, or another rule.")
+    if logged.found:
+        return _("One of the counters below is the one that rejected.")
+    if explanation.bypass:
+        return _("This is the caller who was rejected.") if logged.same_caller else ""
+    if not any(each.rule.slug in logged.rules for each in explanation.applying):
+        return _("The rule that rejected does not apply to this request now: %s.") % ", ".join(logged.rules)
+    if logged.same_caller:
+        return _("This is the caller who was rejected, but none of the counters below is the one that rejected.")
+    return _(
+        "None of the counters below is the one that rejected: it was another caller, or the rule has changed since."
+    )
 
 
 #: The conditions that do not match, in words.
@@ -160,8 +169,8 @@ def counter_in_words(counter: Counter) -> str:
     return "; ".join(words)
 
 
-def rejection_in_words(rejection: CallerRejection) -> str:
-    """Return a rejection as text: rule, limit, how often, when, and until when its counter rejects."""
+def rejection_in_words(rejection: CallerRejection, access: AccessExplanation | None = None) -> str:
+    """Return a rejection as text: rule, limit, how often, when, and what happens now. access: decides now."""
     text = _("Rejected by %(rule)s: %(times)s since %(since)s, last %(last)s")
     if rejection.shadow:
         text = _("Would be rejected by %(rule)s: %(times)s since %(since)s, last %(last)s")
@@ -170,12 +179,15 @@ def rejection_in_words(rejection: CallerRejection) -> str:
     times = times_in_words(rejection.times, rejection.at_least, is_estimate=rejection.is_estimate)
     named = f"{rejection.rule} ({about})" if about else rejection.rule
     text %= {"rule": named, "times": times, "since": since, "last": last}
-    now = _("now: %(now)s") % {"now": rejected_now_in_words(rejection)}
+    now = _("now: %(now)s") % {"now": rejected_now_in_words(rejection, access)}
     return f"{text}, {now} ({rejection.reference})"
 
 
-def rejected_now_in_words(rejection: CallerRejection) -> str:
-    """Return what the counter of a rejection does now, and until when."""
+def rejected_now_in_words(rejection: CallerRejection, access: AccessExplanation | None = None) -> str:
+    """Return what would happen now, and until when. access: the caller's entry, which goes before the counter."""
+    if access is not None:
+        deny, allow = _("denied by an access entry"), _("allowed past all rules by an access entry")
+        return deny if access.action == "deny" else allow
     if rejection.until:
         return _("rejected until %(until)s") % {"until": until_in_words(rejection.until)}
     if rejection.allowed is None:
@@ -288,7 +300,7 @@ def lines_of(explanation: Explanation) -> Iterator[str]:
     named = _(", view %(view)s, route %(route)s") % {"view": request.view_name, "route": request.route}
     yield f"{request.method} {request.path}{named if request.route or request.view_name else ''}"
     rejections = explanation.logged.rejections if explanation.logged else ()
-    yield from map(rejection_in_words, rejections)
+    yield from (rejection_in_words(each, explanation.access_of_logged) for each in rejections)
     yield _("Now: %s") % headline_of(explanation) if rejections else headline_of(explanation)
     if response is not None:
         yield from (f"  {name}: {value}" for name, value in response.fields.items())
@@ -314,7 +326,7 @@ def lines_of(explanation: Explanation) -> Iterator[str]:
 def _lines_of_rule(each: RuleExplanation, tier: TierExplanation) -> Iterator[str]:
     yield f"  {each.rule.slug} ({each.mode}): {rows_in_words(each, tier)}"
     for counter in each.counters:
-        mark = f" ({_('in the log')})" if counter.logged else ""
+        mark = f" ({_('rejected before')})" if counter.logged else ""
         yield f"    {counter.limit}{mark}: {counter_in_words(counter)}"
         yield f"      {counter.key}"
     if shadow := shadow_in_words(each):

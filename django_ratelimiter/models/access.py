@@ -7,6 +7,7 @@ from typing import ClassVar
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext
 
 from ..values.access import ACTIONS
 from .validation import normal_network, normal_user, validate_caller_digest, validate_hash, validate_line
@@ -68,7 +69,13 @@ class AccessEntry(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.action} {self.subject}"
+        return f"{self.action_in_words} {self.subject}"
+
+    @property
+    def action_in_words(self) -> str:
+        """Return the action in one word."""
+        words = {"allow": pgettext("access entry", "allow"), "deny": pgettext("access entry", "deny")}
+        return words.get(self.action, self.action)
 
     @property
     def subject(self) -> str:

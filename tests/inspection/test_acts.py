@@ -163,7 +163,7 @@ def test_ends_a_lease(add_rule: AddRule, caller: Caller, user: User, do: Do) -> 
 def test_says_how_to_allow_more_where_there_is_no_tier(add_rule: AddRule, user: User, do: Do) -> None:
     add_rule("export", ["user"], quota=2)
     act = GrantMore(FRIDAY, Decimal(2))
-    with pytest.raises(InvalidAct, match="Add a default tier under Tiers, then try again"):
+    with pytest.raises(InvalidAct, match="Add a default tier under Tiers first"):
         do(act)
     Tier.objects.create(slug="gold", name="Gold")
     ask(user, 2)

@@ -11,6 +11,8 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.test import Client
 
+from django_ratelimiter.models import AccessEntry
+from django_ratelimiter.rules.stored import access_cache
 from tests.making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
@@ -67,14 +69,35 @@ def test_the_reference_of_a_rejection_marks_its_counter(make_rule: MakeRule, peo
     assert (asked, now) == ("GET /hello/, view hello, route hello/", "Now: Rejected with status 429 by hello.")
     assert rejection.startswith("Rejected by hello (1 per day, token bucket): 1 since ")
     assert rejection.endswith(f" ({reference})")
-    assert "! One of the counters below is the one in the log." in mine
-    assert "    1 per day, token bucket (in the log): 1 of 1 used" in mine
-    assert mine.count("(in the log)") == 1
+    assert "! One of the counters below is the one that rejected." in mine
+    assert "    1 per day, token bucket (rejected before): 1 of 1 used" in mine
+    assert mine.count("(rejected before)") == 1
     whole = f"HTTP/1.1 429 Too Many Requests\nX-RateLimit-Reference: {reference.lower()}\n\n{rejected.content.decode()}"
     assert run("--reference", whole, "--ip", "127.0.0.1") == mine
     other = run("GET", "/hello/", "--reference", reference, "--ip", "192.0.2.1")
-    assert "! None of the counters below is the one in the log" in other
-    assert "(in the log)" not in other
+    assert "! None of the counters below is the one that rejected: it was another caller" in other
+    assert "(rejected before)" not in other
+
+
+def test_the_reference_of_a_caller_who_is_denied_now(make_rule: MakeRule, client: Client) -> None:
+    make_rule("hello", quota=1, partition_by=["ip"], path="/hello/", path_kind="exact", methods=["GET"])
+    reference = [client.get("/hello/") for _ in range(2)][1]["X-RateLimit-Reference"]
+    entry = AccessEntry.objects.create(action="deny", kind="ip", value="127.0.0.1", reason="scraper")
+    access_cache.forget()
+    denied = run("--reference", reference, "--ip", "127.0.0.1")
+    assert "now: denied by an access entry (" in denied
+    assert "! An access entry denies this caller: every request is rejected. (127.0.0.1: scraper)" in denied
+    assert "! This is the caller who was rejected." in denied
+    assert "of the counters below" not in denied
+    AccessEntry.objects.create(action="deny", kind="ip", value="192.0.2.1")
+    access_cache.forget()
+    other = run("--reference", reference, "--ip", "192.0.2.1")
+    assert "denied by" not in other.splitlines()[1]  # this line is about the caller who was rejected
+    assert "the caller who was rejected" not in other
+    entry.delete()
+    access_cache.forget()
+    elsewhere = run("GET", "/nowhere/", "--reference", reference, "--ip", "127.0.0.1")
+    assert "! The rule that rejected does not apply to this request now: hello." in elsewhere
 
 
 def test_json_says_whether_the_counter_of_a_reference_is_there(make_rule: MakeRule, client: Client) -> None:

@@ -63,7 +63,7 @@ class AccessEntryAdmin(NulSafeAdmin):
     @admin.display(description=_("action"), ordering="action")
     def action_word(self, entry: AccessEntry) -> str:
         """Return the action."""
-        return entry.action
+        return entry.action_in_words
 
     @admin.display(description=_("when"), ordering="expires_at")
     def period(self, entry: AccessEntry) -> str:

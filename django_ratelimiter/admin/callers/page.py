@@ -20,7 +20,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
-from ...inspection.acts import GRANT, UNBLOCK, InvalidAct, can_end, may_have_entry
+from ...inspection.acts import GRANT, UNBLOCK, InvalidAct, can_end, may_have_entry, why_not_more
 from ...inspection.caller import Caller, UnknownCaller, caller_of
 from ...inspection.caller_report import CallerReport, report_of
 from ...inspection.giving_back import leases_of
@@ -38,7 +38,7 @@ from . import rows
 from .act_forms import act_from, days
 from .asked import caller_typed, known_in, looked_up, open_query, remember
 
-#: The key in the operator's session for the last reason.
+#: The key in the operator's session for the reason of an act that failed.
 REASON: Final = "ratelimiter_reason"
 
 KIND_LABELS: Final = {
@@ -119,7 +119,6 @@ class CallerPage(PagesAdmin):
     def _act(self, request: HttpRequest, caller: Caller) -> HttpResponse:
         """Perform the act, and show the result of the check."""
         reason = request.POST.get("reason", "")
-        request.session[REASON] = [caller.digest, reason[:MAX_REASON]]
         try:
             number = read_token(request.POST.get("token", ""), request.user, caller)
             outcome = perform(request.user, caller, act_from(request.POST), reason, number)
@@ -131,7 +130,10 @@ class CallerPage(PagesAdmin):
         except ValidationError as error:
             messages.error(request, _("Nothing was changed. %(why)s") % {"why": " ".join(error.messages)})
         else:
+            reason = ""
             messages.add_message(request, messages.SUCCESS if outcome.took else messages.WARNING, outcome.text)
+        if reason:
+            request.session[REASON] = [caller.digest, reason[:MAX_REASON]]
         return HttpResponseRedirect(self._url(request.GET))
 
     def _show(self, request: HttpRequest, caller: Caller, *, may_act: bool) -> HttpResponse:
@@ -197,11 +199,11 @@ def _rejections(report: CallerReport, viewer: Viewer, slug: str, known: Mapping[
     """Return the context of recent rejections. slug: of the rule in the reference or the list that led here."""
     asked = [each for each in report.rejections if each.reference.partition("#")[0] == slug]
     others = [each for each in report.rejections if each not in asked]
-    shown = rejection_rows(others, viewer)
+    shown = rejection_rows(others, viewer, report.access)
     for row in shown:
         rule = known[row["row"].reference.partition("#")[0]]
         row["explain_url"] = rows.explain_url(viewer, report.caller, rule)
-    return {"asked_rejections": rejection_rows(asked, viewer), "rejections": shown}
+    return {"asked_rejections": rejection_rows(asked, viewer, report.access), "rejections": shown}
 
 
 def _acts(request: HttpRequest, report: CallerReport) -> dict[str, Any]:
@@ -210,6 +212,7 @@ def _acts(request: HttpRequest, report: CallerReport) -> dict[str, Any]:
     return {
         "may_unblock": request.user.has_perm(UNBLOCK) and not (caller.is_everybody or caller.is_nobody),
         "may_grant": may_grant and (caller.kind != "digest" or may_have_entry(caller)) and not caller.is_unknown_user,
+        "why_not_more": why_not_more(report.rules),
         "may_deny": may_grant and may_have_entry(caller) and not caller.is_unknown_user,
         "may_end_access": may_grant and can_end(caller, report.access),
         "token": new_token(request.user, caller),
@@ -221,8 +224,8 @@ def _acts(request: HttpRequest, report: CallerReport) -> dict[str, Any]:
 
 
 def _last_reason(request: HttpRequest, caller: Caller) -> str:
-    """Return the last reason for this caller, so that it is entered once for several acts."""
-    digest, reason = request.session.get(REASON) or ("", "")
+    """Return the reason of this caller's last act, if that failed, so that it is not entered again. Only once."""
+    digest, reason = request.session.pop(REASON, None) or ("", "")
     return str(reason) if digest == caller.digest else ""
 
 

@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from django_ratelimiter.admin.callers.act_forms import days
 from django_ratelimiter.backend import get_engine
-from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, TierAssignment
+from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 
 from ..pages import shown
 from .page import CALLER, ask, press
@@ -32,7 +32,7 @@ def test_unblocked_and_doubled_until_friday_in_two_clicks_and_a_reason(
     text = press(admin_client, page, "reset")
     assert "Reset 2 counters: export, search. Checked: none of them blocks the caller now." in text
     assert "No rule rejects this caller now." in text
-    assert 'value="he called"' in text  # the reason is typed once
+    assert 'value="he called"' not in text  # another act has its own reason
     friday = next(day for day in days() if day.is_chosen)
     text = press(admin_client, page, "more", until=friday.value, multiplier="2")
     assert "2 times each limit until" in text
@@ -45,9 +45,24 @@ def test_unblocked_and_doubled_until_friday_in_two_clicks_and_a_reason(
     assert not ask(ann)
     assert LogEntry.objects.count() == 3  # the reset, the grant, and the new row
     assert "What operators did" in text
-    other = User.objects.create_user("bob")
-    assert 'value="he called"' not in shown(admin_client.get(f"{CALLER}?kind=user&value={other.pk}"))
     assert "he called" in text
+
+
+def test_the_reason_of_an_act_that_failed_is_kept_for_this_caller_once(admin_client: Client, page: str) -> None:
+    bob = User.objects.create_user("bob")
+    assert 'value="he called"' in press(admin_client, page, "more", multiplier="0")
+    press(admin_client, page, "more", multiplier="0")
+    assert 'value="he called"' not in shown(admin_client.get(f"{CALLER}?kind=user&value={bob.pk}"))
+    assert 'value="he called"' not in shown(admin_client.get(page))
+
+
+def test_a_site_without_tiers_says_it_before_the_button(admin_client: Client, page: str) -> None:
+    assert "Add a default tier" not in shown(admin_client.get(page))
+    Tier.objects.all().delete()
+    text = shown(admin_client.get(page))
+    assert "Without tiers all callers have the same limits. Add a default tier under Tiers first." in text
+    assert 'value="more"' not in text
+    assert "Nothing was changed. Without tiers all" in press(admin_client, page, "more", multiplier="2")
 
 
 def _next_day(text: str) -> str:

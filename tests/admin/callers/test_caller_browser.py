@@ -112,6 +112,7 @@ def test_from_blocked_to_doubled_until_friday_in_two_clicks_and_a_reason(page: B
     page.type("#ratelimiter-reason", "Called: our import ran twice")
     page.click("#ratelimiter-reset")
     page.wait_for(".messagelist li.success")
+    page.type("#ratelimiter-reason", "They need more today")
     page.click("#ratelimiter-more")
     page.wait_for("#ratelimiter-why + ul")
     [said] = page.texts(".messagelist li")

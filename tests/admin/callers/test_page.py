@@ -180,3 +180,17 @@ def test_take_no_more_queries_where_there_are_many(
         deny(row, view=f"view-{number}")
     with django_assert_max_num_queries(20):
         assert lines(admin_client)
+
+
+@pytest.mark.parametrize(
+    ("action", "now"), [("deny", "Denied by an access entry"), ("allow", "Allowed past all rules")]
+)
+def test_an_entry_goes_before_the_counters_of_a_rejection(
+    admin_client: Client, page: str, ann: User, action: str, now: str
+) -> None:
+    assert not ask(ann)
+    AccessEntry.objects.create(action=action, kind="user", value=str(ann.pk))
+    text = shown(admin_client.get(f"{page}&rule=export"))
+    assert f"<dd>{now}" in text
+    assert f"{action}</span> {action} " not in " ".join(text.split())  # the action is said once
+    assert f'ratelimiter-{action}">{action}</span>' in text
