@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,16 +16,6 @@ from tests.making import MakeRule
 from .pages import IN_BROWSER, open_as
 
 pytestmark = [*IN_BROWSER, pytest.mark.urls("tests.inspection.urls")]
-
-#: Where to leave pictures of the page; usually nobody wants any.
-PICTURES = os.environ.get("EXPLAIN_PICTURES")
-
-
-def picture(window: Browser, name: str, width: int) -> None:
-    """Leave a picture of the whole page, if somebody wants one."""
-    if PICTURES:
-        height = window.script("return document.documentElement.scrollHeight")
-        (Path(PICTURES) / f"{name}-{width}.png").write_bytes(window.pictured(height))
 
 
 def test_a_pasted_command_is_explained(window: Browser, live_server: Any, make_rule: MakeRule, people: None) -> None:
@@ -44,7 +32,6 @@ def test_a_pasted_command_is_explained(window: Browser, live_server: Any, make_r
     window.resize(1280, 900)
     open_as(window, "admin", f"{live_server.url}{reverse('admin:django_ratelimiter_explain')}")
     window.wait_for("#id_pasted")
-    picture(window, "form", 1280)
     window.type("#id_pasted", "curl 'https://example.org/hello/' -H 'accept: application/json'")
     window.type("#id_user", "ann")
     window.type("#id_ip", "203.0.113.7")
@@ -57,5 +44,4 @@ def test_a_pasted_command_is_explained(window: Browser, live_server: Any, make_r
     for width, dark in ((1280, False), (1280, True), (360, False)):
         window.resize(width, 900, dark=dark)
         assert window.script("return document.documentElement.scrollWidth") <= width
-        picture(window, f"explain{'-dark' if dark else ''}", width)
     assert window.complaints() == []

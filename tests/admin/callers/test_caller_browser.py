@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,9 +26,6 @@ from ..pages import IN_BROWSER, open_as
 from .page import CALLER
 
 pytestmark = IN_BROWSER
-
-#: Where to put pictures of what the tests see; none are taken without.
-PICTURES = os.environ.get("CALLER_PICTURES")
 
 
 class StrictPolicy:
@@ -91,22 +86,12 @@ def _middleware() -> list[str]:
     return list(settings.MIDDLEWARE)
 
 
-def picture(page: Browser, name: str, *, width: int = 1280, dark: bool = False) -> None:
-    if PICTURES:
-        page.resize(width, 900, dark=dark)
-        height = page.script("return document.querySelector('#content').getBoundingClientRect().bottom + 20")
-        Path(PICTURES, f"{name}.png").write_bytes(page.pictured(int(height)))
-        page.resize(1280, 900)
-
-
 def test_from_blocked_to_doubled_until_friday_in_two_clicks_and_a_reason(page: Browser, ann: User) -> None:
     page.type("#ratelimiter-value", "ann" + ENTER)
     page.wait_for("#ratelimiter-state")
     [state] = page.texts("#ratelimiter-state")
     assert state.startswith("blocked until ")
     assert state.endswith("\nOne rule rejects requests of this caller now: Exports.")
-    for name, options in {"blocked": {"width": 1200}, "dark": {"dark": True}, "narrow": {"width": 360}}.items():
-        picture(page, name, **options)  # type: ignore[arg-type]
     page.click("#ratelimiter-reset")
     assert page.texts(".messagelist li") == []  # the browser asks for the reason first
     page.type("#ratelimiter-reason", "Called: our import ran twice")
@@ -122,7 +107,6 @@ def test_from_blocked_to_doubled_until_friday_in_two_clicks_and_a_reason(page: B
         "not blocked No rule that could be checked rejects this caller now. Other rules need more values."
     ]
     assert "0 of 40" in " ".join(page.texts(".ratelimiter-rows td"))
-    picture(page, "doubled")
     assert page.complaints() == []
 
 
@@ -160,7 +144,6 @@ def test_a_customer_with_a_plan_of_the_project_is_doubled_until_friday(
         assert "Pro, by RATELIMITER['TIER_RESOLVER'], limits times 2, until" in text
         assert "21 of 100, 79 left" in text
         assert '"exports";q=100;' in policy()
-        picture(page, "plan")
 
 
 @pytest.mark.parametrize("field", ["#ratelimiter-reason", "#ratelimiter-multiplier", "input[name^='units:']"])
@@ -223,4 +206,3 @@ def test_from_a_pasted_response_to_the_reason(page: Browser, ann: User, live_ser
         page.wait_for("#ratelimiter-state")
         assert page.texts("h1") == [title]
         assert told in page.texts("#ratelimiter-state")[0]
-        picture(page, f"pasted-{title[:4].lower()}")

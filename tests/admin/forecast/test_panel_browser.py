@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -18,9 +16,6 @@ from ..pages import IN_BROWSER, open_as, page_of
 from .test_panel import yesterday
 
 pytestmark = IN_BROWSER
-
-#: Where to put a picture of what the test sees; none is taken without.
-PICTURES = os.environ.get("FORECAST_PICTURES")
 
 #: The first words on the screen below a heading of the forecast.
 FIRST = (
@@ -65,9 +60,6 @@ def test_look_move_take_shadow_and_enforce(window: Browser, live_server: Any, ru
         window.click(".ratelimiter-take")
         assert window.script(QUOTA) == taken
         window.wait_for_text(".ratelimiter-taken", "It is not saved yet.")
-        if PICTURES:
-            height = window.script("return document.documentElement.scrollHeight")
-            Path(PICTURES, "taken.png").write_bytes(window.pictured(height))
 
         for mode in ("shadow", "enforce"):
             window.click(f"[name=mode][value={mode}]")
