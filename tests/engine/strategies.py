@@ -41,11 +41,6 @@ def window_by(random: Random) -> Decimal | int:
             return random.randint(1, random.choice((100, 100_000, YEAR)))
 
 
-def short_window_by(random: Random) -> Decimal:
-    """Seconds: tenths from 0.1 to 90."""
-    return Decimal(random.randint(1, 900)) / 10
-
-
 def tiny_window_by(random: Random) -> float:
     """Seconds: 1 to 6 millionths."""
     return random.randint(1, 6) / 1_000_000

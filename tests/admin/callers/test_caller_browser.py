@@ -4,40 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.conf import settings
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
-from django.core.exceptions import ObjectDoesNotExist
-from django.test import Client, RequestFactory, override_settings
+from django.test import RequestFactory, override_settings
 from django.urls import reverse
 
 from django_ratelimiter import limiter
 from django_ratelimiter.headers import rejection_response
 from django_ratelimiter.inspection.references import everybody
 from django_ratelimiter.models import Rule, RuleLimit, Tier
-from django_ratelimiter.rules import cache
 from tests.browser import ENTER, TAB, Browser
+from tests.strict_csp import STRICT
 
 from ..pages import IN_BROWSER, open_as
 from .page import CALLER
 
 pytestmark = IN_BROWSER
-
-
-class StrictPolicy:
-    """Middleware that has the browser reject whatever is inline or from elsewhere."""
-
-    def __init__(self, get_response: Any) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: Any) -> Any:
-        response = self.get_response(request)
-        response["Content-Security-Policy"] = "default-src 'self'"
-        return response
 
 
 @pytest.fixture
@@ -71,19 +57,12 @@ def _again(request: Any) -> Any:
 @pytest.fixture
 def page(window: Browser, live_server: Any, ann: User) -> Iterator[Browser]:
     """The search form, reached by an operator who has just logged in."""
-    policy = f"{__name__}.StrictPolicy"
-    with override_settings(MIDDLEWARE=[policy, *_middleware()]):
+    with override_settings(MIDDLEWARE=[STRICT, *settings.MIDDLEWARE]):
         window.resize(1280, 900)
         open_as(window, "admin", f"{live_server.url}{CALLER}")
         window.wait_for("#ratelimiter-find")
         window.complaints()
         yield window
-
-
-def _middleware() -> list[str]:
-    from django.conf import settings
-
-    return list(settings.MIDDLEWARE)
 
 
 def test_from_blocked_to_doubled_until_friday_in_two_clicks_and_a_reason(page: Browser, ann: User) -> None:
@@ -108,42 +87,6 @@ def test_from_blocked_to_doubled_until_friday_in_two_clicks_and_a_reason(page: B
     ]
     assert "0 of 40" in " ".join(page.texts(".ratelimiter-rows td"))
     assert page.complaints() == []
-
-
-def test_a_customer_with_a_plan_of_the_project_is_doubled_until_friday(
-    page: Browser, ann: User, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def profile(user: User) -> Any:
-        if user.pk != ann.pk:
-            raise ObjectDoesNotExist
-        return SimpleNamespace(plan="pro")
-
-    def policy() -> str:
-        client = Client()
-        client.force_login(ann)
-        return str(client.get("/hello/")["RateLimit-Policy"])
-
-    monkeypatch.setattr(User, "profile", property(profile), raising=False)
-    with cache.editing():
-        exports, pro = Rule.objects.get(slug="exports"), Tier.objects.get(slug="pro")
-        RuleLimit.objects.create(rule=exports, tier=pro, quota=50, window_seconds=Decimal(86_400))
-    entries = {**settings.RATELIMITER, "TIER_RESOLVER": "user.profile.plan"}
-    with override_settings(RATELIMITER=entries):
-        page.type("#ratelimiter-value", "ann" + ENTER)
-        page.wait_for("#ratelimiter-state")
-        text = " ".join(page.texts("#content"))
-        assert "Pro, by RATELIMITER['TIER_RESOLVER']" in text
-        assert "20 of 50, 30 left" in text
-        assert page.texts("#ratelimiter-state")[0].startswith("not blocked")
-        assert '"exports";q=50;' in policy()
-        page.type("#ratelimiter-reason", "Called: a busy week")
-        page.click("#ratelimiter-more")
-        page.wait_for("#ratelimiter-why + ul")
-        assert "Checked: it is in force" in page.texts(".messagelist li")[0]
-        text = " ".join(page.texts("#content"))
-        assert "Pro, by RATELIMITER['TIER_RESOLVER'], limits times 2, until" in text
-        assert "21 of 100, 79 left" in text
-        assert '"exports";q=100;' in policy()
 
 
 @pytest.mark.parametrize("field", ["#ratelimiter-reason", "#ratelimiter-multiplier", "input[name^='units:']"])

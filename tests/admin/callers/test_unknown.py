@@ -25,8 +25,6 @@ from .page import CALLER, ask, press
 
 pytestmark = pytest.mark.django_db
 
-STATE = 'id="ratelimiter-state"'
-
 #: A window of nearly a year. One of whole days would now and then end with a window of an hour, and the page says when
 #: each ends only where they differ.
 LONG = Decimal(31_534_766)
