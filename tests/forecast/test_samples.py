@@ -22,7 +22,7 @@ from django_ratelimiter.forecast.samples.doubts import doubts
 from django_ratelimiter.forecast.samples.forecast import Forecast
 from django_ratelimiter.forecast.samples.kindred import recorded_by
 from django_ratelimiter.forecast.samples.periods import read_period
-from django_ratelimiter.models import Rule, Tier, TierAssignment
+from django_ratelimiter.models import Rule, Tier, TierAssignment, UsageBucket, UsageSample
 from django_ratelimiter.rules.records import LimitRecord, RuleRecord
 from django_ratelimiter.rules.ruleset import rule_from
 from django_ratelimiter.usage.reports.coverage import Period
@@ -150,6 +150,30 @@ def test_the_answer_compares_with_now() -> None:
         (some, "Now: about 50 in 100 callers."),
     ):
         assert answer(Forecast(before, all_ if before is not others else some, PERIOD)).endswith(text)
+
+
+def test_the_answer_begins_with_rejections_that_the_sample_does_not_explain() -> None:
+    record(START, {"a": [9], "b": [1]}, rejected=90)
+    now_, then, fewer = (rule(others=Limit(quota, 60, FIXED)) for quota in (20, 10, 5))
+    text = "90 of 160 requests were rejected, some or all of callers that the sample does not hold, or by other limits"
+    nobody = "Nobody of 2 sampled callers (of about 32) would be rejected."
+    told = answer(Forecast(now_, then, PERIOD))
+    assert told == f"{text} than now. {nobody} Now: nobody in the sample."
+    assert answer(Forecast(now_, now_, PERIOD)) == f"{text} than now. {nobody} Now it is the same."
+    assert answer(Forecast(None, then, PERIOD)) == nobody  # the counts are another rule's
+    assert "does not hold" not in answer(Forecast(fewer, then, PERIOD))  # the estimate of one caller is wide
+    record(START + HOUR, {f"d{number:03}": [6] for number in range(200)}, rejected=16 * 900)
+    assert answer(Forecast(fewer, then, PERIOD)).startswith("14,490 of ")  # and that of many is not
+
+
+def test_samples_that_come_later_are_awaited() -> None:
+    record(minute := now().replace(second=0, microsecond=0) - timedelta(minutes=2), {"": [3]})
+    UsageSample.objects.all().delete()
+    recent = Period(minute - HOUR, minute + HOUR)
+    text = "the samples of the 48 recorded requests may still be missing. They come a few minutes after the counts."
+    assert text in answer(Forecast(None, rule(others=Limit(1, 60, FIXED)), recent))
+    UsageBucket.objects.update(start=stored(minute - timedelta(minutes=30)))
+    assert "there is no sample of the 48" in answer(Forecast(None, rule(others=Limit(1, 60, FIXED)), recent))
 
 
 def test_the_answer_knows_what_it_cannot_know() -> None:

@@ -147,7 +147,7 @@ def _period(request: HttpRequest, name: str, forecast: Forecast, tiers: Mapping[
         **own,
         "rejected": [each for each in top if each[2].after][:MAX_REJECTED],
         "tiers": [(_tier_name(each.tier, tiers), each) for each in forecast.by_tier],
-        "counted": sum(each.rejected + each.shadow_rejected for each in forecast.recorded.values()),
+        "counted": forecast.counted,
         "counted_by_sample": forecast.rejected_requests(answer.NOW),
         "hours": hours,
         "bars": chart.bars(pairs, labels, beside=True),

@@ -25,7 +25,12 @@ NOW, THEN = 0, 1
 def answer(forecast: Forecast) -> str:
     """Return whom the new rule would reject, and whether that differs from now."""
     if not forecast.sampled and forecast.requests:
-        text = _("It is not known whom this would reject: none of the %s recorded requests is of a sampled caller.")
+        text = _("It is not known whom this would reject: there is no sample of the %s recorded requests.")
+        if forecast.awaits_samples:
+            text = _(
+                "It is not known whom this would reject: the samples of the %s recorded requests may still be missing. "
+                "They come a few minutes after the counts. Look again then."
+            )
         return text % units(forecast.requests)
     if not forecast.sampled:
         return _("It is not known whom this would reject: nothing is recorded in this time.")
@@ -36,6 +41,8 @@ def answer(forecast: Forecast) -> str:
     if forecast.before is not None:
         is_equal = forecast.limits[NOW] == forecast.limits[THEN]
         sentences.append(_("Now it is the same.") if is_equal else _("Now: %s.") % _now(forecast))
+        if forecast.unexplained:
+            sentences.insert(0, _unexplained(forecast))
     if is_partial(forecast):
         sentences.append(_("But not all is recorded: see what samples cannot know."))
     return " ".join(sentences)
@@ -84,11 +91,25 @@ def _rejected_requests(forecast: Forecast) -> str:
     return capfirst(text % {"number": words.number(found), "all": units(forecast.requests)})
 
 
+def _unexplained(forecast: Forecast) -> str:
+    """Return that more was rejected than the sample explains."""
+    text = ngettext(
+        "%(rejected)s of %(all)s requests was rejected, of a caller that the sample does not hold, or by other limits "
+        "than now.",
+        "%(rejected)s of %(all)s requests were rejected, some or all of callers that the sample does not hold, or by "
+        "other limits than now.",
+        forecast.unexplained,
+    )
+    return text % {"rejected": units(forecast.unexplained), "all": units(forecast.requests)}
+
+
 def _now(forecast: Forecast) -> str:
     if forecast.is_shared:
         return words.number(forecast.rejected_requests(NOW))
     counts, share = forecast.rejected_callers(NOW)
     if counts[1] in (0, forecast.sampled):
+        if forecast.unexplained and not counts[1]:
+            return _("nobody in the sample")
         return _("all of them") if counts[1] else _("nobody")
     base = _base(share)
     return _("about %(about)s in %(base)s callers") % {"about": round(share.about * base), "base": units(base)}

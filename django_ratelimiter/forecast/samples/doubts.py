@@ -103,9 +103,9 @@ def _of_data(forecast: Forecast) -> Iterator[str]:
     complete = forecast.completeness
     if forecast.sampled and complete is not None and complete < COMPLETE_ENOUGH:
         text = _(
-            "The sample contains %(percent)s %% of the requests that were counted: at most 100 callers are kept "
-            "for each minute. Requests are scaled up to the number that was counted; the numbers of callers are "
-            "too low."
+            "The sample stands for only %(percent)s %% of the requests that were counted: others sent those that are "
+            "missing. Requests are scaled up to the number that was counted; the numbers of callers may be too "
+            "low."
         )
         yield text % {"percent": round(100 * complete)}
     kept = settings.RETENTION[Granularity.MINUTE]

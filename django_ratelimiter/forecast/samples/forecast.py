@@ -5,17 +5,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from operator import gt
 from typing import Final, NamedTuple
 
 from ...engine.limits import Limit
 from ...rules.records import RuleRecord
+from ...usage.collector.partitions import GRACE_MINUTES
 from ...usage.reports.coverage import Coverage, Period, read_coverage
 from ...usage.reports.report import Report
-from ...usage.reports.totals import Figures
-from ...usage.times import Granularity
+from ...usage.reports.totals import Figures, freshness
+from ...usage.times import Granularity, now
 from . import estimates, reading
 from .cells import MAX_THRESHOLD, MICROSECONDS, CellThresholds, Width, cells_of, thresholds_by_tier
 from .estimates import NOTHING, SAMPLED_ONE_IN, Range
@@ -33,6 +34,9 @@ MOST, EVEN, SAFE = 0, 1, 2
 
 #: Further counts: callers that only the new rule rejects, and callers that only the old rule rejects.
 NEWLY, NO_LONGER = 2, 3
+
+#: Samples of a minute are collected this long after its counts, or a little later.
+AWAITED: Final = timedelta(minutes=GRACE_MINUTES + 3)
 
 #: For a rule without limits, the requests of a minute are shown.
 MINUTE: Final = Width(60)
@@ -173,6 +177,25 @@ class Forecast:
         """The share of the recorded requests that the sample represents: 1 = all. `None` = there are none."""
         sampled = sum(self.tally.requests.values())
         return sampled * (1 if self.is_shared else SAMPLED_ONE_IN) / self.requests if self.requests else None
+
+    @property
+    def counted(self) -> int:
+        """Return how many requests were rejected, or would have been in shadow."""
+        return sum(figures.rejected + figures.shadow_rejected for figures in self.recorded.values())
+
+    @property
+    def unexplained(self) -> int:
+        """Return `counted` if the old rule, applied to the sample, does not explain as many; else 0."""
+        if self.before is None or self.is_shared:
+            return 0
+        found, (_most, even, _safe) = self.rejected_requests(0), self.rejected_callers(0)[0]
+        return self.counted if not even or self.counted > found.high else 0
+
+    @property
+    def awaits_samples(self) -> bool:
+        """Return whether the latest counts are so new that their samples may be collected later."""
+        latest = freshness().latest
+        return latest is not None and latest > now() - AWAITED and latest >= self.period.start
 
     @property
     def unrecorded(self) -> list[str]:

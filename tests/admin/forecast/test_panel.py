@@ -203,7 +203,7 @@ def test_without_samples(admin_client: Client, rule: Rule) -> None:
     assert "ratelimiter-quota-line" not in page
     Rule.objects.filter(pk=rule.pk).update(partition_by=["user"])
     count(timedelta(hours=30), rule="export", allowed=7)
-    assert "none of the 7 recorded requests is of a sampled caller." in shown(ask(admin_client, rule))
+    assert "there is no sample of the 7 recorded requests." in shown(ask(admin_client, rule))
 
 
 def test_without_anything_of_yesterday_it_begins_with_the_last_days(admin_client: Client, rule: Rule) -> None:
