@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import Any, Final, NamedTuple
 
@@ -214,18 +214,22 @@ def _computed(part: str) -> property:
     Not by `__getattr__`: with it, Python reads all attributes of an object slowly.
     """
     slot = vars(Decision)[part]
+    get = slot.__get__
 
     def read(self: Decision) -> Any:
         try:
-            return slot.__get__(self)
+            return get(self)
         except AttributeError:
             if self.answer is None:
                 raise
         call: Any = self.answer.charges.template
-        whole = decide(results_of(call.owners, self.answer), self.version)
-        for each in ("delay", "binding", "results", "answer"):
-            _set(self, each, getattr(whole, each))
-        return slot.__get__(self)
+        results = results_of(call.owners, self.answer)
+        allowed, delay, binding = _judged(results)
+        _set(self, "delay", delay if allowed else 0.0)
+        _set(self, "binding", binding)
+        _set(self, "results", tuple(results))
+        _set(self, "answer", None)
+        return get(self)
 
     return property(read, slot.__set__)
 
@@ -263,8 +267,20 @@ def results_of(owners: Iterable[tuple[RuleRecord, TierRecord | None]], verdicts:
 NOTHING_TO_DECIDE = Decision(True, False, 0.0, None, (), NO_VERSION)
 
 
-def decide(results: Sequence[Result], version: Version, *, degraded: bool = False) -> Decision:
-    """Return one decision from the results of all rules that match the request."""
+def decide(
+    results: Sequence[Result], version: Version, *, degraded: bool = False, delay: float | None = None
+) -> Decision:
+    """Return one decision from the results of all rules that match the request.
+
+    delay: if the request is allowed; `None` = the longest delay of the results.
+    """
+    allowed, longest, binding = _judged(results)
+    lasts = longest if delay is None else delay
+    return Decision(allowed, degraded, lasts if allowed else 0.0, binding, tuple(results), version)
+
+
+def _judged(results: Sequence[Result]) -> tuple[bool, float, Result | None]:
+    """Return whether these results allow the request, their longest delay, and the binding one."""
     allowed, delay, least = True, 0.0, inf
     binding: Result | None = None
     for result in results:
@@ -281,22 +297,21 @@ def decide(results: Sequence[Result], version: Version, *, degraded: bool = Fals
                 allowed = False
         if tightness < least:
             binding, least = result, tightness
-    return Decision(allowed, degraded, delay if allowed else 0.0, binding, tuple(results), version)
+    return allowed, delay, binding
 
 
 def merge(earlier: Decision, latest: Decision) -> Decision:
     """Return one decision from two calls for a request. The delays of the earlier call are over."""
-    if not earlier.results:
+    if not (before := earlier.results):
         return latest
-    results = [*earlier.results, *latest.results]
-    merged = decide(results, latest.version, degraded=earlier.degraded or latest.degraded)
-    return replace(merged, delay=latest.delay if merged.allowed else 0.0)
+    degraded = earlier.degraded or latest.degraded
+    return decide([*before, *latest.results], latest.version, degraded=degraded, delay=latest.delay)
 
 
 def without(decision: Decision, slugs: Collection[str]) -> Decision:
     """Return the decision as if the rules with these slugs did not match. The delay is 0."""
     others = [result for result in decision.results if result.rule.slug not in slugs]
-    return replace(decide(others, decision.version, degraded=decision.degraded), delay=0.0)
+    return decide(others, decision.version, degraded=decision.degraded, delay=0.0)
 
 
 #: The tightness of a result without a verdict that does not reject: above any remaining share.

@@ -101,7 +101,7 @@ class RateLimitMiddleware:
             return None
         later = hasattr(view, "cls") and decides_later(view)
         decision = limiter.check(request, before_authentication=later)
-        if decision.delay:
+        if decision.has_consequences and decision.delay:
             io.sleep(decision.delay)
         return None if decision.allowed else rejection_response(request, decision)
 
@@ -113,7 +113,7 @@ class RateLimitMiddleware:
             return None
         later = hasattr(view, "cls") and decides_later(view)
         decision = await limiter.acheck(request, before_authentication=later)
-        if decision.delay:
+        if decision.has_consequences and decision.delay:
             await io.asleep(decision.delay)
         if decision.allowed:
             return None

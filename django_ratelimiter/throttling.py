@@ -417,5 +417,5 @@ def _forget(http: HttpRequest, slugs: set[str]) -> None:
 
 def _hold(decision: Decision) -> None:
     """Wait for the delay of an allowed request; a rejected one has no delay."""
-    if decision.delay:
+    if decision.has_consequences and decision.delay:
         io.sleep(decision.delay)

@@ -45,7 +45,7 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
     assert http is not None  # only a slot has none
     if not earlier.allowed or (not settings.ENABLED and io.given is None):
         return earlier
-    if earlier.delay:
+    if earlier is not NOTHING_TO_DECIDE and earlier.delay:
         earlier = replace(earlier, delay=0.0)
     try:
         latest = await decide_latest(io, request)

@@ -47,7 +47,7 @@ async def refund_unearned(io: IO, request: HttpRequest, response: HttpResponseBa
 
 def receipts(earlier: Decision) -> list[Verdict]:
     """Return the receipts of earlier calls for a request, without charges in this process's memory."""
-    return _verdicts(earlier.results, local=False) if earlier.results else []
+    return _verdicts(earlier.results, local=False)
 
 
 async def release(io: IO, decision: Decision) -> None:
