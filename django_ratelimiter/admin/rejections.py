@@ -145,7 +145,7 @@ def _denied(viewer: Viewer, found: list[DeniedCaller]) -> Iterator[Row]:
         yield {
             **_times(*(int(moment.timestamp() * 1_000_000) for moment in (each.at, each.since))),
             "times": units(each.times),
-            "rule": entry.subject if entry else label_of(each.kind),
+            "rule": viewer.entry(entry) if entry else label_of(each.kind),
             "reach": breakable(each.view),
             "caller": each.digest,
             "name": callers.get(each.digest, ""),

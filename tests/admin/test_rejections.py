@@ -128,7 +128,7 @@ def test_a_caller_whom_an_access_entry_denies_is_shown(operator: LogIn, entry: A
     ((_last, caller, by, limit, reach, times, _since, why),) = cells(client.get(PAGE))
     assert (caller, by, limit, reach, times, why) == (
         whom,
-        "Access entry 192.0.2.0/24",
+        f"Access entry #{entry.pk}",
         NOTHING,
         "export",
         "3",

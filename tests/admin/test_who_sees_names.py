@@ -21,7 +21,7 @@ from django_ratelimiter import limiter
 from django_ratelimiter.api.urls import urlpatterns as api
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.identity import digest
-from django_ratelimiter.models import Rule, RuleLimit, TopCaller, TopPartition, UsageBatch, UsageBucket
+from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, TopCaller, TopPartition, UsageBatch, UsageBucket
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
 from django_ratelimiter.usage.reports.coverage import HOUR
@@ -36,7 +36,7 @@ urlpatterns = [*of_the_admin, path("limits/", include("django_ratelimiter.api.ur
 pytestmark = [pytest.mark.django_db, pytest.mark.urls(__name__)]
 
 #: A name by the rule that counts its caller; each text appears nowhere else.
-ADDRESS, ORG, LOGIN = "203.0.113.77", "zebra-corp", "zoe-the-caller"
+ADDRESS, ORG, LOGIN, DENIED = "203.0.113.77", "zebra-corp", "zoe-the-caller", "203.0.113.66"
 
 #: Where whoever may see names must see one.
 LISTS: Final = {
@@ -47,7 +47,7 @@ LISTS: Final = {
 
 @pytest.fixture
 def callers() -> dict[str, str]:
-    """The digests of callers by rule: each was rejected, and is a top caller."""
+    """The digests of callers by rule: each was rejected, and is a top caller. One more is denied by an access entry."""
     zoe = User.objects.create_user(LOGIN)
     by = {"by-ip": ("ip", ADDRESS), "by-org": ("header:X-Org", ORG), "by-user": ("user", str(zoe.pk))}
     with cache.editing(User.objects.create_superuser("author"), "rules"):
@@ -55,12 +55,14 @@ def callers() -> dict[str, str]:
             about = {"name": slug, "mode": "enforce", "path": "/hello/", "path_kind": "prefix"}
             rule = Rule.objects.create(slug=slug, partition_by=[name], **about)
             RuleLimit.objects.create(rule=rule, quota=1, window_seconds=Decimal(3_600))
+        AccessEntry.objects.create(action="deny", kind="ip", value=DENIED)
     get_engine().publish(storage.committed_version())
     for user in (zoe, AnonymousUser()):
         for _ in range(3):
             request = RequestFactory().get("/hello/", REMOTE_ADDR=ADDRESS, HTTP_X_ORG=ORG)
             request.user = user
             limiter.check(request)
+    assert not limiter.check(RequestFactory().get("/hello/", REMOTE_ADDR=DENIED)).allowed
     found = {slug: digest(f"{name}:{value}") for slug, (name, value) in by.items()}
     at: dict[str, Any] = {"granularity": "hour", "start": stored(floor(now(), Granularity.HOUR, now().tzinfo))}
     UsageBatch.objects.create(batch_id="1:walk")
@@ -71,7 +73,7 @@ def callers() -> dict[str, str]:
         )
         TopPartition.objects.create(rule_slug=slug, partition=who, allowed=9, rejected=9, **at)
         TopCaller.objects.create(identity=by[slug][0], partition=who, allowed=9, rejected=9, **at)
-    return found
+    return found | {"denied": digest(f"ip:{DENIED}")}
 
 
 def asked(callers: dict[str, str]) -> Iterator[tuple[str, dict[str, Any] | None]]:
@@ -106,7 +108,9 @@ def seen_by(client: Client, callers: dict[str, str]) -> dict[str, set[str]]:
             response = client.post(url, json.dumps(body), content_type="application/json")
         assert response.status_code < 500, url
         text = b"".join(response).decode()
-        found.setdefault(url.partition("?")[0], set()).update(name for name in (ADDRESS, ORG, LOGIN) if name in text)
+        found.setdefault(url.partition("?")[0], set()).update(
+            name for name in (ADDRESS, ORG, LOGIN, DENIED) if name in text
+        )
     return found
 
 
@@ -128,8 +132,9 @@ def test_nobody_sees_a_name_without_the_permission(
         sees = seen_by(staff("with", reveals=True), callers)
         does_not = seen_by(staff("without", reveals=False), callers)
     assert {part for part in LISTS if not any(found for url, found in sees.items() if url.endswith(part))} == set()
-    assert set.union(*sees.values()) == {ADDRESS, ORG, LOGIN}
-    assert {url: found for url, found in does_not.items() if found} == {}
+    assert set.union(*sees.values()) == {ADDRESS, ORG, LOGIN, DENIED}
+    of_entries = {url for url in does_not if "/accessentry/" in url}  # pages of entries, not of callers
+    assert {url: found for url, found in does_not.items() if found and url not in of_entries} == {}
     logged = [record.getMessage() + str(record.__dict__) for record in caplog.records if "ratelimit" in record.name]
     kept = [*map(str, redis_client.keys()), *map(str, LogEntry.objects.values_list("object_repr", "change_message"))]
-    assert not [text for text in (*logged, *kept) if ADDRESS in text or ORG in text or LOGIN in text]
+    assert not [text for text in (*logged, *kept) if any(name in text for name in (ADDRESS, ORG, LOGIN, DENIED))]

@@ -190,7 +190,11 @@ def denial_rows(denials: Sequence[DeniedCaller], viewer: Viewer) -> list[dict[st
     rows = AccessEntry.objects.in_bulk({each.entry for each in denials if each.entry}) if denials else {}
     found = [(each, rows.get(each.entry or 0)) for each in denials]
     return [
-        {"row": each, "subject": row.subject if row else label_of(each.kind), "url": viewer.row_url(row) if row else ""}
+        {
+            "row": each,
+            "subject": viewer.entry(row) if row else label_of(each.kind),
+            "url": viewer.row_url(row) if row else "",
+        }
         for each, row in found
     ]
 
