@@ -231,12 +231,12 @@ def _explain_tier(trial: Trial) -> TierExplanation:
         return TierExplanation()
     granted, identity, reasons = point.entitlement, point.request.identity, dict(point.reasons)
     rows = TierAssignment.objects.select_related("tier").in_bulk([pk for pk in reasons.values() if pk])
-    more = rows.get(reasons.pop("multiplier", 0))
+    more, own = (rows.get(reasons.pop(name, 0)) for name in ("multiplier", "anchor"))
     kind, row = next(((kind, rows.get(pk)) for kind, pk in reasons.items()), ("default", None))
     if granted.tier is None:
         unchecked = point.request.before_authentication and identity and identity.awaits_authentication
         kind = "unchecked" if unchecked else "none"
-    return TierExplanation.of(kind, granted, row, more)
+    return TierExplanation.of(kind, granted, row, more, own)
 
 
 def _response(question: Question, http: BuiltRequest, trial: Trial) -> CallerResponse:

@@ -82,11 +82,11 @@ def _granted(
         otherwise = "failed"
     is_anonymous = caller.user_id is None and caller.api_key is None and caller.kind != "digest"
     entitlement = granted(rules, found, plan, reasons.__setitem__, is_anonymous=is_anonymous)
-    more = rows.get(reasons.pop("multiplier", 0))
+    more, own = (rows.get(reasons.pop(name, 0)) for name in ("multiplier", "anchor"))
     [(kind, number)] = reasons.items()
     if kind == "default":
         kind = otherwise if entitlement.tier else "none"
-    return entitlement, TierExplanation.of(kind, entitlement, rows.get(number), more)
+    return entitlement, TierExplanation.of(kind, entitlement, rows.get(number), more, own)
 
 
 def reader_of(caller: Caller) -> Callable[[str], Any]:

@@ -32,6 +32,9 @@ class TierExplanation:
         int | None, "The primary key of the assignment without a tier; null = none, or you may not see it."
     ] = None
     multiplied_until: datetime | None = None
+    anchored_by: Annotated[
+        int | None, "The primary key of the assignment that gives `anchor_day`; null = none, or you may not see it."
+    ] = None
     assignment: Annotated[
         int | None, "The primary key of the assignment that gives the tier; null = none, or you may not see it."
     ] = None
@@ -46,9 +49,17 @@ class TierExplanation:
 
     @classmethod
     def of(
-        cls, kind: str, granted: Entitlement, row: TierAssignment | None = None, more: TierAssignment | None = None
+        cls,
+        kind: str,
+        granted: Entitlement,
+        row: TierAssignment | None = None,
+        more: TierAssignment | None = None,
+        own: TierAssignment | None = None,
     ) -> TierExplanation:
-        """Return the explanation of an entitlement. row, more: the assignments of its tier, and without a tier."""
+        """Return the explanation of an entitlement.
+
+        row, more, own: the assignments of its tier, without a tier, and of the first day of months.
+        """
         tier = granted.tier
         found = cls(kind, tier.slug if tier else "", tier.name if tier else "", granted.multiplier)
         if granted.anchor is not None:
@@ -57,6 +68,8 @@ class TierExplanation:
             found = replace(found, anchor_day=day, timezone=zone or "", anchor_time=start_at)
         if more is not None:
             found = replace(found, multiplied_by=more.pk, multiplied_until=more.ends_at)
+        if own is not None:
+            found = replace(found, anchored_by=own.pk)
         if row is None:
             return found
         subject = next(name for name in SUBJECTS if getattr(row, f"{name}_id", getattr(row, name, None)))
@@ -69,8 +82,8 @@ class TierExplanation:
     def without_assignment(self) -> TierExplanation:
         """The same for readers who may not see assignments."""
         return replace(
-            self, multiplied_by=None, multiplied_until=None, assignment=None, subject="", whom="", starts_at=None,
-            ends_at=None, reason="",
+            self, multiplied_by=None, multiplied_until=None, anchored_by=None, assignment=None, subject="", whom="",
+            starts_at=None, ends_at=None, reason="",
         )  # fmt: skip
 
 
@@ -98,7 +111,9 @@ def tier_in_words(tier: TierExplanation) -> str:
         text = _("%(text)s, limits times %(multiplier)s") % {"text": text, "multiplier": multiplier}
     if end := tier.multiplied_until if tier.multiplied_by else tier.ends_at:
         text = _("%(text)s, until %(end)s") % {"text": text, "end": moment_in_words(end)}
-    day = "" if tier.anchor_day is None else _("day %(day)s") % {"day": tier.anchor_day}
+    by_another = tier.anchored_by not in (None, tier.assignment)
+    text_of_day = _("day %(day)s, by an assignment") if by_another else _("day %(day)s")
+    day = "" if tier.anchor_day is None else text_of_day % {"day": tier.anchor_day}
     if own := " ".join(filter(None, [day, tier.anchor_time, tier.timezone])):
         text = _("%(text)s; months begin on: %(own)s") % {"text": text, "own": own}
     return text

@@ -46,8 +46,9 @@ MAX_KEYS: Final = 200_000
 #: A user's id and the hash of an API key; `None` = the caller has none.
 _Caller = tuple[str | None, str | None]
 
-#: Why a caller has this tier: an assignment, TIER_RESOLVER, or neither of them; or this multiplier: another assignment.
-Reason = Literal["assignment", "resolver", "default", "multiplier"]
+#: Why a caller has this tier: an assignment, TIER_RESOLVER, or neither of them; or this multiplier, or this first day
+#: of months: an assignment.
+Reason = Literal["assignment", "resolver", "default", "multiplier", "anchor"]
 
 #: Takes each reason, and the primary key of its assignment; 0 = it is none.
 Note = Callable[[Reason, int], object]
@@ -182,6 +183,8 @@ def granted(
         note("assignment" if best else "resolver" if slug in tiers else "default", best.number if best else 0)
         if more is not None:
             note("multiplier", more.number)
+        if own is not None:
+            note("anchor", own.number)
     return _new(Entitlement, (tier, multiplier, anchor))
 
 

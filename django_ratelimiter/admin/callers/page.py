@@ -160,7 +160,9 @@ class CallerPage(PagesAdmin):
             "tier": tier_in_words(report.tier),
             "access_end": until_in_words(access.until) if access and access.until else "",
             "assignments": rows.rows_with_period(
-                grounds.assignments, viewer, report.tier.assignment, report.tier.multiplied_by
+                grounds.assignments,
+                viewer,
+                *(report.tier.assignment, report.tier.multiplied_by, report.tier.anchored_by),
             ),
             "entries": rows.rows_with_period(grounds.entries, viewer, access.entry if access else None),
             **self._counters(request, report, viewer),
