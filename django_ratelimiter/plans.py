@@ -72,7 +72,7 @@ class CallerIdentity:
         """What API_KEY_RESOLVER returned: a text, or the row of a model; without a resolver the hash."""
         if self._api_key is _NOT_READ:
             value = self.value("api_key")
-            self._api_key = value and (_row_of(value) or value)
+            self._api_key = value and (_row_of(value) if names_row(value) else value)
         return self._api_key
 
     @property
@@ -114,6 +114,19 @@ def user_pk(user_id: str | None) -> Any:
 def row_key(row: Model) -> str:
     """Return the text that identifies a row of any model, such as "shop.ApiKey:7"."""
     return f"{row._meta.label}:{row.pk}"
+
+
+def names_row(key: str) -> bool:
+    """Return whether this is the `row_key` of a model that is installed, whether or not the row exists."""
+    label, colon, _pk = key.partition(":")
+    with suppress(LookupError, ValueError):
+        return bool(colon) and apps.get_model(label)._meta.label == label
+    return False
+
+
+def is_gone(key: str) -> bool:
+    """Return whether this is the `row_key` of a row that does not exist."""
+    return names_row(key) and _row_of(key) is None
 
 
 def _row_of(key: str) -> Any:

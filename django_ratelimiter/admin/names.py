@@ -37,9 +37,19 @@ def _in_words(name: Name, logins: Mapping[str, str], labels: Mapping[str, str]) 
     value, text = name.value, name.shown
     if name.kind == "user" and logins.get(value, value) != value:
         text = _("%(name)s (id %(pk)s)") % {"name": logins[value], "pk": value}
-    if name.kind == "api_key" and value in labels:
-        text = f"{labels[value]} ({text})"
+    if name.kind == "api_key":
+        text = _labelled(name, labels)
     return f"{label_of(name.kind)}: {text}"
+
+
+def key_in_words(reader: Any, key: str) -> str:
+    """Return an API key, by its hash or what it counts as, as text: "shop (1a2b3c4d…)", "shop.Account:7"."""
+    return _labelled(Name("api_key", key), _key_labels(reader, [key]))
+
+
+def _labelled(name: Name, labels: Mapping[str, str]) -> str:
+    label = labels.get(name.value)
+    return f"{label} ({name.shown})" if label else name.shown
 
 
 def _key_labels(reader: Any, keys: Iterable[str]) -> Mapping[str, str]:

@@ -219,7 +219,7 @@ class _Grant(Act):
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
         if self.until <= timezone.now():
             raise InvalidAct(_("The end must be in the future."))
-        return self.grant(caller, operator, reason, end_in_words(self.until))
+        return _for_whom(self.grant(caller, operator, reason, end_in_words(self.until)), caller)
 
     @abstractmethod
     def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
@@ -341,7 +341,7 @@ class EndAccess(Act):
             raise InvalidAct(_endless(row))
         row.expires_at = timezone.now()
         row.save(update_fields=["expires_at"])
-        return Done(_("Ended the access entry “%(entry)s”.") % {"entry": row}, row)
+        return _for_whom(Done(_("Ended the access entry “%(entry)s”.") % {"entry": row}, row), caller)
 
     def check(self, caller: Caller, done: Done) -> Outcome:
         _forget()
@@ -365,6 +365,14 @@ def can_end(caller: Caller, entry: AccessExplanation | None) -> bool:
         return False
     is_own_digest = entry.kind == "digest" and parse_digest(entry.value)[1] in _own_digests(caller)
     return is_own_digest or _own_subject(caller) == (entry.kind, entry.value)
+
+
+def _for_whom(done: Done, caller: Caller) -> Done:
+    """Return the same with the keys that it is for, of an owner with several: one, or all."""
+    if caller.is_one_key:
+        text = _("%(done)s For the API key %(key)s… alone.") % {"done": done.text, "key": str(caller.api_key)[:8]}
+        return done._replace(text=text)
+    return done._replace(text=_("%s For all API keys of this owner.") % done.text) if caller.owner else done
 
 
 def _endless(row: AccessEntry) -> str:
@@ -442,7 +450,8 @@ def _ways_of(caller: Caller) -> list[tuple[str, ...]]:
 
 
 def _own_digests(caller: Caller) -> list[str]:
-    return [caller.digest, *caller.digests_by(_names(caller))]
+    """Return the digests of this caller alone; one of several keys has only those of its owner."""
+    return [] if caller.is_one_key else [caller.digest, *caller.digests_by(_names(caller))]
 
 
 def _own_entries(caller: Caller) -> QuerySet[AccessEntry]:

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 from django.contrib.auth import SESSION_KEY, get_user_model
+from django.core import signing
 from django.core.exceptions import ObjectDoesNotExist, ValidationError
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
@@ -18,8 +19,10 @@ from ..databases import spelled
 from ..identity import MAX_API_KEY, digest, digests, hash_api_key, session_value
 from ..identity.proxies import client_address, client_ip, network_around
 from ..limiter.templates import missing
+from ..plans import is_gone
 from ..rules.records import RuleRecord
-from ..rules.tiers import is_known_api_key, resolve_api_key
+from ..rules.tiers import find_api_key, is_known_api_key
+from ..rules.ttl_cache import OwnCodeFailed
 from ..tenants import own_pk, user_key
 from ..usage.live.names import Name
 from ..values.partitions import encode_partition, is_identity, partition_names
@@ -87,6 +90,11 @@ _DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 #: The prefix for a result of API_KEY_RESOLVER. Without it, a text that is not a known key is read as a key, too.
 _RESOLVED: Final = "value:"
+#: The prefix for a signed text that stands for a key in URLs: its hash, and the result of API_KEY_RESOLVER.
+_SIGNED: Final = "key:"
+_SALT: Final = "django_ratelimiter.keys"
+#: Seconds for which it is valid: the key may be revoked meanwhile.
+SIGNED_SECONDS: Final = 3_600
 _PART: Final = re.compile(
     r"((?:header|path|field|query|cookie):[^:=|]+|ip/[0-9]+|[A-Za-z_][A-Za-z0-9_]*)[:=](.+)", re.DOTALL
 )
@@ -106,6 +114,10 @@ class Caller:
     address: str | None = None
     #: The hash of the key.
     api_key: str | None = None
+    #: The text for an API key in URLs.
+    open_api_key: str = ""
+    #: Why the API key does not count as an identity; empty = it does, or is none.
+    unknown: str = ""
     #: The row of the user; `None` = there is none, or another kind of caller.
     user: Any = None
     #: It is identified by a key that must not be in a URL or be stored.
@@ -118,7 +130,17 @@ class Caller:
         """The value that identifies the caller in a URL, together with the kind. Empty for a secret one."""
         if self.kind == "user":
             return by_key(self.value)
-        return open_key(self.value) if self.kind == "api_key" else self.value
+        return self.open_api_key if self.kind == "api_key" else self.value
+
+    @property
+    def owner(self) -> str:
+        """What API_KEY_RESOLVER returned for the key or keys: they share their counters. Empty without a resolver."""
+        return self.value if self.kind == "api_key" and self.value != self.api_key else ""
+
+    @property
+    def is_one_key(self) -> bool:
+        """True if this is one key of an owner, who may have several."""
+        return bool(self.owner) and self.api_key is not None
 
     @property
     def user_id(self) -> str | None:
@@ -196,6 +218,8 @@ class Caller:
         """Return the caller as text that may be stored: no address, session or key, but the start of the digest."""
         if self.kind == "user":
             return _("user %s") % self.value
+        if self.is_one_key:
+            return f"{_('API key')} {str(self.api_key)[:8]}…"
         return f"{_LABELS[self.kind]()} {self.digest[:8]}…"
 
 
@@ -209,6 +233,14 @@ _LABELS: Final = {
 
 
 def caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
+    """Return the same as `any_caller_of`. Also raises UnknownCaller for an API key that is no identity."""
+    caller = any_caller_of(kind, value, others)
+    if caller.unknown:
+        raise UnknownCaller(caller.unknown)
+    return caller
+
+
+def any_caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
     """Return the caller of this kind. others: more known partitions, such as "header:X-Org=acme".
 
     A user is found by primary key or login name; "id:42" and "name:42" say which. An API key is the key, its hash, or
@@ -277,7 +309,8 @@ def _kinds() -> str:
 def _caller(kind: str, value: str, parts: Mapping[str, str]) -> Caller:
     """Return the caller, with each value as a request would have it."""
     known = {name: spelled(name, value) for name, value in parts.items()}
-    address = api_key = user = None
+    address = user = None
+    key = _Key("", None, "")
     if "session" in known:
         _add_user_of_session(known)
     if "user" in known:
@@ -285,19 +318,20 @@ def _caller(kind: str, value: str, parts: Mapping[str, str]) -> Caller:
     if "ip" in known:
         known["ip"], address = _addresses(known["ip"])
     if "api_key" in known:
-        known["api_key"], api_key = _api_key(known["api_key"])
-    is_secret = _is_secret(kind, value, known)
+        key = _api_key(known["api_key"])
+        known["api_key"] = key.value
+    is_secret = _is_secret(kind, value, key)
     if kind != "partition" and kind in known:
         value = known[kind]
-    return Caller(kind, value, known, address, api_key, user, is_secret)
+    return Caller(kind, value, known, address, key.hashed, key.opened, key.unknown, user, is_secret)
 
 
-def _is_secret(kind: str, value: str, known: Mapping[str, str]) -> bool:
+def _is_secret(kind: str, value: str, key: _Key) -> bool:
     """Return whether the input, or a known value, is a credential, such as the key of a session or an API."""
     if kind == "api_key":
-        return value == known["api_key"] and not is_hash(value)
+        return key.is_secret
     typed = parts_of(value) if kind == "partition" else {kind: value}
-    return any(map(is_secret, typed)) or ("api_key" in typed and typed["api_key"] != open_key(known["api_key"]))
+    return any(map(is_secret, typed)) or ("api_key" in typed and typed["api_key"] != key.opened)
 
 
 def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:
@@ -308,17 +342,16 @@ def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:
     opened = {name: value for name, value in parts.items() if not is_secret(name)}
     is_all = len(opened) == len(parts)
     if "api_key" in opened:
-        found, _hashed = _api_key(opened["api_key"])
-        if found == opened["api_key"] and not is_hash(found):
-            del opened["api_key"]
+        key = _api_key(opened.pop("api_key"))
+        if key.is_secret:
             return opened, False
-        opened["api_key"] = open_key(found)
+        opened["api_key"] = key.opened
     return opened, is_all
 
 
 def open_key(found: str) -> str:
-    """Return the identity of an API key for URLs: the hash, or the result of API_KEY_RESOLVER."""
-    return found if is_hash(found) else f"{_RESOLVED}{found}"
+    """Return what a key counts as for URLs: the hash, or the result of API_KEY_RESOLVER."""
+    return found if settings.API_KEY_RESOLVER is None else f"{_RESOLVED}{found}"
 
 
 def _user_of(text: str) -> tuple[str, Any]:
@@ -343,19 +376,64 @@ def _addresses(text: str) -> tuple[str, str]:
     return ip, address
 
 
-def _api_key(text: str) -> tuple[str, str | None]:
-    """Return the value that rules count by, and the hash, for a key or either of these. An unknown key is its hash."""
-    resolver, hashed = settings.API_KEY_RESOLVER, hash_api_key(text)
-    looks_hashed = is_hash(text)
-    if resolver is None:
-        known = text if looks_hashed and not is_known_api_key(hashed) else hashed
-        return known, known
+class _Key(NamedTuple):
+    """An API key. value: what rules count by. opened: the text for URLs. unknown: why it is no identity."""
+
+    value: str
+    hashed: str | None
+    opened: str
+    unknown: str = ""
+
+    @property
+    def is_secret(self) -> bool:
+        """True if API_KEY_RESOLVER returns the key itself."""
+        return self.value != self.hashed == hash_api_key(self.value)
+
+
+def _api_key(text: str) -> _Key:
+    """Return the key for a text: the key, its hash, the result of API_KEY_RESOLVER, or what stands for it in URLs."""
+    hashed = hash_api_key(text)
+    if settings.API_KEY_RESOLVER is None:
+        known = text if is_hash(text) and not is_known_api_key(hashed) else hashed
+        return _Key(known, known, known)
     if text.startswith(_RESOLVED) and text != _RESOLVED:
-        return text.removeprefix(_RESOLVED), None
-    resolved = resolve_api_key(text) if len(text) <= MAX_API_KEY else None
+        found = text.removeprefix(_RESOLVED)
+        return _Key(found, None, text, _why_gone(found))
+    if (signed := _signed(text)) is not None:
+        return _Key(signed[1], signed[0], text, _why_gone(signed[1]))
+    try:
+        resolved = find_api_key(text) if len(text) <= MAX_API_KEY and text.isascii() else None
+    except OwnCodeFailed as error:
+        raise UnknownCaller(_("Whether this key is known cannot be found out: %s") % error) from None
     if resolved is not None:
-        return resolved, hashed
-    return (text, text) if looks_hashed else (hashed, hashed)
+        opened = _SIGNED + signing.dumps([hashed, resolved], salt=_SALT)
+        return _Key(resolved, hashed, opened, _why_gone(resolved))
+    if is_hash(text):
+        why = _(
+            "This is the hash of a key, and API_KEY_RESOLVER takes the key itself, so who it is cannot be found out. "
+            "Enter the key, or “value:” and what API_KEY_RESOLVER returns for it."
+        )
+        return _Key(text, text, text, why)
+    why = _("This key is not known: API_KEY_RESOLVER returned None. So it does not count as an identity.")
+    return _Key(hashed, hashed, hashed, why)
+
+
+def _why_gone(found: str) -> str:
+    text = _("There is no %(row)s in the database, so no API key counts as this.")
+    return text % {"row": found} if is_gone(found) else ""
+
+
+def _signed(text: str) -> tuple[str, str] | None:
+    """Return hash and value from the text that stands for a key in URLs; `None` = it is another text."""
+    if not text.startswith(_SIGNED):
+        return None
+    try:
+        hashed, found = signing.loads(text.removeprefix(_SIGNED), salt=_SALT, max_age=SIGNED_SECONDS)
+    except signing.SignatureExpired:
+        raise UnknownCaller(_("This link to an API key is more than an hour old. Enter the key again.")) from None
+    except signing.BadSignature:
+        return None
+    return hashed, found
 
 
 def _add_user_of_session(known: dict[str, str]) -> None:

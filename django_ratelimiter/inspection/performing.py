@@ -45,16 +45,17 @@ class LogLine(NamedTuple):
 
 def new_token(operator: Any, caller: Caller) -> str:
     """Return a token for one act of this operator for this caller."""
-    return signing.dumps([str(operator.pk), caller.digest, secrets.token_urlsafe(9)], salt=_SALT)
+    about = caller.digest, caller.api_key  # keys of one owner have the same digest
+    return signing.dumps([str(operator.pk), *about, secrets.token_urlsafe(9)], salt=_SALT)
 
 
 def read_token(token: str, operator: Any, caller: Caller) -> str:
     """Return the act's number in a token. Raises InvalidAct for a token of another operator or caller."""
     try:
-        user, digest, number = signing.loads(token, salt=_SALT, max_age=TOKEN_SECONDS)
+        *about, number = signing.loads(token, salt=_SALT, max_age=TOKEN_SECONDS)
     except (signing.BadSignature, ValueError, TypeError):
-        user = digest = number = ""
-    if (user, digest) != (str(operator.pk), caller.digest) or not number:
+        about, number = [], ""
+    if about != [str(operator.pk), caller.digest, caller.api_key] or not number:
         raise InvalidAct(_("This form is too old, or was made for somebody else. Try again."))
     return str(number)
 

@@ -204,6 +204,11 @@ def resolve_api_key(raw: str, address: Callable[[], str | None] = lambda: None) 
     return _resolved_keys.get(raw, address)
 
 
+def find_api_key(raw: str) -> str | None:
+    """Return the same as `resolve_api_key`, without a cache. Raises OwnCodeFailed: that is no answer."""
+    return _resolve_key(raw) if _has_form(raw) else None
+
+
 def forget() -> None:
     """Drop the cached assignments."""
     for remembered in (_callers, _keys, _plans, _resolved_keys, _partitions):

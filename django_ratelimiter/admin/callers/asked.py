@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from django.http import HttpRequest, QueryDict
 
-from ...inspection.caller import Caller, UnknownCaller, caller_of, is_hash, kind_and_value, open_parts
+from ...inspection.caller import Caller, UnknownCaller, caller_of, is_hash, kind_and_value, open_key, open_parts
 from ...usage.live import names
 from ...values.references import parse_reference
 
@@ -78,7 +78,7 @@ def remember(request: HttpRequest, caller: Caller) -> None:
     known = dict(_looked_up(request))
     if caller.kind == "digest" or caller.is_secret:
         return
-    found = [caller.kind, caller.open_value]
+    found = [caller.kind, open_key(caller.value) if caller.kind == "api_key" else caller.open_value]
     if known.pop(caller.digest, [])[:2] != found or len(known) >= MAX_LOOKED_UP:
         known = dict(list(known.items())[1 - MAX_LOOKED_UP :])
         request.session[LOOKED_UP] = {**known, caller.digest: [*found, int(time.time()) + LOOKED_UP_SECONDS]}

@@ -149,6 +149,7 @@ class CallerPage(PagesAdmin):
             "caller": caller,
             "user_url": viewer.row_url(caller.user) if caller.user is not None else "",
             "user_name": name,
+            "key_name": rows.key_name(caller, request),
             "explain_url": rows.explain_url(viewer, caller, named[0] if named else None),
             "named_rules": [rows.RuleLink(rule.name, viewer.rule_url(slug)) for rule in named],
             "rules_url": viewer.url("rule_changelist"),
@@ -170,7 +171,7 @@ class CallerPage(PagesAdmin):
         }
         if viewer.may("view_usage_report"):
             context |= rows.usage_rows(report.found)
-        return self.page(request, "caller", _title(caller, name), context)
+        return self.page(request, "caller", _title(caller, name or context["key_name"]), context)
 
     def _counters(self, request: HttpRequest, report: CallerReport, viewer: Viewer) -> dict[str, Any]:
         found, shown = report.found, report.found.of(report.caller)
@@ -235,10 +236,12 @@ def _title(caller: Caller, name: str) -> str:
     if caller.kind == "user":
         return _("User %(key)s, %(name)s") % {"key": caller.value, "name": name} if name else capfirst(str(caller))
     labels = {"ip": _("Address %s"), "api_key": _("API key %s"), "partition": "%s", "digest": _("Caller %s")}
+    if caller.kind == "api_key":
+        return labels["api_key"] % name
     if caller.kind == "session":
         return capfirst(str(caller))
     if caller.is_everybody:
         return pgettext("caller", "All callers together")
     if caller.is_nobody:
         return _("Requests without what the rule counts by")
-    return labels[caller.kind] % (caller.value if caller.kind != "api_key" else f"{caller.value[:8]}…")
+    return labels[caller.kind] % caller.value

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -202,7 +203,9 @@ def _assignments(text: str, viewer: Viewer) -> Iterator[Match]:
     sees_names = may_see_names(viewer.request.user)
     for row in rows[:MAX_MATCHES]:
         if row.api_key_hash:
-            found = capfirst(_("API key")), f"{row.api_key_hash[:8]}…", viewer.caller_url("api_key", row.api_key_hash)
+            is_caller = settings.API_KEY_RESOLVER is None  # who it is cannot be found out from the hash
+            url = viewer.caller_url("api_key", row.api_key_hash) if is_caller else viewer.row_url(row)
+            found = capfirst(_("API key")), f"{row.api_key_hash[:8]}…", url
         elif row.user is not None:
             name = row.user.get_username() if sees_names else str(row.user.pk)
             found = _("User"), name, viewer.caller_url("user", by_key(row.user.pk))
@@ -216,8 +219,9 @@ def _api_keys(text: str, viewer: Viewer) -> Iterator[Match]:
     """Yield the API key, if it is known. Its value is the identity that rules count by, never the key itself."""
     request = HttpRequest()
     request.META[f"HTTP_{settings.API_KEY_HEADER.upper().replace('-', '_')}"] = text
-    value = identify(request).value("api_key")
-    if value is not None:
+    with suppress(UnknownCaller):  # revoked since it was cached
+        if identify(request).value("api_key") is None:
+            return
         caller = caller_of("api_key", text)
         url = viewer.digest_url(caller.digest) if caller.is_secret else viewer.caller_url("api_key", caller.open_value)
         yield Match(capfirst(_("API key")), f"{text[:4]}…", url)

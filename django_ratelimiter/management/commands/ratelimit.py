@@ -20,7 +20,7 @@ from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
 from ...inspection.acts import counters_now
 from ...inspection.answer import explain
-from ...inspection.caller import KINDS, caller_of, parts_of
+from ...inspection.caller import KINDS, any_caller_of, caller_of, parts_of
 from ...inspection.caller_report import lines_of as lines_of_caller
 from ...inspection.caller_report import report_of
 from ...inspection.console import add_question, question_from
@@ -189,7 +189,8 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
             if not has_identity(name):
                 unknown = _("Unknown identity %(name)r. You can define it in RATELIMITER['IDENTITIES'].")
                 raise CommandError(unknown % {"name": name})
-        who = caller_of("partition", text) if others or kind not in KINDS else caller_of(kind, value)
+        is_partition = bool(others) or kind not in KINDS
+        who = any_caller_of("partition", text) if is_partition else any_caller_of(kind, value)
         once_connected(partial(counters_now, who), lambda found: not found.problem)
         found = forget(who)
         if who.is_unknown_user and not found.removed and not found.problem:

@@ -45,8 +45,8 @@ def test_no_key_is_in_an_address_or_kept_where_a_resolver_knows_keys(
 ) -> None:
     settings.RATELIMITER = {**settings.RATELIMITER, "API_KEY_RESOLVER": "tests.admin.callers.test_secrets.no_account"}
     for kind, value, named in (
-        ("api_key", "s3cret", {"kind": ["api_key"], "value": ["value:account-7"]}),
-        ("api_key", "unknown-key", {"kind": ["api_key"], "value": [hash_api_key("unknown-key")]}),
+        ("api_key", "s3cret", {"kind": ["api_key"]}),
+        ("api_key", "value:account-7", {"kind": ["api_key"], "value": ["value:account-7"]}),
         ("api_key", "plain-key", None),
         ("partition", "session:abcdefgh", None),
         ("partition", "api_key:s3cret|ip:192.0.2.7", None),
@@ -55,19 +55,29 @@ def test_no_key_is_in_an_address_or_kept_where_a_resolver_knows_keys(
     ):
         response = admin_client.post(CALLER, {"kind": kind, "value": value})
         query = parse_qs(urlsplit(response["Location"]).query)
+        if value == "s3cret":  # signed: its hash, and what it counts as
+            assert query.pop("value")[0].startswith("key:")
+            assert "s3cret" not in response["Location"]
         assert query == named if named else set(query) == {"digest"}
         assert admin_client.get(response["Location"]).status_code == 200
         if "kind=api_key" in response["Location"]:
-            assert admin_client.get(response["Location"]).context["caller"].open_value == query["value"][0]
+            assert admin_client.get(response["Location"]).context["caller"].known == {"api_key": "account-7"}
         kept = str(dict(admin_client.session))
-        for secret in ("s3cret", "unknown-key", "plain-key", "abcdefgh"):
+        for secret in ("s3cret", "plain-key", "abcdefgh"):
             assert secret not in kept
         if named is None:
             assert set(
                 parse_qs(urlsplit(admin_client.get(CALLER, {"kind": kind, "value": value})["Location"]).query)
             ) == {"digest"}
-    found = admin_client.post(reverse("admin:django_ratelimiter_search"), {"q": "s3cret"})
-    assert admin_client.get(found["Location"]).context["caller"].known == {"api_key": "account-7"}
+    found = admin_client.post(reverse("admin:django_ratelimiter_search"), {"q": "s3cret"})["Location"]
+    assert admin_client.get(found).context["caller"].known == {"api_key": "account-7"}
+    assert f"For the API key {hash_api_key('s3cret')[:8]}… alone." in press(admin_client, found, "deny")
+    assert "rejects every request" in shown(admin_client.get(found))
+    of_all = shown(admin_client.get(CALLER, {"kind": "api_key", "value": "value:account-7"}))
+    assert "API key account-7" in of_all
+    assert "rejects every request" not in of_all
+    for text, says in (("gone", "This key is not known"), (hash_api_key("s3cret"), "takes the key itself")):
+        assert says in shown(admin_client.post(CALLER, {"kind": "api_key", "value": text}))
 
 
 def test_what_else_is_known_is_sent_in_the_body_and_secrets_stay_out_of_addresses(
