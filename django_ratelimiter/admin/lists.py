@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.admin.widgets import AdminSplitDateTime
@@ -42,6 +42,11 @@ class UsefulFilters(ChangeList):
         return {int(name.partition("_")[0]) for name, count in found.items() if 0 < count < rows}
 
 
+def is_unchanged(request: HttpRequest) -> bool:
+    """Return whether this request has saved a form without a change."""
+    return getattr(request, "ratelimiter_unchanged", False)
+
+
 class NulSafeAdmin(admin.ModelAdmin):
     """An admin whose list treats a NUL byte or a very long text in its URL as an invalid filter: it shows all rows.
 
@@ -49,6 +54,19 @@ class NulSafeAdmin(admin.ModelAdmin):
     """
 
     show_add_link = True  # django-unfold only shows the link beside a list with this
+
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
+        found = super().construct_change_message(request, form, formsets, add)
+        request.ratelimiter_unchanged = not found  # type: ignore[attr-defined]
+        return found
+
+    def message_user(
+        self, request: HttpRequest, message: Any, level: Any = messages.INFO, *args: Any, **kwargs: Any
+    ) -> None:
+        """Show the message; of a form that was sent as it was, that nothing was changed."""
+        if is_unchanged(request):
+            message, level = _("Nothing was changed."), messages.INFO
+        super().message_user(request, message, level, *args, **kwargs)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return UsefulFilters

@@ -53,13 +53,15 @@ class UsageDoubts(NamedTuple):
 
     late_seconds: how long counts have waited to be collected; `None` = not late. rejecting: slugs of rules that
     reject an unusual share of their requests, and since when. is_idle: no counts were added for a while, and none
-    wait. exhausted: rules with a used-up counter that all callers share, and until when they reject; `None` = for ever.
+    wait. waiting: the minutes whose counts wait, if Redis was asked.
+    exhausted: rules with a used-up counter that all callers share, and until when they reject; `None` = for ever.
     """
 
     late_seconds: float | None
     rejecting: list[tuple[str, datetime]]
     is_idle: bool = False
     exhausted: Sequence[tuple[RuleRecord, datetime | None]] = ()
+    waiting: int = 0
 
 
 def read_rule_doubts() -> RuleDoubts:
@@ -79,12 +81,13 @@ def read_usage_doubts(fresh: Freshness, *, engine_answers: bool) -> UsageDoubts:
     rejecting = [
         (name.removeprefix(REJECTING), aware(at)) for name, at in sorted(began.items()) if name.startswith(REJECTING)
     ]
-    late, is_idle = (now() - aware(began[BEHIND])).total_seconds() if BEHIND in began else None, False
+    late, is_idle, waiting = (now() - aware(began[BEHIND])).total_seconds() if BEHIND in began else None, False, None
     if engine_answers and (fresh.collected_at is None or fresh.collected_at < now() - FRESH):
         waiting = _waiting()
         late = waiting.seconds if waiting and waiting.seconds > LATE else None
         is_idle = waiting is not None and not waiting.batches and fresh.collected_at is not None
-    return UsageDoubts(late, rejecting, is_idle, _exhausted() if engine_answers else ())
+    exhausted = _exhausted() if engine_answers else ()
+    return UsageDoubts(late, rejecting, is_idle, exhausted, waiting.batches if waiting else 0)
 
 
 def _waiting() -> Lag | None:

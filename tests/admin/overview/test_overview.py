@@ -18,7 +18,7 @@ from django.test import Client, override_settings
 from django.urls import path, reverse
 
 from django_ratelimiter import admin as pages
-from django_ratelimiter.admin.overview import health
+from django_ratelimiter.admin.overview import attention, health
 from django_ratelimiter.admin.overview.status import read_status
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.checks.common import SYMPTOMS
@@ -28,6 +28,7 @@ from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.formatting import moment_in_words
 from django_ratelimiter.rules.heartbeats import pulse
 from django_ratelimiter.rules.stored import storage
+from django_ratelimiter.usage.collector.lag import Lag
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
 from django_ratelimiter.usage.times import now, stored
 from example_project.redis_server import free_port
@@ -69,12 +70,20 @@ def nowhere() -> dict[str, Any]:
     return {**settings.CACHES, "ratelimit": ratelimit}
 
 
-def test_knows_no_rejections_before_usage_was_collected(admin_client: Client, saved: Rule) -> None:
+def test_knows_no_rejections_before_usage_was_collected(
+    admin_client: Client, saved: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
     UsageBatch.objects.all().delete()
     text = text_of(admin_client.get(OVERVIEW))
     assert text.startswith("Needs attention warning Nothing has been collected yet")
     assert text.count("Run manage.py ratelimit collect") == text.count("collected") == 1
     assert "Rejected in the last hour" not in text
+    assert "wait in Redis" not in text
+    with monkeypatch.context() as waiting:
+        waiting.setattr(attention, "lag", lambda: Lag(30.0, 2))
+        text = text_of(admin_client.get(OVERVIEW))
+        assert "Requests have been counted, and wait in Redis." in text
+        assert "no request had" not in text
     UsageBatch.objects.create(batch_id="1", collected_at=now())
     text = text_of(admin_client.get(OVERVIEW))
     assert "Nothing has been collected yet" not in text

@@ -110,6 +110,9 @@ def test_a_login_is_found_by_the_name_of_its_view(admin_client: Client, name: st
             rule = save(admin_client, f"preset={key}")
             assert (rule.path_kind, rule.path, rule.view_name) == ("any", "", name)
             assert rule.partition_by == [counted]
+        assert f"Matches 1 view: {name}." in shown(admin_client.get(f"{ADD_RULE}?preset=login"))
+        wrong = admin_client.post(ADD_RULE, {"path_kind": "exact", "path": "/in/"})
+        assert f"Matches 1 view: {name}." in shown(wrong)
 
 
 class TestCopy:
