@@ -123,7 +123,8 @@ class RateLimitNameSerializer(serializers.Serializer[Any]):
 
     kind = serializers.CharField(help_text="The identity, such as user or ip.")
     value = serializers.CharField(
-        help_text="Its value, such as a primary key or an address; of the hash of an API key only the start."
+        help_text="Its value, such as a primary key or an address; of an API key as it is looked up: its hash, or "
+        "“value:” and what API_KEY_RESOLVER returns."
     )
 
 

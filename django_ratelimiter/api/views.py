@@ -13,6 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ..exceptions import AccessDenied
+from ..inspection.caller import open_key
 from ..inspection.report import PRIVATE, encoded
 from ..models import TopPartition, UsageBucket
 from ..rules import cache
@@ -99,7 +100,10 @@ def _named(request: Request, rows: Iterable[dict[str, Any]]) -> list[dict[str, A
     """Return the rows with the names of their partitions, for those who may see them."""
     rows = list(rows)
     known = revealed_to(request.user, [row["partition"] for row in rows])
-    shown = {digest: {"kind": name.kind, "value": name.shown} for digest, name in known.items()}
+    shown = {
+        digest: {"kind": name.kind, "value": open_key(name.value) if name.kind == "api_key" else name.value}
+        for digest, name in known.items()
+    }
     return [{**row, "name": shown.get(row["partition"])} for row in rows]
 
 

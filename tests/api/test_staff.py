@@ -204,7 +204,7 @@ class TestPartitions:
         assert results(as_staff, url, by="rejected") == [{**y, "name": None}, {**x, "name": None}]
         names.remember("x", "api_key", "a1" * 32)
         User.objects.get(username="staff").user_permissions.add(Permission.objects.get(codename="reveal_caller"))
-        assert results(as_staff, url)[0]["name"] == {"kind": "api_key", "value": "a1a1a1a1…"}
+        assert results(as_staff, url)[0]["name"] == {"kind": "api_key", "value": "a1" * 32}
         assert [row["partition"] for row in results(as_staff, url, period="30d")] == ["y"]
 
     @pytest.mark.parametrize(("days", "granularity"), [(0, "hour"), (120, "day")])

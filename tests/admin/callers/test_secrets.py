@@ -150,3 +150,10 @@ def test_who_was_looked_up_is_forgotten_after_an_hour(
         monkeypatch.setattr("time.time", lambda at=now + 60 * minutes: at)
         assert admin_client.get(page).context["caller"].kind == kind
     assert "192.0.2.7" not in str(dict(admin_client.session))
+
+
+def test_an_api_key_has_the_label_of_its_assignment(admin_client: Client, free: Tier) -> None:
+    key = hash_api_key("s3cret")
+    TierAssignment.objects.create(tier=free, api_key_hash=key, reason="shop.example")
+    text = shown(admin_client.get(f"{CALLER}?kind=api_key&value={key}"))
+    assert text.count(f"API key shop.example ({key[:8]}…)") > 1, "in its title, and under its tier"
