@@ -81,7 +81,7 @@ def _row(counter: Counter, viewer: Viewer, before_login: Iterable[Counter]) -> C
         counter,
         viewer.rule_url(counter.rule.slug),
         _limit(counter),
-        _("by %(by)s") % {"by": by},
+        _("by %(by)s") % {"by": by} if counter.rule.partition_by else by,
         _used(counter) if known else "",
         _rough(full_in) if known else "",
         _("until %(until)s") % {"until": until_in_words(counter.blocked_until)} if counter.blocked_until else "",

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from ...usage.reports import totals
 from ...usage.reports.coverage import Period
@@ -39,7 +39,7 @@ PERIODS: Final = {
     "1y": gettext_lazy("Last year"),
     "today": gettext_lazy("Today"),
     "this-week": gettext_lazy("This week"),
-    "this-month": gettext_lazy("This month"),
+    "this-month": pgettext_lazy("period", "This month"),
     "last-month": gettext_lazy("Last month"),
     CUSTOM: gettext_lazy("Custom"),
 }
