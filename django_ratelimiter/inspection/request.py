@@ -27,7 +27,7 @@ from ..identity import Identity, meta_name
 from ..middleware import ASKED_BY_GATEWAYS
 from ..rules.routes import all_views
 from ..rules.tiers import is_known_api_key
-from .caller import UnknownCaller, find_user
+from .caller import UnknownCaller, find_user, only_a_hash
 from .question import Question, QuestionError
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -157,6 +157,8 @@ def find_caller(question: Question, http: BuiltRequest) -> KnownCaller:
             raise QuestionError("user", _("No user or API key matches this."))
     elif getattr(http, "session", None) is None:
         user = AnonymousUser()
+    if settings.API_KEY_RESOLVER is not None and _is_hash(question.api_key):
+        raise QuestionError("api_key", only_a_hash())
     return KnownCaller(user, question.api_key if _is_hash(question.api_key) else "")
 
 
