@@ -136,11 +136,13 @@ def _merged(counter: str, found: list[tuple[RejectionEntry, str]], sampled: Mapp
     """Return the rejections of a counter as one, from its entries, each with its label."""
     found.sort(key=lambda each: (-each[0].last, each))
     (last, since, times), label = found[0]
-    for entry, _ in found[1:]:
+    labels = {label}  # those of earlier tiers, too
+    for entry, earlier in found[1:]:
         if (since - entry.last) * STEP_US >= PAUSE_US:
             break
         since, times = min(since, entry.since), times + entry.times
-    shadow, is_estimate = label.startswith(SHADOW), sampled.get(label, -1) >= since
+        labels.add(earlier)
+    shadow, is_estimate = label.startswith(SHADOW), any(sampled.get(each, -1) >= since for each in labels)
     return Rejection(last * STEP_US, since * STEP_US, times, label.removeprefix(SHADOW), counter, shadow, is_estimate)
 
 
