@@ -15,6 +15,8 @@ from ..rules.records import LimitRecord, RuleRecord
 
 
 _NAME: Final = "null = not known, or you may not see it (permission reveal_caller)."
+_FEW: Final = "null = few: an estimate below 100 is no figure."
+_ESTIMATED: Final = "Whether the numbers are estimates from a sample; else they are exact."
 
 
 class RateLimitLimitSerializer(serializers.Serializer[LimitRecord]):
@@ -129,27 +131,31 @@ class RateLimitNameSerializer(serializers.Serializer[Any]):
 
 
 class RateLimitPartitionSerializer(serializers.Serializer[Any]):
-    """One of the top partitions of a rule. Numbers are estimates from samples if there were many requests."""
+    """One of the top partitions of a rule."""
 
     partition = serializers.CharField(help_text="The digest of the partition, as in Redis key names.")
     name = RateLimitNameSerializer(allow_null=True, help_text=_NAME)
-    allowed = serializers.IntegerField(source="sum_allowed")
-    rejected = serializers.IntegerField(source="sum_rejected")
+    allowed = serializers.IntegerField(allow_null=True, help_text=_FEW)
+    rejected = serializers.IntegerField(allow_null=True, help_text=_FEW)
+    estimated = serializers.BooleanField(help_text=_ESTIMATED)
 
 
 class RateLimitTopCallerSerializer(serializers.Serializer[Any]):
-    """One of the top callers over all rules. Numbers are estimates from samples if there were many requests."""
+    """One of the top callers over all rules."""
 
     partition = serializers.CharField(help_text="The caller's digest, as in Redis key names.")
     name = RateLimitNameSerializer(allow_null=True, help_text=_NAME)
-    requests = serializers.IntegerField(help_text="Each counts once, however many rules matched it.")
-    allowed = serializers.IntegerField()
-    rejected = serializers.IntegerField()
+    requests = serializers.IntegerField(
+        allow_null=True, help_text=f"Each counts once, however many rules matched it. {_FEW}"
+    )
+    allowed = serializers.IntegerField(allow_null=True, help_text=_FEW)
+    rejected = serializers.IntegerField(allow_null=True, help_text=_FEW)
+    estimated = serializers.BooleanField(help_text=_ESTIMATED)
     share = serializers.FloatField(
-        allow_null=True, help_text="Of the requests that any rule matched, from 0 to 1; null without requests."
+        allow_null=True, help_text="Of the requests that any rule matched, from 0 to 1; null = few, or none."
     )
     requests_before = serializers.IntegerField(
-        allow_null=True, help_text="In the period before; null = it was not counted completely."
+        allow_null=True, help_text="In the period before; null = few, or it was not counted completely."
     )
 
 

@@ -20,7 +20,7 @@ from ..rules import cache
 from ..rules.records import RuleRecord
 from ..usage.live.names import revealed_to
 from ..usage.reports.coverage import BucketRange, Period, read_coverage
-from ..usage.reports.report import Report, TopPartitionRow
+from ..usage.reports.report import ESTIMATES, Report, TopPartitionRow, few_last
 from ..usage.times import Granularity, floor
 from . import serializers
 from .me import OwnReport, own_report
@@ -88,11 +88,12 @@ class PartitionsView(_Report):
         start = floor(span.start, granularity, timezone.get_default_timezone())
         found = (
             rows.filter(BucketRange(granularity, start, span.end).condition)
-            .values("partition")
-            .annotate(sum_allowed=Sum("allowed"), sum_rejected=Sum("rejected"))
-            .order_by(f"-sum_{query['by']}", "partition")
+            .values_list("partition")
+            .annotate(sum_allowed=Sum("allowed"), sum_rejected=Sum("rejected"), estimates=ESTIMATES)
+            .order_by(few_last(f"sum_{query['by']}"), f"-sum_{query['by']}", "partition")
         )
-        named = _named(request, self.paginate_queryset(found) or ())  # type: ignore[arg-type]
+        top = map(TopPartitionRow.of, self.paginate_queryset(found) or ())
+        named = _named(request, ({**row._asdict(), **row.figures} for row in top))
         return self.get_paginated_response(self.get_serializer(named, many=True).data)
 
 
@@ -116,10 +117,8 @@ class TopCallersView(_Report):
     def get(self, request: Request) -> Response:
         query = parse_query(self.query_class, request)
         report = Report(query["span"], identity=query.get("identity", "user"), by_rejected=query["by"] == "rejected")
-        rows = report.compared(
-            [TopPartitionRow(*row) for row in self.paginate_queryset(report.all_top_partitions) or ()]
-        )
-        found = _named(request, ({**row._asdict(), "requests": row.requests} for row in rows))
+        rows = report.compared([*map(TopPartitionRow.of, self.paginate_queryset(report.all_top_partitions) or ())])
+        found = _named(request, ({**row._asdict(), **row.figures} for row in rows))
         return self.get_paginated_response(self.get_serializer(found, many=True).data)
 
 

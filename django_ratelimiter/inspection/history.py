@@ -11,6 +11,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from ..models import TopCaller, TopPartition, UsageSample
+from ..usage.reports.report import TopPartitionRow, in_words
 from ..usage.times import Granularity, aware, buckets, floor, now, stored
 
 DAYS: Final = 30
@@ -21,14 +22,23 @@ class Day(NamedTuple):
 
     date: date
     rule: str
-    requests: int
-    allowed: Annotated[int | None, "null = not known."]
-    rejected: Annotated[int | None, "null = not known."]
+    requests: Annotated[int | None, "null = few: an estimate below 100 is no figure."]
+    allowed: Annotated[int | None, "null = few, or not known."]
+    rejected: Annotated[int | None, "null = few, or not known."]
     known_from: Annotated[str, "top (among the top 100 of a rule in an hour) or sample."]
+    estimated: Annotated[bool, "Whether the figures are estimates from a sample of requests; else they are exact."] = (
+        False
+    )
+
+    @property
+    def in_words(self) -> dict[str, str | None]:
+        """Return the requests and the rejected ones as text; `None` = not known."""
+        rejected = None if self.known_from == "sample" else in_words(self.rejected, estimated=self.estimated)
+        return {"requests": in_words(self.requests, estimated=self.estimated), "rejected": rejected}
 
 
 class DayTotal(NamedTuple):
-    """Known requests of the caller on one day, over all rules. rejected: `None` = not known."""
+    """Known requests of the caller on one day, over all rules; 0 = none or few. rejected: `None` = not known."""
 
     date: date
     requests: int
@@ -58,7 +68,7 @@ def usage_of(digests: Mapping[str, str]) -> Usage:
     days_by_rule: dict[tuple[date, str], Day] = {}
     for day in (*_days_of_top_partitions(digests, start, zone), *_days_of_samples(digests, start, zone)):
         other = days_by_rule.setdefault((day.date, day.rule), day)
-        if day.requests > other.requests:
+        if (day.requests or 0) > (other.requests or 0):
             days_by_rule[day.date, day.rule] = day
     explanation = _(
         "Requests are counted by rule and tier. They are counted by caller only in hours in which the caller was among "
@@ -77,18 +87,29 @@ def totals_of(usage: Usage, identities: Mapping[str, str]) -> list[DayTotal]:
     days = [usage.since + timedelta(days=number) for number in range(DAYS)]
     found = {day: DayTotal(day, 0, 0) for day in days}
     for day in usage.days:
-        if day.requests > found[day.date].requests:
-            found[day.date] = DayTotal(day.date, day.requests, day.rejected)
+        if (day.requests or 0) > found[day.date].requests:
+            found[day.date] = DayTotal(day.date, day.requests or 0, _rejected(day))
     starts = [stored(floor(datetime.combine(day, time(12), zone), Granularity.DAY, zone)) for day in days]
     rows = TopCaller.objects.filter(
         granularity=TopCaller.Granularity.DAY, start__in=starts,
         identity__in=list(identities), partition__in=set(identities.values()),
     )  # fmt: skip
     for row in rows.iterator():
-        on, requests = aware(row.start).astimezone(zone).date(), row.allowed + row.rejected
-        if requests >= found[on].requests:
-            found[on] = DayTotal(on, requests, row.rejected)
+        on, requests, _allowed, rejected = _figures(row, zone)
+        if requests is not None and requests >= found[on].requests:
+            found[on] = DayTotal(on, requests, rejected or 0)
     return list(found.values())
+
+
+def _rejected(day: Day) -> int | None:
+    return day.rejected or 0 if day.known_from == "top" else day.rejected
+
+
+def _figures(row: TopPartition | TopCaller, zone: tzinfo) -> tuple[date, int | None, int | None, int | None]:
+    """Return the date of a row, with its requests, allowed and rejected ones; `None` = few."""
+    figures = TopPartitionRow(row.partition, row.allowed, row.rejected, row.estimated).figures
+    on = aware(row.start).astimezone(zone).date()
+    return on, figures["requests"], figures["allowed"], figures["rejected"]
 
 
 def _days_of_top_partitions(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
@@ -100,8 +121,8 @@ def _days_of_top_partitions(digests: Mapping[str, str], start: datetime, zone: t
     )  # fmt: skip
     for row in rows.iterator():
         if digests[row.rule_slug] == row.partition:
-            on = aware(row.start).astimezone(zone).date()
-            yield Day(on, row.rule_slug, row.allowed + row.rejected, row.allowed, row.rejected, "top")
+            on, requests, allowed, rejected = _figures(row, zone)
+            yield Day(on, row.rule_slug, requests, allowed, rejected, "top", row.estimated)
 
 
 def _days_of_samples(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:

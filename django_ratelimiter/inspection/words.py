@@ -9,7 +9,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..rules.formatting import moment_in_words, until_in_words
+from ..rules.formatting import moment_in_words, units, until_in_words
 from ..rules.records import Facts, RuleRecord
 from ..usage.live.rejections import times_in_words
 from .counters import CallerRejection, Counter
@@ -154,9 +154,9 @@ def counter_in_words(counter: Counter) -> str:
     if counter.left is None or counter.used is None:
         return _("not known: Redis cannot be reached")
     values = {
-        "used": number_format(counter.used),
-        "quota": number_format(counter.capacity),
-        "left": number_format(counter.left),
+        "used": units(counter.used),
+        "quota": units(counter.capacity),
+        "left": units(counter.left),
     }
     words = [_("%(used)s of %(quota)s used, %(left)s left") % values]
     if counter.never:

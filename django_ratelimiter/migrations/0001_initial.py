@@ -195,6 +195,7 @@ class Migration(migrations.Migration):
                 ('partition', models.CharField(max_length=200, verbose_name='partition')),
                 ('allowed', models.PositiveBigIntegerField(default=0, verbose_name='allowed')),
                 ('rejected', models.PositiveBigIntegerField(default=0, verbose_name='rejected')),
+                ('estimated', models.BooleanField(db_default=False, default=False, verbose_name='estimated')),
                 ('identity', models.CharField(max_length=200, verbose_name='identity')),
             ],
             options={
@@ -215,6 +216,7 @@ class Migration(migrations.Migration):
                 ('partition', models.CharField(max_length=200, verbose_name='partition')),
                 ('allowed', models.PositiveBigIntegerField(default=0, verbose_name='allowed')),
                 ('rejected', models.PositiveBigIntegerField(default=0, verbose_name='rejected')),
+                ('estimated', models.BooleanField(db_default=False, default=False, verbose_name='estimated')),
             ],
             options={
                 'verbose_name': 'top partition',

@@ -101,8 +101,8 @@ class UsageBatch(models.Model):
 class _Top(models.Model):
     """One of the top partitions of an hour or a day: at most 100.
 
-    partition: its digest, as in the names of keys. allowed, rejected: requests, estimated from a sample if there are
-    many.
+    partition: its digest, as in the names of keys. allowed, rejected: requests. estimated: from a sample, because a
+    process had many calls in the hour; else they are exact.
     """
 
     class Granularity(models.TextChoices):
@@ -114,6 +114,7 @@ class _Top(models.Model):
     partition = models.CharField(_("partition"), max_length=200)
     allowed = models.PositiveBigIntegerField(_("allowed"), default=0)
     rejected = models.PositiveBigIntegerField(_("rejected"), default=0)
+    estimated = models.BooleanField(_("estimated"), default=False, db_default=False)
 
     class Meta:
         abstract = True

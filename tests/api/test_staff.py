@@ -187,19 +187,19 @@ class TestUsage:
 
 
 class TestPartitions:
-    def top(self, *ago: int, partition: str, allowed: int = 0, rejected: int = 0, granularity: str = "hour") -> None:
+    def top(self, *ago: int, granularity: str = "hour", **figures: Any) -> None:
         for hours in ago:
             TopPartition.objects.create(
-                rule_slug="gone", granularity=granularity, start=moment(timedelta(hours=hours)), partition=partition,
-                allowed=allowed, rejected=rejected,
-            )  # fmt: skip
+                rule_slug="gone", granularity=granularity, start=moment(timedelta(hours=hours)), **figures
+            )
 
     def test_the_top_callers_first(self, as_staff: Client) -> None:
         self.top(1, 2, partition="x", allowed=10, rejected=1)
         self.top(1, partition="y", allowed=15, rejected=5)
         self.top(1, partition="y", allowed=99, granularity="day")
         url = "/limits/rules/gone/partitions/"
-        x, y = ({"partition": "x", "allowed": 20, "rejected": 2}, {"partition": "y", "allowed": 15, "rejected": 5})
+        x = {"partition": "x", "allowed": 20, "rejected": 2, "estimated": False}
+        y = {"partition": "y", "allowed": 15, "rejected": 5, "estimated": False}
         assert results(as_staff, url) == [{**x, "name": None}, {**y, "name": None}]
         assert results(as_staff, url, by="rejected") == [{**y, "name": None}, {**x, "name": None}]
         names.remember("x", "api_key", "a1" * 32)
@@ -218,6 +218,12 @@ class TestPartitions:
         query = {"period": "1m", "until": (start + timedelta(minutes=50)).isoformat()}
         assert [row["allowed"] for row in results(as_staff, "/limits/rules/gone/partitions/", **query)] == [5]
 
+    def test_an_estimate_below_100_is_no_figure_and_comes_last(self, as_staff: Client) -> None:
+        self.top(1, partition="few", allowed=96, estimated=True)
+        self.top(1, partition="exact", allowed=3)
+        exact, few = results(as_staff, "/limits/rules/gone/partitions/")
+        assert (exact["allowed"], exact["estimated"], few["allowed"], few["estimated"]) == (3, False, None, True)
+
 
 class TestTopCallers:
     def test_over_all_rules_with_names_for_who_may_see_them(self, as_staff: Client) -> None:
@@ -230,7 +236,7 @@ class TestTopCallers:
         y, x = results(as_staff, url)
         assert y == {
             "partition": "y", "name": None, "requests": 35, "allowed": 30, "rejected": 5, "share": 0.5,
-            "requests_before": None,
+            "requests_before": None, "estimated": False,
         }  # fmt: skip
         assert x["partition"] == "x"
         assert [row["partition"] for row in results(as_staff, url, identity="ip", by="rejected")] == ["z"]

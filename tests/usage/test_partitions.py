@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import redis
@@ -15,7 +16,8 @@ from django.utils import timezone
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine
 from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.engine.partition_stats import is_sampled
-from django_ratelimiter.models import TopPartition, UsageBucket, UsageSample
+from django_ratelimiter.engine.redis import partition_notes
+from django_ratelimiter.models import TopCaller, TopPartition, UsageBucket, UsageSample
 from django_ratelimiter.usage.collector import collect as module
 from django_ratelimiter.usage.collector import partitions as collecting
 from django_ratelimiter.usage.collector.collect import Collected, collect
@@ -25,6 +27,7 @@ pytestmark = pytest.mark.django_db
 #: A Saturday in Berlin, whose next day ends summer time.
 DAY = datetime(2025, 10, 24, 22, tzinfo=UTC)
 HOUR = timedelta(hours=1)
+SAMPLED = next(name for name in map(str, range(100)) if is_sampled(name))
 LIMIT = Limit(3, 366 * 86_400, "fixed_window")
 
 
@@ -74,6 +77,33 @@ def test_the_top_callers_of_hours_and_days(engine: Engine) -> None:
     collect()
     assert top_partitions("hour") == {DAY: {"a": (3, 2), "b": (1, 0)}, DAY + HOUR: {"a": (1, 0), "c": (3, 1)}}
     assert top_partitions("day") == {DAY: {"a": (4, 2), "b": (1, 0), "c": (3, 1)}}
+
+
+@pytest.mark.parametrize("engine", ["redis"], indirect=True)
+@pytest.mark.parametrize("exactly", [9, 2])
+def test_an_estimate_is_marked_and_not_above_the_total_of_its_rule(engine: Any, monkeypatch: Any, exactly: int) -> None:
+    """Also one of a caller who was only reported one by one: its later requests may not have been."""
+    monkeypatch.setattr(partition_notes, "WEIGHED_EXACTLY", exactly)
+    monkeypatch.setattr(partition_notes, "randrange", lambda _least, _most: 1)  # each call is reported, as sixteen
+    meet(engine, ["a", "b", "b"], DAY)
+    meet(engine, ["b"] * 2, DAY + HOUR)  # one by one again
+    meet(engine, ["b"] * 2, DAY)
+    collect()
+    rows = TopPartition.objects.filter(granularity="hour").order_by("start", "partition")
+    marked = [("a", 1, 0, True), ("b", 4, 1, True)] if exactly == 2 else [("a", 1, 0, False), ("b", 3, 1, False)]
+    assert [*rows.values_list("partition", "allowed", "rejected", "estimated")] == [*marked, ("b", 2, 0, False)]
+    assert TopPartition.objects.filter(granularity="day", estimated=exactly == 2).count() == 2
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+def test_an_estimate_over_all_rules_is_never_above_all_requests(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.partitions, "estimated_hours", MagicMock(**{"__contains__.return_value": True}), False)
+    monkeypatch.setattr(engine.partitions, "top_partitions", lambda asked, _most: [{"a": (64, 32)}] * len(asked))
+    monkeypatch.setattr(engine.partitions, "top_size", lambda asked: [1] * len(asked))
+    monkeypatch.setattr(collecting, "_pools", lambda: {"*user"})
+    meet(engine, ["a", "b"] + ["a"] * 4, DAY)
+    collect()
+    assert set(TopCaller.objects.values_list("partition", "allowed", "rejected", "estimated")) == {("a", 4, 2, True)}
 
 
 def test_only_so_many_are_kept(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,14 +174,10 @@ def test_an_older_view_takes_nothing_away(engine: Any) -> None:
 def test_an_older_count_takes_nothing_away(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read of the rows may be out of date; the rows themselves decide."""
 
-    class Early(dict[object, int]):
-        def get(self, *_args: object) -> int:  # type: ignore[override]
-            return 0
-
     meet(engine, ["a", "b"], DAY)
     collect()
     meet(engine, ["a"], DAY)
-    monkeypatch.setattr(collecting, "_stored_counts", lambda *args: Early())
+    monkeypatch.setattr(collecting, "_stored_counts", lambda *args: MagicMock(**{"get.return_value": 0}))
     collect()
     assert partitions("hour") == partitions("day") == [(DAY, 2)]
 
@@ -159,7 +185,6 @@ def test_an_older_count_takes_nothing_away(engine: Any, monkeypatch: pytest.Monk
 def test_samples(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collecting, "MAX_PARTITIONS", 2)
     names = [name for name in map(str, range(100)) if is_sampled(name)]
-    assert len(names) > 2
     meet(engine, names * 2, DAY)
     collect()
     fields = ("rule_slug", "tier_slug", "minute", "partition_hash", "count")
@@ -169,20 +194,10 @@ def test_samples(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert UsageSample.objects.count() == 2
 
 
-def test_progress_is_told_for_each_minute_of_samples(engine: Engine) -> None:
-    [sampled, *_] = [name for name in map(str, range(100)) if is_sampled(name)]
-    for minute in range(3):
-        meet(engine, [sampled], DAY + timedelta(minutes=minute))
-    told: list[bool] = []
-    collecting.collect_partitions(engine, "default", lambda: told.append(True))
-    assert len(told) == 1 + 3  # the hour, and each minute
-
-
 def test_a_caller_of_two_tiers_is_sampled_in_both(engine: Engine) -> None:
-    [sampled, *_] = [name for name in map(str, range(100)) if is_sampled(name)]
-    meet(engine, [sampled] * 3, DAY)
-    meet(engine, [sampled], DAY, "rule|pro")
-    meet(engine, [sampled], DAY, "rule|")
+    meet(engine, [SAMPLED] * 3, DAY)
+    meet(engine, [SAMPLED], DAY, "rule|pro")
+    meet(engine, [SAMPLED], DAY, "rule|")
     collect()
     assert dict(UsageSample.objects.values_list("tier_slug", "count")) == {"free": 3, "pro": 1, "": 1}
 
@@ -190,17 +205,16 @@ def test_a_caller_of_two_tiers_is_sampled_in_both(engine: Engine) -> None:
 @pytest.mark.parametrize("hours", [-5, 5])
 def test_the_clock_of_a_collector_is_nobodys_business(engine: Any, monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
     """What Redis still adds to is not forgotten, and what is over is not left to expire."""
-    sampled = next(name for name in map(str, range(100)) if is_sampled(name))
     clock = [DAY + HOUR / 2]
     monkeypatch.setattr(engine.partitions, "now_us", lambda: int(clock[0].timestamp()) * 1_000_000)
     monkeypatch.setattr(timezone, "now", lambda: clock[0] + hours * HOUR)
-    meet(engine, [sampled] * 2, clock[0])
+    meet(engine, [SAMPLED] * 2, clock[0])
     collect()
-    meet(engine, [sampled], clock[0])
+    meet(engine, [SAMPLED], clock[0])
     clock[0] += timedelta(minutes=3)
     collect()
     assert UsageSample.objects.get().count == 3
-    assert top_partitions("hour") == {DAY: {sampled: (3, 0)}}
+    assert top_partitions("hour") == {DAY: {SAMPLED: (3, 0)}}
 
 
 @pytest.mark.parametrize("engine", ["redis"], indirect=True)
@@ -215,57 +229,38 @@ def test_samples_that_have_expired_are_not_looked_for_again(engine: Any, redis_c
 
 def test_a_backlog_is_read_in_parts(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collecting, "MAX_AT_ONCE", 5)
-    read, seen = engine.partitions.top_partitions, []
-
-    def watched(asked: Sequence[Any], most: int) -> list[dict[str, tuple[int, int]]]:
-        seen.append(len(asked))
-        found: list[dict[str, tuple[int, int]]] = read(asked, most)
-        return found
-
-    monkeypatch.setattr(engine.partitions, "top_partitions", watched)
+    read = MagicMock(wraps=engine.partitions.top_partitions)
+    monkeypatch.setattr(engine.partitions, "top_partitions", read)
     for number in range(5):
-        meet(engine, ["a", "b"], DAY + number * HOUR)
+        meet(engine, ["a", SAMPLED], DAY + number * HOUR)
     told: list[tuple[int, int]] = []
     collect(lambda done, waiting: told.append((done, waiting)))
-    assert told == [(0, 5), (1, 5), (2, 5), (3, 5), (4, 5), *[(5, 5)] * 5]
-    assert seen == [2, 2, 1]
+    assert told == [(0, 5), (1, 5), (2, 5), (3, 5), (4, 5), *[(5, 5)] * 10]  # hours, and minutes of samples
+    assert [len(call.args[0]) for call in read.call_args_list] == [2, 2, 1]
     assert len(top_partitions("hour")) == 5
-    assert top_partitions("day") == {DAY: {"a": (5, 0), "b": (5, 0)}}
+    assert top_partitions("day") == {DAY: {"a": (5, 0), SAMPLED: (5, 0)}}
 
 
-def test_where_days_begin_at_half_past_their_first_half_hour_is_of_the_hour_before(engine: Any, settings: Any) -> None:
+def test_where_days_begin_at_half_past(engine: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their first half hour is of the hour before; an hour that runs is not forgotten at midnight."""
     settings.TIME_ZONE = "Asia/Kolkata"
     midnight = datetime(2025, 10, 24, 18, 30, tzinfo=UTC)
     meet(engine, ["a"], midnight + HOUR / 4)
     collect()
     assert top_partitions("hour") == {midnight - HOUR: {"a": (1, 0)}}
     assert engine.partitions.hours() == set()
-
-
-def test_where_days_begin_at_half_past_an_hour_that_runs_is_not_forgotten_at_midnight(
-    engine: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings.TIME_ZONE = "Asia/Kolkata"
-    midnight = datetime(2025, 10, 24, 18, 30, tzinfo=UTC)
-    now_us = int((midnight + HOUR / 6).timestamp()) * 1_000_000
-    monkeypatch.setattr(engine.partitions, "now_us", lambda: now_us)
-    meet(engine, ["a", "b"], midnight - HOUR / 4)
+    monkeypatch.setattr(engine.partitions, "now_us", lambda: int((midnight + HOUR / 6).timestamp()) * 1_000_000)
+    meet(engine, ["d", "b"], midnight - HOUR / 4)
     collect()
     meet(engine, ["c"], midnight + HOUR / 4)
     collect()
     assert partitions("hour")[0] == (midnight - HOUR, 3)
 
 
-def test_what_was_counted_the_day_after_does_not_stand_in_for_the_day(engine: Any) -> None:
-    meet(engine, ["a"], DAY + 23 * HOUR)
-    UsageBucket.objects.create(granularity="day", rule_slug="rule", tier_slug="free", start=DAY + 24 * HOUR)
-    collecting.collect_partitions(engine, "default")
-    assert top_partitions("hour") == {}
-
-
 def test_what_nothing_was_counted_for_is_kept_for_later(engine: Any) -> None:
     """The counts of another shard, say: only one collector at once may write what is bounded."""
     meet(engine, ["a"], DAY)
+    UsageBucket.objects.create(granularity="day", rule_slug="rule", tier_slug="free", start=DAY + 24 * HOUR)
     collecting.collect_partitions(engine, "default")
     assert top_partitions("hour") == {}
     collect()
@@ -273,41 +268,29 @@ def test_what_nothing_was_counted_for_is_kept_for_later(engine: Any) -> None:
 
 
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)
+@pytest.mark.parametrize(
+    ("broken", "error", "expected"),
+    [
+        ("count", IndexError(), "ERROR The figures of partitions could not be collected."),
+        ("hours", EngineUnavailable("gone"), "WARNING The figures of partitions cannot be collected now: gone"),
+    ],
+)
 def test_what_goes_wrong_here_leaves_the_counts(
-    engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    engine: Any, monkeypatch: Any, caplog: Any, broken: str, error: Exception, expected: str
 ) -> None:
     meet(engine, ["a"], DAY)
     with monkeypatch.context() as patch:
-        patch.setattr(engine.partitions, "count", lambda groups: [].pop())
+        patch.setattr(engine.partitions, broken, MagicMock(side_effect=error))
         assert collect() == Collected(1, 1)
-    assert "figures of partitions could not be collected" in caplog.text
+    [record] = caplog.records
+    assert f"{record.levelname} {record.getMessage()}".startswith(expected)
     assert partitions("day") == [(DAY, None)]
     collect()
     assert partitions("day") == [(DAY, 1)]
 
 
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)
-def test_an_engine_that_goes_meanwhile_is_a_warning_and_no_error(
-    engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail() -> None:
-        raise EngineUnavailable("made to fail")
-
-    meet(engine, ["a"], DAY)
-    with monkeypatch.context() as patch:
-        patch.setattr(engine.partitions, "hours", fail)
-        assert collect() == Collected(1, 1)
-    [record] = caplog.records
-    assert record.levelname == "WARNING"
-    assert record.getMessage() == "The figures of partitions cannot be collected now: made to fail"
-    collect()
-    assert partitions("day") == [(DAY, 1)]
-
-
-@pytest.mark.parametrize("engine", ["memory"], indirect=True)
-def test_an_engine_of_ones_own_knows_nothing_of_partitions(
-    engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_of_ones_own_knows_nothing_of_partitions(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     meet(engine, ["a"], DAY)
     monkeypatch.delattr(engine, "partitions")
     assert collect() == Collected(1, 1)

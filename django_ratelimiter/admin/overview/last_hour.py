@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from django.db.models import Q, QuerySet, Sum
@@ -10,6 +11,7 @@ from django.utils import timezone
 
 from ...models import TopPartition, UsageBucket
 from ...usage.reports.coverage import HOUR, BucketRange, Period
+from ...usage.reports.report import ESTIMATES, TopPartitionRow, few_last
 from ...usage.reports.totals import SUMS, Figures, by_start, last
 from ...usage.times import Granularity, aware, floor, stored
 
@@ -39,12 +41,12 @@ class LastHour(NamedTuple):
 
 
 class RejectedCaller(NamedTuple):
-    """One of the callers with most rejected requests under a rule. partition: its digest."""
+    """One of the callers with most rejected requests under a rule. partition: its digest. Figures are texts."""
 
     rule_slug: str
     partition: str
-    allowed: int
-    rejected: int
+    allowed: str
+    rejected: str
 
 
 def read_last_hour() -> LastHour:
@@ -64,11 +66,13 @@ def read_rejected_callers() -> list[RejectedCaller]:
     rows = TopPartition.objects.order_by().filter(
         granularity=Granularity.HOUR, start__gte=stored(start), rejected__gt=0
     )
-    sums = rows.values_list("rule_slug", "partition").annotate(sum_allowed=Sum("allowed"), sum_rejected=Sum("rejected"))
-    found = sums.order_by("-sum_rejected", "rule_slug", "partition")[:MAX_CALLERS]
-    return [
-        RejectedCaller(slug, partition, int(allowed), int(rejected)) for slug, partition, allowed, rejected in found
-    ]
+    sums = rows.values_list("rule_slug", "partition").annotate(
+        sum_allowed=Sum("allowed"), sum_rejected=Sum("rejected"), estimates=ESTIMATES
+    )
+    found = sums.order_by(few_last("sum_rejected"), "-sum_rejected", "rule_slug", "partition")[:MAX_CALLERS]
+    top = [(slug, TopPartitionRow.of(tuple(row))) for slug, *row in found]
+    words = itemgetter("allowed", "rejected")
+    return [RejectedCaller(slug, row.partition, *words(row.in_words())) for slug, row in top]
 
 
 def _rules(rows: QuerySet[UsageBucket], period: Period) -> list[RejectingRule]:

@@ -84,7 +84,7 @@ def _day(report: Report) -> list[Row]:
 
 def _top_partitions(report: Report) -> list[Row]:
     return [
-        {"caller": report.names.get(row.partition, row.partition), "requests": row.requests, **row._asdict()}
+        {"caller": report.names.get(row.partition, row.partition), **row._asdict(), **row.figures}
         for row in report.compared(report.top_partitions)
     ]
 
@@ -99,7 +99,7 @@ TABLES: Final[dict[str, tuple[tuple[str, ...], Callable[[Report], list[Row]]]]] 
     "day": (("hour", "average_requests"), _day),
     "busiest": (("start", "end", *_COUNTS), lambda report: _points(report.busiest)),
     "top": (
-        ("caller", "requests", "allowed", "rejected", "share", "requests_before", "partition"),
+        ("caller", "requests", "allowed", "rejected", "estimated", "share", "requests_before", "partition"),
         _top_partitions,
     ),
 }
@@ -114,5 +114,5 @@ def _plain(value: Any) -> Any:
 
 
 def _cell(value: Any) -> Any:
-    value = _plain(value)
+    value = ("yes" if value else "no") if isinstance(value, bool) else _plain(value)
     return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value

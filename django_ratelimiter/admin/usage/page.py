@@ -138,7 +138,7 @@ def _callers(viewer: Viewer, report: Report) -> dict[str, Any]:
         "callers": [(chart.span(each.period), units(each.partitions or 0)) for each in counts],
         **_top(viewer, report),
         "caller": caller,
-        "search_result": found and (found.partition, units(found.allowed), units(found.rejected)),
+        "search_result": found and {"partition": found.partition, **found.in_words()},
         "search_url": report_url(viewer.request, "caller", caller=None),
         "callers_downloads": _downloads(viewer.request, "callers"),
     }
@@ -161,15 +161,15 @@ def _top(viewer: Viewer, report: Report) -> dict[str, Any]:
 
 
 def _top_row(viewer: Viewer, report: Report, row: TopPartitionRow, name: str) -> dict[str, str]:
-    share = 100 * (row.share or 0)
+    share, before = 100 * (row.share or 0), row.requests_before
     return {
         "partition": row.partition,
         "name": name,
         "url": viewer.digest_url(row.partition, **({} if report.rule is None else {"rule": report.rule})),
-        **{figure: units(getattr(row, figure)) for figure in ("requests", "allowed", "rejected")},
-        "share": _("%s %%") % number_format(round(share, 1), decimal_pos=1),
+        **row.in_words(),
+        "share": "" if row.share is None else _("%s %%") % number_format(round(share, 1), decimal_pos=1),
         "share_width": f"{share:.2f}%",
-        "change": "" if row.requests_before is None else _change(row.requests, row.requests_before),
+        "change": "" if before is None or row.figures["requests"] is None else _change(row.requests, before),
     }
 
 

@@ -238,6 +238,7 @@ if notes > 0 then
       end
     end
     if weight > 0 then
+      if weight > 1 then weight = weight + 1 / 1048576 end -- a fraction marks an estimate
       local set = KEYS[key + 1]
       for place = 3, #what do
         if not levels[byte(what, place)][7] then set = KEYS[key + 2] end

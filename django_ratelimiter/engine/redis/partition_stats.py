@@ -22,6 +22,8 @@ class RedisPartitions:
 
     def __init__(self, commands: ShardCommands) -> None:
         self._commands = commands
+        #: The hours of which `top_partitions` has read estimates: not every call was reported.
+        self.estimated_hours: set[int] = set()
 
     def now_us(self) -> int:
         """Return the time in microseconds by the clock of Redis; of several servers, the earliest.
@@ -74,8 +76,11 @@ class RedisPartitions:
 
         weights: list[dict[str, list[int]]] = [{} for _ in asked]
         for (place, side), found in self._replies(commands):
-            for partition, weight in _pairs(found):
+            for partition, score in _pairs(found):
+                weight = float(score)
                 weights[place].setdefault(text_of(partition), [0, 0])[side] += int(weight)
+                if not weight.is_integer():
+                    self.estimated_hours.add(asked[place][0])
         return [merge_top({whom: (pair[0], pair[1]) for whom, pair in each.items()}, most) for each in weights]
 
     def drop_top(self, asked: Sequence[Hour]) -> None:

@@ -14,13 +14,13 @@ from itertools import product
 from typing import Any, Final
 
 from django.db import transaction
-from django.db.models import F, Q, QuerySet, Sum
+from django.db.models import Count, F, Q, QuerySet, Sum
 
 from ...databases import limit_wait, upsert
 from ...engine.base import Engine
 from ...engine.call import OVER_ALL_RULES
 from ...engine.partition_stats import MINUTE_US, Hour, merge_top, rule_of
-from ...models import TopCaller, TopPartition, UsageBucket, UsageSample
+from ...models import TopCaller, TopPartition, UsageBucket, UsageSample, UsageTotal
 from ...rules import cache
 from ...rules.inline import identity_of
 from ..times import Granularity, start_of, stored
@@ -41,6 +41,9 @@ DAY: Final[str] = Granularity.DAY
 
 #: Allowed and rejected, by partition.
 Weights = Mapping[str, tuple[int, int]]
+
+#: The same, and whether these are estimates.
+Figures = Mapping[str, tuple[int, int, bool]]
 
 #: The top partitions of a rule, or the top callers of an identity.
 Rows = QuerySet[TopPartition] | QuerySet[TopCaller]
@@ -72,11 +75,13 @@ def _store_hours(database: str, stats: Any, hours: Sequence[Hour], before: int, 
     _store_unique(database, stats, hours)
     over, today = before // 60, starts_of(before)[DAY]
     early: set[Hour] = set()  # their counts are not stored yet
+    estimated: set[int] = getattr(stats, "estimated_hours", set())
+    estimated.clear()  # `top_partitions` adds to it; of an hour, the callers over all rules are read first
     ranked = {(hour, rule_of(label)) for hour, label in hours} | set(product({hour for hour, _ in hours}, _pools()))
     for some in _batches(stats, sorted(ranked)):
         for (hour, rule), weights in zip(some, stats.top_partitions(some, MAX_PARTITIONS), strict=True):
             progress()
-            if not _store_top(database, rule, hour, weights):
+            if not _store_top(database, rule, hour, weights, hour in estimated):
                 early.add((hour, rule))
         stats.drop_top([each for each in some if each[0] < over and each not in early])
     complete = (each for each in hours if each[0] < over and starts_of(each[0] * 60)[DAY] < today)
@@ -126,7 +131,7 @@ def _stored_counts(database: str, starts: Iterable[datetime]) -> dict[tuple[str,
     return {tuple(key): partitions or 0 for *key, partitions in rows.values_list(*fields, "partitions")}
 
 
-def _store_top(database: str, rule: str, hour: int, weights: Weights) -> bool:
+def _store_top(database: str, rule: str, hour: int, weights: Weights, estimated: bool = False) -> bool:
     """Store these; False if nothing of this rule and day is stored yet, so that there is no row to lock.
 
     rule: its slug, or the label of callers over all rules; then the row to lock is one of any rule.
@@ -146,7 +151,9 @@ def _store_top(database: str, rule: str, hour: int, weights: Weights) -> bool:
         # Until the end of this transaction, no other collector writes the top partitions of this rule and day.
         if not days.filter(pk=first).update(allowed=F("allowed")):
             return False
-        if _merge_top(rows, of, HOUR, starts[HOUR], weights):
+        most = _most(database, model, of, hour) if estimated else None
+        figures = {whom: (*(_capped(pair, most) if most else pair), estimated) for whom, pair in weights.items()}
+        if _merge_top(rows, of, HOUR, starts[HOUR], figures, estimated):
             _merge_top(rows, of, DAY, starts[DAY], _day_sums(rows, hour, starts[DAY]))
     return True
 
@@ -158,40 +165,71 @@ def _model_of(rule: str) -> tuple[type[TopPartition | TopCaller], dict[str, str]
     return TopPartition, {"rule_slug": slug(rule)}
 
 
-def _day_sums(rows: Rows, hour: int, day: datetime) -> Weights:
+def _most(
+    database: str, model: type[TopPartition | TopCaller], of: Mapping[str, str], hour: int
+) -> tuple[int, int] | None:
+    """Return the requests of the rule, or of all rules, and the rejected ones: none of a caller can exceed them.
+
+    `None` = not counted. They are those of the hours that this hour of the engine overlaps.
+    """
+    hours = {starts_of(minute)[HOUR] for minute in (hour * 60, hour * 60 + 59)}
+    counted: Any = UsageTotal.objects.all() if model is TopCaller else UsageBucket.objects.filter(**of)
+    sums = counted.using(database).filter(granularity=HOUR, start__in=hours).order_by()
+    allowed, rejected, shadow = sums.aggregate(*map(Sum, _COUNTS)).values()
+    if allowed is None:
+        return None
+    return allowed + rejected + shadow, rejected + (shadow if model is TopPartition else 0)
+
+
+_COUNTS: Final = ("allowed", "rejected", "shadow_rejected")
+
+
+def _capped(pair: tuple[int, int], most: tuple[int, int]) -> tuple[int, int]:
+    """Return the estimates of a caller, as far as its rule has counted so many."""
+    rejected = min(pair[1], most[1])
+    return min(pair[0], most[0] - rejected), rejected
+
+
+def _day_sums(rows: Rows, hour: int, day: datetime) -> Figures:
     """Return the sums of the hours of a day."""
     starts = {starts_of(each * 60)[HOUR] for each in range(hour - 26, hour + 27) if starts_of(each * 60)[DAY] == day}
     sums = (
         rows.filter(granularity=HOUR, start__in=starts)
         .order_by()
         .values_list("partition")
-        .annotate(Sum("allowed"), Sum("rejected"))
+        .annotate(Sum("allowed"), Sum("rejected"), estimates=Count("pk", filter=Q(estimated=True)))
     )
-    return {partition: (allowed, rejected) for partition, allowed, rejected in sums}
+    return {partition: (allowed, rejected, estimates > 0) for partition, allowed, rejected, estimates in sums}
 
 
-def _merge_top(rows: Rows, of: Mapping[str, str], granularity: str, start: datetime, weights: Weights) -> bool:
-    """Store the top partitions of these and the stored ones; return whether any row changed. of: as in `rows`."""
+def _merge_top(
+    rows: Rows, of: Mapping[str, str], granularity: str, start: datetime, figures: Figures, estimated: bool = False
+) -> bool:
+    """Store the top partitions of these and the stored ones; return whether any row changed.
+
+    of: as in `rows`. estimated: the stored ones are estimates by now.
+    """
     rows = rows.filter(granularity=granularity, start=start)
-    before = {partition: (allowed, rejected) for partition, allowed, rejected in rows.values_list(*_WEIGHTS)}
-    both = dict(before)
-    for partition, (allowed, rejected) in weights.items():
-        had = before.get(partition, (0, 0))
-        both[slug(partition, 200)] = max(allowed, had[0]), max(rejected, had[1])
-    after = merge_top(both, MAX_PARTITIONS)
+    before = {partition: tuple(stored_figures) for partition, *stored_figures in rows.values_list(*_FIGURES)}
+    both = {whom: (had[0], had[1], had[2] or estimated) for whom, had in before.items()}
+    for partition, found in figures.items():
+        whom = slug(partition, 200)
+        had = both.get(whom, (0, 0, False))
+        both[whom] = max(found[0], had[0]), max(found[1], had[1]), found[2] or had[2]
+    after = {whom: both[whom] for whom in merge_top({whom: each[:2] for whom, each in both.items()}, MAX_PARTITIONS)}
     if after == before:
         return False
     rows.filter(partition__in=before.keys() - after.keys()).delete()
     changed = [
-        rows.model(**of, granularity=granularity, start=start, partition=partition, allowed=pair[0], rejected=pair[1])
-        for partition, pair in after.items()
-        if before.get(partition) != pair
+        rows.model(**of, granularity=granularity, start=start, **dict(zip(_FIGURES, (partition, *found), strict=True)))
+        for partition, found in after.items()
+        if before.get(partition) != found
     ]
-    upsert(rows.db, changed, (*of, "granularity", "start", "partition"), ("allowed", "rejected"))
+    upsert(rows.db, changed, (*of, "granularity", "start", "partition"), _FIGURES[1:])
     return True
 
 
-_WEIGHTS: Final = ("partition", "allowed", "rejected")
+_FIGURES: Final = ("partition", "allowed", "rejected", "estimated")
 
 
 def _store_samples(database: str, minute: int, counts: Mapping[tuple[str, str], int]) -> None:

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 from ...backend import get_engine
 from ...engine.usage.rejections import RECORDED_ONE_IN, Rejection
-from ...rules.formatting import units
+from ...rules.formatting import about, units
 
 #: Maximum number of rejections that a list keeps.
 MAX_READ: Final = 1_000
@@ -47,4 +47,4 @@ def times_in_words(times: int, certain: int, *, is_estimate: bool) -> str:
     """Return the number of rejections as text: "7", "≈ 7,431", or "2 or more"."""
     if certain < times:
         return _("%(times)s or more") % {"times": units(certain)}
-    return f"≈ {units(times)}" if is_estimate else units(times)
+    return about(times, is_estimate=is_estimate)

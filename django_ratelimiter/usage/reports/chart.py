@@ -70,10 +70,11 @@ def draw(points: Sequence[Point]) -> Chart:
 
 def top(rows: Sequence[TopPartitionRow], names: Sequence[str]) -> Chart:
     """Return one bar for each top caller, by rank. names: of the callers."""
-    stacks = [{"allowed": each.allowed, "rejected": each.rejected} for each in rows]
+    stacks = [{kind: each.figures[kind] or 0 for kind in ("allowed", "rejected")} for each in rows]
+    words = [each.in_words() for each in rows]
     labels = [
-        f"{rank}. {name}: {_('%s allowed') % units(each.allowed)}, {_('%s rejected') % units(each.rejected)}"
-        for rank, (each, name) in enumerate(zip(rows, names, strict=True), 1)
+        f"{rank}. {name}: {_('%s allowed') % each['allowed']}, {_('%s rejected') % each['rejected']}"
+        for rank, (each, name) in enumerate(zip(words, names, strict=True), 1)
     ]
     slot = 100 / max(len(rows), 1)
     ticks = [Tick(percent((place + 0.5) * slot), str(place + 1), place % 5 != 0) for place in range(len(rows))]

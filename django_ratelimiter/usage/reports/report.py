@@ -14,10 +14,12 @@ from operator import or_
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
-from django.db.models import F, Max, Q, QuerySet, Sum
+from django.db.models import Case, Count, F, Max, Q, QuerySet, Sum, When
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from ...models import TopCaller, TopPartition, UsageBucket, UsageTotal
+from ...rules.formatting import about
 from ..times import Granularity, aware, buckets, floor, stored
 from .coverage import DAY, GRANULARITIES, HOUR, NEVER, BucketRange, Coverage, Period, next_start, read_coverage
 from .totals import FIELDS, SUMS, Figures, Point, Total, by_start
@@ -26,23 +28,65 @@ from .totals import FIELDS, SUMS, Figures, Point, Total, by_start
 MAX_PARTITIONS: Final = 25
 
 
-class TopPartitionRow(NamedTuple):
-    """One of the top partitions, with its requests; estimated from a sample if there are many.
+#: The lowest estimate that is shown as a number.
+LEAST_ESTIMATE: Final = 100
 
-    share: of the requests of all callers, from 0 to 1; `None` = there are none. requests_before: in the period before;
-    `None` = that was not counted completely, or was not asked for.
+
+def believable(figure: int, *, estimated: bool) -> int | None:
+    """Return the figure of a caller; `None` = few, because an estimate below 100 rests on too few reports."""
+    return None if estimated and 0 < figure < LEAST_ESTIMATE else figure
+
+
+def in_words(figure: int | None, *, estimated: bool) -> str:
+    """Return a believable figure as text: "40", "≈ 1,600" or "few"."""
+    return _("few") if figure is None else about(figure, is_estimate=estimated)
+
+
+#: How many of the rows that are added up are estimates.
+ESTIMATES: Final = Count("pk", filter=Q(estimated=True))
+
+
+def few_last(figure: str) -> Case:
+    """Return what comes first in an order by this figure of callers, so that those with few come last."""
+    few = {"estimates__gt": 0, f"{figure}__gt": 0, f"{figure}__lt": LEAST_ESTIMATE}
+    return Case(When(**few, then=1), default=0)
+
+
+class TopPartitionRow(NamedTuple):
+    """One of the top partitions, with its requests.
+
+    estimated: from a sample, because there were many; `believable` says which of its figures are more than few.
+    share: of the requests of all callers, from 0 to 1; `None` = few, or there are none. requests_before: in the period
+    before; `None` = few, or that was not counted completely, or was not asked for.
     """
 
     partition: str
     allowed: int
     rejected: int
+    estimated: bool = False
     share: float | None = None
     requests_before: int | None = None
+
+    @classmethod
+    def of(cls, row: tuple[str, int, int, int]) -> TopPartitionRow:
+        """Return a row of `all_top_partitions`."""
+        partition, allowed, rejected, estimates = row
+        return cls(partition, int(allowed), int(rejected), estimates > 0)
 
     @property
     def requests(self) -> int:
         """Return the number of requests."""
         return self.allowed + self.rejected
+
+    @property
+    def figures(self) -> dict[str, int | None]:
+        """Return the requests, allowed and rejected ones; `None` = few."""
+        figures = {"requests": self.requests, "allowed": self.allowed, "rejected": self.rejected}
+        return {name: believable(figure, estimated=self.estimated) for name, figure in figures.items()}
+
+    def in_words(self) -> dict[str, str]:
+        """Return the same as text."""
+        return {name: in_words(figure, estimated=self.estimated) for name, figure in self.figures.items()}
 
 
 class PartitionCount(NamedTuple):
@@ -274,16 +318,18 @@ class Report:
 
         by_rejected: in the order of rejected requests, and without partitions that have none.
         """
-        return [TopPartitionRow(*row) for row in self.all_top_partitions[:MAX_PARTITIONS]]
+        return [*map(TopPartitionRow.of, self.all_top_partitions[:MAX_PARTITIONS])]
 
     @property
     def all_top_partitions(self) -> Any:
-        """Return all of them, in this order, as the first fields of a TopPartitionRow."""
+        """Return all of them, in this order, for `TopPartitionRow.of`; few come last."""
         if self.rule is None and self.identity is None:
             return self._sums.none()
         if self.by_rejected:
-            return self._sums.filter(sum_rejected__gt=0).order_by("-sum_rejected", "-sum_allowed", "partition")
-        return self._sums.order_by(-(F("sum_allowed") + F("sum_rejected")), "-sum_rejected", "partition")
+            order = few_last("sum_rejected"), "-sum_rejected", "-sum_allowed", "partition"
+            return self._sums.filter(sum_rejected__gt=0).order_by(*order)
+        with_requests = self._sums.alias(requests=F("sum_allowed") + F("sum_rejected"))
+        return with_requests.order_by(few_last("requests"), "-requests", "-sum_rejected", "partition")
 
     def compared(self, found: Sequence[TopPartitionRow]) -> list[TopPartitionRow]:
         """Return these top partitions with their shares, and their requests in the period before."""
@@ -292,14 +338,16 @@ class Report:
         together, whole = self.together, self.top_partitions_in
         if whole != self.period or self.tier is not None:
             together = Report(whole, self.rule, coverage=self.coverage).together
-        before: dict[str, int] | None = None
+        before: dict[str, int | None] | None = None
         if self._has_before:
             earlier = Report(self.period.before, self.rule, identity=self.identity, coverage=self.coverage)
             known = earlier._sums.filter(partition__in=[each.partition for each in found])
-            before = {partition: allowed + rejected for partition, allowed, rejected in known}
+            before = {row.partition: row.figures["requests"] for row in map(TopPartitionRow.of, known)}
         return [
             each._replace(
-                share=min(each.requests / together.requests, 1.0) if together.requests else None,
+                share=min(each.requests / together.requests, 1.0)
+                if together.requests and each.figures["requests"] is not None
+                else None,
                 requests_before=None if before is None else before.get(each.partition, 0),
             )
             for each in found
@@ -313,7 +361,7 @@ class Report:
 
     def top_partition(self, partition: str) -> TopPartitionRow | None:
         """Return one partition, from the hours in which it was a top partition; `None` = it was in none."""
-        return next((TopPartitionRow(*row) for row in self._sums.filter(partition=partition)), None)
+        return next(map(TopPartitionRow.of, self._sums.filter(partition=partition)), None)
 
     @property
     def top_partitions_in(self) -> Period:
@@ -332,7 +380,7 @@ class Report:
         if self.identity is not None:
             rows = TopCaller.objects.filter(self._in_whole_hours, identity=self.identity)
         sums = rows.order_by().values_list("partition")
-        return sums.annotate(sum_allowed=Sum("allowed"), sum_rejected=Sum("rejected"))
+        return sums.annotate(sum_allowed=Sum("allowed"), sum_rejected=Sum("rejected"), estimates=ESTIMATES)
 
     @cached_property
     def hours(self) -> list[Point]:

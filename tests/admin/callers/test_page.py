@@ -64,9 +64,9 @@ def test_shows_usage_by_day(admin_client: Client, page: str) -> None:
             rule_slug="export", granularity="day", start=start, partition=partition, allowed=1, rejected=rejected
         )
     text = shown(admin_client.get(page))
-    assert ">7431<" in text
+    assert ">7,431<" in text
     assert 'data-title="Rule">Export</td>' in text
-    assert "9999" not in text
+    assert "9,999" not in text
     figures = admin_client.get(page).context["usage_chart"]
     assert (len(figures.bars), figures.busiest.partition(": ")[2]) == (30, "1 allowed, 7,431 rejected")
     TopCaller.objects.create(

@@ -19,7 +19,7 @@ from django_ratelimiter.usage.live import names
 from django_ratelimiter.usage.reports.totals import named
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
-from ..pages import text_of
+from ..pages import shown, text_of
 from .test_admin import REPORT
 
 pytestmark = pytest.mark.django_db
@@ -113,8 +113,17 @@ def test_of_nothing_and_of_a_wrong_period(staff: Client) -> None:
     assert staff.get(f"{PAGE}?identity=%00").status_code == 404
 
 
-def test_a_footnote_says_what_is_left_out(staff: Client) -> None:
-    meet("heavy", 5)
-    text = text_of(staff.get(PAGE))
-    assert "Only the top 100 callers of each hour are kept" in text
-    assert "A request counts once, however many rules match it." in text
+def test_an_estimate_is_marked_and_a_small_one_is_few_and_comes_last(staff: Client) -> None:
+    for who, figures in {"few": (64, 32), "many": (160, 48), "more": (1_600, 1_600)}.items():
+        meet(who, *figures)
+    TopCaller.objects.update(estimated=True)
+    meet("exact", 12)
+    found = [f"{row['partition']} {row['requests']} {row['rejected']} {'share' in row}" for row in rows(staff)]
+    assert found == ["more ≈ 3,200 ≈ 1,600 True", "many ≈ 208 few True", "exact 12 0 True", "few few few False"]
+    assert [row["partition"] for row in rows(staff, "?by=rejected")] == ["more", "many", "few"]
+    assert "many: ≈ 160 allowed, few rejected" in shown(staff.get(PAGE))
+    assert "Only the top 100 callers of each hour are kept" in text_of(staff.get(PAGE))
+    _more, many, exact, few = table(staff, "period=this-month&identity=user")
+    assert (many["requests"], many["rejected"], many["estimated"], exact["estimated"]) == ("208", "", "yes", "no")
+    assert few["requests"] == few["allowed"] == few["share"] == ""
+    assert staff.get(f"{REPORT}top.json?period=this-month&identity=user").json()["top"][1]["estimated"] is True
