@@ -138,9 +138,9 @@ def test_a_catalog_has_all_that_callers_read(language: str) -> None:
     assert [entry for entry in entries(language) if not all(entry.forms)] == []
 
 
-@pytest.mark.parametrize("text", ["View", "Filter"])
+@pytest.mark.parametrize("text", ["View", "Filter", "This month"])
 def test_a_word_that_the_admin_means_otherwise_has_a_context(text: str) -> None:
-    """To view, and the filters of a list: Django has one translation for all apps, that of the first of them."""
+    """To view, the filters of a list, a date: Django has one translation for all apps, that of the first of them."""
     assert ("", text, "") not in keys()
     assert text in {known for context, known, _ in keys() if context}
 
