@@ -77,6 +77,17 @@ def test_tells_of_a_caller(agent: Callable[..., Client], blocked: dict[str, Any]
     assert (found["blocked"], found["tier"]["slug"], found["counters"][0]["used"]) == (True, "free", 3)
 
 
+def nobody(_raw: str) -> None:
+    """An API_KEY_RESOLVER that knows no key."""
+
+
+def test_an_unknown_api_key_is_no_caller(agent: Callable[..., Client], free: Tier, settings: Any) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "API_KEY_RESOLVER": f"{__name__}.nobody"}
+    answer = post(agent("view_tierassignment"), CALLER, {"kind": "api_key", "value": "unknown"})
+    assert answer.status_code == 400
+    assert "This key is not known: API_KEY_RESOLVER returned None" in str(answer.json())
+
+
 def test_resets_and_gives_back_once(agent: Callable[..., Client], blocked: dict[str, Any]) -> None:
     client = agent("unblock_caller")
     give = {"counter": "export:f86400", "units": 1, "reason": "he called", "act": "ticket-4711"}

@@ -109,6 +109,11 @@ def ann() -> User:
     return User.objects.create(username="ann", first_name="pro")
 
 
+def test_a_row_that_is_gone_is_no_key() -> None:
+    for value, expected in (("auth.User:999999", None), ("acme:7", "acme:7"), ("auth.user:7", "auth.user:7")):
+        assert CallerIdentity(None, "hash", {"api_key": value}.get).api_key == expected
+
+
 class TestAnswers:
     @pytest.mark.parametrize(
         ("returned", "expected", "anchor"),
