@@ -100,25 +100,24 @@ def who_is(last: int) -> str:
     return digest(f"ip:198.51.100.{last}")
 
 
-@pytest.mark.parametrize("more", [{}, {"sync_interval_ms": 1_000}])
-def test_in_a_flood_all_who_are_listed_have_names(more: dict[str, Any]) -> None:
+@pytest.mark.parametrize("slugs", [["by-ip"], ["by-ip", "synced"]])
+def test_in_a_flood_all_who_are_listed_have_names(slugs: list[str]) -> None:
     """The calls that report their callers name them: also after the first calls of an hour, when few do."""
-    make_rule("by-ip", quota=100_000, algorithm="fixed_window", partition_by=["ip"], **more)
+    for slug in slugs:
+        synced = {"sync_interval_ms": 60_000 if slug == "synced" else None}
+        make_rule(slug, quota=100_000, algorithm="fixed_window", partition_by=["ip"], **synced)
     hour = time_ns() // 1_000 // HOUR_US
-    for _ in range(WEIGHED_EXACTLY + 1):
-        assert ask_as(1)
-    for _ in range(2 * WEIGHT):
-        assert all(map(ask_as, range(10, 50)))
+    assert all(map(ask_as, [1] * (WEIGHED_EXACTLY + 1)))
+    assert all(map(ask_as, [*range(10, 50)] * 2 * WEIGHT))
     engine: Any = get_engine()
     [top] = engine.partitions.top_partitions([(hour, "by-ip")], 1_000)
-    assert more or len(top) > 30
+    assert len(top) > 30
     assert set(names.revealed(top)) == set(top) >= {who_is(1)}
 
 
 def test_who_is_rejected_is_named_at_once_in_a_busy_process() -> None:
     make_rule("by-ip", quota=1, partition_by=["ip"])
-    for _ in range(WEIGHED_EXACTLY + 1):
-        ask_as(1)
+    [ask_as(1) for _ in range(WEIGHED_EXACTLY + 1)]
     for last in range(10, 50):
         assert (ask_as(last), ask_as(last)) == (True, False)
         assert [*names.revealed([who_is(last)])] == [who_is(last)]
