@@ -152,6 +152,7 @@ def _top(viewer: Viewer, report: Report) -> dict[str, Any]:
         "top_chart": chart.top(rows, [known.get(each.partition, each.partition) for each in rows]),
         "top_partitions": [_top_row(viewer, report, each, known.get(each.partition, "")) for each in rows],
         "top_partitions_in": report.top_partitions_in,
+        "top_is_widened": report.top_partitions_in != report.requested_period,
         "top_before": report.period.before if any(each.requests_before is not None for each in rows) else None,
         "by_rejected": report.by_rejected,
         "by_requests_url": report_url(request, by=None),
