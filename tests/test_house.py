@@ -16,11 +16,11 @@ ROOT = Path(__file__).parent.parent
 
 #: Lines of Python, which may only fall; without migrations.
 TOTALS = {
-    "django_ratelimiter": 48_800,
-    "django_ratelimiter/engine/local": 1_300,
-    "django_ratelimiter/headers": 720,
-    "django_ratelimiter/limiter": 1_840,
-    "tests": 63_400,
+    "django_ratelimiter": 48_386,
+    "django_ratelimiter/engine/local": 1_299,
+    "django_ratelimiter/headers": 715,
+    "django_ratelimiter/limiter": 1_827,
+    "tests": 63_118,
     "benchmarks": 3_000,
 }
 
