@@ -13,13 +13,12 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db import connection
-from django.test import Client, override_settings
+from django.test import Client
 from django.utils import timezone
 
 from django_ratelimiter.admin.callers.act_forms import days
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
-from django_ratelimiter.rules import cache
 
 from ..pages import shown
 from .page import ask, press
@@ -52,18 +51,6 @@ def test_unblocked_and_doubled_until_friday_in_two_clicks_and_a_reason(
 def test_the_reason_of_an_act_that_failed_is_kept_once(admin_client: Client, page: str) -> None:
     assert 'value="he called"' in press(admin_client, page, "more", multiplier="0")
     assert 'value="he called"' not in shown(admin_client.get(page))
-
-
-@override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "TIER_RESOLVER": "user.first_name"})
-def test_doubles_what_the_project_resolves(admin_client: Client, page: str, ann: User) -> None:
-    with cache.editing():
-        pro = Tier.objects.create(slug="pro", name="Pro", rank=2)
-        limit = {"quota": 50, "window_seconds": Decimal(3600), "algorithm": "fixed_window"}
-        RuleLimit.objects.create(rule=Rule.objects.get(slug="export"), tier=pro, **limit)
-    User.objects.filter(pk=ann.pk).update(first_name="pro")
-    text = press(admin_client, page, "more", multiplier="2")
-    assert "Pro, by RATELIMITER['TIER_RESOLVER'], limits times 2, until" in text
-    assert "3 of 100, 97 left" in text
 
 
 def test_a_site_without_tiers_says_it_before_the_button(admin_client: Client, page: str) -> None:

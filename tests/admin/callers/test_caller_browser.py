@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.conf import settings
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
-from django.test import RequestFactory, override_settings
+from django.core.exceptions import ObjectDoesNotExist
+from django.test import Client, RequestFactory, override_settings
 from django.urls import reverse
 
 from django_ratelimiter import limiter
 from django_ratelimiter.headers import rejection_response
 from django_ratelimiter.inspection.references import everybody
 from django_ratelimiter.models import Rule, RuleLimit, Tier
+from django_ratelimiter.rules import cache
 from tests.browser import ENTER, TAB, Browser
 from tests.strict_csp import STRICT
 
@@ -138,3 +141,39 @@ def test_from_a_pasted_response_to_the_reason(page: Browser, ann: User, live_ser
         page.wait_for("#ratelimiter-state")
         assert page.texts("h1") == [title]
         assert told in page.texts("#ratelimiter-state")[0]
+
+
+def test_a_customer_with_a_plan_of_the_project_is_doubled_until_friday(
+    page: Browser, ann: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def profile(user: User) -> Any:
+        if user.pk != ann.pk:
+            raise ObjectDoesNotExist
+        return SimpleNamespace(plan="pro")
+
+    def policy() -> str:
+        client = Client()
+        client.force_login(ann)
+        return str(client.get("/hello/")["RateLimit-Policy"])
+
+    monkeypatch.setattr(User, "profile", property(profile), raising=False)
+    with cache.editing():
+        exports, pro = Rule.objects.get(slug="exports"), Tier.objects.get(slug="pro")
+        RuleLimit.objects.create(rule=exports, tier=pro, quota=50, window_seconds=Decimal(86_400))
+    entries = {**settings.RATELIMITER, "TIER_RESOLVER": "user.profile.plan"}
+    with override_settings(RATELIMITER=entries):
+        page.type("#ratelimiter-value", "ann" + ENTER)
+        page.wait_for("#ratelimiter-state")
+        text = " ".join(page.texts("#content"))
+        assert "Pro, by RATELIMITER['TIER_RESOLVER']" in text
+        assert "20 of 50, 30 left" in text
+        assert page.texts("#ratelimiter-state")[0].startswith("not blocked")
+        assert '"exports";q=50;' in policy()
+        page.type("#ratelimiter-reason", "Called: a busy week")
+        page.click("#ratelimiter-more")
+        page.wait_for("#ratelimiter-why + ul")
+        assert "Checked: it is in force" in page.texts(".messagelist li")[0]
+        text = " ".join(page.texts("#content"))
+        assert "Pro, by RATELIMITER['TIER_RESOLVER'], limits times 2, until" in text
+        assert "21 of 100, 79 left" in text
+        assert '"exports";q=100;' in policy()
