@@ -1,4 +1,4 @@
-"""docs/reference/compatibility.md says what pyproject.toml declares, what uv.lock runs, and what deprecation means."""
+"""docs/howto/servers.md says what pyproject.toml declares, what uv.lock runs, and what deprecation means."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .pages import PAGES, ROOT, rows, section
 
 pytestmark = pytest.mark.once
 
-PAGE = PAGES["docs/reference/compatibility.md"]
+PAGE = PAGES["docs/howto/servers.md"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 LOCKED = tomllib.loads((ROOT / "uv.lock").read_text("utf-8"))["package"]
 TABLE = {cells[0]: cells[1:] for cells in rows(section(PAGE, "## Versions"))}
