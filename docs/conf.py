@@ -11,6 +11,7 @@ from typing import Any
 import django
 from django.conf import settings
 from docutils import nodes
+from sphinx.transforms import SphinxTransform
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -48,8 +49,33 @@ html_theme = "furo"
 html_title = "django_ratelimiter"
 
 
+#: In the tables of these pages each row has an anchor: its name in small letters, such as `settings.md#cache_alias`.
+LOOKED_UP = {f"reference/{name}" for name in ("checks", "fields", "models", "settings")}
+
+
+class AnchorRows(SphinxTransform):
+    """Make the name of each row a link to itself. Names in tables of models begin with the model: `rule-slug`."""
+
+    default_priority = 500
+
+    def apply(self, **options: Any) -> None:
+        if self.env.docname not in LOOKED_UP:
+            return
+        anchors = self.document.myst_slugs
+        for row in self.document.findall(lambda node: isinstance(node, nodes.row) and node.parent.tagname == "tbody"):
+            name, section = row[0][0], row.parent.parent.parent.parent
+            text = name.astext()
+            within = f"{section['ids'][0]}-" if self.env.docname == "reference/models" else ""
+            anchor = within + re.sub(r"[^\w-]", "", text).lower()
+            if anchor not in anchors:
+                anchors[anchor] = (row.line or 0, anchor, text)
+                row["ids"].append(anchor)
+                name[:] = [nodes.reference("", "", *name.children, refid=anchor)]
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.add_transform(AnchorRows)
     app.connect("autodoc-process-docstring", list_the_names)
     app.connect("autodoc-process-docstring", list_the_algorithms)
     app.connect("doctree-resolved", put_timelines_into_the_page)
