@@ -47,6 +47,8 @@ linkcheck_anchors_ignore_for_url = [r"https://github\.com/.*", r"https://fetch\.
 
 html_theme = "furo"
 html_title = "django_ratelimiter"
+html_static_path = ["static"]
+html_css_files = ["own.css"]
 
 
 #: In the tables of these pages each row has an anchor: its name in small letters, such as `settings.md#cache_alias`.
@@ -79,6 +81,7 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", list_the_names)
     app.connect("autodoc-process-docstring", list_the_algorithms)
     app.connect("doctree-resolved", put_timelines_into_the_page)
+    app.connect("source-read", group_the_pages)
 
 
 def list_the_algorithms(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
@@ -110,3 +113,13 @@ def put_timelines_into_the_page(app: Any, doctree: nodes.document, docname: str)
         if image["uri"].startswith("explanation/algorithms/"):
             svg = (ROOT / "docs" / image["uri"]).read_text("utf-8")
             image.replace_self(nodes.raw("", svg, format="html"))
+
+
+def group_the_pages(app: Any, docname: str, source: list[str]) -> None:
+    """Make the sidebar of the lists in the index: each heading is a group, each link without an anchor a page."""
+    if docname == "index":
+        first, *groups = re.split(r"^## ", source[0], flags=re.MULTILINE)
+        for group in groups:
+            pages = "\n".join(re.findall(r"\]\(([\w/-]+)\.md\)", group))
+            first += f"## {group}\n```{{toctree}}\n:hidden:\n:caption: {group.splitlines()[0]}\n\n{pages}\n```\n\n"
+        source[0] = first

@@ -10,8 +10,11 @@ from .pages import PAGES, ROOT, TEXTS
 
 pytestmark = pytest.mark.once
 
+#: Of the pages, in the index and the sidebar.
+GROUPS = ["Start", "Limit things", "Operate", "Deploy", "Test", "Migrate", "Reference", "For contributors"]
 
-@pytest.mark.parametrize("name", PAGES)
+
+@pytest.mark.parametrize("name", sorted(PAGES.keys() - {"docs/index.md"}))
 def test_a_page_says_first_what_it_is_for(name: str) -> None:
     [first] = re.findall(r"\A(?:\([\w-]+\)=\n+)?# .*\n\n(.*)", PAGES[name])
     assert re.match(
@@ -39,3 +42,11 @@ def test_links_lead_somewhere(name: str) -> None:
         assert page.is_file(), f"{name} links to {target}"
         if anchor:
             assert anchor in anchors(page.read_text("utf-8")), f"{name} links to {target}"
+
+
+def test_every_page_is_in_the_index_once() -> None:
+    """And so in the sidebar, which `group_the_pages` in docs/conf.py makes of it: links without anchors."""
+    _, *groups = re.split(r"^## ", PAGES["docs/index.md"], flags=re.MULTILINE)
+    assert [group.splitlines()[0] for group in groups] == GROUPS
+    linked = re.findall(r"\]\(([\w/-]+\.md)\)", "".join(groups))
+    assert sorted(linked) == sorted({name.removeprefix("docs/") for name in PAGES} - {"index.md"})
