@@ -23,8 +23,7 @@ INSIDE = {
     name
     for name in TEXTS
     if name in ("CONTRIBUTING.md", "django_ratelimiter/README.md", "docs/explanation/architecture.md")
-    or name.startswith("docs/decisions/")
-    or name == "docs/howto/add-an-algorithm.md"
+    or name in ("docs/decisions.md", "docs/howto/add-an-algorithm.md")
 }
 #: `limiter/`, `engine/redis/check.lua`, `tests/test_docs.py`; NAME stands for any name.
 PATH = re.compile(r"`((?:[\w-]+/)+(?:[\w-]+\.[a-z]+)?|[\w-]+\.(?:py|lua))`")

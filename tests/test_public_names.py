@@ -30,7 +30,7 @@ GOT = (
     *("throttling.SimpleRateThrottle",),
 )
 #: Modules of which the docs only say how they are made.
-INSIDE = ("docs/decisions/", "docs/explanation/", "docs/howto/add-an-algorithm.md")
+INSIDE = ("docs/decisions.md", "docs/explanation/", "docs/howto/add-an-algorithm.md")
 
 
 def pages() -> list[str]:
