@@ -165,7 +165,7 @@ def test_every_algorithm_is_described() -> None:
         told = [name for cells in rows(section(page, heading)) for name in re.findall(r"`(\w+)`", cells[0])]
         assert told == list(Algorithm), heading
     for algorithm in Algorithm:
-        assert f"]({algorithm}.svg)" in PAGES[f"docs/explanation/algorithms/{algorithm}.md"]
+        assert f"](algorithms/{algorithm}.svg)" in section(page, f"### {algorithm}")
 
 
 def test_the_timelines_show_what_the_engine_decides(monkeypatch: pytest.MonkeyPatch) -> None:
