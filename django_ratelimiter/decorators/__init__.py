@@ -34,6 +34,7 @@ from .arguments import (
     Rate,
     RatelimitArguments,
     check_failure_policy,
+    check_key,
     django_request,
     is_rate_text,
     name_of,
@@ -125,6 +126,8 @@ def ratelimit(
     """
     if is_rate_text(rate):
         parse_rate(rate)
+    if key is not None:
+        check_key(key)
     check_failure_policy(failure_policy, has_rate=key is not None or rate is not None)
 
     def decorate(view: View) -> View:

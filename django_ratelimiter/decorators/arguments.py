@@ -27,6 +27,8 @@ from ..rules.routes import class_of, name_of_class
 Methods = str | Sequence[str | None]
 Key = str | Callable[[str, Any], Any]
 Rate = str | tuple[int, float] | Callable[[str, Any], Any] | None
+#: Keys that are not looked up as identities: the caller's address by the settings of django-ratelimit.
+_CALLER_KEYS: Final = ("user", "user_or_ip", "ip")
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 #: The module in which Django's `method_decorator` applies a decorator to a function that is not a view.
 STAND_INS: Final = "django.utils.decorators"
@@ -181,6 +183,16 @@ def check_failure_policy(policy: str | None, *, has_rate: bool) -> None:
         raise ImproperlyConfigured(f"@ratelimit: failure_policy must be one of {right}, not {policy!r}.")
 
 
+def check_key(key: Any) -> None:
+    """Raise ImproperlyConfigured for a key that no request can be counted by."""
+    kind, _, name = key.partition(":") if isinstance(key, str) else ("", "", "")
+    if callable(key) or key in _CALLER_KEYS or (name and kind in ("header", "get", "post")):
+        return
+    if not (isinstance(key, str) and (has_identity(key) or _DOTTED.fullmatch(key))):
+        right = "'ip', 'user', 'user_or_ip', 'header:NAME', 'get:NAME', 'post:NAME', another identity, or a callable"
+        raise ImproperlyConfigured(f"@ratelimit: {key!r} is not a valid key. Write {right}.")
+
+
 def django_request(request: Any) -> HttpRequest:
     """Return Django's request, from Django's or DRF's."""
     http: HttpRequest = getattr(request, "_request", request)
@@ -234,7 +246,7 @@ def _key_value(key: Key, group: str, request: Any) -> str | None:
     """Return the value that a request is counted by; `None` if the request lacks it."""
     kind, _, name = key.partition(":") if isinstance(key, str) else ("", "", "")
     value: Any = None
-    if kind in ("user", "user_or_ip", "ip") and not name:
+    if kind in _CALLER_KEYS and not name:
         identity = identify(django_request(request))
         if kind != "ip" and identity.user_id is not None:
             key, value = "user", identity.user_id
@@ -248,10 +260,9 @@ def _key_value(key: Key, group: str, request: Any) -> str | None:
         value = spelled(f"field:{name}", request.POST.get(name, ""))
     elif isinstance(key, str) and has_identity(key):
         value = identify(django_request(request)).value(key)
-    elif callable(key) or _DOTTED.fullmatch(key):
-        value, key = _called(key, group, request), "key"
     else:
-        raise ImproperlyConfigured(f"@ratelimit of {group}: {key!r} is not a valid key.")
+        check_key(key)
+        value, key = _called(key, group, request), "key"
     return None if value in (None, "") else f"{key}:{value}"
 
 
