@@ -10,10 +10,13 @@ from django.utils.translation import gettext_lazy as _
 from rest_framework import serializers
 from rest_framework.request import Request
 
+from ..conf import has_identity, settings
+from ..models import TopCaller
 from ..rules.records import MODES
 from ..usage.reports import totals
 from ..usage.reports.coverage import Period
 from ..usage.times import Granularity
+from ..values.partitions import IDENTITIES, NAMED
 from .pagination import MAX_PAGE_SIZE, PAGE_SIZE
 
 DEFAULT: Final = "24h"
@@ -129,6 +132,14 @@ class TopCallersQuery(PeriodQuery):
     by = serializers.ChoiceField(
         ["requests", "rejected"], default="requests", help_text="The figure that they are sorted by."
     )
+
+    def validate_identity(self, name: str) -> str:
+        """Reject a name that no identity of this project has, and none had when usage was recorded."""
+        if not has_identity(name) and not TopCaller.objects.filter(identity=name).exists():
+            known = ", ".join((*IDENTITIES, *settings.IDENTITIES, *NAMED))
+            text = _("There is no identity “%(name)s”. Write one of %(known)s.")
+            raise serializers.ValidationError(text % {"name": name, "known": known})
+        return name
 
 
 def parse_query(query_class: type[Query], request: Request) -> dict[str, Any]:

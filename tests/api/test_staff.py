@@ -269,6 +269,15 @@ class TestWrongQueries:
         assert (response.status_code, list(response.json())) == (400, [name])
         assert told.replace("“", '"').replace("”", '"') in response.json()[name][0]
 
+    def test_an_identity_that_no_rule_can_count_by(self, as_staff: Client) -> None:
+        url = "/limits/usage/top-callers/"
+        [says] = as_staff.get(url, {"identity": "nope"}).json()["identity"]
+        assert says.startswith("There is no identity “nope”. Write one of user, ip, api_key, session, host, ")
+        at = moment(timedelta(days=900))
+        TopCaller.objects.create(partition="x", identity="nope", granularity="day", start=at)  # removed from IDENTITIES
+        for known in ("nope", "session", "header:X-Org"):
+            assert as_staff.get(url, {"identity": known}).status_code == 200
+
     @pytest.mark.parametrize("url", ["/limits/rules/?mode=on", "/limits/rules/?page=0", "/limits/usage/totals/?rule="])
     def test_wherever_they_are_asked(self, as_staff: Client, url: str) -> None:
         assert as_staff.get(url).status_code == 400
