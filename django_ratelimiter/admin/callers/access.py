@@ -11,9 +11,16 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from ...models import AccessEntry
+from ...usage.live.names import PERMISSION
 from ..formatting import period_in_words
 from ..lists import NulSafeAdmin
 from .forms import AccessEntryForm, NewAccessEntryForm
+
+
+def _hide_caller(entry: AccessEntry) -> None:
+    """Replace the value by the number of the entry; the entry cannot be saved by this reader."""
+    if entry.kind != entry.Kind.DIGEST:
+        entry.kind, entry.value = entry.Kind.IP, f"#{entry.pk}"
 
 
 class InForceFilter(admin.SimpleListFilter):
@@ -33,7 +40,10 @@ class InForceFilter(admin.SimpleListFilter):
 
 @admin.register(AccessEntry)
 class AccessEntryAdmin(NulSafeAdmin):
-    """Access entries. The caller of an entry cannot be changed; add an entry for another caller."""
+    """Access entries. The caller of an entry cannot be changed; add an entry for another caller.
+
+    Readers who may neither edit entries nor see names see the number of an entry instead of its caller.
+    """
 
     form = AccessEntryForm
     radio_fields = {"action": admin.VERTICAL}  # noqa: RUF012
@@ -54,6 +64,31 @@ class AccessEntryAdmin(NulSafeAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return ("subject",) if obj else ()
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> AccessEntry | None:
+        entry: AccessEntry | None = super().get_object(request, object_id, from_field)
+        if entry is not None and not self._names_callers(request):
+            _hide_caller(entry)
+        return entry
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        changelist = super().get_changelist_instance(request)
+        if not self._names_callers(request):
+            changelist.result_list = [*changelist.result_list]
+            for entry in changelist.result_list:
+                _hide_caller(entry)
+        return changelist
+
+    def get_search_fields(self, request: HttpRequest) -> Any:
+        return self.search_fields if self._names_callers(request) else ("reason",)
+
+    def lookup_allowed(self, lookup: str, value: str, request: Any = None) -> bool:
+        """Allow no search for the start of a value, which would tell it letter by letter."""
+        return not lookup.startswith("value") and super().lookup_allowed(lookup, value, request)
+
+    def _names_callers(self, request: HttpRequest) -> bool:
+        may_edit = self.has_change_permission(request) or self.has_delete_permission(request)
+        return may_edit or bool(request.user.has_perm(PERMISSION))
 
     @admin.display(description=_("whom"), ordering="value")
     def subject(self, entry: AccessEntry) -> str:

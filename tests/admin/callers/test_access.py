@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -79,3 +80,22 @@ def test_lists_those_in_force_and_those_that_are_over(admin_client: Client) -> N
         found = admin_client.get(f"{ENTRIES}?when={when}").context["cl"].result_list
         assert {entry.value for entry in found} == values
     assert "over since" in shown(admin_client.get(ENTRIES))
+
+
+@pytest.mark.parametrize(
+    ("permissions", "sees"),
+    [([], False), (["reveal_caller"], True), (["change_accessentry"], True), (["delete_accessentry"], True)],
+)
+def test_who_sees_whom_an_entry_names(operator: Callable[..., Client], permissions: list[str], sees: bool) -> None:
+    """Whoever may only view entries sees their numbers: lists show a digest beside an entry."""
+    entry = AccessEntry.objects.create(kind="user", value="4711", action="deny", reason="fraud")
+    AccessEntry.objects.create(kind="digest", value="ip:AAAAAAAAAAAAAAAAAAAAAA", reason="flood")
+    client = operator("view_accessentry", *permissions)
+    pages = [client.get(url).content.decode() for url in (ENTRIES, page_of(entry))]
+    assert ["4711" in page for page in pages] == [sees, sees]
+    assert all(f"#{entry.pk}" in page for page in pages) == (not sees)
+    assert "AAAAAAAAAAAAAAAAAAAAAA" in pages[0]
+    assert (client.get(f"{ENTRIES}?q=471").context["cl"].result_count == 1) == sees
+    assert client.get(f"{ENTRIES}?q=fraud").context["cl"].result_count == 1
+    assert client.get(f"{ENTRIES}?value__startswith=4").status_code == 400
+    assert AccessEntry.objects.get(pk=entry.pk).value == "4711"
