@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
-from .instructions import added, floor_of
+from .instructions import EVALSHA, EVALSHA_ON_LOOP, added, floor_of
 
 Results = Mapping[str, Any]
 
@@ -20,7 +20,14 @@ REQUESTS, PROCESSES, BUSY = 1_000_000, 2_000, 0.5
 #: A flood: this many callers send this share of all requests. Each process remembers a rejection for a second.
 FLOODERS, FLOOD = 20, 0.2
 ONE, THREE, NODE = "ours: engine.check, 1 rule", "ours: engine.check, 3 rules", ", cluster node"
-PATH: Final = "ours: limiter.check(request), 3 rules"
+REJECTED: Final = ", rejected"
+#: The limiters in the one table of performance.md.
+SUMMARY: Final = (
+    *(EVALSHA, "limits, fixed window", "django-ratelimit", "django-smart-ratelimit"),
+    *("DRF's AnonRateThrottle on django-redis", "ours: one rule", "ours: three rules"),
+    *("ours: by user, key and address, tiers", "ours: @ratelimit with a rate", "ours: RuleThrottle, by user"),
+    *(EVALSHA_ON_LOOP, "ours on an event loop: three rules"),
+)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -68,15 +75,23 @@ def caption(results: Results) -> str:
     )
 
 
-def instructions(results: Results) -> str:
-    """Return what limiters add to a request, in thousands of instructions."""
+def instructions(results: Results, names: Collection[str] = ()) -> str:
+    """Return what limiters add to a request, in thousands of instructions. names: only these; empty = all."""
     stage = results["instructions"]
     more = added(stage.get("rows", {}))
     rows = []
-    for name, figure in more.items():
-        floor = more.get(floor_of(name))
-        rows.append([named(name), number(figure), number(figure / floor if floor else None, 2)])
-    return table(["", "added, thousands", "to EVALSHA"], rows) + failures(stage)
+    for name in more:
+        if not name.endswith(REJECTED) and name in (names or more):
+            cells, floor = [named(name)], more.get(floor_of(name))
+            for figure in (more[name], more.get(name + REJECTED)):
+                cells += [number(figure), number(figure / floor if figure and floor else None, 2)]
+            rows.append(cells)
+    return table(["", "allowed, thousands", "to EVALSHA", "rejected", "to EVALSHA"], rows) + failures(stage)
+
+
+def summary(results: Results) -> str:
+    """Return the few rows of it that most readers look for."""
+    return instructions(results, SUMMARY)
 
 
 def decisions(results: Results) -> str:
@@ -98,55 +113,40 @@ def decisions(results: Results) -> str:
 
 
 def capacity(results: Results) -> str:
-    """Return CPU time on each side, and what follows from it."""
+    """Return how many decisions a server and a process carry, computed from the CPU time of each."""
     stage = results["capacity"]
     rows = []
     for name, cases in stage.get("loads", {}).items():
-        for case, load in cases.items():
-            asked = load["calls"] >= 0.005
-            cells = [number(load["server_us"], 1), number(1e6 / load["server_us"] if asked else None)]
-            cells += [number(load["client_us"], 1), number(1e6 / load["client_us"]), number(load["calls"], 2)]
-            rows.append([f"{named(name)}, {case}", *cells])
-    head = ["8 clients at once", "server, µs", "calls/s, server", "client, µs", "decisions/s, process", "calls each"]
+        both = [cases.get(case) for case in ("allowed", "rejected")]
+        asked = [load if load and load["calls"] >= 0.005 else None for load in both]
+        cells = [number(1e6 / load["server_us"] if load else None) for load in asked]
+        cells += [number(1e6 / load["client_us"] if load else None) for load in both]
+        rows.append([named(name), *cells])
+    head = ["8 clients at once; decisions/s", "server, allowed", "rejected", "process, allowed", "rejected"]
     return table(head, rows) + failures(stage)
 
 
 def plan(results: Results) -> str:
-    """Return calls per second, and the processors for them, for several ways to decide a million requests."""
-    stage = results["capacity"]
-    loads: dict[str, Any] = stage.get("loads", {})
-    if ONE not in loads or THREE not in loads:
-        return failures(stage).strip() or "Not measured."
-    head = ["1,000,000 requests a second", "calls/s to Redis", "server, µs a call", "masters at 50 %"]
-    rows = [
-        [name, number(calls), number(us, 1), number(ceil(calls * us / 1e6 / BUSY))] for name, calls, us in ways(loads)
-    ]
-    if PATH not in loads:
-        return table(head, rows)
-    us = loads[PATH]["allowed"]["client_us"]
-    return (
-        f"{table(head, rows)}\n\nThe web servers spend {number(us, 1)} µs of processor time on each decision of 3 "
-        f"rules: {number(ceil(REQUESTS * us / 1e6))} processors of the many that a million views a second take anyway."
-    )
-
-
-def ways(loads: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
-    """Yield name, calls per second, and microseconds of the server for each. Processes sync once a second."""
+    """Return calls per second, and the nodes for them, for several ways to decide a million requests."""
+    loads = results["capacity"]["loads"]
     one, three = (float(loads.get(name + NODE, loads[name])["allowed"]["server_us"]) for name in (ONE, THREE))
-    yield "1 rule, exact", REQUESTS, one
-    yield "3 rules in one shard, exact", REQUESTS, three
-    yield "3 rules in three shards, exact", 3 * REQUESTS, one
     flood = min(FLOOD * REQUESTS, PROCESSES * FLOODERS)
-    yield "3 rules in one shard; a fifth is a flood, which denial memory meets", (1 - FLOOD) * REQUESTS + flood, three
-    yield "1 rule for each of very many callers, approximate", REQUESTS, one
-    yield "1 rule for everybody, approximate", min(REQUESTS, PROCESSES), one
+    ways: list[tuple[str, float, float]] = [
+        ("1 rule, exact", REQUESTS, one),
+        ("3 rules in one shard, exact", REQUESTS, three),
+        ("3 rules in three shards, exact", 3 * REQUESTS, one),
+        ("3 rules in one shard; denial memory answers a flood", (1 - FLOOD) * REQUESTS + flood, three),
+        ("1 rule for everybody, approximate", PROCESSES, one),  # each syncs once a second
+    ]
+    rows = [[name, number(calls), number(us, 1), number(ceil(calls * us / 1e6 / BUSY))] for name, calls, us in ways]
+    return table(["1,000,000 requests a second", "calls/s to Redis", "server, µs a call", "masters at 50 %"], rows)
 
 
 #: Name of a block: its text.
 BLOCKS: Final[dict[str, Callable[[Results], str]]] = {
-    each.__name__: each for each in (caption, instructions, decisions, capacity, plan)
+    each.__name__: each for each in (caption, summary, instructions, decisions, capacity, plan)
 }
-PAGES: Final = ("performance.md", "growth.md")
+PAGES: Final = ("performance.md", "measurements.md")
 BLOCK: Final = re.compile(r"(<!-- bench: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 

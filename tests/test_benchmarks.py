@@ -80,7 +80,7 @@ def test_every_name_is_that_of_a_function_a_limiter_or_a_view() -> None:
         module, _, function = maker.partition(":")
         source = (ROOT / "benchmarks" / f"{module.replace('.', '/')}.py").read_text("utf-8")
         assert f"def {function}(" in source
-    assert {report.ONE, report.THREE, report.PATH} <= {*capacity.NAMES} <= {*makers}
+    assert {report.ONE, report.THREE} <= {*capacity.NAMES} <= {*makers}
     assert {name + report.NODE for name in (report.ONE, report.THREE)} == {*registry.ON_CLUSTER}
     modules = {file.stem for file in (ROOT / "benchmarks" / "stages").glob("[!_]*.py")}
     assert {*STAGES} == modules | {"instructions"}

@@ -7,7 +7,7 @@ worker of gunicorn is killed. What each process holds is looked at once a minute
 the time is compared with what it held in the last.
 
 It fails if anybody got an answer that no rule or failure policy gives, or if a process holds more at the end than
-GROWTH allows. What it prints belongs into docs/explanation/endurance.md.
+GROWTH allows. What it prints belongs into docs/explanation/measurements.md.
 """
 
 from __future__ import annotations
