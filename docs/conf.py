@@ -51,8 +51,9 @@ html_static_path = ["static"]
 html_css_files = ["own.css"]
 
 
-#: In the tables of these pages each row has an anchor: its name in small letters, such as `settings.md#cache_alias`.
-LOOKED_UP = {f"reference/{name}" for name in ("checks", "fields", "models", "settings")}
+#: In the tables of these pages each row that begins with one word has an anchor: that word in small letters, such as
+#: `settings.md#cache_alias`.
+LOOKED_UP = {f"reference/{name}" for name in ("checks", "fields", "models", "settings")} | {"howto/prometheus"}
 
 
 class AnchorRows(SphinxTransform):
@@ -69,7 +70,7 @@ class AnchorRows(SphinxTransform):
             text = name.astext()
             within = f"{section['ids'][0]}-" if self.env.docname == "reference/models" else ""
             anchor = within + re.sub(r"[^\w-]", "", text).lower()
-            if anchor not in anchors:
+            if anchor not in anchors and " " not in text:
                 anchors[anchor] = (row.line or 0, anchor, text)
                 row["ids"].append(anchor)
                 name[:] = [nodes.reference("", "", *name.children, refid=anchor)]

@@ -210,7 +210,7 @@ def test_the_caller_behind_proxies_is_the_one_that_the_table_names() -> None:
 
 
 def test_the_beat_entry_names_the_task() -> None:
-    [block] = blocks(PAGES["docs/howto/collect-usage.md"], "python")
+    [block] = blocks(section(PAGES["docs/howto/prometheus.md"], "## Collect each minute"), "python")
     schedule: dict[str, Any] = {}
     exec(block, schedule)
     [entry] = schedule["CELERY_BEAT_SCHEDULE"].values()
