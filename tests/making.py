@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable
 from math import ceil
 from typing import Any
@@ -33,6 +35,13 @@ def make_rule(
         rule = Rule.objects.create(slug=slug, name=slug, **{"mode": "enforce", **fields})
         RuleLimit.objects.create(rule=rule, tier=tier, algorithm=algorithm, quota=quota, **options)
     return rule
+
+
+def fork() -> int:
+    """Fork, though threads of other tests may still run, of which Python warns: the child needs none of them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 class Clock:

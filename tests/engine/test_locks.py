@@ -12,6 +12,7 @@ import pytest
 
 import django_ratelimiter
 from django_ratelimiter.engine.locks import freed_by_fork
+from tests.making import fork
 
 #: Where what a lock protects is made again in a child, and the lock with it.
 MADE_ANEW = {"engine/usage/__init__.py", "engine/local/store.py", "engine/breaker.py"}
@@ -21,7 +22,7 @@ MADE_ANEW = {"engine/usage/__init__.py", "engine/local/store.py", "engine/breake
 def test_a_lock_that_is_held_is_free_in_the_child(kind: Any) -> None:
     lock = freed_by_fork(kind())
     with lock:
-        child = os.fork()
+        child = fork()
         if not child:
             _exit_by(lock)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -215,6 +215,7 @@ def request_of(method: str, kind: str, body: bytes, on_asgi: bool) -> Any:
     return WSGIRequest({"REQUEST_METHOD": method, "PATH_INFO": "/", **made})
 
 
+@pytest.mark.filterwarnings("ignore:Support for non-ascii encoding names:DeprecationWarning")  # Django looks them up
 def test_any_body_has_an_answer_and_is_left_to_the_view() -> None:
     read = 0
     for number in range(INPUTS // 4):

@@ -22,6 +22,7 @@ from django_ratelimiter.rules import cache, heartbeats
 from django_ratelimiter.rules.heartbeats import HEARD_SECONDS, INTERVAL, pulse, read_fleet
 from django_ratelimiter.rules.ruleset import RuleSet
 
+from ..making import fork
 from .rows import make_rule
 
 VERSION = Version(7, 3)
@@ -140,7 +141,7 @@ def test_nobody_minds_a_redis_that_is_away(monkeypatch: pytest.MonkeyPatch, capl
 
 def test_a_forked_process_is_another() -> None:
     reads, writes = os.pipe()
-    child = os.fork()
+    child = fork()
     if not child:
         os.write(writes, pulse.process.encode())
         os._exit(0)

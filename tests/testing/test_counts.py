@@ -193,4 +193,6 @@ def test_tests_share_no_counts_with_a_site_with_another_run_and_with_parallel_wo
         assert done.returncode == 0, done.stderr
     counted = {name.decode().partition("}")[0].rpartition("-")[0] for name in redis_client.scan_iter()}
     assert "{rl:test_shop" in counted, "they counted in Redis"
-    assert counted <= {"{rl:test_shop", "{rl:test_shop_1", "{rl:test_shop_2"}
+    # From Python 3.14 on, workers are not forked, and Django gives each a copy of the database in its memory.
+    of_workers = r"{rl:(test_shop_[12]|memory-\d+)"
+    assert all(name == "{rl:test_shop" or re.fullmatch(of_workers, name) for name in counted), counted

@@ -45,7 +45,7 @@ DAYS = [
     ("America/Sao_Paulo", "2017-10-15T12:00", 23),  # begins at 01:00
     ("America/Sao_Paulo", "2018-02-17T23:30", 25),  # shows 23:00 to 24:00 twice
     ("Asia/Beirut", "2024-03-31T12:00", 23),
-    ("America/Havana", "2026-11-01T00:30", 25),  # shows 00:00 to 01:00 twice
+    ("America/Havana", "2024-11-03T00:30", 25),  # shows 00:00 to 01:00 twice
     ("Pacific/Apia", "2011-12-29T12:00", 24),  # followed by the 31st
     ("Pacific/Apia", "2011-12-31T12:00", 24),
     ("America/St_Johns", "2010-11-07T12:00", 25),  # shows its first minute, 23:01 to 24:00 of the 6th, and goes on

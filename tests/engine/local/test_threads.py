@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.local.store import LocalCounters
+from tests.making import fork
 
 QUOTA, THREADS, EACH = 3_000, 8, 800
 NEAR = Charge("key", Limit(QUOTA, 86_400), usage="near|", sync_interval=0.005)
@@ -99,7 +100,7 @@ def test_a_fork_owes_nothing_and_has_no_budget() -> None:
         ours.check([local])
     held = ours.counters.memory._lock  # by another thread, which the child does not have
     held.acquire()
-    child = os.fork()
+    child = fork()
     if not child:
         signal.alarm(10)
         counters = ours.counters
