@@ -237,8 +237,8 @@ def test_examples_are_python_and_import_what_exists(block: str) -> None:
 
 
 def test_the_examples_of_users_tests_pass(request: pytest.FixtureRequest, client: Client) -> None:
-    examples = [block for block in blocks(PAGES["docs/howto/testing.md"], "python") if "def test_" in block]
-    case, functions = examples
+    texts = section(PAGES["docs/howto/recipes.md"], "## Limits in tests"), PAGES["docs/howto/testing.md"]
+    case, functions = (block for text in texts for block in blocks(text, "python") if "def test_" in block)
     names: dict[str, Any] = {"__name__": __name__}
     exec(case, names)
     outcome = unittest.TestResult()

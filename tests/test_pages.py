@@ -50,3 +50,13 @@ def test_every_page_is_in_the_index_once() -> None:
     assert [group.splitlines()[0] for group in groups] == GROUPS
     linked = re.findall(r"\]\(([\w/-]+\.md)\)", "".join(groups))
     assert sorted(linked) == sorted({name.removeprefix("docs/") for name in PAGES} - {"index.md"})
+
+
+def test_every_recipe_is_in_the_index_with_its_minutes() -> None:
+    page = PAGES["docs/howto/recipes.md"]
+    told = re.findall(r"recipes\.md#([\w-]+)\)[^\n]*: (\d+)$", PAGES["docs/index.md"], re.MULTILINE)
+    recipes = re.findall(r"^## (.*)\n\n\*\*(\d+) minutes\.\*\* ", page, re.MULTILINE)
+    assert told == [
+        (re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-"), minutes) for heading, minutes in recipes
+    ]
+    assert len(told) == 10

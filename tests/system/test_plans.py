@@ -1,4 +1,4 @@
-"""A new project with the plans of docs/howto/plans.md, under gunicorn and uvicorn, with each kind of TIER_RESOLVER."""
+"""A new project with the plans of the recipe, under gunicorn and uvicorn, with each kind of TIER_RESOLVER."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ import pytest
 
 from example_project.redis_server import HOST, free_port
 
-from ..pages import PAGES, blocks
+from ..pages import PAGES, blocks, section
 from .site import PROJECT, running
 
 pytestmark = pytest.mark.once
 
-PAGE = PAGES["docs/howto/plans.md"]
+RECIPE = section(PAGES["docs/howto/recipes.md"], "## API key with two plans")
+#: Further functions of the module that the recipe calls `shop/limits.py`.
+MORE = blocks(section(PAGES["docs/howto/plans.md"], "## If customers log in as well"), "python")
 
 #: Around those of the page.
 SETTINGS = """
 import os
 from tests.system.settings import *
-from tests.system.settings import INSTALLED_APPS
+from tests.system.settings import INSTALLED_APPS, RATELIMITER
 
-INSTALLED_APPS = [*INSTALLED_APPS, "shop"]
 FOLDER = os.path.dirname(__file__)
 DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": FOLDER + "/shop.sqlite3"}}}}
 ROOT_URLCONF = "shop.urls"
@@ -96,15 +97,15 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("project")
     shop = folder / "shop"
     shop.mkdir()
-    models, limits, settings, *more = blocks(PAGE, "python")
+    models, limits, settings = blocks(RECIPE, "python")
     for kind in ("wsgi", "asgi"):
         text = f"from django.core.{kind} import get_{kind}_application\napplication = get_{kind}_application()\n"
         (shop / f"{kind}.py").write_text(text)
-    for name, text in (("__init__", ""), ("models", models), ("limits", "\n".join((limits, *more))), ("urls", URLS)):
+    for name, text in (("__init__", ""), ("models", models), ("limits", "\n".join((limits, *MORE))), ("urls", URLS)):
         (shop / f"{name}.py").write_text(text)
     (folder / "shop_settings.py").write_text(SETTINGS.format(page=settings))
     (folder / "data.py").write_text(DATA)
-    [rules] = blocks(PAGE, "yaml")
+    [rules] = blocks(RECIPE, "yaml")
     (folder / "ratelimits.yaml").write_text(rules + SITE_RULE)
     manage = ("-m", "django")
     run(folder, *manage, "migrate", "--run-syncdb", "--verbosity", "0")

@@ -146,7 +146,8 @@ def test_tasks_of_a_worker_take_turns_and_it_is_free_meanwhile(folder: Path, red
     limit = {"window_seconds": INTERVAL, "burst": 10}
     make_rule("geocoder", 1, None, "leaky_bucket", limit, scope="geocoder")
     (folder / "shop").mkdir()
-    for name, recipe in zip(("__init__", "celery", "tasks"), ("", *recipes("Celery")), strict=True):
+    _, application = recipes("uvicorn, nginx, gunicorn with Celery beat")
+    for name, recipe in zip(("__init__", "celery", "tasks"), ("", application, *recipes("Celery")), strict=True):
         (folder / "shop" / f"{name}.py").write_text(recipe)
     with (folder / "shop/tasks.py").open("a") as tasks:
         tasks.write("@shared_task\ndef check():\n    print('was free')\n")

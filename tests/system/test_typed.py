@@ -1,0 +1,165 @@
+"""The ten recipes, typed from their page into a new project: files, commands, and what these print."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, closing
+from doctest import ELLIPSIS, OutputChecker
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from example_project.redis_server import HOST, WatchedProcess, free_port
+
+from ..pages import PAGES, blocks, section
+from .site import PROJECT, running, wait_until
+
+pytestmark = pytest.mark.once
+
+PAGE = PAGES["docs/howto/recipes.md"]
+HEADINGS = re.findall(r"^## (.*)$", PAGE, re.MULTILINE)[:10]
+SERVERS = HEADINGS.pop()
+assert SERVERS.startswith("uvicorn")
+
+#: Each with the lines above it, its language and its text.
+BLOCKS = re.compile(r"((?:^(?!```)[^\n]*\n)*)^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+#: Below those of the quickstart: this run's Redis, which a busy machine may keep waiting.
+SETTINGS = """
+CACHES["ratelimit"]["LOCATION"] = "{redis_url}"
+RATELIMITER |= {{"NAMESPACE": "{name}", "DEADLINE_MS": 10_000}}
+"""
+
+
+class Reader:
+    """Somebody who has done the quickstart, and types what a recipe says. wrote: what each file got."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.wrote: dict[str, str] = {}
+
+    def type(self, recipe: str, runs: bool = True) -> None:
+        """Write each file and run each command; an example of text is what the command above it prints."""
+        printed = ""
+        for told, language, block in BLOCKS.findall(recipe):
+            paragraph = " ".join(told.strip().rpartition("\n\n")[2].split())
+            if language == "console":
+                printed = self._run(block) if runs else ""
+            elif language == "text":
+                assert OutputChecker().check_output(block.replace("…", "..."), printed, ELLIPSIS), printed
+            else:
+                [name] = re.findall(r"`([\w/.]+\.(?:py|yaml|conf))`", paragraph)
+                self._write(name, block, "t the end of" in paragraph)
+
+    def _write(self, name: str, text: str, at_the_end: bool) -> None:
+        self.wrote[name] = text
+        if not name.startswith("/"):
+            with (self.folder / name).open("a" if at_the_end else "w") as file:
+                file.write(text)
+
+    def _run(self, commands: str) -> str:
+        if "127.0.0.1:8000" not in commands:
+            return self.shell(commands)
+        port = free_port()
+        with serving(self.folder, port, "manage.py", "runserver", "--noreload", str(port)):
+            return self.shell(commands.replace(":8000", f":{port}"))
+
+    def shell(self, commands: str) -> str:
+        """What a shell prints that has the project's Python."""
+        variables = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONPATH": str(PROJECT)}
+        command = ("bash", "-euc", commands)
+        done = subprocess.run(command, cwd=self.folder, env=variables, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+def serving(folder: Path, port: int, *command: str) -> Any:
+    """Run a program of the project, from when its port is open on."""
+
+    def is_open() -> bool:
+        with socket.create_connection((HOST, port)):
+            return True
+
+    return running(folder, *command, is_ready=is_open, **environment(folder))
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {"DJANGO_SETTINGS_MODULE": "mysite.settings", "PYTHONPATH": f"{folder}:{PROJECT}"}
+
+
+@pytest.fixture(scope="module")
+def new_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the quickstart leaves."""
+    reader = Reader(tmp_path_factory.mktemp("quickstart"))
+    reader.shell("django-admin startproject mysite .")
+    [settings] = blocks(PAGES["docs/quickstart.md"], "python")
+    with (reader.folder / "mysite/settings.py").open("a") as file:
+        file.write(settings)
+    reader.shell("python manage.py migrate -v 0")
+    return reader.folder
+
+
+@pytest.fixture
+def reader(new_project: Path, tmp_path: Path, redis_url: str) -> Reader:
+    folder = shutil.copytree(new_project, tmp_path / "project")
+    with (folder / "mysite/settings.py").open("a") as file:
+        file.write(SETTINGS.format(redis_url=redis_url, name=tmp_path.name))
+    return Reader(folder)
+
+
+@pytest.mark.parametrize("heading", HEADINGS)
+def test_a_recipe_does_what_it_says(reader: Reader, heading: str) -> None:
+    reader.type(section(PAGE, f"## {heading}"))
+
+
+RULE = """
+rules:
+  per-address: {mode: enforce, partition_by: [ip], limits: [
+    {quota: 3, window_seconds: 3600, algorithm: sliding_window_log}]}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("nginx"), reason="nginx is not installed")
+def test_the_servers_of_a_site_count_a_caller_together_and_its_usage_is_collected(
+    reader: Reader, redis_url: str, tmp_path: Path
+) -> None:
+    recipe, folder = section(PAGE, f"## {SERVERS}"), reader.folder
+    reader.type(recipe, runs=False)
+    settings = folder / "mysite/settings.py"
+    settings.write_text(
+        settings.read_text().replace("redis://127.0.0.1:6379/0", redis_url).replace('"schedule": 60', '"schedule": 1')
+    )
+    (folder / "ratelimits.yaml").write_text(RULE)
+    reader.shell("python manage.py ratelimit apply ratelimits.yaml")
+
+    ports = {name: free_port() for name in ("8000", "8001", "80")}
+    [commands], nginx = blocks(recipe, "console"), reader.wrote["/etc/nginx/conf.d/mysite.conf"]
+    for told, ours in ports.items():
+        commands = re.sub(rf"\b{told}\b", str(ours), commands)
+        nginx = re.sub(rf"(listen |:){told};", rf"\g<1>{ours};", nginx)
+    gunicorn, uvicorn, celery = (("-m", *command.split()) for command in commands.splitlines())
+    (tmp_path / "nginx.conf").write_text(f"daemon off; pid nginx.pid; events {{}} http {{ access_log off; {nginx} }}")
+
+    def get(path: str, caller: str) -> int:
+        with closing(HTTPConnection(HOST, ports["80"], timeout=60, source_address=(caller, 0))) as connection:
+            connection.request("GET", path, headers={"Host": "localhost", "X-Forwarded-For": "203.0.113.9"})
+            return connection.getresponse().status
+
+    with ExitStack() as stack:
+        for command, port in ((gunicorn, ports["8000"]), (uvicorn, ports["8001"])):
+            stack.enter_context(serving(folder, port, *command))
+        proxy = WatchedProcess(["nginx", "-e", "stderr", "-p", str(tmp_path), "-c", "nginx.conf"], tmp_path)
+        stack.callback(proxy.stop)
+        wait_until(lambda: get("/", "127.0.0.9"))
+        asked = [("/hello/", "127.0.0.7"), ("/stream/", "127.0.0.7")] * 2 + [("/stream/", "127.0.0.8")]
+        assert [get(*each) for each in asked] == [404, 404, 404, 429, 404]
+        options = ("--loglevel", "INFO", "--schedule", str(tmp_path / "schedule"))
+        worker = stack.enter_context(running(folder, *celery, *options, is_ready=lambda: True, **environment(folder)))
+        wait_until(lambda: re.search(r"collect_usage\[.*succeeded", worker.output) or not worker.running)
+        assert worker.running, worker.output
