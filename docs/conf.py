@@ -51,9 +51,13 @@ html_static_path = ["static"]
 html_css_files = ["own.css"]
 
 
-#: In the tables of these pages each row that begins with one word has an anchor: that word in small letters, such as
-#: `settings.md#cache_alias`.
-LOOKED_UP = {f"reference/{name}" for name in ("checks", "fields", "models", "settings")} | {"howto/prometheus"}
+#: In the tables of these pages each row that begins with names has an anchor for each: the name in small letters, such
+#: as `settings.md#cache_alias`.
+LOOKED_UP = {
+    "howto/api",
+    "howto/prometheus",
+    *(f"reference/{name}" for name in ("checks", "fields", "models", "settings")),
+}
 
 
 class AnchorRows(SphinxTransform):
@@ -66,14 +70,16 @@ class AnchorRows(SphinxTransform):
             return
         anchors = self.document.myst_slugs
         for row in self.document.findall(lambda node: isinstance(node, nodes.row) and node.parent.tagname == "tbody"):
-            name, section = row[0][0], row.parent.parent.parent.parent
-            text = name.astext()
+            cell, section = row[0][0], row.parent.parent.parent.parent
+            names = cell.astext().split(", ")
             within = f"{section['ids'][0]}-" if self.env.docname == "reference/models" else ""
-            anchor = within + re.sub(r"[^\w-]", "", text).lower()
-            if anchor not in anchors and " " not in text:
-                anchors[anchor] = (row.line or 0, anchor, text)
-                row["ids"].append(anchor)
-                name[:] = [nodes.reference("", "", *name.children, refid=anchor)]
+            for name in names:
+                anchor = within + re.sub(r"[^\w-]", "", name).lower()
+                if anchor not in anchors and " " not in name:
+                    anchors[anchor] = (row.line or 0, anchor, name)
+                    (row[0] if row["ids"] else row)["ids"].append(anchor)
+            if row["ids"] and len(names) == 1:
+                cell[:] = [nodes.reference("", "", *cell.children, refid=row["ids"][0])]
 
 
 def setup(app: Any) -> None:
