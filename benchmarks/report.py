@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,11 +14,6 @@ Results = Mapping[str, Any]
 #: Maximum load at which a machine is considered quiet.
 QUIET: Final = 1.0
 
-#: The plan: requests a second, web processes, and the maximum load of a server's processor.
-REQUESTS, PROCESSES, BUSY = 1_000_000, 2_000, 0.5
-#: A flood: this many callers send this share of all requests. Each process remembers a rejection for a second.
-FLOODERS, FLOOD = 20, 0.2
-ONE, THREE, NODE = "ours: engine.check, 1 rule", "ours: engine.check, 3 rules", ", cluster node"
 REJECTED: Final = ", rejected"
 #: The limiters in the one table of performance.md.
 SUMMARY: Final = (
@@ -126,25 +120,9 @@ def capacity(results: Results) -> str:
     return table(head, rows) + failures(stage)
 
 
-def plan(results: Results) -> str:
-    """Return calls per second, and the nodes for them, for several ways to decide a million requests."""
-    loads = results["capacity"]["loads"]
-    one, three = (float(loads.get(name + NODE, loads[name])["allowed"]["server_us"]) for name in (ONE, THREE))
-    flood = min(FLOOD * REQUESTS, PROCESSES * FLOODERS)
-    ways: list[tuple[str, float, float]] = [
-        ("1 rule, exact", REQUESTS, one),
-        ("3 rules in one shard, exact", REQUESTS, three),
-        ("3 rules in three shards, exact", 3 * REQUESTS, one),
-        ("3 rules in one shard; denial memory answers a flood", (1 - FLOOD) * REQUESTS + flood, three),
-        ("1 rule for everybody, approximate", PROCESSES, one),  # each syncs once a second
-    ]
-    rows = [[name, number(calls), number(us, 1), number(ceil(calls * us / 1e6 / BUSY))] for name, calls, us in ways]
-    return table(["1,000,000 requests a second", "calls/s to Redis", "server, µs a call", "masters at 50 %"], rows)
-
-
 #: Name of a block: its text.
 BLOCKS: Final[dict[str, Callable[[Results], str]]] = {
-    each.__name__: each for each in (caption, summary, instructions, decisions, capacity, plan)
+    each.__name__: each for each in (caption, summary, instructions, decisions, capacity)
 }
 PAGES: Final = ("performance.md", "measurements.md")
 BLOCK: Final = re.compile(r"(<!-- bench: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
