@@ -32,6 +32,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
 
     new = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    new += ("-addext", "keyUsage=critical,digitalSignature,keyCertSign")  # Python 3.13 and later insist on it
     for name in ("ca", "other-ca"):
         openssl(*new, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem")
     signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-addext", f"subjectAltName=IP:{HOST}")
@@ -96,7 +97,7 @@ def test_one_server(encrypting: dict[str, Any], trusting: dict[str, Any], certif
 
 def test_a_cluster(encrypting: dict[str, Any], trusting: dict[str, Any]) -> None:
     """Its nodes name each other by their ports for TLS to whoever asks by TLS."""
-    with Cluster(2, 0, "tls-port", tls_cluster="yes", **encrypting) as cluster:
+    with Cluster(2, 0, "tls-port", steady=True, tls_cluster="yes", **encrypting) as cluster:
         client = LazyRedisCluster(f"rediss://{HOST}:{cluster.servers[0].ports[2]}", **trusting)
         engine = RedisEngine(client, deadline=2)
         assert remaining_in_both(engine) == [4, 3]
