@@ -19,8 +19,11 @@ from example_project.redis_server import HOST, RedisServer, free_port
 
 #: Milliseconds of silence after which a master counts as failed: short, so that a failover takes about two seconds.
 NODE_TIMEOUT_MS: Final = 500
+#: The same where none fails: longer than a busy machine keeps one silent.
+STEADY_MS: Final = 120_000
 SLOTS: Final = 16_384
-WAIT_SECONDS: Final = 20.0
+#: Only a hang takes so long. A Sentinel that the machine has stopped for two seconds does nothing for thirty.
+WAIT_SECONDS: Final = 120.0
 BACKEND: Final = "django_redis.cache.RedisCache"
 
 
@@ -127,22 +130,30 @@ class Cluster(_Servers):
     """So many masters, each with so many replicas, that share all slots evenly.
 
     full_coverage: whether all of them stop while the slots of one are not served, as servers do by default.
+    steady: none counts as failed, however busy the machine is, and no replica takes over.
     further_ports, options: as for ServerWith.
     """
 
     def __init__(
-        self, masters: int = 3, replicas: int = 1, *further_ports: str, full_coverage: bool = True, **options: Any
+        self,
+        masters: int = 3,
+        replicas: int = 1,
+        *further_ports: str,
+        full_coverage: bool = True,
+        steady: bool = False,
+        **options: Any,
     ) -> None:
         options |= {
             "cluster_enabled": "yes",
             "cluster_node_timeout": str(NODE_TIMEOUT_MS),
             "cluster_require_full_coverage": "yes" if full_coverage else "no",
             "cluster_replica_validity_factor": "0",
+            "cluster_replica_no_failover": "yes" if steady else "no",
             "cluster_allow_replica_migration": "no",
             "repl_diskless_sync_delay": "0",
         }
         super().__init__()
-        self._masters = masters
+        self._masters, self._steady = masters, steady
         self.servers = [ServerWith("cluster-port", *further_ports, **options) for _ in range(masters * (1 + replicas))]
 
     @property
@@ -192,6 +203,10 @@ class Cluster(_Servers):
         for number, server in enumerate(self.servers[self._masters :]):
             server.ask("CLUSTER", "REPLICATE", self.servers[number % self._masters].ask("CLUSTER", "MYID"))
         self.until_it_works()
+        if self._steady:  # not before: they would tell each other of changes less often
+            for server in self.servers:
+                server.ask("CONFIG", "SET", "cluster-node-timeout", STEADY_MS)
+            self.until_it_works()
 
     def _knows_all(self, server: ServerWith) -> bool:
         nodes = server.ask("CLUSTER", "NODES")
@@ -211,12 +226,16 @@ class Cluster(_Servers):
 
 
 class Watched(_Servers):
-    """A master with a replica under three Sentinels, which call it `name`."""
+    """A master with a replica under three Sentinels, which call it `name`.
+
+    steady: none counts as failed, however busy the machine is; a Sentinel may be asked for a failover.
+    """
 
     name: Final = "mymaster"
 
-    def __init__(self) -> None:
+    def __init__(self, *, steady: bool = False) -> None:
         super().__init__()
+        self._steady = steady
         self.servers = [ServerWith(repl_diskless_sync_delay="0") for _ in range(2)]
         self.sentinels: list[Sentinel] = []
 
@@ -276,7 +295,7 @@ class Watched(_Servers):
         master, replica = self.servers
         replica.ask("REPLICAOF", HOST, master.port)
         until(lambda: replica.ask("ROLE")[3] == b"connected", "the replica follows its master")
-        self.sentinels = [stack.enter_context(Sentinel(self.name, master.port)) for _ in range(3)]
+        self.sentinels = [stack.enter_context(Sentinel(self.name, master.port, self._steady)) for _ in range(3)]
         until(lambda: all(map(self._sees_all, self.sentinels)), "the Sentinels know each other and the replica")
 
     def _finds_well(self, sentinel: Sentinel, port: int) -> bool:
@@ -302,14 +321,14 @@ class Watched(_Servers):
 
 
 class Sentinel(ServerWith):
-    """One Sentinel. Its master counts as failed after half a second of silence, if another one agrees."""
+    """One Sentinel. Its master counts as failed after some silence, if another one agrees. steady: as for Watched."""
 
-    def __init__(self, name: str, master_port: int) -> None:
+    def __init__(self, name: str, master_port: int, steady: bool) -> None:
         super().__init__()
         self._configuration = (
             f"sentinel monitor {name} {HOST} {master_port} 2\n"
-            f"sentinel down-after-milliseconds {name} {NODE_TIMEOUT_MS}\n"
-            f"sentinel failover-timeout {name} 3000\n"
+            f"sentinel down-after-milliseconds {name} {STEADY_MS if steady else NODE_TIMEOUT_MS}\n"
+            f"sentinel failover-timeout {name} {STEADY_MS if steady else 3_000}\n"
         )
 
     def _command(self, folder: str) -> list[str]:

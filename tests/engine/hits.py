@@ -71,13 +71,13 @@ def client_of(url: str) -> Any:
         return LazyRedisCluster(address)
     if kind == "sentinel":
         parts = urlsplit(address)
-        return Sentinel([(parts.hostname, parts.port)], socket_timeout=5).master_for(parts.path.strip("/"))
+        return Sentinel([(parts.hostname, parts.port)], socket_timeout=60).master_for(parts.path.strip("/"))
     return redis.Redis.from_url(url)
 
 
 def patiently(ask: Callable[[], T]) -> T:
     """What may be asked twice, until it is answered: on a loaded machine a Sentinel may take the master for silent."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while True:
         try:
             return ask()

@@ -24,7 +24,7 @@ SHARDS, UNSERVED = 8, 3
 def cluster() -> Iterator[Cluster]:
     """Two masters, one of which has lost the slot of one shard."""
     slot = key_slot(f"rl:{UNSERVED}".encode())
-    with Cluster(masters=2, replicas=0, full_coverage=False) as cluster:
+    with Cluster(masters=2, replicas=0, full_coverage=False, steady=True) as cluster:
         for server in cluster.servers:
             server.ask("CLUSTER", "DELSLOTS", slot)
         yield cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,12 +16,14 @@ from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from django_ratelimiter.engine.redis.connections.async_transport import CALLS_IN_THREADS
 from example_project.redis_server import RedisServer, free_port
+from tests.clusters import WAIT_SECONDS, until
 from tests.engine.slow import SlowProxy
 
 DAY = Charge("key", Limit(1_000, 86_400, "token_bucket", burst=1_000))
-#: A round trip, a deadline that it fits, and a busy machine besides; handshake the server takes several.
-ROUND_TRIP, DEADLINE = 0.1, 0.19
-SECONDS = 20.0
+#: A round trip, and a deadline that it fits; a handshake of several does not.
+ROUND_TRIP, DEADLINE = 0.5, 0.95
+#: Longer than any hiccup of a busy machine.
+LONG = 600.0
 
 
 @pytest.fixture
@@ -35,41 +37,25 @@ def spent(server: RedisServer) -> int:
         return 1_000 - RedisEngine(client).peek([DAY])[0].remaining
 
 
-def until(admits: Callable[[], bool]) -> int:
-    """How often it took to be admitted."""
-    deadline = time.monotonic() + SECONDS
-    for attempt in range(1, 100_000):
-        if admits():
-            return attempt
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    raise AssertionError
-
-
 def test_in_threads(proxy: SlowProxy, server: RedisServer) -> None:
     with redis.Redis.from_url(proxy.url) as client:
         engine = RedisEngine(client, deadline=DEADLINE)
-        attempts = until(lambda: admits(engine))
-        assert attempts > 1, "the first came too early"
-        assert 1 <= spent(server) < attempts, "nothing was sent for the first, though replies may have come too late"
-        # Again where the machine was too busy for a round trip; a handshake for each decision would never do.
-        until(lambda: sum(admits(engine) for _ in range(5)) >= 4)
+        assert not admits(engine)
+        assert spent(server) == 0, "nothing was sent for who did not wait for it"
+        until(lambda: admits(engine), "a connection is made all the same")
+        assert spent(server) > 0
 
 
 def test_on_an_event_loop(proxy: SlowProxy, server: RedisServer) -> None:
     async def main() -> None:
         async with redis.asyncio.Redis.from_url(proxy.url) as client:
             engine = AsyncRedisEngine(client, deadline=DEADLINE)
-            attempts = 1
-            async with asyncio.timeout(SECONDS):
+            assert not await aadmits(engine)
+            assert spent(server) == 0
+            async with asyncio.timeout(WAIT_SECONDS):
                 while not await aadmits(engine):
-                    attempts += 1
                     await asyncio.sleep(0.005)
-            assert attempts > 1
-            assert 1 <= spent(server) < attempts  # as above
-            async with asyncio.timeout(SECONDS):
-                while sum([await aadmits(engine) for _ in range(5)]) < 4:
-                    pass  # again, as above
+            assert spent(server) > 0
             await engine.aclose()
 
     asyncio.run(main())
@@ -79,16 +65,14 @@ def test_a_call_that_gets_a_connection_too_late_leaves_it_to_others(proxy: SlowP
     """It would be charged, and the connection lost, for a reply that nobody waits for."""
     with redis.Redis.from_url(proxy.url) as client:
         engine = RedisEngine(client, deadline=DEADLINE)
-        until(lambda: admits(engine))
-        pool, before = engine._transport._pool, spent(server)
-        connection = pool.try_acquire()
-        assert connection is not None
-        began = time.monotonic()
-        pool.release(connection)
+        assert not admits(engine)
+        (pool,) = engine.server_of(0).pools
+        until(lambda: pool.idle, "a connection is made")
+        (connection,) = pool.idle
         with pytest.raises(redis.TimeoutError):
-            pool.acquire(began + ROUND_TRIP * 0.9)
+            pool.acquire(time.monotonic() + ROUND_TRIP * 0.9)
         assert pool.try_acquire() is connection
-        assert spent(server) == before
+        assert spent(server) == 0
 
 
 def test_event_loops_that_end_with_each_request_leave_probing_to_a_thread(server: RedisServer) -> None:
@@ -97,7 +81,7 @@ def test_event_loops_that_end_with_each_request_leave_probing_to_a_thread(server
     server.kill()
     assert not any(async_to_sync(aadmits)(engine) for _ in range(10))
     server.start()
-    until(lambda: async_to_sync(aadmits)(engine))
+    until(lambda: async_to_sync(aadmits)(engine), "it is found")
     assert async_to_sync(aadmits)(engine)
 
 
@@ -108,7 +92,7 @@ def test_an_event_loop_that_stands_still_keeps_no_other_from_probing(server: Red
     server.kill()
     assert not any(still.run_until_complete(aadmits(engine)) for _ in range(CALLS_IN_THREADS + 10))
     server.start()
-    until(lambda: asyncio.run(aadmits(engine)))
+    until(lambda: asyncio.run(aadmits(engine)), "it is found")
     still.run_until_complete(still.shutdown_asyncgens())
     still.close()
 
@@ -116,22 +100,22 @@ def test_an_event_loop_that_stands_still_keeps_no_other_from_probing(server: Red
 def test_who_is_rejected_a_connection_does_not_wait() -> None:
     """All that wait for the same one are told at once."""
     with redis.Redis.from_url(f"redis://127.0.0.1:{free_port()}/0") as client:
-        engine, began = RedisEngine(client, deadline=30.0), time.monotonic()
+        engine, began = RedisEngine(client, deadline=LONG), time.monotonic()
         for _ in range(10):
             assert not admits(engine)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < LONG
 
     async def main(engine: AsyncRedisEngine) -> list[Any]:
         return await asyncio.gather(*(aadmits(engine) for _ in range(200)))
 
-    engine = AsyncRedisEngine(redis.asyncio.Redis.from_url(f"redis://127.0.0.1:{free_port()}/0"), deadline=30.0)
+    engine = AsyncRedisEngine(redis.asyncio.Redis.from_url(f"redis://127.0.0.1:{free_port()}/0"), deadline=LONG)
     began = time.monotonic()
     assert not any(asyncio.run(main(engine)))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < LONG
 
 
 def for_loops(server: RedisServer) -> AsyncRedisEngine:
-    engine = RedisEngine(redis.Redis.from_url(server.url), "test", deadline=5.0).to_async()
+    engine = RedisEngine(redis.Redis.from_url(server.url), "test", deadline=LONG).to_async()
     assert engine is not None
     return engine
 
