@@ -254,7 +254,7 @@ def test_open_breakers_are_counted_while_they_are_there(open_breakers_told: Call
 def test_an_outage_is_seen_until_it_is_over(open_breakers_told: Callable[[], float | None]) -> None:
     charge = Charge("key", Limit(9, 60))
     with RedisServer() as server, redis.Redis.from_url(server.url) as client:
-        engine = RedisEngine(client, deadline=5.0)
+        engine = RedisEngine(client, deadline=120.0)
         engine.check([charge])
         server.kill()
         for _ in range(MAX_FAILURES):
@@ -262,7 +262,7 @@ def test_an_outage_is_seen_until_it_is_over(open_breakers_told: Callable[[], flo
                 engine.check([charge])
         assert open_breakers_told() == 1
         server.start()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while open_breakers_told():
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -1,8 +1,8 @@
 """Processes that hit one key: `python -m tests.engine.local.hits URL MODE RUNS` prints what each run admitted.
 
 MODE: "approximate" or "rejections". For each run a JSON object: for each process `admitted` (when each was, in seconds
-of a clock that all share), `calls` (when each began) and `longest`, which a call took; and `served`, the scripts that
-the server has run.
+of a clock that all share), `calls` (when each began), `longest`, which a call took, and `lasted`: all of them, SECONDS
+at least and until the quota is used up; and `served`, the scripts that the server has run.
 """
 
 from __future__ import annotations
@@ -55,15 +55,17 @@ def run(url: str, mode: str, number: int) -> dict[str, Any]:
         charge, chance = MODES[mode]._replace(key=f"{mode}-{number}"), random.Random()
         admitted = []
         together.wait(60)
-        ends = time.monotonic() + SECONDS
-        while time.monotonic() < ends:
+        began, is_used_up = time.monotonic(), False
+        while not is_used_up or time.monotonic() < began + SECONDS:
             if ours.check([charge], version=1)[0].allowed:
                 admitted.append(time.monotonic())
+            else:
+                is_used_up = True
             if mode == "approximate":
                 time.sleep(chance.random() * PAUSE)
-        calls = list(engine.calls)
+        calls, lasted = list(engine.calls), time.monotonic() - began
         ours.flush()
-        return {"admitted": admitted, "calls": calls, "longest": engine.longest}
+        return {"admitted": admitted, "calls": calls, "longest": engine.longest, "lasted": lasted}
 
 
 def main(url: str, mode: str, runs: int) -> None:

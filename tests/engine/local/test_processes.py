@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.local.hits import INTERVAL, PROCESSES, QUOTA, SECONDS
+from tests.engine.local.hits import INTERVAL, PROCESSES, QUOTA
 from tests.engine.local.world import most_within
 from tests.engine.test_processes import outcome
 
@@ -24,9 +24,9 @@ def test_they_admit_the_quota_and_what_each_but_one_admits_in_two_intervals(redi
         most = [most_within(each, span) for each in moments]
         assert sum(map(len, moments)) <= QUOTA + sum(most) - min(most)
         assert_few_calls(run)
-    assert max(sum(len(process["admitted"]) for process in run["processes"]) for run in found["runs"]) >= QUOTA
-    admitted = sum(len(process["admitted"]) for run in found["runs"] for process in run["processes"])
-    assert found["usage"][0] == admitted
+    admitted = [sum(len(process["admitted"]) for process in run["processes"]) for run in found["runs"]]
+    assert min(admitted) >= QUOTA
+    assert found["usage"][0] == sum(admitted)
 
 
 @pytest.mark.once
@@ -34,7 +34,7 @@ def test_they_admit_the_quota_and_what_each_but_one_admits_in_two_intervals(redi
 def test_a_flood_of_rejections_asks_once_in_the_time_that_they_are_remembered(redis_url: str, runs: int) -> None:
     found = outcome("local.hits", redis_url, "rejections", runs)
     asked, admitted = 0, [sum(len(process["admitted"]) for process in run["processes"]) for run in found["runs"]]
-    assert max(admitted) == QUOTA  # on a busy machine, not each run has the time to be rejected
+    assert admitted == [QUOTA] * runs
     for run in found["runs"]:
         for process in run["processes"]:
             rejected = process["calls"][len(process["admitted"]) :]
@@ -48,5 +48,5 @@ def test_a_flood_of_rejections_asks_once_in_the_time_that_they_are_remembered(re
 def assert_few_calls(run: dict[str, Any], beside: int = 0) -> None:
     """Each process asked once an interval; the server saw these calls, one to connect, and one to tell the rest."""
     for process in run["processes"]:
-        assert len(process["calls"]) <= SECONDS / INTERVAL + 1
+        assert len(process["calls"]) <= process["lasted"] / INTERVAL + 1
     assert run["served"] <= sum(len(process["calls"]) for process in run["processes"]) + beside + 2 * PROCESSES
