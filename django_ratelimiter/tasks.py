@@ -25,10 +25,9 @@ from . import limiter
 from .decision import Decision
 from .exceptions import EngineUnavailable, LimitExceeded
 from .limiter.slots import Slot, retry_in
+from .usage.collector import run
 from .usage.collector.alerts import Thresholds, send_alerts
-from .usage.collector.collect import collect
 from .usage.collector.lag import lag
-from .usage.collector.prune import prune
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,10 +48,7 @@ def collect_usage(**thresholds: Any) -> None:
     thresholds: see `usage.collector.alerts.Thresholds`. While Redis is out of reach, the task fails with one log line
     each minute.
     """
-    lag_before = lag()
-    collect()
-    send_alerts(lag_before, Thresholds(**thresholds))
-    prune()
+    run.run(Thresholds(**thresholds))
 
 
 @shared_task(name="django_ratelimiter.watch_usage", ignore_result=True, expires=60, throws=(EngineUnavailable,))

@@ -25,6 +25,7 @@ PACKAGE = "django_ratelimiter"
 WHOLE = ("", *(".core", ".decorators", ".engine", ".engine.redis", ".limiter", ".models", ".testing"))
 #: What programs get or catch without importing it in an example.
 GOT = (
+    *("django_tasks.collect_usage", "django_tasks.watch_usage"),  # where Django has tasks
     *("decision.Decision", "decision.Result", "limiter.metered.MeteredCost", "limiter.slots.Slot"),
     *("prometheus.metrics", "prometheus.registry", "rules.ruleset.Facts", "rules.ruleset.RuleSet"),
     *("throttling.SimpleRateThrottle",),
@@ -71,7 +72,9 @@ def resolved(dotted: str) -> object | None:
     for count in range(len(parts), 0, -1):
         try:
             found: object = importlib.import_module(".".join(parts[:count]))
-        except ModuleNotFoundError:
+        except ModuleNotFoundError as error:
+            if error.name == "django.tasks":  # this Django has none yet
+                return error
             continue
         for name in parts[count:]:
             found = getattr(found, name, None)
