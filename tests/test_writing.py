@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import logging
 import os
 import re
@@ -19,17 +20,20 @@ from django.contrib.auth.models import User
 from django.core.checks import run_checks
 from django.core.exceptions import ValidationError
 from django.core.management import call_command
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, OutputWrapper
 from django.test import RequestFactory
 
 from django_ratelimiter import limiter
+from django_ratelimiter.management import output
 from django_ratelimiter.management.commands.ratelimit import Command
-from django_ratelimiter.management.output import require_writable, write_file
+from django_ratelimiter.management.output import Terminal, require_writable, write_file
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.files.reading import read
 from django_ratelimiter.rules.files.writing import yaml_of
-from django_ratelimiter.values.terminal import on_terminal, visible
+from django_ratelimiter.values.terminal import Table, on_terminal, visible
+
+from .test_public_names import listed
 
 PROGRAM = """
 import sys
@@ -199,6 +203,85 @@ def test_no_command_repeats_it(hostile: User, tmp_path: Path, capsys: Any, words
     outputs = [output.getvalue() for output in (command.stdout, command.stderr)]
     assert any(outputs)
     assert all(map(is_clean, outputs)), outputs
+
+
+#: Arguments of each subcommand. FILE and LOG are replaced by files.
+SUBCOMMANDS: Final = {
+    "adopt": [], "advise": ["export"], "apply": ["FILE"], "caller": ["--ip", "192.0.2.7"], "check": ["FILE"],
+    "collect": [], "explain": ["get", "/hello/"], "export": [], "forget": ["ip:192.0.2.7"], "off": [], "on": [],
+    "plan": ["FILE"], "replay": ["LOG"], "watch": [],
+}  # fmt: skip
+
+
+def test_the_table_has_each_subcommand() -> None:
+    assert {f"command ratelimit {name}" for name in SUBCOMMANDS} == {
+        name for name in listed() if name[:8] == "command "
+    }
+
+
+@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
+def test_each_subcommand_writes_one_json_document(hostile: User, tmp_path: Path, subcommand: str) -> None:
+    (tmp_path / "FILE").write_text(yaml_of({"rules": {"new": {"name": "New"}}}))
+    (tmp_path / "LOG").write_text('192.0.2.9 - - [25/Oct/2026:20:00:05 +0000] "GET /hello/ HTTP/1.1" 200 5\n')
+    out, words = io.StringIO(), [str(tmp_path / word) if word.isupper() else word for word in SUBCOMMANDS[subcommand]]
+    command = Command(out, io.StringIO(), no_color=True)
+    with suppress(SystemExit):
+        command.run_from_argv(["manage.py", "ratelimit", subcommand, *words, "--json"])
+    assert isinstance(json.loads(out.getvalue()), dict)
+    assert is_clean(out.getvalue())
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+TABLE: Final = Table([["Rule", "Rejected"], [EVIL, "7"], ["export [bold]:smile:", "1,000"], ["… and 5 more"]])
+PLAIN: Final = on_terminal(["before", TABLE])
+
+
+def test_a_table_is_plain_where_nobody_looks_or_nothing_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a pipe, on a terminal without colors, and without the library."""
+    pipe, no_colors, without = io.StringIO(), Screen(), Screen()
+    Terminal(OutputWrapper(pipe)).show(["before", TABLE])
+    Terminal(OutputWrapper(no_colors), is_plain=True).show(["before", TABLE])
+    monkeypatch.setitem(sys.modules, "rich.table", None)
+    Terminal(OutputWrapper(without)).show(["before", TABLE])
+    assert {out.getvalue() for out in (pipe, no_colors, without)} == {f"{PLAIN}\n"}
+    assert PLAIN.split("\n")[-2:] == [f"  {'export [bold]:smile:':<{len(visible(EVIL))}}     1,000", "  … and 5 more"]
+
+
+def test_a_table_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich")
+    for name, value in {"COLUMNS": "200", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    screen = Screen()
+    Terminal(OutputWrapper(screen)).show(["before", TABLE])
+    text = re.sub(r"\x1b\[[\d;]*m", "", screen.getvalue())
+    assert text.startswith("before\n")
+    assert "───" in text
+    assert [part for part in (visible(EVIL), "export [bold]:smile: ", "… and 5 more") if part not in text] == []
+    assert is_clean(text)
+
+
+@pytest.mark.parametrize("library", ["rich", "nothing"])
+def test_progress_is_one_line_of_a_terminal(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    if library == "nothing":
+        monkeypatch.setitem(sys.modules, "rich.table", None)
+    else:
+        pytest.importorskip(library)
+    monkeypatch.setattr(output, "_clock", iter((0.0, 0.9, 1.0, 1.9, 2.0)).__next__)
+    screen = Screen()
+    with output.Progress(Terminal(OutputWrapper(screen))) as progress:
+        for share in (0.1, 0.0, 0.2, 0.5):
+            progress(lambda share=share: (share, f"{share:.0%}\x1b[2J"))
+    first, second, cleared, rest = re.sub(r"\x1b\[[\d;]*m", "", screen.getvalue()).split("\r")
+    bar = "[##########..........]" if library == "nothing" else f"{'━' * 10}"
+    assert first.rstrip() == r"0%\u001b[2J"
+    assert (second.startswith(bar), r" 50%\u001b[2J" in second) == (True, True)
+    assert (cleared.strip(), rest) == ("", "")
 
 
 @pytest.mark.django_db(transaction=True)

@@ -32,7 +32,6 @@ def add_question(parser: ArgumentParser) -> None:
         "The reference of a rejection, such as export#eJL8d1F2, or a response or line of the log: marks its counter."
     )
     parser.add_argument("--reference", default="", metavar="TEXT", help=reference)
-    parser.add_argument("--json", action="store_true", help="Write JSON.")
 
 
 def question_from(options: dict[str, Any]) -> tuple[Question, ParsedRejection | None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from django.contrib.auth import get_user_model
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import DatabaseError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -26,7 +26,7 @@ from ..rules.files.writing import json_of, text_of_database
 from ..rules.stored import storage
 from ..values.bounds import json_from
 from ..values.terminal import on_terminal
-from .output import write_file
+from .output import SayingCommand, write_file
 from .traffic import add_traffic, forecast
 
 #: The exit code of `plan` if something would change.
@@ -38,7 +38,6 @@ def add_file_commands(commands: Any) -> None:
     _add_export(commands.add_parser("export", help="Write tiers, rules and limits as a file."))
     plan = commands.add_parser("plan", help="Show what a rules file would change. Exit code 0: nothing, 2: something.")
     plan.add_argument("--out", metavar="PLAN", help="Save the plan to this file, for `apply --plan`.")
-    plan.add_argument("--json", action="store_true", help="Write JSON.")
     add_traffic(plan)
     apply = commands.add_parser("apply", help="Change the database to match a rules file.")
     apply.add_argument(
@@ -78,10 +77,8 @@ def _add_export(command: ArgumentParser) -> None:
     command.add_argument("--schema", action="store_true", help="Write the JSON Schema of rules files instead.")
 
 
-class FileCommands(BaseCommand):
+class FileCommands(SayingCommand):
     """A command with the subcommands for rules files; each is a method with the prefix "run_"."""
-
-    _options: dict[str, Any]
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Distinguish the exit code of `plan` for changes from that of invalid arguments, which is usually the same."""
@@ -106,7 +103,7 @@ class FileCommands(BaseCommand):
     def _style(self) -> str:
         """The format of the file to write."""
         by_name = "json" if (self._options["to"] or "").endswith(".json") else "yaml"
-        return self._options["format"] or by_name
+        return "json" if self._options["json"] else self._options["format"] or by_name
 
     def _write(self, text: str) -> None:
         """Write a file to the standard output, or to the requested new file."""
@@ -141,25 +138,24 @@ class FileCommands(BaseCommand):
         file.check_names()
         rules = ngettext("%d rule", "%d rules", len(file.rules)) % len(file.rules)
         tiers = ngettext("%d tier", "%d tiers", len(file.tiers)) % len(file.tiers)
-        self.stdout.write(
-            _("%(file)s is valid: %(rules)s, %(tiers)s.") % {"file": file.name, "rules": rules, "tiers": tiers}
-        )
+        text = _("%(file)s is valid: %(rules)s, %(tiers)s.") % {"file": file.name, "rules": rules, "tiers": tiers}
+        self.say([text], {"file": file.name, "rules": len(file.rules), "tiers": len(file.tiers)})
 
     def run_plan(self) -> None:
         """Show what a file would change. Exits with CHANGES if there are changes."""
         file, options = self._load(), self._options
+        if self._most != (None, None) and not options["traffic"]:
+            raise CommandError(_("--max-newly-rejected needs --traffic."))
         plan = plan_file(file, prune=options["prune"])
         data = data_of(plan) | {"prune": options["prune"]}
         if options["out"]:
             write_file(options["out"], f"{json.dumps(data, indent=2, ensure_ascii=False)}\n")
-        if not options["json"]:
-            self.stdout.write(on_terminal(lines_of(plan)))
-        if options["traffic"]:
+        if not options["traffic"]:
+            self.say(lines_of(plan), data)
+        else:
+            if not options["json"]:  # before the forecast, which may take an hour
+                self.stdout.show(lines_of(plan))
             self._forecast(plan, data)
-        elif self._most != (None, None):
-            raise CommandError(_("--max-newly-rejected needs --traffic."))
-        elif options["json"]:
-            self.stdout.write(json.dumps(data, indent=2, ensure_ascii=False))
         self._has_changes = not plan.is_empty
         if self._has_changes:
             sys.exit(CHANGES)
@@ -173,11 +169,8 @@ class FileCommands(BaseCommand):
         """Show the effect of the plan on traffic, and fail if it exceeds a maximum, or if this is not known."""
         found = forecast(plan, self._options)
         unknown, excess = [*found.unknown()], found.excess(*self._most)
-        if self._options["json"]:
-            forecasted = found.data() | {"unknown": unknown, "excess": excess}
-            self.stdout.write(json.dumps(data | {"traffic": forecasted}, indent=2, ensure_ascii=False))
-        else:
-            self.stdout.write(on_terminal(found.in_lines()))
+        traffic = {"unknown": unknown, "excess": excess}
+        self.say(found.in_lines(), lambda: data | {"traffic": found.data() | traffic})
         if self._most == (None, None):
             return
         wrong = [_("It is not known whom this would newly reject:"), *unknown] if unknown else []
@@ -206,13 +199,14 @@ class FileCommands(BaseCommand):
             raise CommandError(on_terminal([undone, *drift_of(error.plan)])) from error
         except DatabaseError as error:
             raise CommandError(_("Nothing was changed: the database cannot be written now: %s") % error) from error
-        self.stdout.write(on_terminal(lines_of(plan)))
         if version is None:
+            self.say(lines_of(plan), data_of(plan) | {"applied": None})
             return
         latest = storage.committed_version()
         if latest.epoch != version.epoch:  # in a restored database, the version has moved to a new epoch meanwhile
             version = latest
-        self.stdout.write(_("Applied, as version %(number)s.") % {"number": version.number})
+        applied = _("Applied, as version %(number)s.") % {"number": version.number}
+        self.say([*lines_of(plan), applied], data_of(plan) | {"applied": version.number})
         if cache.last_publish_failed():
             untold = _("Redis could not be reached. Processes read the new rules when usage is next collected.")
             self.stderr.write(untold, self.style.WARNING)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from ..forecast.logs.console import add_replay, replay
 from ..forecast.logs.report.data import csv_of, json_of
@@ -15,13 +15,11 @@ from ..forecast.logs.report.html import html_of
 from ..forecast.logs.report.text import lines_of, not_known, notes_of
 from ..forecast.samples import console as advice
 from ..values.terminal import on_terminal
-from .output import require_writable, whole_file, write_file
+from .output import Progress, SayingCommand, require_writable, whole_file, write_file
 
 
-class ForecastCommands(BaseCommand):
+class ForecastCommands(SayingCommand):
     """Subcommands that forecast the effect of rules; each is a method of its name."""
-
-    _options: dict[str, Any]
 
     def add_forecast_commands(self, commands: Any) -> None:
         """Add the subcommands."""
@@ -30,7 +28,7 @@ class ForecastCommands(BaseCommand):
 
     def advise(self) -> None:
         """Propose limits for a rule. Nothing changes."""
-        advice.run(self, self._options)
+        self.say(*advice.run(self._options))
 
     def replay(self) -> None:
         """Replay logs. Nothing is charged, and nothing is saved."""
@@ -39,14 +37,16 @@ class ForecastCommands(BaseCommand):
                 require_writable(self._options["html"])
             name = self._options["decisions"]
             watch = decision_writer(stack.enter_context(whole_file(name)).write) if name else None
-            report = replay(self._options, self.stderr, watch)
-        if self._options["json"]:
-            self.stdout.write(json.dumps(json_of(report), indent=2, ensure_ascii=False))
-        elif self._options["csv"]:
+            is_shown = not self._options["no_progress"]
+            progress = stack.enter_context(Progress(self.stderr)) if is_shown else lambda describe: None
+            report, speed = replay(self._options, progress, watch)
+        if is_shown:
+            self.stderr.write(speed, str)
+        if self._options["csv"] and not self._options["json"]:
             csv_of(report, self.stdout)
             self.stderr.write(on_terminal(notes_of(report)))
         else:
-            self.stdout.write(on_terminal(lines_of(report)))
+            self.say(lines_of(report), partial(json_of, report))
         if self._options["html"]:  # last, so that nothing is lost if the disk is full
             write_file(self._options["html"], html_of(report))
         if not report.is_known:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.utils.translation import gettext as _
 
-from ..values.terminal import on_terminal
+from ..values.terminal import Table, on_terminal, visible
 
 #: The exit code in shells of a program that SIGPIPE has ended: 128 + SIGPIPE.
 EXIT_CODE: Final = 141
+#: Characters of a line of progress, and of its bar.
+_WIDTH: Final = 78
+_BAR: Final = 20
+
+_clock = time.monotonic
 
 
 def write_file(name: str, text: str, *, is_new: bool = False) -> None:
@@ -99,12 +106,101 @@ def _forget_what_is_unwritten(stream: Any) -> None:
 class Terminal(OutputWrapper):
     """An output of a command on which only line breaks act. Styles are passed as `style_func`, not within a text."""
 
-    def __init__(self, output: Any) -> None:
+    def __init__(self, output: Any, *, is_plain: bool = False) -> None:
         super().__init__(output)
         self._output = output
+        self.rich: Any = None if is_plain or not self.isatty() else _rich()
 
     def write(self, msg: str = "", style_func: Any = None, ending: str | None = None) -> None:  # type: ignore[override]
         self._output.write(on_terminal(msg.split("\n")), style_func, ending)
+
+    def show(self, parts: Iterable[str | Table]) -> None:
+        """Write lines and tables: tables by `rich`, if this is a terminal and it is installed."""
+        if self.rich is None:
+            self.write(on_terminal(parts))
+            return
+        for part in parts:
+            if isinstance(part, str):
+                self.write(part)
+            else:
+                self.draw(_rich_table(self.rich, part))
+
+    def draw(self, figure: Any) -> None:
+        """Write a figure of `rich`."""
+        console = self.rich.console.Console(file=self._output._out)  # whose width, colors and characters count
+        with console.capture() as drawn:
+            console.print(figure, end="")
+        self._output.write(drawn.get(), str, ending="")
+
+
+def _rich() -> Any:
+    """Return the library that draws tables and bars; `None` = it is not installed."""
+    try:
+        import rich.console
+        import rich.progress_bar
+        import rich.table
+    except ImportError:
+        return None
+    return rich
+
+
+def _rich_table(rich: Any, table: Table) -> Any:
+    (head, *rows), columns = table.rows, table.columns
+    drawn = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    for name, right in zip(head, columns, strict=True):
+        drawn.add_column(rich.text.Text(visible(name)), justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(rich.text.Text(visible(cell)) for cell in row))
+    return drawn
+
+
+class Progress:
+    """Shows how far a command is: each second on one line of a terminal, else on a new line each ten seconds."""
+
+    def __init__(self, output: Terminal) -> None:
+        self._output = output
+        self._pause = 1 if output.isatty() else 10
+        self._next_at = _clock() + 1
+        self._is_drawn = False
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._is_drawn and self._output.isatty():
+            self._output.write(" " * _WIDTH, ending="\r")
+
+    def __call__(self, describe: Callable[[], tuple[float, str]]) -> None:
+        """Show it if it is time. describe: returns the share from 0 to 1, 0 = not known, and a text."""
+        if (now := _clock()) < self._next_at:
+            return
+        self._next_at = now + self._pause
+        self._is_drawn = True
+        share, text = describe()
+        if not self._output.isatty():
+            self._output.write(text, str)
+        elif self._output.rich is None or not share:
+            bar = f"[{'#' * int(_BAR * share):.<{_BAR}}] " if share else ""
+            self._output.write(f"{bar}{text}".ljust(_WIDTH), str, ending="\r")
+        else:
+            self._output.draw(self._output.rich.progress_bar.ProgressBar(1, share, _BAR))
+            self._output.write(f" {text}".ljust(_WIDTH - _BAR), str, ending="\r")
+        self._output.flush()
+
+
+class SayingCommand(BaseCommand):
+    """A command whose subcommands say something as text, or with --json as one JSON document."""
+
+    _options: dict[str, Any]
+    stdout: Terminal
+    stderr: Terminal
+
+    def say(self, parts: Iterable[str | Table], data: Any) -> None:
+        """Write the text, or the data. data: or a function that returns it."""
+        if self._options["json"]:
+            self.stdout.write(json.dumps(data() if callable(data) else data, indent=2, ensure_ascii=False))
+        else:
+            self.stdout.show(parts)
 
 
 def of_file(error: OSError) -> str:

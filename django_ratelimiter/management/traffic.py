@@ -23,6 +23,7 @@ from ..rules.files.planning import FilePlan
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.stored.history.snapshots import pairs
+from ..values.terminal import Table
 
 #: The argument that selects the recorded samples instead of a log.
 SAMPLES: Final = "samples"
@@ -40,7 +41,7 @@ class TrafficForecast:
     report: ReplayReport
     changed: frozenset[str]
 
-    def in_lines(self) -> Iterator[str]:
+    def in_lines(self) -> Iterator[str | Table]:
         """Yield the forecast for people."""
         yield from lines_of(self.report)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from io import StringIO
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +11,10 @@ from django.db import OperationalError
 
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
-from django_ratelimiter.management.commands import ratelimit
+from django_ratelimiter.management import output
 from django_ratelimiter.models import UsageBucket
 from django_ratelimiter.tasks import collect_usage
+from django_ratelimiter.usage.collector import run as collector
 from django_ratelimiter.usage.collector.collect import Collected
 
 pytestmark = pytest.mark.django_db
@@ -76,9 +76,11 @@ def test_the_command_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None
             progress(done, 3)
         return Collected(3, 9)
 
-    monkeypatch.setattr(ratelimit, "collect", slow)
-    monkeypatch.setattr(ratelimit, "time", SimpleNamespace(monotonic=iter((0.0, 0.5, 1.2, 1.2, 1.9)).__next__))
-    assert run().splitlines()[0] == "1 of 3 batches ..."
+    monkeypatch.setattr(collector, "collect", slow)
+    monkeypatch.setattr(output, "_clock", iter((0.0, 0.5, 1.2, 11.1)).__next__)
+    err = StringIO()
+    call_command("ratelimit", "collect", stdout=StringIO(), stderr=err)
+    assert err.getvalue() == "1 of 3 batches ...\n"
 
 
 @pytest.mark.parametrize(
@@ -92,14 +94,14 @@ def test_the_command_fails_with_a_reason(monkeypatch: pytest.MonkeyPatch, error:
     def fail(_progress: object) -> None:
         raise error
 
-    monkeypatch.setattr(ratelimit, "collect", fail)
+    monkeypatch.setattr(collector, "collect", fail)
     with pytest.raises(CommandError, match=told) as caught:
         run()
     assert caught.value.returncode == 1
 
 
 def test_the_command_fails_if_a_batch_could_not_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ratelimit, "collect", lambda _progress: Collected(1, 3, failed=2))
+    monkeypatch.setattr(collector, "collect", lambda _progress: Collected(1, 3, failed=2))
     with pytest.raises(CommandError, match="2 batches could not be collected and wait"):
         run()
 

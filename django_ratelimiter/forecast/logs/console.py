@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -19,6 +18,9 @@ from .callers import TIER
 from .comparison import MAX_MEMORY, Options, ReplayReport, compare
 from .formats import LAYOUTS, ROLES, Wanted
 from .reading import LogFiles
+
+#: Shows progress: the share from 0 to 1, 0 = not known, and a text, which this function returns.
+Show = Callable[[Callable[[], tuple[float, str]]], None]
 
 #: Targets of fields that are not identities: the caller's tier, and X-Forwarded-For.
 _ROLES: Final = (TIER, "forwarded")
@@ -47,7 +49,6 @@ def add_replay(command: ArgumentParser) -> None:
     command.add_argument(
         "--top", type=int, default=20, metavar="N", help="The number of callers to list. Default: %(default)s."
     )
-    command.add_argument("--json", action="store_true", help="Write JSON.")
     command.add_argument("--csv", action="store_true", help="Write all tables as CSV.")
     command.add_argument("--html", metavar="FILE", help="Write a report with charts to this file.")
     command.add_argument("--decisions", metavar="FILE", help="Write each decision to this file, as JSON lines.")
@@ -88,16 +89,17 @@ def open_logs(
     return LogFiles(names, wanted, zone, any_order=options["any_order"])
 
 
-def replay(options: Mapping[str, Any], stderr: Any, watch: Any = None) -> ReplayReport:
-    """Replay with these arguments. Raises WrongOption, WrongFormat, UnknownRules, TooMuchMemory, OSError."""
+def replay(options: Mapping[str, Any], show: Show, watch: Any = None) -> tuple[ReplayReport, str]:
+    """Replay with these arguments; return the report and the speed. show: the progress.
+
+    Raises WrongOption, WrongFormat, UnknownRules, TooMuchMemory, OSError.
+    """
     before, after, is_current = _rule_sets(options)
     chosen = Options(options["asgi"], options["max_memory"], options["top"], is_current)
     with open_logs(options["logs"], options["format"], options, (before, after)) as files:
-        shown = None if options["no_progress"] else _Progress(files, stderr)
-        report = compare(files, before, after, chosen, shown, watch)
-        if shown:
-            shown.end(report.seconds)
-    return report
+        progress = _Progress(files, show)
+        report = compare(files, before, after, chosen, progress, watch)
+    return report, _speed(progress.lines, report.seconds)
 
 
 def _identities(given: Sequence[str]) -> dict[str, str]:
@@ -146,43 +148,29 @@ def _named(text: str) -> RuleSet:
 
 
 class _Progress:
-    """Shows lines, rate and time left, each second, on one line of a terminal."""
+    """Says how far a replay is. show: takes the share, 0 = not known, and the text when it is time to show them."""
 
-    def __init__(self, files: LogFiles, stderr: Any) -> None:
-        self._files, self._stderr = files, stderr
+    def __init__(self, files: LogFiles, show: Show) -> None:
+        self._files, self._show = files, show
         self._began = monotonic()
-        self._next_at = self._began + 1
-        self._is_terminal = sys.stderr.isatty()
-        self._lines = 0
+        self.lines = 0
 
     def __call__(self, lines: int) -> None:
-        now = monotonic()
-        self._lines = lines
-        if now < self._next_at:
-            return
-        self._next_at = now + (1 if self._is_terminal else 10)
-        self._write(now - self._began)
+        self.lines = lines
+        self._show(self._now)
 
-    def end(self, seconds: float) -> None:
-        """Write the speed."""
-        rate = self._lines / seconds if seconds else 0
-        words = {"lines": f"{self._lines:,}", "seconds": f"{seconds:.1f}", "rate": f"{rate:,.0f}"}
-        self._put(_("%(lines)s lines in %(seconds)s s, %(rate)s a second.") % words)
-        if self._is_terminal:
-            self._stderr.write("\n")
-
-    def _write(self, seconds: float) -> None:
-        rate = self._lines / seconds
-        words = {"lines": f"{self._lines:,}", "rate": f"{rate:,.0f}"}
-        total = self._files.total_bytes
+    def _now(self) -> tuple[float, str]:
+        seconds = monotonic() - self._began
+        rate, total = self.lines / seconds, self._files.total_bytes
+        words = {"lines": f"{self.lines:,}", "rate": f"{rate:,.0f}"}
         share = self._files.bytes_read() / total if total else 0.0
         if share <= 0:
-            self._put(_("%(lines)s lines, %(rate)s a second") % words)
-            return
+            return 0.0, _("%(lines)s lines, %(rate)s a second") % words
         words |= {"share": f"{100 * share:.0f} %", "left": f"{seconds / share - seconds:.0f}"}
-        words["bar"] = "#" * int(20 * share) + "." * (20 - int(20 * share))
-        self._put(_("[%(bar)s] %(share)s, %(lines)s lines, %(rate)s a second, %(left)s s left") % words)
+        return share, _("%(share)s, %(lines)s lines, %(rate)s a second, %(left)s s left") % words
 
-    def _put(self, text: str) -> None:
-        self._stderr.write(f"{text:<78}", ending="\r" if self._is_terminal else "\n")
-        self._stderr.flush()
+
+def _speed(lines: int, seconds: float) -> str:
+    rate = lines / seconds if seconds else 0
+    words = {"lines": f"{lines:,}", "seconds": f"{seconds:.1f}", "rate": f"{rate:,.0f}"}
+    return _("%(lines)s lines in %(seconds)s s, %(rate)s a second.") % words

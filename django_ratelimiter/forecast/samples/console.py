@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -19,7 +18,6 @@ from ...rules.records import RuleRecord
 from ...rules.routes import views
 from ...rules.ruleset import rule_from
 from ...rules.stored.compiler import rule_data
-from ...values.terminal import on_terminal
 from . import words
 from .advice import Advice, Proposal, advise
 from .answer import callers_in_words
@@ -44,14 +42,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--period", default=WEEK, help="yesterday, 7d, or a day such as 2026-11-22. Default: %(default)s."
     )
     parser.add_argument("--attack", help="A day of an attack: show what each proposal would reject on that day.")
-    parser.add_argument("--json", action="store_true", help="Write JSON.")
 
 
-def run(command: BaseCommand, options: Mapping[str, Any]) -> None:
-    """Write the proposals. Raises CommandError."""
+def run(options: Mapping[str, Any]) -> tuple[Iterable[str], Any]:
+    """Return the proposals as text, and the report. Raises CommandError."""
     if options["view"]:
-        command.stdout.write(on_terminal(_of_view(options["view"])))
-        return
+        rules = _of_view(options["view"])
+        return _view_in_words(rules), {"view": options["view"], "rules": rules}
     if not 0 < options["share"] <= 50:
         raise CommandError(_("--share: must be above 0 and at most 50 percent."))
     try:
@@ -63,10 +60,7 @@ def run(command: BaseCommand, options: Mapping[str, Any]) -> None:
     advice = advise(rule, period.period, options["share"] / 100, attack and attack.period)
     periods = [each.period for each in (period, attack) if each is not None]
     notes = [*multiplier_doubts(*periods)] if advice.sampled and not rule.is_shared else []
-    if options["json"]:
-        command.stdout.write(json.dumps(encoded(advice) | {"notes": notes}, indent=2))
-        return
-    command.stdout.write(on_terminal([*lines_of(rule, advice, period.name, options["share"]), *notes]))
+    return [*lines_of(rule, advice, period.name, options["share"]), *notes], encoded(advice) | {"notes": notes}
 
 
 def _rule(slug: str) -> RuleRecord:
@@ -79,12 +73,16 @@ def _rule(slug: str) -> RuleRecord:
         raise CommandError(f"{slug}: {error}") from error
 
 
-def _of_view(name: str) -> Iterator[str]:
-    """Yield the rules that have recorded requests of a view: samples are stored by rule only."""
+def _of_view(name: str) -> list[str]:
+    """Return the slugs of the rules that have recorded requests of a view: samples are stored by rule only."""
     found = [view for view in views() if view.name == name]
     if not found:
         raise CommandError(_("There is no view %(name)r.") % {"name": name})
-    rules = [rule for rule in Rule.objects.exclude(mode=Rule.Mode.OFF) if any(view.may_match(rule) for view in found)]
+    rules = Rule.objects.exclude(mode=Rule.Mode.OFF)
+    return [rule.slug for rule in rules if any(view.may_match(rule) for view in found)]
+
+
+def _view_in_words(rules: Sequence[str]) -> Iterator[str]:
     if not rules:
         yield _(
             "Nothing is recorded for this view: only rules record requests, and no rule matches it. Save a rule "
@@ -94,7 +92,7 @@ def _of_view(name: str) -> Iterator[str]:
         return
     yield _("The requests of this view are recorded by these rules, perhaps with those of other views:")
     for rule in rules:
-        yield f"  manage.py ratelimit advise {rule.slug}"
+        yield f"  manage.py ratelimit advise {rule}"
 
 
 def lines_of(rule: RuleRecord, advice: Advice, name: str, percent: float) -> Iterator[str]:

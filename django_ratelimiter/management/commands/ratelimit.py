@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import time
 from argparse import SUPPRESS, ArgumentParser
 from functools import partial
 from typing import Any, Final
@@ -28,16 +26,15 @@ from ...inspection.forgetting import forget
 from ...inspection.report import encoded
 from ...inspection.words import lines_of
 from ...rules import cache
+from ...usage.collector import run
 from ...usage.collector.alerts import Thresholds, send_alerts
-from ...usage.collector.collect import Collected, Progress, collect
+from ...usage.collector.collect import Collected
 from ...usage.collector.lag import lag
-from ...usage.collector.prune import prune
-from ...values.terminal import on_terminal
 from ..connecting import once_connected
 from ..errors import in_words
 from ..files import FileCommands, add_file_commands
 from ..forecast import ForecastCommands
-from ..output import Terminal, quiet_pipes
+from ..output import Progress, Terminal, quiet_pipes
 
 #: A digest that looks like an option: one in 64 does.
 _LIKE_AN_OPTION: Final = re.compile(r"-[A-Za-z0-9_-]{21}")
@@ -89,7 +86,9 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
         """Run the subcommand. Exit code 1, with the reason, if it fails."""
         self._options = options
-        self.stdout, self.stderr = Terminal(self.stdout), Terminal(self.stderr)
+        self.stdout, self.stderr = (
+            Terminal(output, is_plain=options["no_color"]) for output in (self.stdout, self.stderr)
+        )
         try:
             self._thresholds = Thresholds(
                 **{name: value for name, value in options.items() if name in Thresholds.__slots__}
@@ -104,28 +103,27 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         """Send alerts by the log and by signals, once when each condition begins."""
         found = lag()
         send_alerts(found, self._thresholds)
-        if not found.batches:
-            self.stdout.write(_("No usage is waiting to be collected."))
-            return
-        batches = ngettext("%d batch waits", "%d batches wait", found.batches) % found.batches
-        self.stdout.write(_("%(batches)s, for %(seconds)d seconds.") % {"batches": batches, "seconds": found.seconds})
+        text = _("No usage is waiting to be collected.")
+        if found.batches:
+            batches = ngettext("%d batch waits", "%d batches wait", found.batches) % found.batches
+            text = _("%(batches)s, for %(seconds)d seconds.") % {"batches": batches, "seconds": found.seconds}
+        self.say([text], encoded(found))
 
     def collect(self) -> None:
         """Collect the usage, and report the result."""
         try:
-            lag_before = lag()
-            collected = collect(self._progress())
-            send_alerts(lag_before, self._thresholds)
-            deleted = prune()
+            with Progress(self.stderr) as progress:
+                collected, deleted = run.run(self._thresholds, partial(_batches_done, progress))
         except EngineUnavailable as error:
             raise CommandError(_("No usage is lost, but Redis cannot be reached now: %s") % error) from error
         except OperationalError as error:
             raise CommandError(_("No usage is lost, but the database cannot be written now: %s") % error) from error
         self._warn_of_memory()
-        self.stdout.write(_summary(collected))
+        text = [_summary(collected)]
         if deleted:
             rows = ngettext("%d row", "%d rows", deleted) % deleted
-            self.stdout.write(_("Deleted %s that are older than RETENTION allows.") % rows)
+            text.append(_("Deleted %s that are older than RETENTION allows.") % rows)
+        self.say(text, encoded(collected) | {"deleted": deleted})
         if collected.failed:
             raise CommandError(
                 ngettext(
@@ -144,28 +142,12 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
             )
             self.stderr.write(unseen, self.style.WARNING)
 
-    def _progress(self) -> Progress:
-        """Report the progress each second."""
-        next_at = time.monotonic() + 1
-
-        def progress(done: int, waiting: int) -> None:
-            nonlocal next_at
-            if time.monotonic() >= next_at:
-                next_at = time.monotonic() + 1
-                self.stdout.write(_("%(done)d of %(waiting)d batches ...") % {"done": done, "waiting": waiting})
-                self.stdout.flush()
-
-        return progress
-
     def explain(self) -> None:
         """Explain the decision on a request. Nothing is charged."""
         question, logged = question_from(self._options)
         explanation = once_connected(partial(explain, question, logged=logged), lambda found: not found.is_degraded)
         self._warn_of_memory()
-        if self._options["json"]:
-            self.stdout.write(json.dumps(encoded(explanation), indent=2, ensure_ascii=False))
-            return
-        self.stdout.write(on_terminal(lines_of(explanation)))
+        self.say(lines_of(explanation), partial(encoded, explanation))
 
     def caller(self) -> None:
         """Show a caller, as text or JSON. Nothing is charged."""
@@ -176,8 +158,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         report = once_connected(partial(report_of, who), lambda report: not report.problem)
         if report.is_unknown:
             raise _no_such_user()
-        as_json = self._options["json"]
-        self.stdout.write(json.dumps(encoded(report), indent=2) if as_json else on_terminal(lines_of_caller(report)))
+        self.say(lines_of_caller(report), partial(encoded, report))
         if report.problem:
             raise CommandError(_("Redis cannot be reached now: %s") % report.problem)
 
@@ -196,8 +177,9 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         if who.is_unknown_user and not found.removed and not found.problem:
             raise _no_such_user()
         removed = found.removed or [_("nothing was stored")]
-        for title, lines in ((_("%s: removed") % who, removed), (_("What stays, and for how long:"), found.staying)):
-            self.stdout.write("\n  ".join([title, *lines]))
+        stays = [_("What stays, and for how long:"), *(f"  {line}" for line in found.staying)]
+        text = [_("%s: removed") % who, *(f"  {line}" for line in removed), *stays]
+        self.say(text, {"caller": str(who), **encoded(found)})
         if found.problem:
             text = _("Redis cannot be reached now, so counters and names stay. Run this again: %s")
             raise CommandError(text % found.problem)
@@ -232,7 +214,12 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
             text = _("Rules are enforced again.") if changed else _("Rules are enforced already.")
         else:
             text = _("All enforcement is stopped.") if changed else _("All enforcement is stopped already.")
-        self.stdout.write(text)
+        self.say([text], {"enforced": enabled, "changed": changed, "published": not cache.last_publish_failed()})
+
+
+def _batches_done(progress: Progress, done: int, waiting: int) -> None:
+    text = _("%(done)d of %(waiting)d batches ...") % {"done": done, "waiting": waiting}
+    progress(lambda: (done / max(waiting, 1), text))
 
 
 def _add_thresholds(command: ArgumentParser) -> None:
@@ -254,9 +241,10 @@ def _add_thresholds(command: ArgumentParser) -> None:
 
 
 def _add_common(command: ArgumentParser) -> None:
-    """Add options of all Django commands, which are allowed before and after a subcommand."""
+    """Add --json, and options of all Django commands, which are allowed before and after a subcommand."""
     for option in ("--settings", "--pythonpath"):
         command.add_argument(option, default=SUPPRESS, help=SUPPRESS)
+    command.add_argument("--json", action="store_true", help="Write one JSON document to the standard output.")
     for option in ("--traceback", "--no-color"):
         command.add_argument(option, action="store_true", default=SUPPRESS, help=SUPPRESS)
 
@@ -285,7 +273,6 @@ def _add_caller(command: ArgumentParser) -> None:
         default=[],
         help="Another value of the caller's requests, such as path:pk=7. May be repeated.",
     )
-    command.add_argument("--json", action="store_true", help="Write JSON.")
 
 
 def _summary(collected: Collected) -> str:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
+from ....values.terminal import Table
 from ..agreement import Agreement
 from ..blind_spots import lacking_in_words
 from ..changes import CallerChange, Change
@@ -23,25 +24,25 @@ def not_known() -> str:
     return _("Not known: no rule could be replayed.")
 
 
-def lines_of(report: ReplayReport) -> Iterator[str]:
-    """Yield the lines of the report."""
+def lines_of(report: ReplayReport) -> Iterator[str | Table]:
+    """Yield the lines and tables of the report."""
     first, *figures = [*summary_of(report)] or [""]
     if first:
         yield first
     yield traffic_of(report)
     yield from notes_of(report)
     yield from ("", _("Self-check"), *(f"  {sentence}" for sentence in check_in_words(report.check)))
-    if report.check is not None:
-        yield from _indented(agreement_table(report.check))
+    if report.check is not None and not report.check.why_not:
+        yield Table([*agreement_table(report.check)])
     yield ""
     yield from figures
     for title, rows in tables_of(report):
         if rows:
             yield ""
-            yield from _indented(change_table(title, rows, is_difference=report.after is not None))
+            yield Table([*change_table(title, rows, is_difference=report.after is not None)])
     if report.after is not None and report.changes.top:
         yield from ("", _("Callers who are newly rejected, those with most such requests first"))
-        yield from _indented(callers_table(report.changes.top))
+        yield Table([*callers_table(report.changes.top)])
 
 
 def check_in_words(check: Agreement | None) -> Sequence[str]:
@@ -253,24 +254,6 @@ def callers_table(top: Sequence[CallerChange]) -> Iterator[Sequence[str]]:
     yield _("Caller"), _("Tier"), _("Newly rejected"), _("First at (UTC)"), _("By rule")
     for each in top:
         yield each.caller, each.tier or _("(none)"), f"{each.newly:,}", moment(each.first_us or 0), each.rule
-
-
-def _indented(rows: Iterator[Sequence[str]]) -> Iterator[str]:
-    """Yield rows in columns: the first one aligned left, numbers aligned right."""
-    several = [[str(cell) for cell in row] for row in rows]
-    columns = max(map(len, several), default=0)
-    whole = [row for row in several if len(row) == columns]
-    widths = [max(len(row[column]) for row in whole) for column in range(columns)]
-    numeric = [all(row[column][:1].isdigit() or not row[column] for row in whole[1:]) for column in range(columns)]
-    for row in several:
-        if len(row) < columns:
-            yield f"  {row[0]}"
-            continue
-        cells = [
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, numeric, strict=True)
-        ]
-        yield f"  {'  '.join(cells)}".rstrip()
 
 
 def moment(us: int) -> str:
