@@ -69,23 +69,25 @@ def caption(results: Results) -> str:
     )
 
 
+def summary(results: Results) -> str:
+    """Return what the limiters that most readers look for add to a request, in thousands of instructions."""
+    return instructions(results, SUMMARY)
+
+
 def instructions(results: Results, names: Collection[str] = ()) -> str:
-    """Return what limiters add to a request, in thousands of instructions. names: only these; empty = all."""
+    """Return the same of these limiters; without names, of those that are not in the summary."""
     stage = results["instructions"]
     more = added(stage.get("rows", {}))
+    shown = [name for name in more if not name.endswith(REJECTED) and (name in names if names else name not in SUMMARY)]
+    cases = ("", REJECTED) if any(name + REJECTED in more for name in shown) else ("",)
     rows = []
-    for name in more:
-        if not name.endswith(REJECTED) and name in (names or more):
-            cells, floor = [named(name)], more.get(floor_of(name))
-            for figure in (more[name], more.get(name + REJECTED)):
-                cells += [number(figure), number(figure / floor if figure and floor else None, 2)]
-            rows.append(cells)
-    return table(["", "allowed, thousands", "to EVALSHA", "rejected", "to EVALSHA"], rows) + failures(stage)
-
-
-def summary(results: Results) -> str:
-    """Return the few rows of it that most readers look for."""
-    return instructions(results, SUMMARY)
+    for name in shown:
+        cells, floor = [named(name)], more.get(floor_of(name))
+        for figure in (more.get(name + case) for case in cases):
+            cells += [number(figure), number(figure / floor if figure and floor else None, 2)]
+        rows.append(cells)
+    head = ["", "allowed, thousands", "to EVALSHA", "rejected", "to EVALSHA"]
+    return table(head[: 1 + 2 * len(cases)], rows) + failures(stage)
 
 
 def decisions(results: Results) -> str:
@@ -95,13 +97,12 @@ def decisions(results: Results) -> str:
     rows = []
     for name in dict.fromkeys([*times, *asked]):
         cells = [named(name)]
-        for case in ("allowed", "rejected"):
-            found = times.get(name, {}).get(case, {})
-            cells += [number(found.get("us"), 1), number(found.get("ratio"), 2)]
+        allowed, rejected = (times.get(name, {}).get(case, {}) for case in ("allowed", "rejected"))
+        cells += [number(allowed.get("us"), 1), number(allowed.get("ratio"), 2), number(rejected.get("us"), 1)]
         cells.append(number(asked.get(name), 2))
         cells += [number(stored.get(name, {}).get(part)) for part in ("once", "full")]
         rows.append([*cells, *(number(exactness.get(each, {}).get(name)) for each in ("crowd", "clock"))])
-    head = ["", "allowed, µs", "to the floor", "rejected, µs", "to the floor", "round trips"]
+    head = ["", "allowed, µs", "to the floor", "rejected, µs", "round trips"]
     head += ["bytes, 1 request", "bytes, 100", "8 at once", "wrong clock"]
     return table(head, rows) + failures(stage, trips, keys, exactness)
 
