@@ -40,7 +40,8 @@ TEMPLATES = list(PACKAGE.glob("templates/**/*.html"))
 
 #: The modules and templates whose texts callers read.
 FOR_CALLERS: Final = (
-    *("headers/", "decorators/", "throttling.py", "gateway.py", "templates/django_ratelimiter/", "rules/formatting.py"),
+    *("headers/", "api/", "decorators/", "throttling.py", "gateway.py", "templates/django_ratelimiter/"),
+    "rules/formatting.py",
 )
 
 #: How many texts a function of gettext takes.

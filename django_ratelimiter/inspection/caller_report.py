@@ -140,7 +140,7 @@ def lines_of(report: CallerReport) -> Iterator[str]:
         yield _("There is no such user. The counters shown are those of requests with this key.")
     if access:
         until = until_in_words(access.until) if access.until else _("it is deleted")
-        values = {"action": access.action, "until": until, "reason": access.reason}
+        values = {"action": access.action_in_words, "until": until, "reason": access.reason}
         yield _("Access entry: %(action)s until %(until)s. %(reason)s") % values
     yield _("Tier: %s") % tier_in_words(report.tier)
     yield from map(_line, report.counters)

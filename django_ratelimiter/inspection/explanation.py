@@ -104,6 +104,11 @@ class AccessExplanation:
         """The caller as text."""
         return str(AccessEntry(kind=self.kind, value=self.value).subject)
 
+    @property
+    def action_in_words(self) -> str:
+        """The action in one word."""
+        return AccessEntry(action=self.action).action_in_words
+
 
 @dataclass(frozen=True, slots=True)
 class RuleExplanation:

@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command, execute_from_command_line
+from django.utils import translation
 
 from django_ratelimiter import limiter
 from django_ratelimiter.identity import digest
@@ -110,6 +111,8 @@ def test_an_access_entry_counts_first(user: User) -> None:
     lines = run("--user", "ann").splitlines()
     assert lines[0].endswith(": not blocked")
     assert lines[1] == "Access entry: allow until it is deleted. partner"
+    with translation.override("de"):
+        assert run("--user", "ann").splitlines()[1] == "Zugriffseintrag: erlaubt bis er gelöscht wird. partner"
 
 
 def test_who_is_nobody_is_an_error() -> None:
