@@ -36,14 +36,6 @@ def test_lines_say_what_is_answered_and_why(make_rule: MakeRule, people: None, c
     assert "Enforced, it would reject this request." in run("GET", "/hello/", "--ip", "127.0.0.1")
 
 
-def test_json_has_all_of_it(make_rule: MakeRule) -> None:
-    make_rule("all", quota=1)
-    found = json.loads(run("GET", "/hello/", "--json", "--header", "X-Org: acme", "--identity", "field:name=ann"))
-    assert found["response"]["allowed"] is True
-    [rule] = found["rules"]
-    assert (rule["rule"], rule["applies"], rule["counters"][0]["left"]) == ("all", True, 1)
-
-
 def test_a_curl_command_will_do(make_rule: MakeRule) -> None:
     make_rule("key", partition_by=["header:X-Org"])
     found = json.loads(run("--curl", "curl -X POST -H 'X-Org: acme' https://example.org/hello/", "--json"))
