@@ -107,7 +107,6 @@ ASKS_NEITHER_SERVER_NOR_DATABASE = (
     *(f"tests/admin/rules/test_{name}.py" for name in ("offered_is_enforced", "rule_form", "sentences")),
     *(f"tests/admin/test_{name}.py" for name in ("page_queries", "permissions", "themes", "words")),
     # Our side of the connection, as above; a test of a cluster whose other nodes continue runs there, with all slots.
-    "tests/engine/redis/cluster/test_slow_cluster.py",
     *(f"tests/engine/redis/test_{name}.py" for name in ("async_engine", "redis_failures")),
     "tests/engine/redis/connections/test_failover.py::test_a_master_of_a_cluster_dies[False]",
     # What forecasts compute from samples, and what their form shows; the form's conflicts run there.

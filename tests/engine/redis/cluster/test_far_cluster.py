@@ -96,6 +96,12 @@ def unreached(engine: Any, version: int) -> int:
     return 0
 
 
+@pytest.mark.parametrize("deadline", [5 * ROUND_TRIP])
+def test_a_version_is_published_though_it_takes_longer_than_a_decision_may_wait(far: Far, engine: Any) -> None:
+    """To ask who serves what, and whether all agree on it, takes many round trips."""
+    assert far.held() == [b"0:1"] * 64
+
+
 def test_all_shards_of_a_node_are_told_in_one_round_trip(far: Far, engine: Any) -> None:
     before = {port: proxy.script_turns for port, proxy in far.proxies.items()}
     engine.publish(2)
