@@ -3,6 +3,14 @@
 TEST_DATABASE: sqlite (the default), postgresql or mariadb.
 REDIS_URL, REDIS_SERVER: which Redis-compatible server, see `example_project.redis_server`.
 
+Pythons, servers and databases that this machine lacks can be had from another release of Debian, as root:
+
+    debootstrap --variant=minbase forky ROOT http://deb.debian.org/debian /usr/share/debootstrap/scripts/sid
+    chroot ROOT apt-get install --yes gcc python3.15-dev python3.15-venv redis-server postgresql mariadb-server
+    mount --bind . ROOT/mnt
+    chroot ROOT sh -c 'cd mnt && python3.15 -m venv /venv && /venv/bin/pip install --editable . --group test'
+    REDIS_SERVER=/usr/bin/redis-server chroot ROOT sh -c 'cd mnt && /venv/bin/pytest tests/engine'
+
 What runs is told in TEST_REDIS_URL and TEST_DATABASE_URL, to the settings and to further processes of a test. With
 pytest-xdist each worker has a Redis and a database of its own; they share one PostgreSQL or MariaDB.
 """

