@@ -22,7 +22,7 @@ from django.test import Client, RequestFactory, override_settings
 from django_ratelimiter import checks, conf, signals, tasks
 from django_ratelimiter.conf import values
 from django_ratelimiter.decision import decide
-from django_ratelimiter.engine import Algorithm, Version
+from django_ratelimiter.engine import Algorithm, Limit, Version
 from django_ratelimiter.headers import rejection_response, response_fields
 from django_ratelimiter.identity import client_ip
 from django_ratelimiter.values.partitions import IDENTITIES, NAMED
@@ -117,25 +117,16 @@ def caches() -> Iterator[tuple[str, str, str]]:
                     yield file, name, "".join(re.findall(r"maxsize=(?!None)(\w+)", maker))
 
 
-def told_caches() -> set[tuple[str, str]]:
-    """File and name of each cache in docs/decisions.md; of a file alone, no name."""
-    told = re.findall(r"`([\w/.]+\.py)`(?::((?:,?\s+`\w+`)+))?", section(PAGES["docs/decisions.md"], "## Caches"))
-    return {(file, name) for file, names in told for name in re.findall(r"\w+", names) or [""]}
-
-
 def test_every_cache_stands_in_the_page_about_decisions() -> None:
-    """Is one new? Then say in docs/decisions.md what invalidates it."""
+    """Is one new? Then say there what invalidates it. Is one gone? Then take it out."""
+    listed = re.findall(r"`([\w/.]+\.py)`(?::((?:,?\s+`\w+`)+))?", section(PAGES["docs/decisions.md"], "## Caches"))
+    told = {(file, name) for file, names in listed for name in re.findall(r"\w+", names) or [""]}
     found = {(file, name): bound for file, name, bound in caches()}
     assert len(found) > 40
-    assert found.keys() - told_caches() == NO_CACHES
+    assert found.keys() - told == NO_CACHES
     assert {name for (_file, name), bound in found.items() if not (bound or name.isupper())} == UNBOUNDED
-
-
-def test_every_cache_in_the_page_about_decisions_exists() -> None:
-    """Is one gone? Then take it out of docs/decisions.md."""
-    package = ROOT / "django_ratelimiter"
-    for file, name in told_caches():
-        assert re.search(rf"\b{name}\b", (package / file).read_text("utf-8")), (file, name)
+    for file, name in told:
+        assert re.search(rf"\b{name}\b", (ROOT / "django_ratelimiter" / file).read_text("utf-8")), (file, name)
 
 
 def test_every_algorithm_is_described() -> None:
@@ -153,6 +144,12 @@ def test_the_timelines_show_what_the_engine_decides(monkeypatch: pytest.MonkeyPa
     timelines = importlib.import_module("timelines")
     kept = {picture.stem: picture.read_text("utf-8") for picture in timelines.FOLDER.glob("*.svg")}
     assert kept == timelines.pictures()
+
+
+def test_counters_have_the_tags_that_the_table_says() -> None:
+    for names, tags, _ in rows(section(PAGES["docs/reference/engine.md"], "## Keys in Redis")):
+        for name in re.findall(r"`(\w+)`", names):
+            assert f"`{Limit(10, 60, name).tag}`" in tags
 
 
 @pytest.mark.parametrize(
