@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from doctest import ELLIPSIS, OutputChecker
 from http.client import HTTPConnection
@@ -60,8 +61,12 @@ class Reader:
     def _write(self, name: str, text: str, at_the_end: bool) -> None:
         self.wrote[name] = text
         if not name.startswith("/"):
-            with (self.folder / name).open("a" if at_the_end else "w") as file:
-                file.write(text)
+            self.add(name, text, "a" if at_the_end else "w")
+
+    def add(self, name: str, text: str, mode: str = "a") -> None:
+        """Write at the end of a file."""
+        with (self.folder / name).open(mode) as file:
+            file.write(text)
 
     def _run(self, commands: str) -> str:
         if "127.0.0.1:8000" not in commands:
@@ -79,14 +84,14 @@ class Reader:
         return done.stdout
 
 
-def serving(folder: Path, port: int, *command: str) -> Any:
+def serving(folder: Path, port: int, *command: str, **variables: str) -> Any:
     """Run a program of the project, from when its port is open on."""
 
     def is_open() -> bool:
         with socket.create_connection((HOST, port)):
             return True
 
-    return running(folder, *command, is_ready=is_open, **environment(folder))
+    return running(folder, *command, is_ready=is_open, **environment(folder), **variables)
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -99,18 +104,16 @@ def new_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     reader = Reader(tmp_path_factory.mktemp("quickstart"))
     reader.shell("django-admin startproject mysite .")
     [settings] = blocks(PAGES["docs/quickstart.md"], "python")
-    with (reader.folder / "mysite/settings.py").open("a") as file:
-        file.write(settings)
+    reader.add("mysite/settings.py", settings)
     reader.shell("python manage.py migrate -v 0")
     return reader.folder
 
 
 @pytest.fixture
 def reader(new_project: Path, tmp_path: Path, redis_url: str) -> Reader:
-    folder = shutil.copytree(new_project, tmp_path / "project")
-    with (folder / "mysite/settings.py").open("a") as file:
-        file.write(SETTINGS.format(redis_url=redis_url, name=tmp_path.name))
-    return Reader(folder)
+    reader = Reader(shutil.copytree(new_project, tmp_path / "project"))
+    reader.add("mysite/settings.py", SETTINGS.format(redis_url=redis_url, name=tmp_path.name))
+    return reader
 
 
 @pytest.mark.parametrize("heading", HEADINGS)
@@ -135,7 +138,7 @@ def test_the_servers_of_a_site_count_a_caller_together_and_its_usage_is_collecte
     settings.write_text(
         settings.read_text().replace("redis://127.0.0.1:6379/0", redis_url).replace('"schedule": 60', '"schedule": 1')
     )
-    (folder / "ratelimits.yaml").write_text(RULE)
+    reader.add("ratelimits.yaml", RULE)
     reader.shell("python manage.py ratelimit apply ratelimits.yaml")
 
     ports = {name: free_port() for name in ("8000", "8001", "80")}
@@ -163,3 +166,93 @@ def test_the_servers_of_a_site_count_a_caller_together_and_its_usage_is_collecte
         worker = stack.enter_context(running(folder, *celery, *options, is_ready=lambda: True, **environment(folder)))
         wait_until(lambda: re.search(r"collect_usage\[.*succeeded", worker.output) or not worker.running)
         assert worker.running, worker.output
+
+
+#: The views of the shop that has plans, and its resolvers with a note of their calls.
+URLS = """
+from django.http import HttpResponse
+from django.urls import path
+
+from shop import limits
+
+called = []
+
+
+def plan_of(identity):
+    called.append(identity.user_id or identity.api_key.pk)
+    return limits.plan_of(identity)
+
+
+async def aplan_of(identity):
+    called.append(identity.user_id or identity.api_key.pk)
+    return await limits.aplan_of(identity)
+
+
+urlpatterns = [path(f"{name}/", lambda _: HttpResponse(str(len(called)))) for name in ("api", "site", "called")]
+"""
+
+PLANS = """
+import os
+RATELIMITER |= {"TIER_CACHE_SECONDS": 3_600, "TIER_RESOLVER": os.environ.get("RESOLVER", "api_key.plan")}
+"""
+
+#: Two accounts; prints a key of each, and that of a session of the one that has the plan pro.
+DATA = """
+from django.contrib.auth.models import User
+from django.test import Client
+from shop.limits import new_key
+from shop.models import Account
+
+for plan in ("free", "pro"):
+    user = User.objects.create_user(plan)
+    print(new_key(Account.objects.create(user=user, plan=plan)))
+client = Client()
+client.force_login(user)
+print(client.cookies["sessionid"].value)
+"""
+
+SITE_RULE = """
+  site: {mode: enforce, path: /site/, path_kind: exact, partition_by: [user], limits: [
+    {tier: free, quota: 30, window_seconds: 86400}, {tier: pro, quota: 60, window_seconds: 86400}]}
+"""
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        "gunicorn mysite.wsgi --bind 127.0.0.1:{port} --workers 1 --threads 8 --no-control-socket",
+        "uvicorn mysite.asgi:application --lifespan off --log-level warning --host 127.0.0.1 --port {port}",
+    ],
+)
+def test_each_customer_has_the_limits_of_the_plan(reader: Reader, server: str) -> None:
+    reader.type(section(PAGE, "## API key with two plans"))
+    reader.add("mysite/settings.py", PLANS)
+    reader.add("mysite/urls.py", URLS, "w")
+    reader.add(
+        "shop/limits.py",
+        "\n".join(blocks(section(PAGES["docs/howto/plans.md"], "## If customers log in as well"), "python")),
+    )
+    reader.add("ratelimits.yaml", SITE_RULE)
+    reader.shell("python manage.py ratelimit apply ratelimits.yaml")
+    free, pro, session = reader.shell(f"python manage.py shell -v 0 -c '{DATA}'").split()
+
+    def get(path: str, **headers: str) -> tuple[str, str]:
+        with closing(HTTPConnection(HOST, port, timeout=60)) as connection:
+            connection.request("GET", path, headers=headers)
+            response = connection.getresponse()
+            return response.headers.get("X-RateLimit-Limit", ""), response.read().decode()
+
+    for resolver, calls, site in (
+        ("api_key.plan", "0", "30"),
+        ("mysite.urls.plan_of", "3", "60"),
+        ("mysite.urls.aplan_of", "3", "60"),
+    ):
+        port = free_port()
+        with serving(reader.folder, port, "-m", *server.format(port=port).split(), RESOLVER=resolver):
+            with ThreadPoolExecutor(8) as pool:
+                found = pool.map(lambda key: get("/api/", Authorization=f"Api-Key {key}")[0], (free, pro) * 6)
+                of_user = pool.map(lambda _: get("/site/", Cookie=f"sessionid={session}")[0], range(4))
+            assert [*found] == ["3", "6"] * 6
+            assert [*of_user] == [site] * 4
+            assert get("/called/")[1] == calls
+            assert "429" in get("/api/", Authorization="Api-Key unknown")[1]
