@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib
-import importlib.util
 import inspect
 import re
-import tomllib
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,28 +149,6 @@ def test_counters_have_the_tags_that_the_table_says() -> None:
     for names, tags, _ in rows(section(PAGES["docs/reference/engine.md"], "## Keys in Redis")):
         for name in re.findall(r"`(\w+)`", names):
             assert f"`{Limit(10, 60, name).tag}`" in tags
-
-
-@pytest.mark.parametrize(
-    ("container", "heading"),
-    [("django_ratelimiter", "## The layers"), ("django_ratelimiter.engine", "## Inside the engine")],
-)
-def test_the_layers_are_those_that_are_enforced(container: str, heading: str) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    [contract] = [
-        contract
-        for contract in project["tool"]["importlinter"]["contracts"]
-        if contract["type"] == "layers" and contract["containers"] == [container]
-    ]
-
-    def modules(line: str) -> set[str]:
-        return {name for name in re.findall(r"[\w.]+", line) if importlib.util.find_spec(f"{container}.{name}")}
-
-    told = [
-        {name for name in re.findall(r"`([\w.]+)`", cells[0]) if not name.endswith(".lua")}
-        for cells in rows(section(PAGES["docs/explanation/architecture.md"], heading))
-    ]
-    assert told == [modules(line) for line in contract["layers"]]
 
 
 @override_settings(RATELIMITER={"TRUSTED_PROXIES": ["10.0.0.0/8"]})
