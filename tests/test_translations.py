@@ -41,7 +41,7 @@ TEMPLATES = list(PACKAGE.glob("templates/**/*.html"))
 #: The modules and templates whose texts callers read.
 FOR_CALLERS: Final = (
     *("headers/", "api/", "decorators/", "throttling.py", "gateway.py", "templates/django_ratelimiter/"),
-    "rules/formatting.py",
+    *("engine/registry.py", "rules/formatting.py"),
 )
 
 #: How many texts a function of gettext takes.
