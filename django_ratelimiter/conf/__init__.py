@@ -283,3 +283,36 @@ def _written() -> Any:
 def _shown(name: str, value: object) -> str:
     """Return the description of an invalid value, without secrets."""
     return f"is of type {type(value).__name__}" if name.startswith("HASH_KEY") else f"is {value!r}"
+
+
+#: In the names of options whose values are not shown.
+_HIDDEN: Final = re.compile("auth|token|secret|pass|key|cred|signature|user", re.I)
+#: In a text: what may hold a password before the host of an address, or in its query.
+_IN_ADDRESS: Final = re.compile(r"(?<=//)\S*(?=@)|(?<=\?)[^\s,'\"]+")
+
+
+def differing() -> dict[str, str]:
+    """Return the settings in `RATELIMITER` that differ from their defaults, as text without secrets."""
+    written = _written()
+    if not isinstance(written, dict):
+        return {"RATELIMITER": f"is a {type(written).__name__}"}
+    return {
+        str(name): without_secrets(value, name if name.startswith("HASH_KEY") else "")
+        if name in ENTRIES
+        else "is unknown"
+        for name, value in written.items()
+        if name not in ENTRIES or value != ENTRIES[name].default
+    }
+
+
+def without_secrets(value: Any, name: object = "") -> str:
+    """Return a value as text, without what may be a secret by its name, or is a part of an address."""
+    if _HIDDEN.search(str(name)) and value not in (None, ""):
+        return "(hidden)"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {without_secrets(each, key)}' for key, each in value.items())}}}"
+    if isinstance(value, list | tuple | set | frozenset):
+        return f"[{', '.join(map(without_secrets, value))}]"
+    if isinstance(value, str | int | float | None):
+        return _IN_ADDRESS.sub("(hidden)", str(value))
+    return f"({type(value).__name__})"

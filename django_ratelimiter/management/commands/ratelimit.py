@@ -30,6 +30,8 @@ from ...usage.collector import run
 from ...usage.collector.alerts import Thresholds, send_alerts
 from ...usage.collector.collect import Collected
 from ...usage.collector.lag import lag
+from ..about import about
+from ..about import lines_of as lines_of_project
 from ..connecting import once_connected
 from ..errors import in_words
 from ..files import FileCommands, add_file_commands
@@ -64,6 +66,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
             commands.add_parser(name, help=text).add_argument(
                 "--reason", default="", help="The reason, shown in the history."
             )
+        commands.add_parser("about", help="Show versions and settings for the report of an error, without secrets.")
         add_question(commands.add_parser("explain", help="Show the answer that a request would get now, and why."))
         add_file_commands(commands)
         _add_caller(commands.add_parser("caller", help="Show a caller's tier, counters, and whether they are blocked."))
@@ -98,6 +101,11 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         own = getattr(self, f"run_{subcommand}", None)  # Django's own method `check` does something else
         with in_words(), quiet_pipes(self.stdout, self.stderr):
             (own or getattr(self, subcommand))()
+
+    def about(self) -> None:
+        """Show versions and settings."""
+        found = about()
+        self.say(lines_of_project(found), found)
 
     def watch(self) -> None:
         """Send alerts by the log and by signals, once when each condition begins."""

@@ -1,0 +1,75 @@
+"""Versions and settings, for a report of an error: in English, and without secrets."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any, Final
+
+from django.db import connection
+
+from ..backend import get_engine, server_in_words
+from ..conf import differing, django_setting, without_secrets
+from ..engine.redis import RedisEngine
+from ..engine.redis.checks.about import servers
+from ..values.terminal import visible
+
+#: The distributions whose versions matter. Those that are not installed are left out.
+PACKAGES: Final = (
+    *("django-tiered-ratelimiter", "Django", "redis", "hiredis", "django-redis", "djangorestframework", "celery"),
+    *("django-tasks-db", "prometheus-client", "ruamel.yaml", "jsonschema", "drf-spectacular", "django-tenants"),
+)
+
+
+def about(problem: str = "") -> dict[str, Any]:
+    """Return the versions of Python, packages and servers, and the settings that differ from their defaults.
+
+    problem: why the project's settings cannot be read; "" = they can.
+    """
+    found: dict[str, Any] = {"python": f"{platform.python_version()} ({platform.platform()})", "packages": {}}
+    for name in PACKAGES:
+        try:
+            found["packages"][name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    if problem:
+        return {**found, "problem": without_secrets(problem)}
+    alias = django_setting("RATELIMITER", {}).get("CACHE_ALIAS") if not differing().get("RATELIMITER") else None
+    cache = django_setting("CACHES", {}).get(alias, {}) if alias else {}
+    return {
+        **found,
+        "database": without_secrets(_database()),
+        "redis": without_secrets(_redis()),
+        "settings": {f"RATELIMITER[{name!r}]": value for name, value in differing().items()}
+        | {f"CACHES[{alias!r}][{name!r}]": without_secrets(value, name) for name, value in cache.items()},
+    }
+
+
+def lines_of(found: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of `about`."""
+    for name, value in found.items():
+        if isinstance(value, dict):
+            yield f"{name}:{'' if value else ' as by default'}"
+            yield from (visible(f"  {key}: {each}") for key, each in value.items())
+        else:
+            yield visible(f"{name}: {value}")
+
+
+def _database() -> str:
+    try:
+        version = ".".join(map(str, connection.get_database_version()))
+    except Exception as error:  # whatever is wrong with it belongs into the report
+        return f"{connection.vendor}, which does not answer: {error}"
+    return f"{connection.display_name} {version}"
+
+
+def _redis() -> str:
+    try:
+        engine: Any = get_engine()
+        exact = getattr(engine, "engine", engine)
+        if not isinstance(exact, RedisEngine):
+            return f"none; the engine is {type(exact).__name__}"
+        return f"{', '.join(sorted(servers(exact)))}: {server_in_words()}"
+    except Exception as error:  # likewise
+        return f"does not answer: {error}"
