@@ -1,7 +1,7 @@
 # make demo [ARGS=--once]   the example project under real traffic
 # make check                style, types, imports and the unit tests: in seconds, without Redis or Django
-# make test [ARGS=--strict] all checks; --strict fails if any had to be left out; --only TEXT: stages of such a name;
-#                           --long: search for much longer, as one does by night
+# make test [ARGS=…]        all tests; ARGS: names of environments (tox.toml), such as "lint mariadb"; --strict fails if
+#                           any had to be left out; --long searches for much longer, as one does by night
 # make soak [ARGS=…]        an hour of traffic with edits and outages: does memory grow? --minutes N
 # make bench [ARGS=--brief] what a decision costs here and elsewhere; --write puts the tables into docs/
 # make coverage [ARGS=…]    which lines and branches no test runs; ARGS: which tests, such as tests/rules
@@ -18,7 +18,7 @@ export UV_SYSTEM_CERTS := true
 endif
 
 UV := .cache/uv/bin/uv
-PYTHON := $(shell for name in python3 python3.13 python3.12 python3.11; do \
+PYTHON := $(shell for name in python3 python3.15 python3.14 python3.13 python3.12 python3.11; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v "$$name" && break; done)
 
 .PHONY: bench check coverage demo linkcheck soak test
@@ -30,22 +30,20 @@ demo: .venv/bin/python
 
 check: .venv/bin/python
 	$(UV) sync --quiet --frozen --inexact
-	exec .venv/bin/python .ci/checks.py --quick
+	exec .ci/tox run-parallel --quiet --parallel-no-spinner -e lint,unit
 
 test: .venv/bin/python
-	$(UV) sync --quiet --frozen
-	exec .venv/bin/python .ci/checks.py --uv $(UV) $(ARGS)
+	$(UV) sync --quiet --frozen --inexact --no-default-groups --group tox
+	exec .venv/bin/python .ci/tests.py $(ARGS)
 
 soak: .venv/bin/python
 	$(UV) sync --quiet --frozen --inexact
 	exec .venv/bin/python -m tests.soak $(ARGS)
 
-# Under coverage, tests do not choose workers themselves. It reports after failed tests too.
 coverage: .venv/bin/python
-	$(UV) sync --quiet --frozen --inexact --group coverage
+	$(UV) sync --quiet --frozen --inexact
 	rm -rf .cache/coverage
-	mkdir -p .cache/coverage
-	@failed=0; .venv/bin/coverage run -m pytest -q -nauto --dist worksteal $(ARGS) || failed=$$?; \
+	@failed=0; COVERAGE=1 .ci/tox run -e suite $(and $(ARGS),-- $(ARGS)) || failed=$$?; \
 		.venv/bin/coverage combine -q && .venv/bin/coverage html -q && .venv/bin/coverage report && exit $$failed
 
 linkcheck: .venv/bin/python

@@ -1,4 +1,7 @@
-"""Exit with an error unless the tag, the version, the changelog and the repository agree: release.py TAG ADDRESS."""
+"""Exit with an error unless the tag, the version, the changelog and the repository agree: release.py TAG ADDRESS.
+
+TAG is --dry-run: say what a tag of this version would be rejected for, and exit without an error.
+"""
 
 from __future__ import annotations
 
@@ -24,5 +27,15 @@ def disagreements(tag: str, address: str) -> list[str]:
     return found
 
 
+def main(tag: str, address: str) -> str | int:
+    """Return the code, or what to exit with."""
+    if tag != "--dry-run":
+        return "\n".join(disagreements(tag, address)) or 0
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    wrong = disagreements(f"v{version}", address)
+    print("\n".join([f"The tag v{version} would be rejected:", *wrong]) if wrong else f"v{version} can be tagged.")
+    return 0
+
+
 if __name__ == "__main__":
-    sys.exit("\n".join(disagreements(*sys.argv[1:])) or None)
+    sys.exit(main(*sys.argv[1:]))

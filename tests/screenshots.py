@@ -4,8 +4,8 @@ Each page of `tests.admin_pages.PAGES` is opened in a browser in light and dark,
 by somebody who may view everything and change nothing. It fails if a page is broader than the screen, breaks a strict
 Content-Security-Policy, cannot load something, or has a fault by axe-core; --no-axe leaves that out.
 
-It runs with the latest Python and Django that the package supports, in the environment that `make test` makes for them:
-new sites look like that. --here runs it with this Python and its Django.
+It runs with the newest Python found and its latest Django, in the environment "latest" of tox.toml: new sites look like
+that. --here runs it with this Python and its Django.
 
 --docs puts some of them into the documentation, where they are to be looked at before they are committed; without
 names of pages also those of `tests.docs_pictures`.
@@ -118,14 +118,9 @@ def main() -> int:
 
 def on_latest() -> int:
     """Run this command with the latest Python and Django. Returns its code."""
-    sys.path.insert(0, str(ROOT / ".ci"))
-    from plan import prepare_latest
-
-    python = prepare_latest(UV) if UV else None
-    if python is None:
-        print("The latest Python cannot be had here, or uv is missing. --here runs it with this one.", file=sys.stderr)
-        return 1
-    return subprocess.run((python, "-m", "tests.screenshots", "--here", *sys.argv[1:]), cwd=ROOT).returncode
+    made = subprocess.run((".ci/tox", "run", "-q", "-e", "latest", "--notest"), cwd=ROOT).returncode
+    command = (".tox/latest/bin/python", "-m", "tests.screenshots", "--here", *sys.argv[1:])
+    return made or subprocess.run(command, cwd=ROOT).returncode
 
 
 def write_docs(address: str, shown: dict[str, bytes], *, others: bool) -> None:

@@ -59,6 +59,8 @@ def test_a_release_needs_tag_changelog_and_repository_to_agree(monkeypatch: pyte
     (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {VERSION} (not released yet)\n")
     [only] = release.disagreements(f"v{VERSION}", ADDRESS)
     assert "CHANGELOG.md must begin with" in only
+    assert release.main(f"v{VERSION}", ADDRESS) == only
+    assert release.main("--dry-run", ADDRESS) == 0
 
 
 def test_a_release_is_checked_and_published_without_a_token() -> None:
@@ -68,6 +70,13 @@ def test_a_release_is_checked_and_published_without_a_token() -> None:
     assert needs == ["checks", "build", "attest"]
     assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
     assert "secrets." not in str(release)
+
+
+def test_a_release_started_by_hand_uploads_nothing_to_the_index() -> None:
+    release = read(".github/workflows/release.yml")
+    assert set(release["on"]) == {"push", "workflow_dispatch"}
+    tagged = {name for name, job in release["jobs"].items() if job.get("if") == "github.event_name == 'push'"}
+    assert tagged == {"attest", "publish"}
 
 
 def test_other_peoples_actions_are_pinned_by_commit() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tarfile
 from pathlib import Path
@@ -29,6 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.mark.once
 def test_the_wheel_holds_all_of_the_package_and_nothing_else(wheel: Path) -> None:
     package = ROOT / "django_ratelimiter"
     files = {str(file.relative_to(ROOT)) for file in package.rglob("*") if file.is_file() and file.suffix != ".pyc"}
@@ -39,12 +41,31 @@ def test_the_wheel_holds_all_of_the_package_and_nothing_else(wheel: Path) -> Non
     assert any("/migrations/0001" in name for name in held)
 
 
+@pytest.mark.once
 @pytest.mark.skipif(missing() != "", reason=missing())
-def test_the_sdist_holds_what_make_test_needs(tmp_path: Path) -> None:
+def test_the_sdist_holds_all_files_and_runs_its_tests(tmp_path: Path) -> None:
     subprocess.run((str(UV), "build", "--quiet", "--sdist", "--out-dir", tmp_path, ROOT), check=True)
     [built] = tmp_path.glob("*.tar.gz")
     with tarfile.open(built) as archive:
-        held = {name.partition("/")[2] for name in archive.getnames()}
-    needed = {"Makefile", "uv.lock", "pyproject.toml", "hatch_build.py", ".ci/run", "docs/conf.py"}
+        archive.extractall(tmp_path, filter="data")
+    [unpacked] = (path for path in tmp_path.iterdir() if path.is_dir())
+    held = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*")}
+    needed = {
+        "Makefile",
+        "tox.toml",
+        "uv.lock",
+        "pyproject.toml",
+        "hatch_build.py",
+        ".ci/run",
+        ".ci/tox",
+        "docs/conf.py",
+    }
     needed |= {str(file.relative_to(ROOT)) for file in (ROOT / "tests").rglob("*.py")}
     assert sorted({*needed, "example_project/urls.py"} - held) == []
+    (unpacked / ".cache/uv/bin").mkdir(parents=True)
+    (unpacked / ".cache/uv/bin/uv").symlink_to(Path(str(UV)).absolute())  # else pip would download it
+    ours = ("PYTEST_", "TOX_", "UV_PROJECT")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    tests = ("make", "test", "ARGS=unit -- tests/unit/test_allow.py")
+    done = subprocess.run(tests, cwd=unpacked, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

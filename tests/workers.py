@@ -18,7 +18,7 @@ import pytest
 MANY_FILES: Final = 10
 SLOW: Final = [Path(__file__).parent / name for name in ("engine/redis/cluster", "engine/redis/connections", "outages")]
 
-#: One more than processors, for tests that wait for servers; as in `.ci/stages.py`.
+#: One more than processors, for tests that wait for servers.
 WORKERS: Final = max(2, min(4, (os.cpu_count() or 2) + 1))
 
 #: Options that choose few tests, run none, or want them in this process.
