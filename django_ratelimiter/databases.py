@@ -165,7 +165,7 @@ def as_committed(rows: QuerySet[Row]) -> QuerySet[Row]:
     """Return these rows as last committed or written by this transaction, even if it has read older ones before.
 
     On PostgreSQL this changes nothing: at the isolation levels with snapshots, it rejects writes to rows that others
-    have changed since.
+    have changed since. So does MariaDB from 11.6 on, which rejects this read already.
     """
     connection = connections[rows.db]
     return rows.select_for_update() if connection.vendor == "mysql" and _reads_a_snapshot(connection) else rows
