@@ -70,12 +70,6 @@ def test_minutes_stay_apart_and_late_counts_join_theirs(engine: Engine) -> None:
     ]
 
 
-def test_the_running_minute_is_left(engine: Engine) -> None:
-    engine.check([Charge("rule", LIMIT, usage="rule|free")])
-    # The clock may pass a minute's end right here: then the count comes in, else it does not.
-    assert collect() in (Collected(), Collected(batches=1, requests=1))
-
-
 def test_nothing_to_collect(engine: Engine) -> None:
     assert collect() == Collected()
     assert not UsageBatch.objects.exists()
@@ -130,27 +124,6 @@ def test_what_was_taken_back_in_the_same_minute_makes_no_row(engine: Engine) -> 
     with transaction.atomic():
         add("default", {key: [0, 0, 0, 0, 0], key._replace(tier_slug="pro"): [-1, 0, 0, 0, 0]})
     assert rows() == [("rule", "pro", 0, 0, 0, 0)]
-
-
-def test_a_batch_that_was_added_is_only_dropped(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    decide(engine, times=2)
-    with monkeypatch.context() as patch:
-        patch.setattr(engine, "drop_usage", fail)
-        with pytest.raises(EngineUnavailable):
-            collect()
-    assert rows() == [("rule", "free", 2, 0, 0, 1)]
-    assert collect() == Collected()
-    assert rows() == [("rule", "free", 2, 0, 0, 1)]
-    assert engine.take_usage() == []
-
-
-def test_a_batch_that_was_added_is_not_added_by_a_slow_collector(engine: Engine) -> None:
-    decide(engine)
-    (batch,) = engine.take_usage()
-    counts = engine.read_usage(batch)
-    assert collect() == Collected(batches=1, requests=1)
-    assert module._add_once("default", batch, counts) is False
-    assert rows() == [("rule", "free", 1, 0, 0, 0)]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -21,7 +20,6 @@ from django_ratelimiter.usage.reports import coverage
 from django_ratelimiter.usage.reports import totals as reports
 from django_ratelimiter.usage.reports.coverage import DAY, GRANULARITIES, HOUR, NEVER, Period
 from django_ratelimiter.usage.reports.report import Report
-from django_ratelimiter.usage.reports.totals import Figures
 from django_ratelimiter.usage.times import Granularity, floor, now
 
 pytestmark = pytest.mark.django_db
@@ -62,24 +60,6 @@ def admitted(period: Period) -> tuple[int, int]:
 
 
 class TestReading:
-    @pytest.mark.parametrize("zone", ["Europe/Berlin", "UTC", "Asia/Kolkata", "America/St_Johns"])
-    @pytest.mark.parametrize("day", [(2026, 3, 29), (2026, 10, 25)], ids=["spring", "autumn"])
-    def test_every_request_once_where_clocks_change(self, zone: str, day: tuple[int, int, int], settings: Any) -> None:
-        settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": {"minute": None, "hour": None, "day": None}}
-        change = datetime(*day, tzinfo=BERLIN).astimezone(UTC)
-        moments = trace(change - 12 * DAY, change + 11 * DAY, 500)
-        record(moments)
-        chance = random.Random(2)
-        with timezone.override(ZoneInfo(zone)):
-            for length in (HOUR, 3 * HOUR, 25 * HOUR, 7 * DAY, 20 * DAY):
-                start = change - length / 2 + chance.randrange(-600, 600) * MINUTE
-                period = Period(start, start + length)
-                expected = sum(period.start <= moment < period.end for moment in moments)
-                assert admitted(period) == (expected, expected), length
-                for point in Report(period).points:
-                    inside = bisect_left(moments, point.end) - bisect_left(moments, point.start)
-                    assert point.figures.allowed == inside
-
     def test_wide_buckets_are_read_and_not_minutes(self) -> None:
         end = floor(now(), Granularity.MINUTE, BERLIN)
         record(trace(end - 30 * DAY, end, 500))
@@ -89,18 +69,6 @@ class TestReading:
         assert (days[0].end - days[0].start) / DAY > 5.9
         assert all(before.end == after.start for before, after in pairwise(bucket_ranges))
         assert admitted(Period(end - 7 * DAY, end))[0] > 5_000
-
-    def test_only_of_a_rule_and_a_tier(self) -> None:
-        at = datetime(2026, 11, 10, 12, tzinfo=UTC)
-        for rule, tier, allowed in (("a", "x", 1), ("a", "y", 2), ("b", "x", 4), ("a", "", 8)):
-            for granularity, start in starts_of(int(at.timestamp()) // 60).items():
-                UsageBucket.objects.create(
-                    rule_slug=rule, tier_slug=tier, granularity=granularity, start=start, allowed=allowed
-                )
-        period = Period(at - DAY, at + DAY)
-        for rule, tier, allowed in (("a", None, 11), (None, "x", 5), ("a", "x", 1), ("a", "", 8), (None, None, 15)):
-            assert sum((total.figures for total in Report(period, rule, tier).totals), Figures()) == Figures(allowed)
-            assert sum((point.figures for point in Report(period, rule, tier).points), Figures()) == Figures(allowed)
 
 
 class TestAfterDeletion:
@@ -149,14 +117,6 @@ class TestAfterDeletion:
         expected = sum(period.start <= moment < period.end for moment in moments)
         assert expected
         assert sum(point.figures.allowed for point in points) == expected
-
-    @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/Los_Angeles"])
-    def test_for_readers_elsewhere(self, moments: list[datetime], zone: str) -> None:
-        with timezone.override(ZoneInfo(zone)):
-            for days in (1, 7, 30, 120):
-                period = coverage.read_coverage().widen(reports.last(days * DAY))
-                expected = sum(period.start <= moment < period.end for moment in moments)
-                assert admitted(period) == (expected, expected)
 
     def test_what_was_only_partly_deleted_is_not_read(self, moments: list[datetime]) -> None:
         """A deletion that was killed leaves some of the old minutes."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 from asgiref.sync import async_to_sync
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 
 from django_ratelimiter import limiter
@@ -30,8 +30,6 @@ from django_ratelimiter.testing.builders import build_record
 from django_ratelimiter.usage.live import names
 from django_ratelimiter.usage.live.names import MAX_WAITING, Name, notes
 from tests.making import make_rule
-
-from ..admin.test_rejections import PAGE, reject
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -251,20 +249,6 @@ def test_the_check_names_a_wrong_entry(value: object) -> None:
 def test_right_entries(value: object) -> None:
     with override_settings(RATELIMITER={"REVEAL": value}):
         assert problems() == []
-
-
-@pytest.mark.parametrize(("permissions", "sees"), [(["reveal_caller"], True), ([], False)])
-def test_only_who_may_reveal_callers_sees_names(client: Client, permissions: list[str], *, sees: bool) -> None:
-    user = User.objects.create_user("staff", password="x", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__in=["view_usage_report", *permissions]))
-    client.force_login(user)
-    whom = digest("user:4711")
-    reject(whom=whom)
-    names.remember(whom, "user", "4711")
-    text = client.get(PAGE).content.decode()
-    assert ("4711</span></th>" in text.replace("</a>", "").replace(" ", "")) is sees
-    assert (whom in text) is not sees
-    assert get_engine().recent_rejections()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("name", "is_open"), [

@@ -64,11 +64,6 @@ class TestTotals:
                 Total("rule", "free", Figures(11, 2, 3, 1)),
             ]
 
-    def test_from_the_start_up_to_the_end(self) -> None:
-        for minutes, allowed in ((-1, 1), (0, 10), (59, 100), (60, 1000)):
-            add(minutes, allowed=allowed)
-        assert Report(hours(1)).totals == [Total("rule", "free", Figures(allowed=110))]
-
     def test_counts_beyond_32_bits(self) -> None:
         add(0, allowed=2**40)
         add(1, allowed=2**40)
@@ -121,44 +116,6 @@ class TestSeries:
             points = Report(hours(0.05)).points
         assert [point.figures for point in points] == [Figures(1, 2), Figures(), Figures(4)]
         assert points[0][:2] == (START, START + timedelta(minutes=1))
-
-    def test_hours_are_cut_at_the_ends(self) -> None:
-        add(0, allowed=1)
-        add(54, allowed=2)
-        add(55, allowed=4)
-        points = Report(hours(24)).points
-        assert len(points) == 25
-        assert points[0] == Point(START, START + timedelta(minutes=55), Figures(3))
-        assert points[1].figures == Figures(4)
-        assert points[-1].end == START + timedelta(hours=24)
-
-    @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/Los_Angeles"])
-    def test_days_are_those_of_the_current_time_zone(self, zone: str) -> None:
-        with timezone.override(ZoneInfo(zone)):
-            midnight = datetime(2025, 11, 22, tzinfo=ZoneInfo(zone)).astimezone(UTC)
-            add(-1, start=midnight, allowed=1)
-            add(0, start=midnight, allowed=2)
-            add(1439, start=midnight, allowed=4)
-            add(1440, start=midnight, allowed=8)
-            points = Report(Period(midnight - timedelta(days=5), midnight + timedelta(days=5))).points
-        days = {point.start: point.figures.allowed for point in points if point.figures.requests}
-        day = timedelta(days=1)
-        assert days == {midnight - day: 1, midnight: 6, midnight + day: 8}
-
-    @pytest.mark.parametrize("length", [timedelta(hours=2), timedelta(days=2), timedelta(days=20)])
-    @pytest.mark.parametrize("day", [(2025, 10, 26), (2026, 3, 29)])
-    def test_nothing_is_lost_where_clocks_change(self, length: timedelta, day: tuple[int, int, int]) -> None:
-        zone = ZoneInfo("Europe/Berlin")
-        start = datetime(*day, tzinfo=zone).astimezone(UTC)
-        for minutes in range(0, 5 * 60, 20):
-            add(minutes, start=start, allowed=1)
-        period = Period(start, start + length)
-        expected = sum(1 for minutes in range(0, 5 * 60, 20) if timedelta(minutes=minutes) < length)
-        with timezone.override(zone):
-            points = Report(period).points
-        assert sum(point.figures.allowed for point in points) == expected
-        if period.granularity is Granularity.HOUR:
-            assert [point.figures.allowed for point in points[:5]] == [3] * 5
 
     def test_without_time_zone_support(self, settings: Any) -> None:
         settings.USE_TZ, settings.TIME_ZONE = False, "Europe/Berlin"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import connection
@@ -19,9 +18,7 @@ from django_ratelimiter.usage.collector import prune as pruning
 from django_ratelimiter.usage.collector.collect import collect
 from django_ratelimiter.usage.collector.prune import prune
 from django_ratelimiter.usage.collector.rollup import starts_of
-from django_ratelimiter.usage.times import aware, start_of, stored
-
-BERLIN = ZoneInfo("Europe/Berlin")
+from django_ratelimiter.usage.times import aware, stored
 
 
 def minute(*moment: int) -> int:
@@ -61,26 +58,6 @@ def test_hours_and_days_are_those_of_the_project(
     utc = [datetime(*moment, tzinfo=UTC) for moment in (at, hour, day)]  # type: ignore[arg-type,misc]
     with timezone.override("America/New_York"):  # the reader's, which is nobody's business here
         assert list(starts_of(minute(*at)).values()) == utc
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize(("day", "hours"), [((2026, 3, 28, 23), 23), ((2026, 10, 24, 22), 25), ((2026, 7, 1, 22), 24)])
-def test_a_day_is_the_sum_of_its_hours(
-    settings: Any, monkeypatch: pytest.MonkeyPatch, day: tuple[int, ...], hours: int
-) -> None:
-    """One request in each minute of three days: every bucket has as many as it has minutes."""
-    settings.TIME_ZONE = "Europe/Berlin"
-    engine, first = MemoryEngine(), minute(*day)
-    monkeypatch.setattr(module, "get_engine", lambda: engine)
-    monkeypatch.setattr(engine, "take_usage", lambda: engine._batches)
-    for each in range(first - 60, first + hours * 60 + 60, 10):
-        engine._batches[f"{each}:{each}"] = {"rule|free\na": 1}  # type: ignore[assignment]
-    assert collect().requests == (hours + 2) * 6
-    days = UsageBucket.objects.filter(granularity="day").order_by("start")
-    assert list(days.values_list("allowed", flat=True)) == [6, hours * 6, 6]
-    assert days[1].start == start_of(first)
-    assert set(UsageBucket.objects.filter(granularity="hour").values_list("allowed", flat=True)) == {6}
-    assert UsageBucket.objects.filter(granularity="hour").count() == hours + 2
 
 
 @pytest.mark.django_db
