@@ -69,30 +69,6 @@ def entitlement(rules: RuleSet, **partitions: str) -> tuple[str | None, Decimal]
 
 
 class TestWhichAssignment:
-    def test_the_highest_rank_of_those_without_dates(self, rules: RuleSet, assign: Assign) -> None:
-        assign("pro", multiplier=2)
-        assign("free", multiplier=9)
-        assert entitlement(rules) == ("pro", 2)
-
-    @pytest.mark.parametrize("hours", [(-1, None), (None, 1), (-1, 1)])
-    def test_a_dated_one_first_whatever_its_rank(self, rules: RuleSet, assign: Assign, hours: tuple[Any, Any]) -> None:
-        assign("pro")
-        assign("free", hours, multiplier="0.5")
-        assert entitlement(rules) == ("free", Decimal("0.5"))
-
-    @pytest.mark.parametrize("hours", [(1, None), (None, -1), (-2, -1), (1, 2)])
-    def test_none_before_its_time_or_after_it(self, rules: RuleSet, assign: Assign, hours: tuple[Any, Any]) -> None:
-        assign("pro", hours)
-        assert entitlement(rules) == ("free", 1)  # the default of those who are known
-        tiers.forget()
-        assign("partner")
-        assert entitlement(rules) == ("partner", 1)
-
-    def test_the_latest_of_equals(self, rules: RuleSet, assign: Assign) -> None:
-        assign("pro", (None, 1), multiplier=3)
-        assign("pro", (None, 2), multiplier=2)
-        assert entitlement(rules) == ("pro", 2)
-
     def test_one_of_a_tier_that_the_rules_do_not_know_is_none(self, rules: RuleSet, assign: Assign) -> None:
         Tier.objects.create(slug="new", name="New", rank=9)
         assign("new")

@@ -14,7 +14,7 @@ import pytest
 import yaml as other_reader
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
-from django.db import OperationalError, connections, models, transaction
+from django.db import OperationalError, connections, transaction
 from django.db.models.signals import post_save
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -66,10 +66,6 @@ def file_of(text: str = FILE, name: str = "limits.yaml") -> RulesFile:
 
 def in_words(plan: FilePlan) -> str:
     return "\n".join(lines_of(plan))
-
-
-def kinds(plan: FilePlan) -> list[tuple[str, str]]:
-    return [(change.kind, change.slug) for change in plan.changes]
 
 
 def test_an_empty_database_becomes_what_the_file_says() -> None:
@@ -164,24 +160,6 @@ def test_it_is_rejected_if_the_database_has_changed_since_the_plan() -> None:
     assert apply_file(wanted, expected=expected).version
 
 
-def test_somebody_who_saves_between_plan_and_lock_is_not_overwritten() -> None:
-    """The plan is made again, on what they have saved."""
-    apply_file(file_of())
-    saved: list[bool] = []
-
-    def plan_then_be_overtaken(file: RulesFile, *, prune: bool) -> FilePlan:
-        plan = plan_file(file, prune=prune)
-        if not saved:
-            saved.append(True)
-            Rule.objects.create(slug="theirs")
-        return plan
-
-    with patch("django_ratelimiter.rules.files.applying.plan_file", plan_then_be_overtaken):
-        apply_file(file_of(FILE.replace("quota: 60,", "quota: 90,")))
-    assert Rule.objects.filter(slug="theirs").exists()
-    assert RuleLimit.objects.filter(quota=90).exists()
-
-
 @pytest.mark.django_db(transaction=True)
 def test_it_is_applied_beside_somebody_who_saves_all_the_time() -> None:
     apply_file(file_of())
@@ -204,27 +182,6 @@ def test_it_is_applied_beside_somebody_who_saves_all_the_time() -> None:
     assert applied.version == storage.committed_version()
     assert RuleLimit.objects.filter(quota=90).exists()
     assert Rule.objects.filter(slug__startswith="theirs-").count() == len(saved) == 2 * (ATTEMPTS - 1)
-
-
-@pytest.mark.parametrize("writes", [1, 2, 3])
-def test_what_fails_at_any_point_leaves_the_old_version(writes: int) -> None:
-    """As when it is killed: all is in one transaction."""
-    apply_file(file_of())
-    before, versions = snapshot_of_rows(), RuleSetVersion.objects.count()
-    wanted = file_of(FILE.replace("quota: 60,", "quota: 90,").replace("login", "sign-in").replace("rank: 2", "rank: 3"))
-    save, done = models.Model.save_base, []
-
-    def failing(self: Any, *given: Any, **named: Any) -> None:
-        done.append(self)
-        if len(done) == writes:
-            raise KeyboardInterrupt
-        save(self, *given, **named)
-
-    with patch.object(models.Model, "save_base", failing), pytest.raises(KeyboardInterrupt), transaction.atomic():
-        apply_file(wanted)
-    assert len(done) == writes
-    assert (snapshot_of_rows(), RuleSetVersion.objects.count()) == (before, versions)
-    assert apply_file(wanted).version
 
 
 def test_signals_are_sent_for_each_row_that_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,20 +212,6 @@ def test_what_the_database_does_not_hold_afterwards_is_not_applied() -> None:
     ):
         apply_file(file_of())
     assert not RuleSetVersion.objects.exists()
-
-
-def test_drift_is_what_was_changed_of_the_files_rules_in_the_database() -> None:
-    apply_file(file_of())
-    RuleLimit.objects.filter(quota=60).update(quota=600)
-    Rule.objects.create(slug="mine")
-    cache.invalidate()
-    plan = plan_file(file_of(FILE.replace("rank: 2", "rank: 3")))
-    assert [change.in_words for change in plan.drift] == [
-        "Rule “Search”: Limit of free: 60 per minute, sliding window → 600 per minute, sliding window"
-    ]
-    told = "since the file was last applied or exported; the file would undo this:\n  ! Rule “Search”"
-    assert told in in_words(plan)
-    assert not plan_file(file_of(FILE.replace("quota: 60,", "quota: 600,"))).drift  # the file says the same by now
 
 
 def test_a_reset_of_counters_is_no_drift() -> None:

@@ -74,16 +74,6 @@ def test_it_fails_beyond_a_share(words: list[str], option: str, share: str, code
     assert ("This would newly reject too many:" in text) is (code == 1)
 
 
-def test_a_bound_fails_where_the_log_cannot_tell_the_callers_of_a_changed_rule(words: list[str]) -> None:
-    """Such a rule is left out of the replay, so that nobody seems to be rejected."""
-    Path(words[0]).write_text(FILE.replace("[ip]", "[user]"))
-    code, text = plan(*words)
-    assert code == 2
-    code, text = plan(*words, "--max-newly-rejected", "100%")
-    assert code == 1
-    assert "pages: left out, because the log cannot tell users apart" in text
-
-
 def test_a_bound_holds_where_the_log_cannot_tell_the_callers_of_a_rule_that_stays(words: list[str]) -> None:
     apart = Rule.objects.create(slug="apart", name="apart", mode="enforce", partition_by=["user"])
     RuleLimit.objects.create(rule=apart, quota=8, window_seconds=3_600)
@@ -96,16 +86,6 @@ def test_a_bound_fails_where_the_log_has_no_request_that_is_limited(words: list[
     code, text = plan(*words, "--max-newly-rejected", "100%")
     assert code == 1
     assert "The log has no request that rules can apply to, so it is not known whom the change would reject." in text
-
-
-def test_a_bound_fails_where_too_many_lines_cannot_be_read(words: list[str]) -> None:
-    with Path(words[-1]).open("a") as log:
-        log.write("shop.example:443 192.0.2.7\n")
-    code, text = plan(*words)
-    assert (code, "1 line cannot be read:\n" in text) == (2, True)
-    code, text = plan(*words, "--max-newly-rejected", "100%")
-    assert code == 1
-    assert f"1 of 14 lines of {words[-1]} cannot be read." in text
 
 
 def test_a_share_needs_traffic(words: list[str]) -> None:
