@@ -185,11 +185,6 @@ def test_whom_an_access_entry_denies_is_forbidden(client: Client, name: str) -> 
         noting()(*asked(1))
 
 
-def test_a_scope_meets_its_rules(get: Any, make_rule: MakeRule) -> None:
-    make_rule("mail", quota=3, scope="mail")
-    assert [get(url).status_code for url in ("/scoped/", "/scoped-natively/", "/scoped/")] == [200, 200, 429]
-
-
 def test_frameworks_views_know_their_user(client: Client) -> None:
     for name in ("ann", "bob"):
         User.objects.create(username=name)

@@ -134,14 +134,6 @@ def test_counts_are_exact_among_threads() -> None:
         assert sorted(pool.map(ask, range(40))) == [200] * 7 + [429] * 33
 
 
-def test_windows_slide(clock: Clock) -> None:
-    view, admitted = view_of(rated("2/min")), []
-    for _second in range(121):
-        admitted += [clock.seconds()] * (view(factory.get("/")).status_code == 200)
-        clock.now_us += 1_000_000
-    assert admitted == [0, 1, 60, 61, 120]
-
-
 def test_many_are_counted_by_the_counter_and_few_each() -> None:
     for rate, algorithm in (("10000/min", Algorithm.SLIDING_WINDOW_LOG), ("10001/min", "sliding_window_counter")):
         request = factory.get("/")

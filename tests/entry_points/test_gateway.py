@@ -15,8 +15,7 @@ from django.urls import path
 
 from django_ratelimiter import backend, gateway, signals
 from django_ratelimiter.engine import EngineUnavailable
-from django_ratelimiter.identity import hash_api_key
-from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
+from django_ratelimiter.models import AccessEntry
 from django_ratelimiter.rules import tiers
 
 from ..making import Awaiting, Clock, MakeRule
@@ -324,20 +323,6 @@ def test_nginx_gets_the_one_status_that_it_understands(ask: Any, make_rule: Make
     assert rejected["Retry-After"] == "86400"
     denied = ask(at="nginx/", headers={"X-Forwarded-For": "203.0.113.9"})
     assert (denied.status_code, denied[gateway.STATUS_FIELD]) == (403, "403")
-
-
-def test_a_scope_adds_its_rules(ask: Any, make_rule: MakeRule) -> None:
-    make_rule("billing", quota=1, scope="billing")
-    assert statuses(*(ask(at="scoped/") for _ in range(2))) == [200, 429]
-    assert "RateLimit" not in ask()
-
-
-def test_an_api_key_is_known_as_elsewhere(ask: Any, make_rule: MakeRule) -> None:
-    gold = Tier.objects.create(slug="gold", name="Gold", rank=1)
-    TierAssignment.objects.create(tier=gold, api_key_hash=hash_api_key("secret"))
-    make_rule("by-key", quota=1, partition_by=["api_key"], missing_partition="deny")
-    keys = ("secret", "secret", "invented")
-    assert statuses(*(ask(headers={"X-API-Key": key}) for key in keys)) == [200, 429, 429]
 
 
 def test_a_user_is_known_only_where_a_field_is_named_for_it(ask: Any, make_rule: MakeRule, people: None) -> None:

@@ -139,24 +139,6 @@ def test_a_view_may_ask_for_a_scope_and_a_cost(client: Client, make_rule: MakeRu
     assert answers == [{"allowed": True, "rules": ["mail"]}, {"allowed": False, "rules": ["mail"]}]
 
 
-def test_user_rules_wait_for_the_frameworks_authentication(client: Client, make_rule: MakeRule) -> None:
-    make_rule("per-user", quota=1, partition_by=["user"])
-    User.objects.create(username="ann")
-    User.objects.create(username="bob")
-    ann, bob = {"headers": {"X-Name": "ann"}}, {"headers": {"X-Name": "bob"}}
-    assert statuses(client, "/throttled/", "/throttled/", **ann) == [200, 429]
-    assert statuses(client, "/throttled/", **bob) == [200]
-
-
-def test_bad_credentials_are_rejected_before_authentication_by_the_address_rule(
-    client: Client, make_rule: MakeRule
-) -> None:
-    make_rule("per-ip", quota=2, partition_by=["ip"])
-    make_rule("per-user", quota=100, partition_by=["user"])
-    wrong = {"headers": {"X-Name": "nobody"}}
-    assert statuses(client, *["/throttled/"] * 4, **wrong) == [401, 401, 429, 429]
-
-
 def test_a_rejection_by_the_user_rule_gives_the_address_rule_its_unit_back(client: Client, make_rule: MakeRule) -> None:
     make_rule("per-ip", quota=5, partition_by=["ip"])
     make_rule("per-user", quota=1, partition_by=["user"])
@@ -187,19 +169,6 @@ def test_a_known_api_key_is_decided_before_authentication(client: Client, make_r
     make_rule("per-key", quota=1, tier=tier, partition_by=["api_key"])
     wrong = {"headers": {"X-Name": "nobody", "X-API-Key": "key"}}
     assert statuses(client, "/throttled/", "/throttled/", **wrong) == [401, 429]
-
-
-def test_each_rule_is_charged_once_though_it_passes_two_entry_points(client: Client, make_rule: MakeRule) -> None:
-    make_rule("all", quota=10)
-    make_rule("per-user", quota=10, partition_by=["user"])
-    User.objects.create(username="ann")
-    answer = client.get("/throttled/", headers={"X-Name": "ann"})
-    assert [part.split(";")[1] for part in answer["RateLimit"].split(",")] == ["r=9", "r=9"]
-
-
-def test_a_throttle_scope_meets_its_rules(client: Client, make_rule: MakeRule) -> None:
-    make_rule("uploads", quota=1, scope="uploads")
-    assert statuses(client, "/throttled/scoped/", "/throttled/scoped/", "/throttled/") == [200, 429, 200]
 
 
 def test_the_frameworks_429_and_503_bear_our_fields(
@@ -293,13 +262,6 @@ def test_nobodys_session_is_read_in_vain(make_rule: MakeRule, django_assert_num_
     client.get("/plain/")
     with django_assert_num_queries(0):
         client.get("/plain/")
-
-
-def test_a_saved_rule_is_in_force_for_the_next_request(client: Client, make_rule: MakeRule) -> None:
-    assert statuses(client, "/plain/") == [200]
-    make_rule("all", quota=1)
-    assert statuses(client, "/plain/", "/plain/") == [200, 429]
-    assert get_engine().peek([]) == []
 
 
 # Identities: what is chosen, invented or missing finds no counter of its own
