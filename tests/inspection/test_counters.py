@@ -14,8 +14,7 @@ from django.core.management import call_command
 from django.test import Client, RequestFactory, override_settings
 
 from django_ratelimiter import limiter
-from django_ratelimiter.backend import get_engine, reset_engine
-from django_ratelimiter.exceptions import EngineUnavailable
+from django_ratelimiter.backend import reset_engine
 from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.inspection.acts import counters_now
 from django_ratelimiter.inspection.caller import Caller, UnknownCaller, caller_of
@@ -194,20 +193,6 @@ def scripts_run(client: redis.Redis) -> int:
     return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
 
 
-def test_without_the_engine_the_counters_are_named(
-    add_rule: Callable[..., Rule], user: User, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add_rule("export", ["user"])
-
-    def peek(charges: Any) -> Any:
-        raise EngineUnavailable("rejected")
-
-    monkeypatch.setattr(get_engine(), "peek", peek)
-    found = counters_now(caller_of("user", str(user.pk)))
-    assert found.problem == "rejected"
-    assert [each.used for each in found.counters] == [None]
-
-
 def test_a_summary_without_redis_says_why(add_rule: Callable[..., Rule], user: User, settings: Any) -> None:
     add_rule("export", ["user"])
     ask(user, 1)
@@ -351,25 +336,6 @@ def test_of_many_the_latest_are_shown() -> None:
     for number in range(MAX_SHOWN + 3):
         deny("ip", ADDRESS, view=f"view-{number}")
     assert len(seen(caller_of("ip", ADDRESS))) == MAX_SHOWN
-
-
-def test_takes_one_call_to_redis(redis_client: redis.Redis) -> None:
-    with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit"}):
-        deny("ip", ADDRESS)
-        denials.send()
-        before = redis_client.info("stats")["total_commands_processed"]
-        assert seen(caller_of("ip", ADDRESS)) == [("ip", "plain", 1)]
-        assert redis_client.info("stats")["total_commands_processed"] == before + 2  # and the question itself
-
-
-def test_without_redis_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit"}):
-
-        def fails(*_: Any) -> None:
-            raise EngineUnavailable("gone")
-
-        monkeypatch.setattr(get_engine().denials, "read", fails)  # type: ignore[attr-defined]
-        assert seen(caller_of("ip", ADDRESS)) == []
 
 
 def test_the_command_tells_of_them() -> None:

@@ -199,14 +199,6 @@ def test_a_throttle_is_asked_after_authentication(make_rule: MakeRule, people: N
     assert (again.response.status, again.response.binding) == (rejected.status_code, "user") == (429, "user")
 
 
-def test_the_scope_of_a_decorator_is_known(make_rule: MakeRule, client: Client) -> None:
-    make_rule("scoped", quota=1, scope="export")
-    explained = explain(asked("/scoped/"))
-    assert [(each.applies, each.entry_point) for each in explained.rules] == [(True, "scope")]
-    assert client.get("/scoped/").status_code == 200
-    assert explain(asked("/scoped/")).response.status == client.get("/scoped/").status_code == 429
-
-
 def test_a_rate_in_code_is_explained_as_a_rule(client: Client) -> None:
     explained = explain(asked("/coded/"))
     assert [(each.rule.slug[:5], each.applies, each.entry_point) for each in explained.rules] == [
@@ -405,30 +397,6 @@ def in_code(test: Any) -> Any:
     for mark in CODED:
         test = mark(test)
     return test
-
-
-@in_code
-@pytest.mark.parametrize(
-    "path",
-    [
-        f"/{name}"
-        for name in map(str, [each.pattern for each in code_views.urlpatterns])
-        if name not in ("unblocked/", "chooser/", "sharing/")
-    ],
-)
-def test_limits_in_code_reject_as_it_was_explained(client: Client, db: None, path: str) -> None:
-    question = asked(path, headers=(("X-Org", "acme"),))
-    for _ in range(5):
-        explained = explain(question).response
-        response = client.get(path, headers={"X-Org": "acme"}, REMOTE_ADDR="203.0.113.7")
-        assert explained.allowed == (response.status_code == 200)
-        if not explained.allowed:
-            timeless = explained.fields.keys() - {"Retry-After", "RateLimit", "X-RateLimit-Reset"}
-            assert {name: explained.fields[name] for name in timeless} == {name: response[name] for name in timeless}
-            assert (explained.status, explained.is_ours) == (429, b"Expected available" not in response.content)
-            assert re.sub(r"\d+ s", "s", explained.body) == re.sub(r"\d+ s", "s", response.content.decode())
-            return
-    pytest.fail("Nothing was rejected.")
 
 
 @in_code
