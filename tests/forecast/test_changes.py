@@ -129,16 +129,6 @@ def test_what_the_log_cannot_tell_is_said_and_left_out(compared: Compare) -> Non
     assert found.unknown_users == 0
 
 
-def test_a_limit_of_requests_in_progress_needs_durations(tmp_path: Path) -> None:
-    """Without them it would seem to reject nobody."""
-    rules = RuleSet(NO_VERSION, (), [build_record({"slug": "busy", "limits": [{"algorithm": "concurrency", "quota": 1,
-        "window_seconds": 60}]})])  # fmt: skip
-    (tmp_path / "log").write_text('203.0.113.9 - - [22/Nov/2026:18:00:00 +0000] "GET /plain/ HTTP/1.1" 200 1\n')
-    with LogFiles([str(tmp_path / "log")], Wanted(), UTC) as files:
-        report = compare(files, rules, None, Options())
-    assert notes_of(report)[0] == "busy: left out, because the log has no durations"
-
-
 def test_users_that_the_database_does_not_have_are_counted(compared: Compare) -> None:
     User.objects.create(username="ann")
     requests = [(0, "203.0.113.1", "/plain/", name) for name in ("ann", "zoe", "zoe", "kim")]

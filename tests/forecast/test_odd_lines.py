@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import CommandError, call_command
+from django.core.management import call_command
 
 from django_ratelimiter.forecast.logs import callers
 from django_ratelimiter.forecast.logs.callers import LoggedCallers
@@ -103,16 +103,6 @@ def test_odd_fields(tmp_path: Path, odd: dict[str, Any], unreadable: int) -> Non
 def test_odd_json(tmp_path: Path, odd: bytes, unreadable: int) -> None:
     fine = json.dumps(JSON | {"status": 200}).encode()
     assert replayed(tmp_path / "log", fine, odd, fine) == (3 - unreadable, unreadable)
-
-
-@pytest.mark.parametrize(
-    "damage", [lambda packed: packed[:-200], lambda packed: packed[:99] + b"\xff" * 99 + packed[198:]]
-)
-def test_a_damaged_file_is_named(tmp_path: Path, damage: Any) -> None:
-    lines = "\n".join(COMMON % f"user-{number * 7919 % 1_000}" for number in range(1_000))
-    (tmp_path / "log.gz").write_bytes(damage(gzip.compress(lines.encode())))
-    with pytest.raises(CommandError, match=r"log\.gz is cut off or damaged"):
-        call_command("ratelimit", "replay", str(tmp_path / "log.gz"), "--no-progress", stdout=io.StringIO())
 
 
 def test_the_users_of_lines_are_known_when_no_more_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
