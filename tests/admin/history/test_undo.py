@@ -69,23 +69,6 @@ def test_the_way_back_is_not_taken_back(admin_client: Client, rule: Rule, good: 
         assert offer(good + 2) in shown(admin_client.get(page)), page
 
 
-def test_takes_two_presses_and_no_typing(admin_client: Client, rule: Rule, good: int) -> None:
-    sent = BrowserForm(shown(admin_client.get(back(good)))).sent
-    assert sent["reason"] == [f"Undo version {good + 1} (ada: rule export saved)"]
-    assert admin_client.post(back(good), sent).status_code == 302
-    rule.refresh_from_db()
-    assert rule.mode == "enforce"
-    assert RuleSetVersion.objects.get(number=good + 2).reason == sent["reason"][0]
-
-
-def test_the_reason_counts_the_versions_since(admin_client: Client, rule: Rule, good: int) -> None:
-    cache.invalidate()  # which changes nothing
-    with cache.editing(None, "again"):
-        Rule.objects.filter(pk=rule.pk).update(priority=7)
-    sent = BrowserForm(shown(admin_client.get(back(good)))).sent
-    assert sent["reason"] == [f"Back to version {good}: undo the 2 versions since."]
-
-
 def test_a_reason_that_was_offered_names_what_was_saved_meanwhile(admin_client: Client, rule: Rule, good: int) -> None:
     sent = BrowserForm(shown(admin_client.get(back(good)))).sent
     with cache.editing(None, "again"):

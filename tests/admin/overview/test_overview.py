@@ -104,26 +104,6 @@ def test_says_how_the_limiter_stands(admin_client: Client, saved: Rule) -> None:
     assert "Latest counts arrived less than a minute ago" in text
 
 
-def test_leads_back_to_the_version_before(
-    admin_client: Client, operator: Callable[..., Client], saved: Rule, admin_user: User
-) -> None:
-    before = storage.committed_version()
-    back = f"Bring back version {before.number}, the one before"
-    assert "the one before" not in text_of(admin_client.get(OVERVIEW))  # no other is stored
-    with cache.editing(admin_user, "Rule Export saved again"):
-        Rule.objects.update(mode="off")
-    url = reverse("admin:django_ratelimiter_history_bring_back", args=[f"{before.number}-{before.epoch}"])
-    assert f'href="{url}">{back}' in shown(admin_client.get(OVERVIEW))
-    text = text_of(admin_client.get(OVERVIEW))
-    assert "What Rule “Export”: Mode: enforce → off" in text
-    assert "The rules changed" not in text, "it says already when and by whom this version was saved"
-    cache.invalidate(admin_user, "nothing that could be undone")
-    text = text_of(admin_client.get(OVERVIEW))
-    assert "The rules changed less than a minute ago, by admin. Rule “Export”: Mode: enforce → off" in text
-    assert admin_client.get(url).status_code == 200
-    assert "the one before" not in text_of(operator(*EVERYTHING_VIEWED).get(OVERVIEW))
-
-
 def test_says_since_when_and_by_whom_it_is_stopped(admin_client: Client, admin_user: User, saved: Rule) -> None:
     cache.switch_enforcement(False, admin_user, "403 for all of Acme")
     text = text_of(admin_client.get(OVERVIEW))

@@ -158,12 +158,6 @@ def test_no_session_key_stands_in_an_address(leads_to: Callable[[str], Any]) -> 
     assert leads_to("partition:nonsense:")[1]["kind"] == "partition"
 
 
-def test_an_api_key_stands_in_no_address(leads_to: Callable[[str], Any]) -> None:
-    TierAssignment.objects.create(tier=Tier.objects.get(), api_key_hash=hash_api_key(KEY))
-    tiers.forget()
-    assert KEY not in repr(leads_to(KEY))
-
-
 def test_several_are_listed(admin_client: Client, rule: Rule) -> None:
     User.objects.create_user("export")
     page = shown(admin_client.post(SEARCH, {"q": "export"}))
