@@ -12,7 +12,6 @@ from django.db import connection
 from ..backend import get_engine, server_in_words
 from ..conf import differing, django_setting, without_secrets
 from ..engine.redis import RedisEngine
-from ..engine.redis.checks.about import servers
 from ..values.terminal import visible
 
 #: The distributions whose versions matter. Those that are not installed are left out.
@@ -35,15 +34,12 @@ def about(problem: str = "") -> dict[str, Any]:
             continue
     if problem:
         return {**found, "problem": without_secrets(problem)}
-    alias = django_setting("RATELIMITER", {}).get("CACHE_ALIAS") if not differing().get("RATELIMITER") else None
-    cache = django_setting("CACHES", {}).get(alias, {}) if alias else {}
-    return {
-        **found,
-        "database": without_secrets(_database()),
-        "redis": without_secrets(_redis()),
-        "settings": {f"RATELIMITER[{name!r}]": value for name, value in differing().items()}
-        | {f"CACHES[{alias!r}][{name!r}]": without_secrets(value, name) for name, value in cache.items()},
-    }
+    own = differing()
+    cache = django_setting("CACHES", {}).get(own.get("CACHE_ALIAS"), {})
+    settings = {f"RATELIMITER[{name!r}]": value for name, value in own.items()}
+    settings |= {f"CACHES[{own['CACHE_ALIAS']!r}][{name!r}]": without_secrets(cache[name], name) for name in cache}
+    servers = {"database": without_secrets(_database()), "redis": without_secrets(_redis())}
+    return {**found, **servers, "settings": settings}
 
 
 def lines_of(found: dict[str, Any]) -> Iterator[str]:
@@ -70,6 +66,14 @@ def _redis() -> str:
         exact = getattr(engine, "engine", engine)
         if not isinstance(exact, RedisEngine):
             return f"none; the engine is {type(exact).__name__}"
-        return f"{', '.join(sorted(servers(exact)))}: {server_in_words()}"
+        kinds = {exact.commands.run(shard, _kind) for shard, *_others in exact.commands.nodes()}
+        return f"{', '.join(sorted(kinds))}: {server_in_words()}"
     except Exception as error:  # likewise
         return f"does not answer: {error}"
+
+
+def _kind(client: Any) -> str:
+    """Return the name, version and mode of a server."""
+    server = client.info("server")
+    name, mode = server.get("server_name", "redis"), server.get("server_mode", server.get("redis_mode", "unknown mode"))
+    return f"{name} {server.get(f'{name}_version', 'of an unknown version')}, {mode}"
