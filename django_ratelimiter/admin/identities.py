@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..conf import has_identity, settings
+from ..conf import has_identity, settings, unknown_identity
 from ..models.validation import validate_identities
 from ..values.partitions import IDENTITIES
 
@@ -77,11 +77,7 @@ class IdentitiesField(ChoiceListField):
         validate_identities(value)
         for name in value:
             if not has_identity(name):
-                raise ValidationError(
-                    _("Unknown identity %(name)r. You can define it in RATELIMITER['IDENTITIES']."),
-                    code="unknown",
-                    params={"name": name},
-                )
+                raise ValidationError(unknown_identity(name), code="unknown")
 
 
 def may_see_names(reader: Any) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+from django.utils.translation import gettext as _
 
 from ..values.partitions import IDENTITIES, is_identity
 from .values import (
@@ -137,6 +138,11 @@ def _is_open(name: str) -> bool:
 def has_identity(name: str) -> bool:
     """Return whether this project has an identity of this name."""
     return is_identity(name) and (not name.isidentifier() or name in IDENTITIES or name in settings.IDENTITIES)
+
+
+def unknown_identity(name: str) -> str:
+    """Return the error for a name that no identity of this project has."""
+    return _("Unknown identity %(name)r. You can define it in RATELIMITER['IDENTITIES'].") % {"name": name}
 
 
 def is_secret(name: str) -> bool:

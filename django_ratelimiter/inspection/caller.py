@@ -14,7 +14,7 @@ from django.core.exceptions import ObjectDoesNotExist, ValidationError
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
-from ..conf import django_setting, is_secret, settings
+from ..conf import django_setting, has_identity, is_secret, settings, unknown_identity
 from ..databases import spelled
 from ..identity import MAX_API_KEY, digest, digests, hash_api_key, session_value
 from ..identity.proxies import client_address, client_ip, network_around
@@ -298,6 +298,8 @@ def parts_of(text: str) -> dict[str, str]:
         match = _PART.fullmatch(part.strip()) if "\0" not in part and len(part) <= MAX_TEXT else None
         if match is None or not is_identity(match[1]):
             raise UnknownCaller(_("Enter a kind of value and the value, such as “user:42” or “header:X-Org=acme”."))
+        if not has_identity(match[1]):
+            raise UnknownCaller(unknown_identity(match[1]))
         found[match[1]] = match[2].replace("%7C", "|").replace("%25", "%").strip()
     return found
 

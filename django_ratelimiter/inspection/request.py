@@ -21,7 +21,7 @@ from django.utils.module_loading import import_string
 from django.utils.translation import get_language_from_request
 from django.utils.translation import gettext as _
 
-from ..conf import django_setting, settings
+from ..conf import django_setting, has_identity, settings, unknown_identity
 from ..gateway import GatewayError, GatewayOptions, environ_of
 from ..identity import Identity, meta_name
 from ..middleware import ASKED_BY_GATEWAYS
@@ -86,6 +86,9 @@ def build_request(question: Question) -> BuiltRequest:
     """Return the request, with its session, and without a user. Raises QuestionError."""
     from django.test import RequestFactory  # here, because it loads the whole test framework
 
+    for name in question.identities:
+        if name.isidentifier() and not has_identity(name):
+            raise QuestionError("identities", unknown_identity(name))
     if question.gateway:
         return _build_forwarded(question)
     host, path, query = _address(question)

@@ -262,8 +262,9 @@ def test_tables_as_csv(replayed: Replayed) -> None:
     [
         (["--identity", "user"], "write FIELD=IDENTITY"),
         (["--identity", "x=no such"], "write FIELD=IDENTITY"),
+        (["--identity", "x=usr"], "Unknown identity 'usr'"),
         (["--identity", "x=user"], "has no field 'x'"),
-        (["--format", "("], "not a valid expression"),
+        (["--format", "nginx"], "There is no format 'nginx'"),
         (["no-such.log"], "no-such.log"),
         (["--html", "no-such/page.html"], "no-such/page.html"),
         (["--decisions", "no-such/decisions"], "no-such/decisions"),

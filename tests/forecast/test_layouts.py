@@ -126,14 +126,14 @@ W3C = (
 )
 
 
-@pytest.mark.parametrize(("gap", "taken"), [(" ", "250"), ("\t", "0.250")])
-def test_a_log_that_names_its_own_fields_is_read(tmp_path: Path, gap: str, taken: str) -> None:
+@pytest.mark.parametrize(("gap", "taken", "name"), [(" ", "250", "auto"), ("\t", "0.250", "w3c")])
+def test_a_log_that_names_its_own_fields_is_read(tmp_path: Path, gap: str, taken: str, name: str) -> None:
     """IIS and CloudFront."""
     text = W3C.format(server="s-ip", taken=taken)
     *comments, line = text.splitlines(keepends=True)
     path = tmp_path / "log"
     path.write_text("".join([*comments, line.replace(" ", gap), *comments, line.replace(" ", gap), f"2026{gap}1\n"]))
-    with LogFiles([str(path)], Wanted(), ZoneInfo("Europe/Berlin")) as files:
+    with LogFiles([str(path)], Wanted(name), ZoneInfo("Europe/Berlin")) as files:
         found = list(files)
     assert [each._replace(number=0) for each in found] == [
         AccessLogLine(AT - 250_000, "GET", "/a", "192.0.2.7", "", 200, 250_000)

@@ -161,7 +161,13 @@ def test_standard_input_is_read(pack: type[bytes], monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("name", "text", "more", "said"),
     [
-        ("(", COMMON, (), "not a valid expression"),
+        ("(?P<time>", COMMON, (), "not a valid regular expression"),
+        ("nginx", COMMON, (), r"There is no format 'nginx'\. Formats are auto, common, combined, w3c, caddy, "),
+        ("combine", COMMON, (), "Did you mean combined"),
+        ("own", COMMON, (), "There is no format 'own'"),
+        ("w3c", COMMON, (), "no #Fields: line"),
+        (r"\S+ (\S+)", COMMON, (), "needs named groups"),
+        ("json", '{"a": {}}', (), "time. Name it: --field time=NAME. The fields are: none."),
         (r"(?P<method>\S+) (?P<path>\S+)", COMMON, (), "time"),
         (r"(?P<time>\S+) (?P<method>\S+)", COMMON, (), "request"),
         (OWN, OWN_LINE, ("http_x_key",), "http_x_key"),

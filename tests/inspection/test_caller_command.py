@@ -118,6 +118,8 @@ def test_an_access_entry_counts_first(user: User) -> None:
 def test_who_is_nobody_is_an_error() -> None:
     with pytest.raises(CommandError, match="This is not an IP address"):
         run("--ip", "nonsense")
+    with pytest.raises(CommandError, match="Unknown identity 'usr'"):
+        run("--partition", "usr:42")
     with pytest.raises(CommandError):
         run()
 

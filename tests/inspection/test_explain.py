@@ -291,6 +291,12 @@ def test_a_view_is_asked_about_by_its_name(make_rule: MakeRule) -> None:
         assert caught.value.field == "view"
 
 
+def test_an_identity_that_the_project_does_not_have_is_an_error() -> None:
+    """Else the answer would be that of a request without it."""
+    with pytest.raises(QuestionError, match="Unknown identity 'tennant'"):
+        explain(Question(path="/hello/", identities={"tennant": "acme"}))
+
+
 def test_an_api_key_may_be_its_hash(make_rule: MakeRule) -> None:
     make_rule("key", partition_by=["api_key"])
     pro = Tier.objects.create(slug="pro", name="Pro", rank=2)

@@ -11,12 +11,13 @@ from zoneinfo import ZoneInfo
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from ...conf import has_identity, unknown_identity
 from ...rules.ruleset import RuleSet
 from ...values.partitions import is_identity
 from . import rule_sets
 from .callers import TIER
 from .comparison import MAX_MEMORY, Options, ReplayReport, compare
-from .formats import LAYOUTS, ROLES, Wanted
+from .formats import FORMATS, ROLES, Wanted
 from .reading import LogFiles
 
 #: Shows progress: the share from 0 to 1, 0 = not known, and a text, which this function returns.
@@ -40,7 +41,7 @@ def add_replay(command: ArgumentParser) -> None:
         "--draft", action="store_true", help="Replay today's rules, as if rules in shadow were enforced."
     )
     command.add_argument("--against", metavar="FILE|N", help="Compare with these rules. Default: the rules in force.")
-    names = ", ".join(("auto", "combined", *LAYOUTS))
+    names = ", ".join(FORMATS)
     command.add_argument(
         "--format", default="auto", help=f"{names}, or a regular expression with named groups. Default: %(default)s."
     )
@@ -110,6 +111,8 @@ def _identities(given: Sequence[str]) -> dict[str, str]:
         if not field or not (identity in _ROLES or is_identity(identity)):
             text = _("--identity %s: write FIELD=IDENTITY, such as http_x_api_key=api_key or remote_user=user.")
             raise WrongOption(text % each)
+        if identity not in _ROLES and not has_identity(identity):
+            raise WrongOption(unknown_identity(identity))
         found[field] = identity
     return found
 

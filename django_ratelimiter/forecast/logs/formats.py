@@ -13,7 +13,7 @@ from django.core.exceptions import SuspiciousOperation
 from django.http import QueryDict
 
 from ...identity.proxies import is_peer
-from ...values.bounds import json_from
+from ...values.bounds import closest, json_from
 from .line import AccessLogLine, WrongFormat
 from .times import TimeReader
 
@@ -76,6 +76,9 @@ _W3C: Final = {
     "duration": "time-taken",
 }
 
+#: What --format can name.
+FORMATS: Final = ("auto", "common", "combined", W3C, *LAYOUTS)
+
 #: Roles that are not looked for if the user names the field of another one, which says the same.
 _REPLACES: Final = {
     "request": ("method", "path"),
@@ -123,7 +126,7 @@ class LogFormat(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """How to read a log. name: auto, common, combined, one of LAYOUTS, or an expression.
+    """How to read a log. name: one of FORMATS, or an expression with named groups.
 
     identities: the identity in an additional field, by the field. fields: the fields of a JSON log by their roles.
     in_target: identities in the target of a request: parameters of the query, and the host of a whole URL.
@@ -146,9 +149,19 @@ UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowEr
 
 def find_format(wanted: Wanted, first: Sequence[str], time_of: TimeReader) -> LogFormat:
     """Return the format that reads most of the first lines. Raises WrongFormat."""
+    if wanted.name not in FORMATS and "(?P<" not in wanted.name:
+        close = closest(wanted.name, FORMATS)
+        hint = f" Did you mean {close}?" if close else ""
+        raise WrongFormat(
+            f"There is no format {wanted.name!r}.{hint} Formats are {', '.join(FORMATS)}. "
+            "A regular expression needs named groups, such as (?P<time>…)."
+        )
     objects = [each for line in first if (each := _tried(_object, line))]
-    if wanted.name == "auto" and (fields := [line.split() for line in first if line.startswith("#Fields:")]):
-        return _w3c_format(wanted, fields[0], time_of)
+    if wanted.name in ("auto", W3C):
+        if fields := [line.split() for line in first if line.startswith("#Fields:")]:
+            return _w3c_format(wanted, fields[0], time_of)
+        if wanted.name == W3C:
+            raise WrongFormat("The first lines have no #Fields: line. Choose the --format of the log.")
     if wanted.name in ("common", "combined"):
         return _common_format(wanted, time_of)
     if wanted.name != "auto":
@@ -313,10 +326,7 @@ def _pattern_format(name: str, text: str, wanted: Wanted, time_of: TimeReader) -
     try:
         pattern = re.compile(text)
     except re.error as error:
-        names = ", ".join(("auto", "common", "combined", *LAYOUTS))
-        raise WrongFormat(
-            f"--format is {names}, or a regular expression; this is not a valid expression: {error}."
-        ) from None
+        raise WrongFormat(f"--format is not a valid regular expression: {error}.") from None
     groups = tuple(pattern.groupindex)
     if unknown := [each for each in (*wanted.identities, *wanted.fields.values()) if each not in groups]:
         raise WrongFormat(f"--format has no group {unknown[0]!r}; its groups are {', '.join(groups) or 'none'}.")
@@ -347,7 +357,7 @@ def _roles(
         counts = [sum(_at(each, name) is not None for each in objects) for name in names]
         if any(counts):
             roles[role] = names[counts.index(max(counts))]
-    known = ", ".join(list(dict.fromkeys(name for each in objects for name in _names(each)))[:20])
+    known = ", ".join(list(dict.fromkeys(name for each in objects for name in _names(each)))[:20]) or "none"
     if not roles.keys() & {"start", "end"}:
         raise WrongFormat(f"No field contains the time. Name it: --field time=NAME. The fields are: {known}.")
     if "request" not in roles and not {"method", "path"} <= roles.keys():

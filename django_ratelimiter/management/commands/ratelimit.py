@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...backend import get_engine
-from ...conf import has_identity, settings
+from ...conf import settings
 from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
 from ...inspection.acts import counters_now
@@ -174,10 +174,6 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         """Remove what is stored about a caller, and say what stays, and until when."""
         text = self._options["caller"]
         [(kind, value), *others] = parts_of(text).items()
-        for name in () if kind in KINDS else (kind, *dict(others)):
-            if not has_identity(name):
-                unknown = _("Unknown identity %(name)r. You can define it in RATELIMITER['IDENTITIES'].")
-                raise CommandError(unknown % {"name": name})
         is_partition = bool(others) or kind not in KINDS
         who = any_caller_of("partition", text) if is_partition else any_caller_of(kind, value)
         once_connected(partial(counters_now, who), lambda found: not found.problem)
