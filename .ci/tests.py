@@ -77,6 +77,7 @@ def summary(found: dict[str, dict[str, object]], reports: Path, again: str) -> t
         failed += [f"{test} ({name})\n    {command} -- {shlex.quote(test)}" for test in dict.fromkeys(wrong)]
         if not wrong and (not result["success"] or not (tests or name in CHECKS)):
             failed.append(f"{name}\n    {command}")
+    ran |= {test.partition("::")[0] for test in ran}  # a module may be skipped as a whole
     left_out = [f"{test} (skipped in each environment)" for test in sorted(skipped - ran)]
     return failed, left_out, unavailable
 
@@ -96,6 +97,7 @@ def main(given: list[str]) -> int:
     REPORTS.mkdir(parents=True)
     written = REPORTS / "tox.json"
     names = ",".join(name for name in asked if name not in lacking)
+    print(f"Running {names}; output is shown for those that fail, and kept in .tox/NAME/log/.", flush=True)
     tox = (".ci/tox", "run-parallel", "--parallel-no-spinner", "--result-json", written, "-e", names, *tests)
     code = subprocess.run(tox, cwd=ROOT, stdin=subprocess.DEVNULL).returncode if names else 0
     results = json.loads(written.read_text())["testenvs"] if written.exists() else {}
