@@ -119,6 +119,7 @@ def reader(new_project: Path, tmp_path: Path, redis_url: str) -> Reader:
 @pytest.mark.parametrize("heading", HEADINGS)
 def test_a_recipe_does_what_it_says(reader: Reader, heading: str) -> None:
     reader.type(section(PAGE, f"## {heading}"))
+    assert "no issues" in reader.shell("python manage.py check 2>&1")
 
 
 RULE = """
