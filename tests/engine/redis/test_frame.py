@@ -114,38 +114,6 @@ def test_a_stale_call_gives_no_receipt_back(engine: Engine) -> None:
 # All or nothing
 
 
-def test_a_call_rejected_by_one_of_three_spends_nothing(engine: Engine) -> None:
-    spend(engine, "b", 5)
-    charges = [Charge("a", FIVE), Charge("b", BUCKET, cost=6), Charge("b", FIVE)]
-    verdicts = engine.check(charges, now_us=HOUR)
-    assert [verdict.allowed for verdict in verdicts] == [True, False, False]
-    assert [verdict.remaining for verdict in verdicts] == [5, 5, 0]
-    assert [verdict.spent for verdict in verdicts] == [0, 0, 0]
-    assert verdicts[0].retry_after == 0
-    assert verdicts[1].retry_after is None
-    assert verdicts[2].retry_after == 60
-    assert left(engine, *charges) == [5, 5, 0]
-
-
-def test_a_shadow_charge_stops_nobody_and_is_spent_only_if_it_passes(engine: Engine) -> None:
-    gate, shadow = Charge("gate", FIVE, cost=1), Charge("shadow", FIVE, cost=3, gating=False)
-    for expected in ([True, True, 4, 2], [True, False, 3, 2]):
-        first, second = engine.check([gate, shadow], now_us=HOUR)
-        assert [first.allowed, second.allowed, first.remaining, second.remaining] == expected
-    engine.check([gate._replace(cost=5), shadow._replace(cost=1)], now_us=HOUR)
-    assert left(engine, gate, shadow) == [3, 2], "a rejected call spends no shadow charge either"
-
-
-def test_rejections_count_where_they_are_asked_to_up_to_the_capacity(engine: Engine) -> None:
-    """Retrying keeps a client out, but never for longer than a spent capacity would."""
-    charge = Charge("key", BUCKET, cost=4, count_refusals=True)
-    assert engine.check([charge], now_us=HOUR)[0].allowed
-    for _ in range(20):
-        rejected = engine.check([charge], now_us=HOUR)[0]
-        assert (rejected.allowed, rejected.remaining, rejected.retry_after, rejected.spent) == (False, 0, 48.0, 0)
-        assert rejected.reset_after == 60.0
-
-
 def test_counted_rejections_spend_nothing_of_other_charges(engine: Engine) -> None:
     other = Charge("other", FIVE, count_refusals=True)
     engine.check([other, Charge("key", FIVE, cost=6, count_refusals=True)], now_us=HOUR)
@@ -159,24 +127,6 @@ def test_a_counted_rejection_under_a_lowered_quota_forgets_nothing(engine: Engin
     assert left(engine, Charge("key", limit)) == [0]
 
 
-def test_a_cost_above_the_capacity_never_passes(engine: Engine) -> None:
-    for cost in (6, 2**53, 10**30):
-        rejected = engine.check([Charge("key", BUCKET, cost)], now_us=HOUR)[0]
-        assert (rejected.allowed, rejected.retry_after, rejected.remaining) == (False, None, 5)
-
-
-def test_a_cost_of_nothing_only_looks(engine: Engine) -> None:
-    spend(engine, "key", 5)
-    looked = engine.check([Charge("key", FIVE, cost=0)], now_us=HOUR)[0]
-    assert (looked.allowed, looked.remaining, looked.retry_after, looked.spent) == (True, 0, 0, 0)
-
-
-@pytest.mark.parametrize("limit", [FIVE, BUCKET, Limit(5, 60)])
-def test_a_soft_quota_is_exceeded_by_what_is_admitted_beyond_it(engine: Engine, limit: Limit) -> None:
-    soft = Charge("key", Limit(5, 60, limit.algorithm, soft_quota=3))
-    assert [engine.check([soft], now_us=HOUR)[0].soft_exceeded for _ in range(6)] == [False] * 3 + [True] * 2 + [False]
-
-
 def test_a_rejected_call_exceeds_no_soft_quota(engine: Engine) -> None:
     soft = Charge("key", Limit(5, 60, soft_quota=1), cost=2)
     assert not engine.check([soft, Charge("other", FIVE, cost=6)], now_us=HOUR)[0].soft_exceeded
@@ -185,24 +135,6 @@ def test_a_rejected_call_exceeds_no_soft_quota(engine: Engine) -> None:
 
 
 # Receipts
-
-
-def test_a_rejected_call_gives_its_receipts_back(engine: Engine) -> None:
-    stage_one = engine.check([Charge("ip", FIVE, 2), Charge("global", BUCKET)], now_us=HOUR)
-    engine.check([Charge("user", FIVE)], refund_if_denied=stage_one, now_us=HOUR)
-    assert left(engine, Charge("ip", FIVE), Charge("global", BUCKET)) == [3, 4]
-    engine.check([Charge("user", FIVE, 5)], refund_if_denied=iter(stage_one), now_us=HOUR)
-    assert left(engine, Charge("ip", FIVE), Charge("global", BUCKET), Charge("user", FIVE)) == [5, 5, 4]
-    assert [verdict.spent for verdict in stage_one] == [0, 0]
-
-
-def test_a_receipt_is_good_for_one_refund(engine: Engine) -> None:
-    receipts = engine.check([Charge("key", FIVE, 2)], now_us=HOUR)
-    spend(engine, "key", 3)
-    engine.refund([*receipts, *receipts])
-    engine.refund(receipts)
-    engine.check([Charge("no", FIVE, 6)], refund_if_denied=receipts, now_us=HOUR)
-    assert left(engine, Charge("key", FIVE)) == [2]
 
 
 def test_a_receipt_that_stands_twice_in_one_call_is_good_for_one_refund(engine: Engine) -> None:
@@ -218,37 +150,6 @@ def test_what_spent_nothing_gives_nothing_back(engine: Engine) -> None:
     counted = engine.check([Charge("key", FIVE, 2, count_refusals=True)], now_us=HOUR)
     engine.refund([*rejected, *counted, *engine.peek([Charge("key", FIVE, 0)], HOUR)])
     assert left(engine, Charge("key", FIVE), Charge("other", FIVE)) == [0, 5]
-
-
-@pytest.mark.parametrize("limit", [FIVE, Limit(5, 60)])
-def test_a_window_gets_back_only_what_it_holds_still(engine: Engine, limit: Limit) -> None:
-    old = engine.check([Charge("key", limit, 2)], now_us=HOUR)
-    engine.check([Charge("key", limit, 1)], now_us=HOUR + 60_000_000)
-    before = engine.peek([Charge("key", limit)], HOUR + 119_000_000)[0].remaining
-    engine.refund(old)
-    assert engine.peek([Charge("key", limit)], HOUR + 119_000_000)[0].remaining == before
-
-
-def test_a_bucket_never_gets_back_more_than_it_holds(engine: Engine) -> None:
-    old = engine.check([Charge("key", BUCKET, 5)], now_us=HOUR)
-    engine.check([Charge("key", BUCKET, 1)], now_us=HOUR + 60_000_000)
-    engine.refund(old)
-    assert engine.peek([Charge("key", BUCKET)], HOUR + 60_000_000)[0].remaining == 5
-
-
-def test_a_reset_forgets_these_keys_and_no_others(engine: Engine) -> None:
-    charges = [Charge("a", FIVE), Charge("a", BUCKET), Charge("b", FIVE)]
-    engine.check(charges, now_us=HOUR)
-    engine.reset(charges[1:])
-    engine.reset([])
-    assert left(engine, *charges) == [4, 5, 5]
-
-
-def test_a_refund_of_what_was_reset_is_let_go(engine: Engine) -> None:
-    receipts = engine.check([Charge("key", FIVE)], now_us=HOUR)
-    engine.reset([Charge("key", FIVE)])
-    engine.refund(receipts)
-    assert left(engine, Charge("key", FIVE)) == [5]
 
 
 # What is rejected as a mistake of the caller
