@@ -14,7 +14,8 @@ from django.core.management import call_command
 from django.test import Client, RequestFactory, override_settings
 
 from django_ratelimiter import limiter
-from django_ratelimiter.backend import reset_engine
+from django_ratelimiter.backend import get_engine, reset_engine
+from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.inspection.acts import counters_now
 from django_ratelimiter.inspection.caller import Caller, UnknownCaller, caller_of
@@ -336,6 +337,16 @@ def test_of_many_the_latest_are_shown() -> None:
     for number in range(MAX_SHOWN + 3):
         deny("ip", ADDRESS, view=f"view-{number}")
     assert len(seen(caller_of("ip", ADDRESS))) == MAX_SHOWN
+
+
+def test_without_redis_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit"}):
+
+        def fails(*_: Any) -> None:
+            raise EngineUnavailable("gone")
+
+        monkeypatch.setattr(get_engine().denials, "read", fails)  # type: ignore[attr-defined]
+        assert seen(caller_of("ip", ADDRESS)) == []
 
 
 def test_the_command_tells_of_them() -> None:

@@ -214,6 +214,20 @@ def test_what_the_database_does_not_hold_afterwards_is_not_applied() -> None:
     assert not RuleSetVersion.objects.exists()
 
 
+def test_drift_is_what_was_changed_of_the_files_rules_in_the_database() -> None:
+    apply_file(file_of())
+    RuleLimit.objects.filter(quota=60).update(quota=600)
+    Rule.objects.create(slug="mine")
+    cache.invalidate()
+    plan = plan_file(file_of(FILE.replace("rank: 2", "rank: 3")))
+    assert [change.in_words for change in plan.drift] == [
+        "Rule “Search”: Limit of free: 60 per minute, sliding window → 600 per minute, sliding window"
+    ]
+    told = "since the file was last applied or exported; the file would undo this:\n  ! Rule “Search”"
+    assert told in in_words(plan)
+    assert not plan_file(file_of(FILE.replace("quota: 60,", "quota: 600,"))).drift  # the file says the same by now
+
+
 def test_a_reset_of_counters_is_no_drift() -> None:
     apply_file(file_of())
     RuleLimit.objects.filter(quota=60).update(quota=600, generation=3)
