@@ -119,3 +119,16 @@ def test_a_page_has_its_title_under_unfold_too(
     for name in ("explain", "caller", "rejections", "history", "usagebucket_changelist", "enforcement"):
         response = admin_client.get(reverse(f"admin:django_ratelimiter_{name}"))
         assert len(re.findall("<h1", response.content.decode())) == titles, name
+
+
+PICTURES: Final = sorted((Path(__file__).parents[2] / "docs").rglob("*.png"))
+
+#: What says in a PNG's 26th byte that each pixel names a colour of a palette.
+PALETTE: Final = 3
+
+
+@pytest.mark.parametrize("picture", [pytest.param(each, id=each.name) for each in PICTURES])
+def test_a_picture_of_the_documentation_has_a_palette(picture: Path) -> None:
+    found = picture.read_bytes()
+    assert found[25] == PALETTE
+    assert len(found) < 100_000

@@ -1,10 +1,13 @@
-"""A caller's page: what it shows of whom."""
+"""A caller's page: what it shows of whom, who may open it, and what leads to it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.contrib.auth.models import User
@@ -12,10 +15,20 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from django_ratelimiter.admin.callers.act_forms import days
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine.usage.rejections import CounterRejections, Rejection
 from django_ratelimiter.identity import digest
-from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, TopCaller, TopPartition
+from django_ratelimiter.models import (
+    AccessEntry,
+    Rule,
+    RuleLimit,
+    Tier,
+    TierAssignment,
+    TopCaller,
+    TopPartition,
+    UsageBucket,
+)
 from django_ratelimiter.usage.live import denials
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 from django_ratelimiter.values.access import AccessRecord
@@ -194,3 +207,105 @@ def test_an_entry_goes_before_the_counters_of_a_rejection(
     assert f"<dd>{now}" in text
     assert f"{action}</span> {action} " not in " ".join(text.split())  # the action is said once
     assert f'ratelimiter-{action}">{action}</span>' in text
+
+
+def test_a_user_and_a_client_of_a_report_link_to_it(admin_client: Client, page: str, ann: User) -> None:
+    text = shown(admin_client.get(reverse("admin:auth_user_change", args=[ann.pk])))
+    assert f'<a href="{page}">Rate limits</a>' in text
+    assert "Rate limits</a></li>" not in shown(admin_client.get(reverse("admin:auth_user_add")))
+    digest, hour = admin_client.get(page).context["caller"].digest, timezone.now().replace(minute=0, second=0)
+    hour = hour.replace(microsecond=0) - timedelta(hours=1)
+    for granularity in ("minute", "hour"):
+        UsageBucket.objects.create(rule_slug="export", granularity=granularity, start=hour, allowed=1)
+    TopPartition.objects.create(rule_slug="export", granularity="hour", start=hour, partition=digest, allowed=1)
+    report = reverse("admin:django_ratelimiter_usagebucket_rule")
+    link = f"{CALLER}?digest={digest}&rule=export"
+    listed = shown(admin_client.get(f"{report}?rule=export&period=24h"))
+    assert f'<a href="{link}">user: ann (id {ann.pk})</a>' in listed  # looked up just now, by somebody who may know
+    assert "<h1>User" in shown(admin_client.get(link))
+
+
+def test_the_list_of_assignments_leads_to_the_search(admin_client: Client) -> None:
+    listed = shown(admin_client.get(reverse("admin:django_ratelimiter_tierassignment_changelist")))
+    assert f'<a href="{CALLER}">Find a caller</a>' in listed
+
+
+def test_links_are_shown_to_those_alone_who_may_follow(operator: Callable[..., Client], page: str, ann: User) -> None:
+    client = operator("view_user", "view_usage_report")
+    assert CALLER not in shown(client.get(reverse("admin:auth_user_change", args=[ann.pk])))
+    assert client.get(page).status_code == 403
+
+
+@pytest.mark.urls("tests.admin.callers.other_site")
+def test_stays_on_its_own_site(admin_client: Client, page: str, ann: User) -> None:
+    own = page.replace("/admin/", "/backoffice/")
+    text = press(admin_client, own, "reset")
+    assert "none of them blocks" in text
+    assert 'href="/admin/' not in text
+    assert f'<a href="/backoffice/auth/user/{ann.pk}/change/">ann</a>' in text
+    assert own in shown(admin_client.get(f"/backoffice/auth/user/{ann.pk}/change/"))
+    assert admin_client.post(own.partition("?")[0], {"kind": "user", "value": "ann"})["Location"] == own
+
+
+def test_links_name_the_key_of_a_user_whose_key_is_the_name_of_another(
+    admin_client: Client, page: str, ann: User
+) -> None:
+    User.objects.create_user(str(ann.pk))
+    assert "Two users match" in shown(admin_client.get(f"{CALLER}?kind=user&value={ann.pk}"))
+    response = admin_client.get(page)
+    assert response.context["caller"].user == ann
+    query = parse_qs(urlsplit(response.context["explain_url"]).query)
+    assert query["user"] == [f"id:{ann.pk}"]
+    asked = admin_client.get(response.context["explain_url"] + "&path=/")
+    assert asked.context["caller_url"] == page
+    digest = response.context["caller"].digest
+    assert admin_client.get(f"{CALLER}?digest={digest}").context["caller"].user == ann
+    found = shown(admin_client.post(reverse("admin:django_ratelimiter_search"), {"q": str(ann.pk)}))
+    assert page in found
+    assert "Two users match" in shown(admin_client.get(asked.request["PATH_INFO"], {"path": "/", "user": str(ann.pk)}))
+
+
+UNBLOCK, GRANT = ["Reset all counters", ">Give back<"], ["Allow more", "Change tier", "Deny every request"]
+
+
+@pytest.mark.parametrize(
+    ("permissions", "status", "buttons"),
+    [([], 403, []), (["view_rule", "view_usage_report"], 403, []), (["view_tierassignment"], 200, []),
+     (["unblock_caller"], 200, UNBLOCK), (["grant_caller"], 200, GRANT),
+     (["unblock_caller", "grant_caller"], 200, [*UNBLOCK, *GRANT])],
+)  # fmt: skip
+def test_each_act_takes_its_own_permission(
+    operator: Callable[..., Client], page: str, ann: User, permissions: list[str], status: int, buttons: list[str]
+) -> None:
+    client = operator(*permissions)
+    response = client.get(page)
+    assert response.status_code == status
+    assert [each for each in [*UNBLOCK, *GRANT] if each in shown(response)] == buttons
+    assert client.get(f"{CALLER}?kind=user&value=424242").status_code == status  # whoever that is
+    assert client.get(CALLER).status_code == status
+    acts = {"reset": "unblock_caller", "more": "grant_caller", "deny": "grant_caller"}
+    for act, permission in acts.items():
+        token = client.get(page).context["token"] if status == 200 else ""
+        sent = {"token": token, "reason": "x", "act": act, "multiplier": "2", "until": days()[-1].value}
+        assert client.post(page, sent).status_code == (302 if permission in permissions else 403)
+    assert TierAssignment.objects.count() == AccessEntry.objects.count() == int("grant_caller" in permissions)
+
+
+def test_shows_the_name_usage_and_links_to_those_alone_who_may(
+    operator: Callable[..., Client], page: str, ann: User
+) -> None:
+    text = shown(operator("unblock_caller").get(page))
+    assert "ann" not in text.replace("cannot", "")
+    assert "Known usage" not in text
+    assert reverse("admin:django_ratelimiter_rule_changelist") not in text
+
+
+@pytest.mark.parametrize(("codenames", "hides"), [([], True), (["view_tierassignment", "view_accessentry"], False)])
+def test_what_is_hidden_is_said(
+    operator: Callable[..., Client], page: str, ann: User, free: Tier, codenames: list[str], hides: bool
+) -> None:
+    AccessEntry.objects.create(kind="user", value=str(ann.pk), action="deny", reason="for fraud")
+    TierAssignment.objects.create(user=ann, tier=free, reason="as a trial")
+    text = shown(operator("unblock_caller", *codenames).get(page))
+    for said, row in (("access entries", "for fraud"), ("tier assignments", "as a trial")):
+        assert (f"You may not see {said}." in text, row in text) == (hides, not hides)

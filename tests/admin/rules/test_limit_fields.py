@@ -1,4 +1,4 @@
-"""The fields of a limit that its algorithm uses, and what is told while they are being typed."""
+"""The fields of a limit that its algorithm uses, what is told while they are typed, and what each more limit costs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.template import Template
 from django.test import Client
+from django.test.html import parse_html
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from django_ratelimiter.admin.rules.selects import PlainSelect
 from django_ratelimiter.engine import Algorithm
-from django_ratelimiter.models import Rule, RuleLimit
+from django_ratelimiter.models import Rule, RuleLimit, Tier
 from django_ratelimiter.models.options import NOT_GIVEN, columns_used
+from django_ratelimiter.rules import cache
 
 from ..pages import ADD_RULE, errors_of, page_of, rule_form, shown, stored
 
@@ -167,3 +173,51 @@ class TestSentences:
         self, operator: Callable[..., Client], permission: str, status: int
     ) -> None:
         assert operator(permission).get(SENTENCES).status_code == status
+
+
+Measure = Callable[[int, int], tuple[int, int]]
+
+
+@pytest.fixture
+def measure(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> Measure:
+    """The page of a rule with so many limits and tiers: (queries, templates rendered for its fields)."""
+    rendered: list[str] = []
+    render = Template.render
+
+    def count(template: Template, context: Any) -> Any:
+        rendered.append(str(template.name))
+        return render(template, context)
+
+    monkeypatch.setattr(Template, "render", count)
+
+    def measured(limits: int, tiers: int) -> tuple[int, int]:
+        with cache.editing():
+            RuleLimit.objects.all().delete()
+            Tier.objects.all().delete()
+            rule, _created = Rule.objects.get_or_create(slug="many", defaults={"name": "Many"})
+            made = [Tier.objects.create(slug=f"t{number}", name=f"T{number}") for number in range(tiers)]
+            for tier in made[:limits]:
+                RuleLimit.objects.create(rule=rule, tier=tier, quota=5, window_seconds=60)
+        rendered.clear()
+        with CaptureQueriesContext(connection) as queries:
+            assert admin_client.get(page_of(rule)).status_code == 200
+        return len(queries), len(rendered)
+
+    measured(1, 1)
+    return measured
+
+
+def test_takes_no_query_for_each_limit(measure: Measure) -> None:
+    assert measure(9, 9)[0] == measure(2, 9)[0]
+
+
+def test_renders_no_template_for_each_choice(measure: Measure) -> None:
+    assert measure(4, 30)[1] == measure(4, 4)[1]
+
+
+@pytest.mark.parametrize("value", ["", None, "b", 2])
+def test_a_list_is_the_same_as_djangos(value: Any) -> None:
+    choices = [("", "---"), ("b", "<b>"), (2, "two")]
+    ours, djangos = (kind({"class": "x"}, choices) for kind in (PlainSelect, PlainSelect.__base__))
+    first, second = (parse_html(each.render("n", value, {"id": "i"})) for each in (ours, djangos))
+    assert first == second

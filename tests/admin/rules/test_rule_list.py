@@ -1,22 +1,29 @@
-"""The list of rules: words, reasons and actions."""
+"""The list of rules: words, reasons, actions and what these cost, and rules written in code."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from decimal import Decimal
+from typing import Any
 
 import pytest
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.db import connection
-from django.test import Client
+from django.db.models.signals import post_save, pre_save
+from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
+from rest_framework.request import Request
+from rest_framework.views import APIView
 
 from django_ratelimiter.admin import lists
 from django_ratelimiter.admin.rules import listing
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier, UsageBucket
+from django_ratelimiter.rules import cache, inline
+from django_ratelimiter.throttling import AnonRateThrottle
 from django_ratelimiter.usage.times import Granularity, floor, now
 
 from ..pages import ADD_RULE, RULES, number, page_of, shown
@@ -197,3 +204,119 @@ def test_an_admin_site_of_the_projects_own(admin_client: Client, rule: Rule) -> 
         page = shown(admin_client.get(f"/operations/django_ratelimiter/rule/{url}"))
         assert 'data-views="/operations/django_ratelimiter/rule/views/"' in page
     assert admin_client.get("/operations/django_ratelimiter/rule/views/?path_kind=any").status_code == 200
+
+
+def fill(name: str, count: int, mode: str) -> list[Rule]:
+    """So many rules with two limits each, of which one was reset before."""
+    rules = Rule.objects.bulk_create(
+        Rule(slug=f"{name}-{key}", name=f"{name} {key}", mode=mode, scope="api", partition_by=["user"])
+        for key in range(count)
+    )
+    RuleLimit.objects.bulk_create(
+        RuleLimit(rule=rule, quota=5, window_seconds=Decimal(window), generation=window)
+        for rule in rules
+        for window in (1, 60)
+    )
+    cache.invalidate()
+    return rules
+
+
+def act(client: Client, action: str, rules: list[Rule]) -> int:
+    """Do it to these rules; returns the number of queries."""
+    sent = {"action": action, "_selected_action": [rule.pk for rule in rules], "post": "yes"}
+    with CaptureQueriesContext(connection) as queries:
+        assert client.post(RULES, sent).status_code == 302
+    return len(queries)
+
+
+@pytest.mark.parametrize(
+    ("action", "before"),
+    [
+        ("switch_off", "enforce"),
+        ("shadow", "enforce"),
+        ("enforce", "shadow"),
+        ("forget", "enforce"),
+        ("delete_selected", "enforce"),
+    ],
+)
+def test_as_many_queries_for_twenty_rules_as_for_five(admin_client: Client, action: str, before: str) -> None:
+    few, many = fill("few", 5, before), fill("many", 20, before)
+    act(admin_client, action, fill("first", 1, before))  # which reads the types of content
+    at, logged = number(), LogEntry.objects.count()
+    costs = [act(admin_client, action, rules) for rules in (few, many)]
+    assert costs[0] == costs[1] <= 31
+    assert number() == at + 2
+    assert RuleSetVersion.objects.filter(number__gt=at).count() == 2
+    assert LogEntry.objects.count() == logged + 25
+
+
+def test_signals_tell_of_each_row(admin_client: Client) -> None:
+    told: list[tuple[Any, ...]] = []
+
+    def tell(sender: type, instance: Any, update_fields: Any, **signal: Any) -> None:
+        told.append((instance.pk, "created" in signal, [*update_fields]))
+
+    rules = fill("few", 2, "enforce")
+    limits = [*RuleLimit.objects.order_by("pk").values_list("pk", flat=True)]
+    for model, action, column, keys in (
+        (Rule, "shadow", "mode", [rule.pk for rule in rules]),
+        (RuleLimit, "forget", "generation", limits),
+    ):
+        told.clear()
+        for signal in (pre_save, post_save):
+            signal.connect(tell, sender=model)
+        try:
+            act(admin_client, action, rules)
+        finally:
+            for signal in (pre_save, post_save):
+                signal.disconnect(tell, sender=model)
+        assert sorted(told) == sorted((key, saved, [column]) for key in keys for saved in (False, True))
+
+
+def test_all_limits_of_a_rule_get_one_generation_and_other_rules_keep_theirs(admin_client: Client) -> None:
+    chosen, other = fill("few", 2, "enforce"), fill("other", 1, "enforce")
+    RuleLimit.objects.filter(rule=chosen[1], quota=5, window_seconds=1).update(generation=99)
+    act(admin_client, "forget", chosen)
+    found = [set(rule.limits.values_list("generation", flat=True)) for rule in (*chosen, *other)]
+    assert found == [{61}, {100}, {1, 60}]
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline, "_registered", {})
+
+
+def test_are_listed_in_words(admin_client: Client, rule: Rule) -> None:
+    inline.register(inline.rule_of("code:shop.order", 100, 60, "user or ip"))
+    inline.register(inline.rule_of("code:shop.closed", 0, 60, "<key>", mode="shadow"))
+    response = admin_client.get(RULES)
+    assert response.context["rules_in_code"] == [
+        ("code:shop.closed", "shadow", "shadow", "<key>", "rejects every request"),
+        ("code:shop.order", "enforce", "enforce", "user or ip", "everyone: 100 per minute, sliding window, exact"),
+    ]
+    page = shown(response)
+    assert "Rules written in code" in page
+    assert "code:shop.order" in page
+    assert "&lt;key&gt;" in response.content.decode()
+    assert [found.slug for found in response.context["cl"].result_list] == ["export"]
+
+
+def test_are_listed_in_the_language_of_the_page(admin_client: Client, rule: Rule, settings: Any) -> None:
+    settings.LANGUAGE_CODE = "de"
+    inline.register(inline.rule_of("code:shop.order", 100, 60, "ip"))
+    page = shown(admin_client.get(RULES))
+    assert "IP-Adresse" in page.partition("code:shop.order")[2]
+    assert ">durchsetzen<" in page.partition("code:shop.order")[2]
+
+
+def test_a_throttle_counts_by_its_caller_and_not_by_its_scope(admin_client: Client, rule: Rule) -> None:
+    class Throttle(AnonRateThrottle):
+        rate = "3/minute"
+
+    Throttle().allow_request(Request(RequestFactory().get("/")), APIView())
+    [[slug, _mode, _word, counted_by, _limits]] = admin_client.get(RULES).context["rules_in_code"]
+    assert (slug, counted_by) == ("code:anon", "caller")
+
+
+def test_none_is_no_heading(operator: Callable[..., Client], rule: Rule) -> None:
+    assert "written in code" not in shown(operator("view_rule").get(RULES))
