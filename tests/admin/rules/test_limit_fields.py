@@ -142,9 +142,6 @@ class TestSentences:
         ("typed", "field", "says"),
         [
             ({"quota": 0, "window_seconds": 60}, "quota", "Ensure this value is greater than or equal to 1."),
-            ({"quota": 1, "window_seconds": 60, "cost": 2}, "quota", "one request costs 2"),
-            ({"quota": "ten", "window_seconds": 60}, "quota", "Enter a whole number."),
-            ({"quota": 5, "calendar": "day", "timezone": "Mars"}, "timezone", "unknown"),
             ({"quota": 5, "window_seconds": 60, "algorithm": "magic"}, "algorithm", "valid choice"),
             ({"quota": 5, "window_seconds": 60, "tier": 999}, "tier", "valid choice"),
         ],

@@ -20,7 +20,6 @@ DAY = 1_440 * MINUTE
 LATER = HOUR + 100 * MINUTE
 FIRST = HOUR // MINUTE
 FIVE = Limit(5, 86_400, "fixed_window")
-SOFT = Limit(5, 86_400, "fixed_window", soft_quota=3)
 
 
 def collected(engine: Engine, now_us: int = LATER) -> list[UsageCount]:
@@ -35,37 +34,6 @@ def collected(engine: Engine, now_us: int = LATER) -> list[UsageCount]:
 def check(engine: Engine, *charges: Charge, times: int = 1, minute: int = 0) -> None:
     for _ in range(times):
         engine.check(charges, now_us=HOUR + minute * MINUTE)
-
-
-def test_each_outcome_has_its_column(engine: Engine) -> None:
-    check(engine, Charge("a", SOFT, usage="a|free"), times=7)
-    check(engine, Charge("b", SOFT, usage="b|", gating=False), times=7)
-    assert collected(engine) == [
-        UsageCount(FIRST, "a|free", allowed=5, rejected=2, shadow_rejected=0, soft_exceeded=2),
-        UsageCount(FIRST, "b|", allowed=5, rejected=0, shadow_rejected=2, soft_exceeded=2),
-    ]
-
-
-def test_a_rule_is_counted_by_its_own_answer_whoever_rejected(engine: Engine) -> None:
-    check(engine, Charge("a", SOFT, 4, usage="a|"), Charge("b", FIVE, 6, usage="b|"), Charge("c", FIVE))
-    assert collected(engine) == [UsageCount(FIRST, "a|", allowed=1), UsageCount(FIRST, "b|", rejected=1)]
-
-
-def test_several_limits_of_a_rule_count_a_request_once(engine: Engine) -> None:
-    """A rejection by one of them is the rule's; beyond the soft quota of one is beyond the rule's."""
-    second, day = Charge("a", Limit(2, 1, "fixed_window"), usage="a|"), Charge("a", SOFT, 2, usage="a|")
-    check(engine, second, day)
-    check(engine, day, second)
-    check(engine, day, second)
-    assert collected(engine) == [UsageCount(FIRST, "a|", allowed=2, rejected=1, soft_exceeded=1)]
-
-
-def test_the_worst_of_a_label_s_answers_counts_in_any_order(engine: Engine) -> None:
-    rejects, soft = Charge("no", FIVE, 6, usage="a|", gating=False), Charge("soft", SOFT, 4, usage="a|", gating=False)
-    check(engine, rejects, soft)
-    engine.reset([soft])
-    check(engine, soft, rejects)
-    assert collected(engine) == [UsageCount(FIRST, "a|", shadow_rejected=2)]
 
 
 def test_a_call_without_labels_counts_nothing(engine: Engine) -> None:
