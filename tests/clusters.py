@@ -15,6 +15,7 @@ from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.retry import Retry
 
+from django_ratelimiter.exceptions import EngineUnavailable
 from example_project.redis_server import HOST, RedisServer, free_port
 
 #: Milliseconds of silence after which a master counts as failed: short, so that a failover takes about two seconds.
@@ -28,13 +29,13 @@ BACKEND: Final = "django_redis.cache.RedisCache"
 
 
 def until(true: Callable[[], Any], what: str) -> Any:
-    """Wait until something is true, and return it."""
+    """Wait until something is true, and return it. What no server answers is not."""
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
         try:
             if found := true():
                 return found
-        except (redis.RedisError, OSError):
+        except (redis.RedisError, OSError, EngineUnavailable):
             pass
         time.sleep(0.02)
     raise AssertionError(f"Not within {WAIT_SECONDS:.0f} s: {what}.")

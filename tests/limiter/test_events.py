@@ -312,7 +312,7 @@ class TestOutages:
             redis.Redis.from_url(server.url) as connected,
             override_rules(ONCE),
         ):
-            monkeypatch.setattr(backend, "_engine", RedisEngine(connected, deadline=5))
+            monkeypatch.setattr(backend, "_engine", RedisEngine(connected, deadline=60))
             for _ in range(3):
                 client.get("/plain/")
         told = [record.getMessage() for record in caplog.records if "policy decides now" in record.getMessage()]

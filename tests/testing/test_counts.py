@@ -137,7 +137,7 @@ def test_clearing_needs_no_permission_to_search(settings: Any, monkeypatch: pyte
         allowed(server)
         place = {"LOCATION": f"redis://limiter:secret@127.0.0.1:{server.port}/0"}
         settings.CACHES = {**settings.CACHES, "ratelimit": {**settings.CACHES["ratelimit"], **place}}
-        settings.RATELIMITER = {"CACHE_ALIAS": "ratelimit", "DEADLINE_MS": 1_000}
+        settings.RATELIMITER = {"CACHE_ALIAS": "ratelimit", "DEADLINE_MS": 60_000}
         for _ in range(2):
             assert [get_engine().check([CHARGE])[0].allowed for _ in range(2)] == [True, False]
             clear_counts()
@@ -153,7 +153,7 @@ SECRET_KEY, ROOT_URLCONF, USE_TZ = "only for this test", "urls", True
 INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "django_ratelimiter"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop", "TEST": {"NAME": "test_shop"}}}
 CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": os.environ["ITS_REDIS"]}}
-RATELIMITER = {"CACHE_ALIAS": "default", "DEADLINE_MS": 5_000}
+RATELIMITER = {"CACHE_ALIAS": "default", "DEADLINE_MS": 60_000}
 """
 ITS_URLS = """
 from django.http import HttpResponse

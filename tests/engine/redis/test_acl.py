@@ -78,7 +78,7 @@ def own_server() -> Iterator[ServerWith]:
 def test_the_listed_commands_are_enough(own_server: ServerWith) -> None:
     allowed(own_server)
     with redis.Redis(port=own_server.port, username="limiter", password="secret") as client:
-        use(RedisEngine(client, deadline=1))
+        use(RedisEngine(client, deadline=60))
         with pytest.raises(redis.exceptions.NoPermissionError):
             client.get("somebody else's")
     assert rejected(own_server) == {b"somebody else's"}
@@ -88,7 +88,7 @@ def test_they_are_enough_to_be_found_again(own_server: ServerWith) -> None:
     """What looks whether a server is back is a user like any other."""
     allowed(own_server)
     with redis.Redis(port=own_server.port, username="limiter", password="secret") as client:
-        engine = RedisEngine(client, deadline=1)
+        engine = RedisEngine(client, deadline=60)
         engine.check([])
         own_server.ask("ACL", "SETUSER", "limiter", "off")
         own_server.ask("CLIENT", "KILL", "USER", "limiter")
@@ -112,7 +112,7 @@ def test_on_a_cluster_two_more_are_needed(running_cluster: Cluster) -> None:
         allowed(server, "+cluster|slots", "+asking")
         server.ask("ACL", "LOG", "RESET")
     client = LazyRedisCluster(running_cluster.urls[0], username="limiter", password="secret")
-    use(RedisEngine(client, deadline=1))
+    use(RedisEngine(client, deadline=60))
     client.close()
     assert set().union(*map(rejected, running_cluster.servers)) == set()
     assert "`+cluster|slots +asking`" in PAGE

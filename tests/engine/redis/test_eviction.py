@@ -14,7 +14,7 @@ from tests.clusters import Cluster
 @pytest.fixture
 def engine(running_cluster: Cluster) -> Iterator[RedisEngine]:
     client = LazyRedisCluster(running_cluster.urls[0])
-    yield RedisEngine(client, "eviction", shards=16, deadline=2)
+    yield RedisEngine(client, "eviction", shards=16, deadline=60)
     client.close()
 
 

@@ -29,7 +29,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_the_latest_word_of_each_process_is_read_for_a_while(redis_client: redis.Redis, at: Clock) -> None:
-    engine = RedisEngine(redis_client, namespace="test", deadline=10)
+    engine = RedisEngine(redis_client, namespace="test", deadline=60)
     assert engine.heartbeats.read() == ([None], 0, {})
     at(100 * PERIOD)
     engine.heartbeats.write("a", "first")
@@ -71,7 +71,7 @@ def test_all_shards_of_a_cluster_are_read_in_one_pipeline_for_each_node(
 ) -> None:
     running_cluster.flush()
     client = LazyRedisCluster(running_cluster.urls[0])
-    engine = RedisEngine(client, deadline=10)
+    engine = RedisEngine(client, deadline=60)
     processes = [f"process-{number}" for number in range(20)]
     for process in processes:
         engine.heartbeats.write(process, "x")

@@ -27,7 +27,7 @@ def alias(location: str, factory: str = "django_ratelimiter.redis_cluster.Connec
     options = {"CONNECTION_FACTORY": factory, "SOCKET_TIMEOUT": 0.5, "SOCKET_CONNECT_TIMEOUT": 0.5, **options}
     cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location, "OPTIONS": options}
     # A deadline that a busy machine keeps even when nothing is known or connected yet.
-    limiter = {"CACHE_ALIAS": "cluster", "SHARDS": 16, "DEADLINE_MS": 2_000}
+    limiter = {"CACHE_ALIAS": "cluster", "SHARDS": 16, "DEADLINE_MS": 60_000}
     return override_settings(CACHES={"cluster": cache}, RATELIMITER=limiter)
 
 

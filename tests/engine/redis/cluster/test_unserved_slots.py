@@ -61,7 +61,7 @@ def test_the_shards_in_other_slots_are_decided(engine: Any) -> None:
 def test_a_slot_that_is_lost_meanwhile_does_not_open_the_breaker(engine: Any) -> None:
     """The process still takes the node for the one that serves it."""
     charges = one_of_each_shard(engine)
-    until(lambda: is_decided(engine, charges[0]), "the process knows the cluster")
+    until(lambda: engine.check([charges[0]]), "the process knows the cluster")
     nodes = getattr(engine, "_engine", engine)._cluster
     nodes = getattr(nodes, "threads", nodes)
     topology = nodes.topology

@@ -84,13 +84,13 @@ def test_one_server(encrypting: dict[str, Any], trusting: dict[str, Any], certif
     with ServerWith("tls-port", **encrypting) as server:
         url = f"rediss://{HOST}:{server.ports[1]}/0"
         with redis.Redis.from_url(url, **trusting) as client:
-            assert remaining_in_both(RedisEngine(client, deadline=2)) == [4, 3]
+            assert remaining_in_both(RedisEngine(client, deadline=60)) == [4, 3]
         misled = {**trusting, "ssl_ca_certs": str(certificates / "other-ca.pem")}
         for wrong in ({}, misled, {"ssl_ca_certs": trusting["ssl_ca_certs"]}):
             with redis.Redis.from_url(url, **wrong) as client:
-                twin: Any = RedisEngine(client, deadline=2).to_async()
+                twin: Any = RedisEngine(client, deadline=60).to_async()
                 with pytest.raises(EngineUnavailable):
-                    RedisEngine(client, deadline=2).check([CHARGE])
+                    RedisEngine(client, deadline=60).check([CHARGE])
                 with pytest.raises(EngineUnavailable):
                     asyncio.run(twin.check([CHARGE]))
 
@@ -99,7 +99,7 @@ def test_a_cluster(encrypting: dict[str, Any], trusting: dict[str, Any]) -> None
     """Its nodes name each other by their ports for TLS to whoever asks by TLS."""
     with Cluster(2, 0, "tls-port", steady=True, tls_cluster="yes", **encrypting) as cluster:
         client = LazyRedisCluster(f"rediss://{HOST}:{cluster.servers[0].ports[2]}", **trusting)
-        engine = RedisEngine(client, deadline=2)
+        engine = RedisEngine(client, deadline=60)
         assert remaining_in_both(engine) == [4, 3]
         engine.publish(1)
         assert client.get("{rl:40}:version") == b"0:1"
