@@ -56,15 +56,14 @@ def take(window: Browser, address: str, folder: Path) -> None:
     usage = reverse("admin:django_ratelimiter_usagebucket_changelist")
     rule = reverse("admin:django_ratelimiter_usagebucket_rule")
     caller = f"{rule}?period=30d&rule=search&by=rejected&caller={_caller(0)}"
-    for name, url, first, last, dark in (
-        ("reports-all", f"{usage}?period=7d", "body", "tfoot", False),
-        ("reports-hours", f"{usage}?period=7d", "figure:last-of-type", "#content-main", False),
-        ("reports-rule", f"{rule}?period=30d&rule=search", "body", "figure:has(#ratelimiter-callers-title)", False),
-        ("reports-callers", caller, "#ratelimiter-top-callers", ".ratelimiter-search", False),
-        ("reports-top-callers", reverse("admin:django_ratelimiter_usagebucket_top_callers"), "body", "table", False),
-        ("reports-dark", f"{rule}?period=30d&rule=search", "body", "figure:has(#ratelimiter-callers-title)", True),
+    for name, url, first, last in (
+        ("reports-all", f"{usage}?period=7d", "body", "tfoot"),
+        ("reports-hours", f"{usage}?period=7d", "figure:last-of-type", "#content-main"),
+        ("reports-rule", f"{rule}?period=30d&rule=search", "body", "figure:has(#ratelimiter-callers-title)"),
+        ("reports-callers", caller, "#ratelimiter-top-callers", ".ratelimiter-search"),
+        ("reports-top-callers", reverse("admin:django_ratelimiter_usagebucket_top_callers"), "body", "table"),
     ):
-        window.resize(360 if dark else 1000, 900, dark=dark)
+        window.resize(1000, 900)
         window.open(f"{address}{url}")
         _picture(window, folder / f"{name}.png", first, last)
 
