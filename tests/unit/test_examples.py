@@ -33,11 +33,7 @@ def test_each_algorithm_has_examples() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["name"])
 def test_worked_example(trio: Callable[[], Trio], example: dict[str, Any]) -> None:
-    assert_as_told(trio(), example)
-
-
-def assert_as_told(asked: Trio, example: dict[str, Any]) -> None:
-    limit, receipts = Limit(**example["limit"]), []
+    asked, limit, receipts = trio(), Limit(**example["limit"]), list[Any]()
     start = int(datetime.fromisoformat(example["from"]).timestamp()) * 1_000_000 if "from" in example else HOUR
     for number, step in enumerate(example["steps"]):
         asked.now = start + int(Fraction(str(step["at"])) * 1_000_000)

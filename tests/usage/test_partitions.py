@@ -59,26 +59,6 @@ def top_partitions(granularity: str) -> dict[datetime, dict[str, tuple[int, int]
     return found
 
 
-def test_different_partitions_of_hours_and_days(engine: Engine) -> None:
-    meet(engine, ["a", "b", "a"], DAY)
-    meet(engine, ["b", "c"], DAY + 24 * HOUR)
-    meet(engine, ["d", "b"], DAY + 48 * HOUR)  # the last of the 25 hours of the day that ends summer time
-    meet(engine, ["a"], DAY, "rule|pro")
-    collect()
-    assert partitions("hour") == [(DAY, 2), (DAY + 24 * HOUR, 2), (DAY + 48 * HOUR, 2)]
-    assert partitions("day") == [(DAY, 2), (DAY + 24 * HOUR, 3)]
-    assert partitions("day", "rule|pro") == [(DAY, 1)]
-    assert {count for _, count in partitions("minute")} == {None}
-
-
-def test_the_top_callers_of_hours_and_days(engine: Engine) -> None:
-    meet(engine, ["a"] * 5 + ["b"], DAY)
-    meet(engine, ["a"] + ["c"] * 4, DAY + HOUR)
-    collect()
-    assert top_partitions("hour") == {DAY: {"a": (3, 2), "b": (1, 0)}, DAY + HOUR: {"a": (1, 0), "c": (3, 1)}}
-    assert top_partitions("day") == {DAY: {"a": (4, 2), "b": (1, 0), "c": (3, 1)}}
-
-
 @pytest.mark.parametrize("engine", ["redis"], indirect=True)
 @pytest.mark.parametrize("exactly", [9, 2])
 def test_an_estimate_is_marked_and_not_above_the_total_of_its_rule(engine: Any, monkeypatch: Any, exactly: int) -> None:
