@@ -29,7 +29,6 @@ MAKERS: Final = {
     "throttled-py: token bucket": "peers.throttled:bucket",
     "pyrate-limiter: token bucket": "peers.pyrate:bucket",
     AWAITED_FLOOR: "floor:on_event_loop",
-    "ours: AsyncRedisEngine.check, 1 rule": "ours.engines:awaited_one",
     "ours: AsyncRedisEngine.check, 3 rules": "ours.engines:awaited_three",
     "ours: limiter.acheck(request), 3 rules": "ours.requests:awaited_three",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +18,9 @@ REJECTED: Final = ", rejected"
 #: The limiters in the one table of performance.md.
 SUMMARY: Final = (
     *(EVALSHA, "limits, fixed window", "django-ratelimit", "django-smart-ratelimit"),
-    *("DRF's AnonRateThrottle on django-redis", "ours: one rule", "ours: three rules"),
-    *("ours: by user, key and address, tiers", "ours: @ratelimit with a rate", "ours: RuleThrottle, by user"),
+    *("DRF's AnonRateThrottle on django-redis", "ours: a view that no rule names", "ours: one rule"),
+    *("ours: three rules", "ours: by user, key and address, tiers", "ours: @ratelimit with a rate"),
+    *("ours: RuleThrottle, by user", "ours: RuleThrottle, by address and user", "ours: AnonRateThrottle"),
     *(EVALSHA_ON_LOOP, "ours on an event loop: three rules"),
 )
 
@@ -71,23 +72,15 @@ def caption(results: Results) -> str:
 
 def summary(results: Results) -> str:
     """Return what the limiters that most readers look for add to a request, in thousands of instructions."""
-    return instructions(results, SUMMARY)
-
-
-def instructions(results: Results, names: Collection[str] = ()) -> str:
-    """Return the same of these limiters; without names, of those that are not in the summary."""
     stage = results["instructions"]
     more = added(stage.get("rows", {}))
-    shown = [name for name in more if not name.endswith(REJECTED) and (name in names if names else name not in SUMMARY)]
-    cases = ("", REJECTED) if any(name + REJECTED in more for name in shown) else ("",)
     rows = []
-    for name in shown:
+    for name in (name for name in more if name in SUMMARY):
         cells, floor = [named(name)], more.get(floor_of(name))
-        for figure in (more.get(name + case) for case in cases):
+        for figure in (more.get(name), more.get(name + REJECTED)):
             cells += [number(figure), number(figure / floor if figure and floor else None, 2)]
         rows.append(cells)
-    head = ["", "allowed, thousands", "to EVALSHA", "rejected", "to EVALSHA"]
-    return table(head[: 1 + 2 * len(cases)], rows) + failures(stage)
+    return table(["", "allowed, thousands", "to EVALSHA", "rejected", "to EVALSHA"], rows) + failures(stage)
 
 
 def decisions(results: Results) -> str:
@@ -97,12 +90,11 @@ def decisions(results: Results) -> str:
     rows = []
     for name in dict.fromkeys([*times, *asked]):
         cells = [named(name)]
-        allowed, rejected = (times.get(name, {}).get(case, {}) for case in ("allowed", "rejected"))
-        cells += [number(allowed.get("us"), 1), number(allowed.get("ratio"), 2), number(rejected.get("us"), 1)]
-        cells.append(number(asked.get(name), 2))
+        allowed = times.get(name, {}).get("allowed", {})
+        cells += [number(allowed.get("us"), 1), number(allowed.get("ratio"), 2), number(asked.get(name), 2)]
         cells += [number(stored.get(name, {}).get(part)) for part in ("once", "full")]
         rows.append([*cells, *(number(exactness.get(each, {}).get(name)) for each in ("crowd", "clock"))])
-    head = ["", "allowed, µs", "to the floor", "rejected, µs", "round trips"]
+    head = ["", "allowed, µs", "to the floor", "round trips"]
     head += ["bytes, 1 request", "bytes, 100", "8 at once", "wrong clock"]
     return table(head, rows) + failures(stage, trips, keys, exactness)
 
@@ -123,7 +115,7 @@ def capacity(results: Results) -> str:
 
 #: Name of a block: its text.
 BLOCKS: Final[dict[str, Callable[[Results], str]]] = {
-    each.__name__: each for each in (caption, summary, instructions, decisions, capacity)
+    each.__name__: each for each in (caption, summary, decisions, capacity)
 }
 PAGES: Final = ("performance.md", "measurements.md")
 BLOCK: Final = re.compile(r"(<!-- bench: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)

@@ -105,21 +105,12 @@ def _on_cluster(url: str, name: str) -> Any:
     return engine
 
 
-def _awaiting(url: str, name: str, seconds: int, rules: int) -> Contestant:
-    _engine(url, name)
-    engine = AsyncRedisEngine(redis.asyncio.Redis.from_url(url), f"bench-{name}")
+def awaited_three(url: str, seconds: int) -> Contestant:
+    """`three` on an event loop."""
+    _engine(url, "awaited-three")
+    engine = AsyncRedisEngine(redis.asyncio.Redis.from_url(url), "bench-awaited-three")
 
     async def check(asked: list[Charge]) -> bool:
         return all(map(_allowed, await engine.check(asked, version=1)))
 
-    return Contestant(check, Rules(rules, seconds).charges, awaited=True)
-
-
-def awaited_one(url: str, seconds: int) -> Contestant:
-    """`one` on an event loop."""
-    return _awaiting(url, "awaited-one", seconds, 1)
-
-
-def awaited_three(url: str, seconds: int) -> Contestant:
-    """`three` on an event loop."""
-    return _awaiting(url, "awaited-three", seconds, 3)
+    return Contestant(check, Rules(3, seconds).charges, awaited=True)
