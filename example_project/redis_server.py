@@ -32,7 +32,7 @@ from .watched_process import ServerError, WatchedProcess
 __all__ = ["HOST", "RedisServer", "ServerError", "WatchedProcess", "find_binary", "free_port", "redis_url"]
 
 HOST: Final = "127.0.0.1"
-START_SECONDS: Final = 10.0
+START_SECONDS: Final = 60.0
 #: Below the range of outgoing ports: otherwise a client that keeps connecting to a stopped server's port
 #: could get that port itself, and connect to itself.
 PORTS: Final = range(20_000, 30_000)

@@ -18,7 +18,7 @@ from pathlib import Path
 from example_project.redis_server import HOST, free_port
 from example_project.watched_process import ServerError, WatchedProcess
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 
 
 def find_postgres() -> Path | None:

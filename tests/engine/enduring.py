@@ -130,7 +130,7 @@ def main(url: str, processes: int, deadline: float) -> None:
     together.wait()
     total = Endured()
     for _ in workers:
-        total = total.plus(results.get(timeout=60))
+        total = total.plus(results.get(timeout=300))
     for worker in workers:
         worker.join()
     print(json.dumps(asdict(total)))
@@ -138,5 +138,5 @@ def main(url: str, processes: int, deadline: float) -> None:
 
 if __name__ == "__main__":
     fork = multiprocessing.get_context("fork")
-    stop, together = fork.Event(), fork.Barrier(int(sys.argv[2]) + 1, timeout=60)
+    stop, together = fork.Event(), fork.Barrier(int(sys.argv[2]) + 1, timeout=300)
     main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))

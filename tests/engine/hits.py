@@ -123,7 +123,7 @@ def count(url: str, namespace: str, limit: Limit, processes: int, hits: int, apa
 if __name__ == "__main__":
     url, *numbers = sys.argv[1:6]
     window, processes, hits, apart = map(int, numbers)
-    together = multiprocessing.get_context("fork").Barrier(processes, timeout=60)
+    together = multiprocessing.get_context("fork").Barrier(processes, timeout=300)
     found = {
         case: count(url, f"hits-{number}", limit_of(case, window), processes, hits, apart)
         for number, case in enumerate(sys.argv[6:])

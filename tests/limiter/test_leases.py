@@ -212,7 +212,7 @@ def test_a_lease_ends_that_a_thread_takes_after_the_task_was_cancelled(
 
     def check(*args: Any, **kwargs: Any) -> Any:
         asking.set()
-        assert heard.wait(10)
+        assert heard.wait(300)
         return MemoryEngine.check(leasing, *args, **kwargs)
 
     def release(verdicts: Any) -> None:

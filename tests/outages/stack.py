@@ -27,7 +27,7 @@ BEYOND = 0.01
 WIDE = 1_000_000
 WORKERS = 3
 PATHS = {"/items/1/": "local", "/items/2/": "open", "/items/3/": "closed", "/items/4/": "local"}
-SECONDS = 60.0
+SECONDS = 120.0
 #: How long a worker rests after each request: a fault is waited for, and more requests meanwhile tell no more.
 REST_SECONDS = 0.02
 ADDRESS = "203.0.113.1"

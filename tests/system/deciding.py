@@ -155,7 +155,7 @@ def main(requests: int, processes: int) -> None:
         stop.set()
         total = Noted()
         for _ in workers:
-            decided, lost, so_many, lost_calls = results.get(timeout=60)
+            decided, lost, so_many, lost_calls = results.get(timeout=300)
             total.decided += decided
             total.lost += lost
             total.requests += so_many

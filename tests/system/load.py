@@ -14,7 +14,7 @@ from typing import NamedTuple
 from example_project.middleware import PROCESS_HEADER
 from example_project.redis_server import HOST
 
-TIMEOUT_SECONDS = 30.0
+TIMEOUT_SECONDS = 120.0
 #: How long a client of `Traffic` rests after each round: most tests wait for a moment to come, not for load.
 REST_SECONDS = 0.05
 #: A page that no rule of these tests is about.

@@ -15,7 +15,7 @@ from example_project.redis_server import HOST, WatchedProcess, free_port
 from .load import Client
 
 WORKERS = 2
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 #: So many connections are opened at most to find enough on each worker: which one takes a connection is chance.
 MAX_CONNECTIONS = 1_000
 PROJECT = Path(__file__).resolve().parents[2]

@@ -41,7 +41,7 @@ PROGRAMS = {
     "envoy": ("envoy -c {file} --log-level error --concurrency 1 --use-dynamic-base-id", ".yaml"),
 }
 RARE = ("traefik", "envoy")
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 
 
 def block(heading: str) -> str:

@@ -69,7 +69,7 @@ class Collector:
         self.steps, self.code = [], None
         self.tell(line)
 
-    def wait(self, seconds: float = 30) -> bool:
+    def wait(self, seconds: float = 300) -> bool:
         """Read on until it has ended, with `code`, or paused. False if no news came for so many seconds."""
         try:
             while self.code is None:
@@ -89,7 +89,7 @@ class Collector:
         assert self.process.stdin
         assert self.process.stdout
         self.process.stdin.close()
-        self.process.wait(timeout=20)
+        self.process.wait(timeout=120)
         self.reader.join()
         self.process.stdout.close()
 

@@ -178,20 +178,20 @@ def test_a_thread_sends_it_and_ends_when_nothing_is_left(
     monkeypatch.setattr(sending.Sender, "start", start_sending)
     with override_settings(RATELIMITER=ENGINES["redis"]):
         deny(1)
-        assert paused.acquire(timeout=30)
+        assert paused.acquire(timeout=300)
         assert [each.times for each in get_engine().denials.read()] == [1]
         deny(1, times=4)  # while the thread pauses: no second one
         assert [each.times for each in get_engine().denials.read()] == [1]
         go_on.release()
-        assert paused.acquire(timeout=30)
+        assert paused.acquire(timeout=300)
         assert [each.times for each in get_engine().denials.read()] == [5]
         go_on.release()
-        threads[0].join(timeout=30)
+        threads[0].join(timeout=300)
         assert len(set(threads)) == 1
         deny(2)
-        assert paused.acquire(timeout=30)
+        assert paused.acquire(timeout=300)
         go_on.release()
-        threads[-1].join(timeout=30)
+        threads[-1].join(timeout=300)
         assert len(set(threads)) == 2
 
 

@@ -54,7 +54,7 @@ def run(url: str, mode: str, number: int) -> dict[str, Any]:
         ours = LocalFirstEngine(engine, LocalCounters(INTERVAL if mode == "rejections" else 0.0))
         charge, chance = MODES[mode]._replace(key=f"{mode}-{number}"), random.Random()
         admitted = []
-        together.wait(60)
+        together.wait(300)
         began, is_used_up = time.monotonic(), False
         while not is_used_up or time.monotonic() < began + SECONDS:
             if ours.check([charge], version=1)[0].allowed:

@@ -46,7 +46,7 @@ def test_threads_admit_the_quota_lose_no_count_and_ask_seldom() -> None:
     ours, together = LocalFirstEngine(engine, counters), threading.Barrier(THREADS)
 
     def hit(_: int) -> int:
-        together.wait(60)
+        together.wait(300)
         return sum(ours.check([NEAR])[0].allowed for _ in range(EACH))
 
     admitted = sum(ours.check([NEAR])[0].allowed for _ in range(2))  # the second makes the counter
@@ -67,7 +67,7 @@ def test_threads_exceed_a_quota_only_by_first_requests_that_are_under_way() -> N
     asked = NEAR._replace(limit=Limit(5, 86_400), sync_interval=60.0)
 
     def hit(caller: int) -> int:
-        together.wait(60)
+        together.wait(300)
         return sum(ours.check([asked._replace(key=f"{caller}")])[0].allowed for _ in range(5))
 
     with ThreadPoolExecutor(THREADS) as threads:

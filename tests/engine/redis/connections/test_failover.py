@@ -35,7 +35,7 @@ def traffic(url: str) -> Iterator[dict[str, Any]]:
         assert program.stdout
         assert program.stdout.readline() == "begun\n"
         yield found
-        found.update(json.loads(program.communicate("stop\n", timeout=60)[0]))
+        found.update(json.loads(program.communicate("stop\n", timeout=300)[0]))
     assert program.returncode == 0
 
 
