@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,7 +20,9 @@ from django.db.models.signals import post_save
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from django_ratelimiter.backend import get_engine
 from django_ratelimiter.databases import lock_at_once, read_beside, waiting_at_most
+from django_ratelimiter.engine.base import Version
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetState, RuleSetVersion, Tier, TierAssignment
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.files.access import access_rows
@@ -383,8 +386,6 @@ def test_an_export_that_is_applied_changes_nothing(rows: dict[str, Any], style: 
 
 def run(*words: str) -> tuple[int, str]:
     """The exit code of a subcommand, and what it wrote."""
-    from io import StringIO
-
     out = StringIO()
     try:
         call_command("ratelimit", *words, stdout=out, stderr=out)
@@ -445,6 +446,20 @@ def test_rules_are_only_the_files_once_they_are_exported_so() -> None:
     text = run("export", "--own")[1]
     assert "owner" not in text
     assert "Owner: the admin → a file" in in_words(plan_file(file_of(text)))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_after_a_backup_was_restored_it_names_the_version_that_is_in_force(tmp_path: Path) -> None:
+    """Redis holds a later version, so that the one that is made moves to a new epoch."""
+    cache.invalidate()
+    committed = storage.committed_version()
+    get_engine().publish(Version(committed.number + 40, committed.epoch))
+    path = tmp_path / "rules.yaml"
+    path.write_text(FILE)
+    said = run("apply", str(path))[1]
+    latest = RuleSetVersion.objects.latest("epoch", "number")
+    assert latest.source == path.name
+    assert said.splitlines()[-1] == f"Applied, as version {latest.number}."
 
 
 WITHOUT_DATABASE = """
