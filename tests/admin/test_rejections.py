@@ -202,7 +202,7 @@ def test_many_denied_callers_take_no_more_queries(operator: LogIn, entry: Access
 
 
 def test_leads_to_the_access_entries_that_deny(operator: LogIn) -> None:
-    client = operator("view_usage_report", "view_accessentry")
+    client = operator("view_usage_report", "view_accessentry", "reveal_caller")
     AccessEntry.objects.create(action="deny", kind="ip", value="192.0.2.1")
     AccessEntry.objects.create(action="allow", kind="ip", value="192.0.2.2")
     found = re.search(r'href="([^"]*)">Access entries that deny', client.get(PAGE).content.decode())
