@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .instructions import EVALSHA, EVALSHA_ON_LOOP, added, floor_of
+from .registry import REMEMBERING
 
 Results = Mapping[str, Any]
 
@@ -88,7 +89,7 @@ def decisions(results: Results) -> str:
     stage, trips, keys, exactness = (results[name] for name in ("decisions", "trips", "keys", "exactness"))
     times, asked, stored = stage.get("times", {}), trips.get("trips", {}), keys.get("bytes", {})
     rows = []
-    for name in dict.fromkeys([*times, *asked]):
+    for name in dict.fromkeys(name for name in (*times, *asked) if name not in REMEMBERING):
         cells = [named(name)]
         allowed = times.get(name, {}).get("allowed", {})
         cells += [number(allowed.get("us"), 1), number(allowed.get("ratio"), 2), number(asked.get(name), 2)]
