@@ -63,4 +63,6 @@ def _start(zone: str, wanted: datetime) -> int:
     while moment - before > 1:
         middle = (before + moment) // 2
         before, moment = (before, middle) if _shown(zone, middle) >= wanted else (middle, moment)
+    if _shown(zone, moment) == wanted:  # also where the clocks skip the time just before
+        return moment
     return before + int((wanted - _shown(zone, before)).total_seconds())
