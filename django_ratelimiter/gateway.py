@@ -299,8 +299,6 @@ def passing(forwarded: HttpRequest, decision: Decision = NOTHING_TO_DECIDE) -> H
 def rejection(forwarded: HttpRequest, decision: Decision, options: GatewayOptions) -> HttpResponseBase:
     """Return the response for a rejected request."""
     response = rejection_response(forwarded, decision)
-    if response.status_code < 300:  # a project's own response; the gateway would let the request pass
-        response.status_code = decision.rejection.status
     return _uncached(_with_one_status(response, options))
 
 

@@ -14,7 +14,6 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.templatetags.static import static
-from django.utils.cache import patch_cache_control
 from django.utils.http import escape_leading_slashes
 from django.utils.module_loading import import_string
 from django.utils.translation import get_language, npgettext
@@ -82,7 +81,7 @@ def rejection_response(request: HttpRequest, decision: Decision) -> HttpResponse
 
     It is made by the function or template that RESPONSE names; else it is problem JSON, HTML or plain text, by the
     Accept field. If RESPONSE fails, the error is logged and the usual response is returned. A rejection never becomes
-    a 500.
+    a 500, nor a success, which Django's cache would store.
     """
     own = settings.RESPONSE
     response: HttpResponseBase | None = None
@@ -90,9 +89,9 @@ def rejection_response(request: HttpRequest, decision: Decision) -> HttpResponse
         response = _own_response(own, request, decision)
     if response is None:
         response = _usual_response(request, decision)
+    if response.status_code < 300 or response.status_code == 304:
+        response.status_code = decision.rejection.status
     write_fields(request, response, decision)
-    if response.status_code < 400:  # else Django's cache would store the response of the project's callable
-        patch_cache_control(response, private=True, no_store=True)
     setattr(response, SHOWS, decision)
     return response
 

@@ -220,11 +220,11 @@ def test_a_cached_page_bears_no_fields_of_another_client(client: Client, make_ru
 
 @pytest.mark.usefixtures("_cached")
 @override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "RESPONSE": "tests.entry_points.test_middleware.slow_down"})
-def test_a_rejection_is_cached_for_nobody_whatever_its_status(client: Client, make_rule: MakeRule) -> None:
+def test_a_rejection_is_never_cached_and_never_a_success(client: Client, make_rule: MakeRule) -> None:
     make_rule("all", quota=1, partition_by=["header:X-Device"])
     asked = [("/items/1/", "a"), ("/plain/", "a"), ("/plain/", "b")]
     told = [client.get(path, headers={"X-Device": device}) for path, device in asked]
-    assert (told[1].status_code, told[1].content) == (200, b"slow down")
+    assert (told[1].status_code, told[1].content) == (429, b"slow down")
     assert told[2].json() == {"ok": True}
 
 

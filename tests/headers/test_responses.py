@@ -199,6 +199,17 @@ def test_a_callable_makes_the_response(name: str) -> None:
     assert response["Cache-Control"] == "no-store"
 
 
+def kind(request: HttpRequest, decision: Decision) -> HttpResponse:
+    return HttpResponse("slow down", status=int(request.GET["status"]))
+
+
+@pytest.mark.parametrize(("own", "sent"), [(200, 429), (204, 429), (304, 429), (302, 302), (418, 418)])
+def test_a_rejection_is_never_a_success(own: int, sent: int) -> None:
+    with override_settings(RATELIMITER={"RESPONSE": "tests.headers.test_responses.kind"}):
+        response = rejection_response(RequestFactory().get("/", {"status": own}), decision(results(DENIED)))
+    assert (response.status_code, response.content, response["Retry-After"]) == (sent, b"slow down", "8")
+
+
 def fails(request: HttpRequest, decision: Decision) -> HttpResponse:
     raise PermissionDenied("on purpose")
 
