@@ -106,6 +106,9 @@ def new_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [settings] = blocks(PAGES["docs/quickstart.md"], "python")
     reader.add("mysite/settings.py", settings)
     reader.shell("python manage.py migrate -v 0")
+    reader.shell(
+        "DJANGO_SUPERUSER_PASSWORD=x python manage.py createsuperuser --noinput --username me --email me@a.example"
+    )
     return reader.folder
 
 
