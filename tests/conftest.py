@@ -284,7 +284,9 @@ def people(db: None) -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of the engine, which counts in memory, and of whoever waits."""
     clock = Clock()
-    monkeypatch.setattr(backend, "_engine", MemoryEngine(clock))
+    engine = MemoryEngine(clock)
+    monkeypatch.setattr(backend, "_engine", engine)
+    monkeypatch.setattr(backend, "_build", lambda: engine)  # after each change of settings
     monkeypatch.setattr("django_ratelimiter.limiter.fallback.local", FallbackEngine(clock))
     monkeypatch.setattr(io, "sleep", clock.sleep)
     monkeypatch.setattr(io, "asleep", clock.asleep)
