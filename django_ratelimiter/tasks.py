@@ -18,9 +18,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
-from celery import Task, shared_task
-from celery.exceptions import Retry
-
 from . import limiter
 from .decision import Decision
 from .exceptions import EngineUnavailable, LimitExceeded
@@ -28,6 +25,15 @@ from .limiter.slots import Slot, retry_in
 from .usage.collector import run
 from .usage.collector.alerts import Thresholds, send_alerts
 from .usage.collector.lag import lag
+
+try:
+    from celery import Task, shared_task
+    from celery.exceptions import Retry
+except ModuleNotFoundError:  # django-crontask imports the `tasks` of each app: without Celery these are functions
+
+    def shared_task(**_options: Any) -> Callable[[T], T]:  # type: ignore[no-redef]
+        return lambda run: run
+
 
 P = ParamSpec("P")
 T = TypeVar("T")

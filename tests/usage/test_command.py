@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec, module_from_spec
 from io import StringIO
 from typing import Any
 
@@ -122,6 +124,17 @@ def test_the_task_collects() -> None:
     decide(2)
     assert collect_usage.name == "django_ratelimiter.collect_usage"
     assert collect_usage.apply().successful()
+    assert UsageBucket.objects.get(granularity="day").allowed == 2
+
+
+def test_schedulers_that_import_the_tasks_of_each_app_need_no_celery(monkeypatch: pytest.MonkeyPatch) -> None:
+    decide(2)
+    monkeypatch.setitem(sys.modules, "celery", None)
+    spec = find_spec("django_ratelimiter.tasks")
+    assert spec
+    assert spec.loader
+    spec.loader.exec_module(module := module_from_spec(spec))
+    module.collect_usage()
     assert UsageBucket.objects.get(granularity="day").allowed == 2
 
 
