@@ -7,7 +7,8 @@
 # make coverage [ARGS=…]    which lines and branches no test runs; ARGS: which tests, such as tests/rules
 # make linkcheck            are the links out of docs/ still good? Needs the internet, and no other target does this
 #
-# Needs Python 3.11 or later with venv, and the package index; no root, and nothing outside this folder is written.
+# Needs Python 3.11 or later with venv, and the package index; no root. Outside this folder only temporary files
+# are written, and the caches of pip and uv.
 
 export UV_PYTHON_DOWNLOADS := manual
 unexport VIRTUAL_ENV PIP_REQUIRE_VIRTUALENV
