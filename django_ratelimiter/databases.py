@@ -84,8 +84,8 @@ def compares_bytes(field: Any, database: str) -> bool:
 def spelled(name: str, value: str) -> str:
     """Return the value of an identity as it is counted.
 
-    A field of the body is spelled like all that the log-in treats as the same name: in form NFKC, as in Django's log-in
-    form, and without regard to case. Where the column of log-in names ignores accents, so does this. Of fields in
+    A field of the body is spelled like all that the login treats as the same name: in form NFKC, as in Django's login
+    form, and without regard to case. Where the column of login names ignores accents, so does this. Of fields in
     EXACT_FIELDS only the form is changed. A host is in lower case and without a port; "" if it is none. Of headers,
     parameters and cookies, space around them is removed. Other identities are not changed.
     """
@@ -106,7 +106,7 @@ def spelled(name: str, value: str) -> str:
 
 
 def _compares_names_loosely() -> bool:
-    """Return whether the column of log-in names may ignore accents. A project may have no users."""
+    """Return whether the column of login names may ignore accents. A project may have no users."""
     try:
         users = get_user_model()
     except ImproperlyConfigured:

@@ -153,7 +153,7 @@ def _checked(options: GatewayOptions) -> GatewayOptions:
 
 
 def _marked(decide: Callable[..., Any], options: GatewayOptions) -> Callable[..., Any]:
-    """Mark the view for Django and our middleware: it needs no CSRF token and no log-in, and is not limited itself."""
+    """Mark the view for Django and our middleware: it needs no CSRF token and no login, and is not limited itself."""
     setattr(decide, ASKED_BY_GATEWAYS, options)
     decide.csrf_exempt = True  # type: ignore[attr-defined]
     decide.login_required = False  # type: ignore[attr-defined]

@@ -39,7 +39,7 @@ def orders(request: HttpRequest) -> JsonResponse:
 @csrf_exempt
 @require_POST
 def sign_in(request: HttpRequest) -> JsonResponse:
-    """A dummy log-in: like any form with a password to guess, limited by address."""
+    """A dummy login: like any form with a password to guess, limited by address."""
     return _page("sign-in")
 
 

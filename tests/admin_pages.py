@@ -176,7 +176,7 @@ def _rules(author: User) -> None:
         for slug, name, path, quotas in (
             ("search", "Search", "/api/search/", (60, 600)),
             ("export", "Export of reports", "/api/export/", (5, 20)),
-            ("login", "Log-in", "/accounts/login/", (20, 20)),
+            ("login", "Login", "/accounts/login/", (20, 20)),
             ("uploads", "Uploads", "/api/uploads/", (20, 200)),
         ):
             mode = "shadow" if slug == "uploads" else "enforce"

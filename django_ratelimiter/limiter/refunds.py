@@ -85,7 +85,7 @@ def mark_failed(request: Any) -> None:
 
 
 def on_login_failed(request: Any = None, **_signal: Any) -> None:
-    """Mark the request of a failed log-in as a failure: Django's own form answers it with status 200.
+    """Mark the request of a failed login as a failure: Django's own form answers it with status 200.
 
     request: `None` if `authenticate` was called without one; then the current request is used.
     """

@@ -27,11 +27,11 @@ class Admin:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), cookies)
 
     def log_in(self, name: str, password: str) -> None:
-        """Log in through the admin's own page. Raises DemoError if the log-in fails."""
+        """Log in through the admin's own page. Raises DemoError if the login fails."""
         path = "/admin/login/"
         fields = Form(self.open(path), "login-form").fields | {"username": name, "password": password}
         if 'id="login-form"' in self.open(path, {**fields, "next": "/admin/"}):
-            raise DemoError("The admin rejected the demo's log-in.")
+            raise DemoError("The admin rejected the demo's login.")
 
     def edit_limit(self, rule: str, tier: str, quota: int) -> None:
         """Set a tier's quota in the form of a rule (both by name) and save. Raises DemoError if it is not saved."""

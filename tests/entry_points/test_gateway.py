@@ -413,7 +413,7 @@ def test_a_body_is_not_read(ask: Any, make_rule: MakeRule) -> None:
     ]
 )
 def test_middleware_of_the_project_leaves_the_question_alone(ask: Any, make_rule: MakeRule) -> None:
-    """No log-in, no CSRF token, no response of a cache and none that is not modified."""
+    """No login, no CSRF token, no response of a cache and none that is not modified."""
     make_rule("all", quota=1)
     assert statuses(*(ask(headers={"If-None-Match": "*"}) for _ in range(3))) == [200, 429, 429]
     assert ask(at="envoy/", by="post").status_code == 429

@@ -313,7 +313,7 @@ def test_who_is_rejected_for_want_of_an_identity_is_promised_nothing(client: Cli
 
 @pytest.mark.parametrize("kind", ["application/json", MULTIPART_CONTENT])
 def test_a_field_of_the_body_splits_counters(client: Client, make_rule: MakeRule, kind: str) -> None:
-    make_rule("log-ins", quota=1, partition_by=["field:email"], missing_partition="deny")
+    make_rule("logins", quota=1, partition_by=["field:email"], missing_partition="deny")
     for email in ("ann", "bob"):
         sent = {"data": {"email": email}, "content_type": kind}
         assert posted(client, 2, **sent) == [200, 429]

@@ -186,7 +186,7 @@ class TestChargeWhen:
 
 
 class TestFailedLogins:
-    """The recipe: a rule by address for the log-in view, charged for failures, and Django's own view."""
+    """The recipe: a rule by address for the login view, charged for failures, and Django's own view."""
 
     @pytest.fixture(autouse=True)
     def _rule(self, make_rule: MakeRule, clock: Clock) -> None:

@@ -49,7 +49,7 @@ def _of(**row: Any) -> Callable[[], list[Row]]:
     return lambda: [{**row, "window_seconds": Decimal(row["window_seconds"])}]
 
 
-#: What both presets for log-ins have in common.
+#: What both presets for logins have in common.
 _LOGIN: Final[Mapping[str, Any]] = {
     "path_kind": "exact",
     "path": "/login/",
@@ -109,7 +109,7 @@ PRESETS: Final[Mapping[str, Preset]] = {
     ),
 }
 
-#: Names of a view for log-ins, for the presets, if the project has one of them; django-allauth's is the second.
+#: Names of a view for logins, for the presets, if the project has one of them; django-allauth's is the second.
 _LOGINS: Final = ("login", "account_login", "accounts:login", "users:login", "auth:login")
 
 #: Fields that are not copied.

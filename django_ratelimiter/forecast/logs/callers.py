@@ -221,7 +221,7 @@ def _api_key(text: str | None) -> str | None:
 
 
 def _users_of(names: set[str]) -> dict[str, str]:
-    """Return the primary keys of users by log-in name or primary key."""
+    """Return the primary keys of users by login name or primary key."""
     users: Any = get_user_model()
     found: dict[str, str] = {}
     writable = [name for name in names if "\0" not in name]  # PostgreSQL rejects other texts

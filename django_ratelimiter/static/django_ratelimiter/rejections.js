@@ -31,7 +31,7 @@ document.addEventListener("DOMContentLoaded", () => {
         clearTimeout(timer);
         try {
             const response = await fetch(rows.dataset.url, { signal: AbortSignal.timeout(TIMEOUT_MS) });
-            if (!response.ok || response.redirected) { // such as to the log-in
+            if (!response.ok || response.redirected) { // such as to the login
                 throw new Error(response.status);
             }
             const text = await response.text();

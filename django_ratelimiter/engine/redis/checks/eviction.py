@@ -23,7 +23,7 @@ def evicting(engine: RedisEngine) -> set[str]:
 
 
 def is_answer(error: EngineUnavailable) -> bool:
-    """Return whether a server answered with an error; False = no server was reached, or it rejected the log-in."""
+    """Return whether a server answered with an error; False = no server was reached, or it rejected the login."""
     return isinstance(error.__cause__, ResponseError)
 
 
