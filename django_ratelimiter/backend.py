@@ -7,10 +7,10 @@ import os
 import re
 import secrets
 import sys
+from collections.abc import Mapping
 from hashlib import blake2b
 from threading import Lock
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from django.core.cache import InvalidCacheBackendError, caches
 from django.core.cache.backends.redis import RedisCache
@@ -21,7 +21,7 @@ from django.db.backends.signals import connection_created
 from django.utils.asyncio import async_unsafe
 from django.utils.module_loading import import_string
 
-from .conf import django_setting, settings
+from .conf import django_setting, settings, without_secrets
 from .engine.adapters import as_async
 from .engine.base import Engine
 from .engine.local.engine import LocalFirstEngine
@@ -30,7 +30,8 @@ from .engine.locks import freed_by_fork
 from .engine.memory import MemoryEngine
 from .engine.redis import CLIENT_ERRORS, RedisEngine
 from .engine.usage import UsageBuffer
-from .exceptions import EngineUnavailable
+from .exceptions import EngineUnavailable, told_safely
+from .values.addresses import ADVICE, addresses_of, shown_address, wrong_address
 
 #: Usage that this process has counted itself. It is sent with a later call of the engine.
 usage_buffer: Final = UsageBuffer()
@@ -42,10 +43,15 @@ _fresh = ""  # the end of a namespace that no other process uses
 _run: Final = secrets.token_hex(4)  # of this run of tests, which begins at zero as its database begins empty
 
 
+class UnusableEngine(ImproperlyConfigured, EngineUnavailable):
+    """CACHE_ALIAS names no usable Redis. To all who ask the engine, it is as if that did not answer."""
+
+
 def get_engine() -> Engine:
     """Return the engine that RATELIMITER names: ENGINE, else CACHE_ALIAS, else one in this process's memory.
 
-    Does not connect to a server. Raises ImproperlyConfigured if the named engine cannot be built.
+    Does not connect to a server. Raises ImproperlyConfigured if the named engine cannot be built; its text holds no
+    part of an address, and no other exception is chained to it.
     """
     engine = _engine
     return _build_once() if engine is None else engine
@@ -80,19 +86,15 @@ def server_in_words() -> str:
         return f"RATELIMITER['ENGINE'], {settings.ENGINE}"
     alias = settings.CACHE_ALIAS
     cache = django_setting("CACHES", {}).get(alias) or {}
-    location = cache.get("LOCATION") or ""
-    addresses = [_without_password(each) for each in (location.split(",") if isinstance(location, str) else location)]
-    setting = f"CACHES[{alias!r}]"
+    addresses = [shown_address(each) for each in addresses_of(cache)]
+    setting = f"CACHES[{without_secrets(alias)!r}]"
     return f"{', '.join(addresses)} ({setting})" if all(addresses) else setting
 
 
-def _without_password(address: object) -> str:
-    """Return an address without user, password and parameters; empty if it cannot be parsed."""
-    try:
-        parts = urlsplit(str(address))
-    except ValueError:
-        return ""
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if parts.scheme else ""
+def wrong_location(cache: Mapping[str, Any]) -> str:
+    """Return what is wrong with the addresses in an entry of CACHES, without any part of them; "" = nothing known."""
+    own = (cache.get("OPTIONS") or {}).get("CONNECTION_FACTORY") or django_setting("DJANGO_REDIS_CONNECTION_FACTORY")
+    return next(filter(None, (wrong_address(each, any_scheme=bool(own)) for each in addresses_of(cache))), "")
 
 
 def reset_engine(*, setting: str = "RATELIMITER", **_signal: object) -> None:
@@ -180,28 +182,33 @@ def _custom(path: str) -> Engine:
 
 
 def _redis(alias: str) -> Engine:
+    namespace, shards, clock, deadline = _namespace(), settings.SHARDS, settings.CLOCK, settings.DEADLINE_MS / 1_000
     try:
-        # Our own object: Django would close one of `caches` after each request of the calling thread.
-        cache: Any = caches.create_connection(alias)
-    except KeyError as error:
-        raise ImproperlyConfigured(f"RATELIMITER['CACHE_ALIAS']: CACHES has no {alias!r}.") from error
-    except InvalidCacheBackendError as error:
-        raise ImproperlyConfigured(f"RATELIMITER['CACHE_ALIAS']: CACHES cannot give {alias!r}: {error}") from error
-    # Django's own cache and django-redis store the client factory in different attributes.
-    clients: Any = cache._cache if isinstance(cache, RedisCache) else getattr(cache, "client", None)
-    if not hasattr(clients, "get_client"):
-        raise ImproperlyConfigured(
-            f"RATELIMITER['CACHE_ALIAS']: {alias!r} is not a Redis cache; its BACKEND must be "
-            "django_redis.cache.RedisCache or django.core.cache.backends.redis.RedisCache."
-        )
-    try:
-        client = clients.get_client(write=True)
-    except ValueError as error:  # the address is invalid
-        raise ImproperlyConfigured(f"RATELIMITER['CACHE_ALIAS']: CACHES[{alias!r}]: {error}") from error
+        return RedisEngine(_client(alias), namespace, shards=shards, deadline=deadline, clock=clock)
     except CLIENT_ERRORS as error:  # a connection factory of the project that connects when the client is created
         raise EngineUnavailable(f"The client of CACHES[{alias!r}] cannot be made now: {error}") from error
-    deadline = settings.DEADLINE_MS / 1_000
-    try:
-        return RedisEngine(client, _namespace(), shards=settings.SHARDS, deadline=deadline, clock=settings.CLOCK)
-    except ValueError as error:
-        raise ImproperlyConfigured(f"RATELIMITER['CACHE_ALIAS']: CACHES[{alias!r}]: {error}") from error
+    except UnusableEngine as error:
+        problem = str(error)
+    except (ValueError, ImproperlyConfigured, InvalidCacheBackendError) as error:
+        problem = f"CACHES[{alias!r}]: {without_secrets(told_safely(error))}"
+    # Raised here, so that nothing that may quote a secret is chained to it.
+    raise UnusableEngine(f"RATELIMITER['CACHE_ALIAS']: {problem}")
+
+
+def _client(alias: str) -> Any:
+    """Return the client of an entry of CACHES. Raises UnusableEngine, and what its factory raises."""
+    entry = django_setting("CACHES", {}).get(alias)
+    if entry is None:
+        raise UnusableEngine(f"CACHES has no {without_secrets(alias)!r}.")
+    # Our own object: Django would close one of `caches` after each request of the calling thread.
+    cache: Any = caches.create_connection(alias)
+    is_djangos = isinstance(cache, RedisCache)
+    if not is_djangos and not hasattr(type(cache), "client"):
+        raise UnusableEngine(
+            f"{alias!r} is not a Redis cache; its BACKEND must be django_redis.cache.RedisCache or "
+            "django.core.cache.backends.redis.RedisCache."
+        )
+    if wrong := wrong_location(entry):
+        raise UnusableEngine(f"CACHES[{alias!r}]['LOCATION'] {wrong}. {ADVICE}")
+    # Django's own cache and django-redis store the client factory in different attributes.
+    return (cache._cache if is_djangos else cache.client).get_client(write=True)

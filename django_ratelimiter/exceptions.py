@@ -10,6 +10,9 @@ from typing import Any, Final
 #: Parts of the paths of files that are not of the project.
 _LIBRARIES: Final = (os.path.dirname(os.__file__), "site-packages", "dist-packages")
 
+#: Packages whose messages name settings, and not their values.
+_PLAIN: Final = ("django", "django_ratelimiter", "django_redis", "redis")
+
 
 class RateLimiterError(Exception):
     """Base class of all exceptions of this package."""
@@ -58,6 +61,18 @@ class AccessDenied(RateLimiterError):
     def __init__(self, record: Any) -> None:
         super().__init__(f"An access entry denies this {record.kind}.")
         self.record = record
+
+
+def told_safely(error: BaseException) -> str:
+    """Return an exception as text: its message only if that names no values of a project's settings.
+
+    So do the messages of imports and syntax errors, and those of Django, of Redis clients and of this package.
+    """
+    frames = [frame for frame, _line in walk_tb(error.__traceback__)]
+    package = str(frames[-1].f_globals.get("__name__")).partition(".")[0] if frames else ""
+    if isinstance(error, ImportError | SyntaxError):
+        return f"{type(error).__name__}: {error}"
+    return str(error) if package in _PLAIN else f"{raised_at(error)} (its message may hold a secret and is not shown)"
 
 
 def raised_at(error: BaseException) -> str:

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,7 +62,32 @@ def test_servers_and_settings_without_secrets(settings: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["redis://:{}@a", "rediss://u:{}/@b@a:6379", "unix://:{}@/x", "redis://a?password={}"]
+    "address",
+    ["redis://:{}@a", "rediss://u:{}/@b@a:6379", "unix://:{}@/x", "redis://a?password={}", ":{}@a", "a:{}/b@a"],
 )
 def test_a_password_in_an_address_is_hidden(address: str) -> None:
     assert SECRET not in without_secrets([{"any": (address.format(SECRET),)}])
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (f"raise RuntimeError('PASSWORD={SECRET}')", r"RuntimeError at \S+wrong_settings\.py:1 \(its message may "),
+        (f"{SECRET} = int('{SECRET}')", r"ValueError at \S+wrong_settings\.py:1 \(its message may "),
+        (f"x = '{SECRET}", r"SyntaxError: unterminated string literal .*wrong_settings\.py, line 1"),
+        ("INSTALLED_APPS = ['no_such_app']; SECRET_KEY = 'x'", r"ModuleNotFoundError: No module named 'no_such_app'"),
+        ("INSTALLED_APPS = 2 * ['django.contrib.auth']; SECRET_KEY = 'x'", r"Application labels aren't unique"),
+    ],
+)
+def test_settings_that_raise_are_told_without_values(tmp_path: Path, source: str, says: str) -> None:
+    (tmp_path / "wrong_settings.py").write_text(source)
+    environment = {"DJANGO_SETTINGS_MODULE": "wrong_settings", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    command = [sys.executable, "-m", "django_ratelimiter"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert re.search(says, done.stdout), done
+    assert SECRET not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["KEY_PREFIX", "KEY_FUNCTION", "REVERSE_KEY_FUNCTION"])
+def test_the_prefix_of_keys_is_no_secret(name: str) -> None:
+    assert without_secrets({name: "shop"}) == f"{{{name}: shop}}"

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import suppress
+from io import StringIO
 from typing import Any
 from weakref import WeakValueDictionary
 
 import pytest
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.test import override_settings
+from django.core.management import CommandError, call_command
+from django.http import HttpResponse
+from django.test import RequestFactory, override_settings
 
-from django_ratelimiter.backend import get_async_engine, get_engine
+from django_ratelimiter.backend import get_async_engine, get_engine, server_in_words, wrong_location
+from django_ratelimiter.checks.project import check_engine
+from django_ratelimiter.conf import without_secrets
+from django_ratelimiter.decorators import ratelimit
 from django_ratelimiter.engine import Charge, Limit
 from django_ratelimiter.engine.breaker import MAX_FAILURES, open_breakers
+from django_ratelimiter.engine.fallback import FallbackEngine
 from django_ratelimiter.exceptions import EngineUnavailable
 
 from .admin.overview.test_overview import nowhere
@@ -74,7 +83,7 @@ def test_an_address_that_is_none_is_named(backend: str) -> None:
     entry = {"BACKEND": backend, "LOCATION": "localhost:6379"}
     with (
         override_settings(CACHES={"own": entry}, RATELIMITER={"CACHE_ALIAS": "own"}),
-        pytest.raises(ImproperlyConfigured, match=r"CACHES\['own'\]: Redis URL must specify"),
+        pytest.raises(ImproperlyConfigured, match=r"CACHES\['own'\]\['LOCATION'\] does not begin with redis://"),
     ):
         get_engine()
 
@@ -83,3 +92,111 @@ def test_an_option_that_redis_py_does_not_know_is_an_outage(redis_url: str) -> N
     """As one is taken over from django-redis, whose options have other names."""
     with djangos(redis_url, SOCKET_TIMEOUT=0.5), pytest.raises(EngineUnavailable, match="SOCKET_TIMEOUT"):
         get_engine().check([Charge("key", Limit(3, 60))])
+
+
+SECRET = "LEAK0123456789"
+#: Addresses whose password is not encoded, or that lack a scheme.
+WRONG = (
+    f"redis://svc:{SECRET}/xyz@127.0.0.1:1/1",
+    f"redis://:{SECRET}?cd@127.0.0.1:1/1",
+    f"redis://:{SECRET}#cd@127.0.0.1:1/1",
+    f"redis://:12,{SECRET}@127.0.0.1:1/1",
+    f"redis://:12/{SECRET}@127.0.0.1:1/1",
+    f"redis://svc:12?{SECRET}@127.0.0.1:1/1",
+    f"redis://:{SECRET}[@127.0.0.1:1/1",
+    f"redis://:{SECRET}",
+    f"unix://:12/{SECRET}@/run/redis.sock",
+    f":{SECRET}@127.0.0.1:1/1",
+    f"{SECRET}@127.0.0.1:1",
+)
+
+
+def texts_of(error: BaseException | None) -> str:
+    """Return the texts of an exception and of all that are chained to it, shown or not."""
+    return "" if error is None else f"{error!r} {texts_of(error.__cause__)} {texts_of(error.__context__)}"
+
+
+@pytest.mark.parametrize("backend", ["django.core.cache.backends.redis.RedisCache", "django_redis.cache.RedisCache"])
+@pytest.mark.parametrize("address", WRONG)
+def test_an_address_that_cannot_be_read_is_told_without_its_password(backend: str, address: str) -> None:
+    entry = {"BACKEND": backend, "LOCATION": address}
+    with override_settings(CACHES={"own": entry}, RATELIMITER={"CACHE_ALIAS": "own"}):
+        with pytest.raises(EngineUnavailable, match=r"CACHES\['own'\]\['LOCATION'\] .* as %2F") as raised:
+            get_engine()
+        assert isinstance(raised.value, ImproperlyConfigured)
+        [error] = check_engine()
+        assert (error.id, "%2F" in str(error.hint)) == ("django_ratelimiter.E013", True)
+        assert SECRET not in f"{error} {server_in_words()} {without_secrets(entry)} {texts_of(raised.value)}"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "redis://svc:a%2Fb%40@127.0.0.1:1/1",
+        "rediss://h/0?password=a@b",
+        "unix:///run/@x",
+        "unix://:p@/run/@x?db=1",
+        "redis://[::1]:1/0",
+        "redis://a,redis://b/0",
+    ],
+)
+def test_an_address_that_redis_py_reads_is_not_wrong(address: str) -> None:
+    assert wrong_location({"LOCATION": address}) == ""
+
+
+def test_a_factory_of_the_project_may_read_other_addresses() -> None:
+    entry = {"LOCATION": "localhost:6379", "OPTIONS": {"CONNECTION_FACTORY": "shop.redis.Factory"}}
+    assert wrong_location(entry) == ""
+    assert wrong_location({**entry, "OPTIONS": {}}).startswith("does not begin with redis://")
+
+
+@pytest.mark.parametrize("backend", ["django.core.cache.backends.redis.RedisCache", "django_redis.cache.RedisCache"])
+def test_a_message_of_the_parser_itself_is_not_repeated(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it may be one for a form of address that we take to be right."""
+    monkeypatch.setattr("django_ratelimiter.backend.wrong_location", lambda _entry: "")
+    entry = {"BACKEND": backend, "LOCATION": WRONG[0]}
+    with (
+        override_settings(CACHES={"own": entry}, RATELIMITER={"CACHE_ALIAS": "own"}),
+        pytest.raises(EngineUnavailable, match=r"ValueError at .*is not shown") as raised,
+    ):
+        get_engine()
+    assert SECRET not in texts_of(raised.value)
+
+
+def test_an_address_in_place_of_an_alias_is_not_shown() -> None:
+    with override_settings(RATELIMITER={"CACHE_ALIAS": f"redis://:{SECRET}@h/0"}):
+        with pytest.raises(ImproperlyConfigured, match=r"CACHES has no 'redis://\(hidden\)@h/0'") as raised:
+            get_engine()
+        [error] = check_engine()
+        assert SECRET not in f"{error} {server_in_words()} {texts_of(raised.value)}"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("subcommand", ["about", "collect", "watch", "caller", "explain", "forget"])
+def test_each_subcommand_says_what_is_wrong_with_an_address(subcommand: str, caplog: pytest.LogCaptureFixture) -> None:
+    arguments = {"caller": ["--ip=192.0.2.1"], "explain": ["GET", "/"], "forget": ["ip:192.0.2.1"]}
+    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": WRONG[0]}
+    caches = {**settings.CACHES, "ratelimit": entry}
+    out, said = StringIO(), ""
+    with override_settings(CACHES=caches):
+        try:
+            call_command("ratelimit", subcommand, *arguments.get(subcommand, ()), "--json", stdout=out, stderr=out)
+        except CommandError as error:
+            said = texts_of(error)
+    assert subcommand == "about" or "['LOCATION'] cannot be read" in said
+    document, _end = json.JSONDecoder().raw_decode(out.getvalue()[out.getvalue().index("{") :])
+    assert "cannot be read" in json.dumps(document)
+    assert SECRET not in out.getvalue() + said + caplog.text
+
+
+@pytest.mark.django_db
+def test_requests_are_decided_by_failure_policies_while_the_address_is_wrong(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_ratelimiter.limiter.fallback.local", FallbackEngine())  # which has logged nothing yet
+    view = ratelimit(key="ip", rate="1/minute")(lambda _request: HttpResponse())
+    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": WRONG[0]}
+    with override_settings(CACHES={**settings.CACHES, "ratelimit": entry}):
+        assert view(RequestFactory().get("/")).status_code == 200
+    assert "cannot be read" in caplog.text
+    assert SECRET not in caplog.text

@@ -11,13 +11,15 @@ from urllib.parse import parse_qs, urlsplit
 
 from django.db.models import Max, Min
 
-from ..conf import ENTRIES, django_setting, problems, settings
+from ..backend import wrong_location
+from ..conf import ENTRIES, django_setting, problems, settings, without_secrets
 from ..models import RuleSetVersion, UsageBatch
 from ..rules.stored import storage
 from ..rules.stored.compiler import snapshot_of_rows
 from ..rules.stored.tables import APP
 from ..tenants import have_own
 from ..usage.times import aware, now
+from ..values.addresses import ADVICE, addresses_of
 from ..values.bounds import closest
 from .common import (
     SYMPTOMS,
@@ -71,7 +73,7 @@ def _unknown(name: str) -> str:
 
 @check
 def check_engine() -> Found:
-    """E002 to E004, W002, W003: the engine that RATELIMITER names cannot be built, or its options are not advisable."""
+    """E002 to E004, E013, W002, W003: the engine that is named cannot be built, or its options are not advisable."""
     if are_invalid("ENGINE", "CACHE_ALIAS"):
         return
     path = settings.ENGINE
@@ -210,7 +212,9 @@ def _redis_alias(alias: str) -> Found:
     caches = django_setting("CACHES", {})
     if alias not in caches:
         yield message(
-            "E002", f"RATELIMITER['CACHE_ALIAS']: CACHES has no entry {alias!r}.", f"Name one of: {', '.join(caches)}."
+            "E002",
+            f"RATELIMITER['CACHE_ALIAS']: CACHES has no entry {without_secrets(alias)!r}.",
+            f"Name one of: {', '.join(caches)}.",
         )
         return
     cache = caches[alias]
@@ -222,6 +226,9 @@ def _redis_alias(alias: str) -> Found:
             f"RATELIMITER['CACHE_ALIAS']: CACHES[{alias!r}] is not a Redis cache.",
             f'Its BACKEND must be "django_redis.cache.RedisCache" or "{DJANGOS}".',
         )
+        return
+    if wrong := wrong_location(cache):
+        yield message("E013", f"RATELIMITER['CACHE_ALIAS']: CACHES[{alias!r}]['LOCATION'] {wrong}.", ADVICE)
         return
     names = [name.lower() if is_djangos else name for name in _TIMEOUTS]
     missing = [name for name in names if not _has_timeout(cache, name)]
@@ -239,9 +246,7 @@ def _has_timeout(cache: dict[str, Any], name: str) -> bool:
     options = cache.get("OPTIONS") or {}
     if options.get(name) or (options.get("CONNECTION_POOL_KWARGS") or {}).get(name.lower()):
         return True
-    addresses = cache.get("LOCATION") or ""
-    each = addresses.split(",") if isinstance(addresses, str) else list(addresses)
-    return all(name.lower() in parse_qs(urlsplit(address).query) for address in each)
+    return all(name.lower() in parse_qs(urlsplit(address).query) for address in addresses_of(cache))
 
 
 def _position(classes: Sequence[Any], path: str) -> int | None:

@@ -14,6 +14,7 @@ from ..engine.redis.checks.dry_run import dry_run
 from ..engine.redis.checks.eviction import evicting, is_answer
 from ..engine.redis.connections.faults import is_fault
 from ..exceptions import EngineUnavailable
+from ..values.addresses import addresses_of
 from .common import Found, are_invalid, check, check_deployed, import_or_none, is_subclass, message
 
 _POOLS: Final = "django_redis.pool"
@@ -137,8 +138,7 @@ def _addresses(cache: Mapping[str, Any]) -> list[str]:
     for method in ("connect", "get_connection", "get_or_create_connection_pool"):
         if getattr(getattr(factory, method, None), "__module__", "") != _POOLS:
             return []
-    location = cache.get("LOCATION") or ""
-    return location.split(",") if isinstance(location, str) else list(location)
+    return addresses_of(cache)
 
 
 def _factory(options: Mapping[str, Any]) -> str:

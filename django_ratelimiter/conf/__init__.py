@@ -13,6 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.translation import gettext as _
 
+from ..values.addresses import addresses_of, shown_address
 from ..values.partitions import IDENTITIES, is_identity
 from .values import (
     DOTTED,
@@ -292,9 +293,9 @@ def _shown(name: str, value: object) -> str:
 
 
 #: In the names of options whose values are not shown.
-_HIDDEN: Final = re.compile("auth|token|secret|pass|key|cred|signature|user", re.I)
+_HIDDEN: Final = re.compile("auth|token|secret|pass|key(?!_prefix|_function)|cred|signature|user", re.I)
 #: In a text: what may hold a password before the host of an address, or in its query.
-_IN_ADDRESS: Final = re.compile(r"(?<=//)\S*(?=@)|(?<=\?)[^\s,'\"]+")
+_IN_ADDRESS: Final = re.compile(r"(?<=//)\S*(?=@)|(?<=\?)[^\s,'\"]+|(?<![^\s'\"(\[])[^\s'\"/]*:(?!//)\S*(?=@)")
 
 
 def differing() -> dict[str, str]:
@@ -315,6 +316,8 @@ def without_secrets(value: Any, name: object = "") -> str:
     """Return a value as text, without what may be a secret by its name, or is a part of an address."""
     if _HIDDEN.search(str(name)) and value not in (None, ""):
         return "(hidden)"
+    if name == "LOCATION":
+        return ", ".join(shown_address(each) or "(hidden)" for each in addresses_of({name: value}))
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {without_secrets(each, key)}' for key, each in value.items())}}}"
     if isinstance(value, list | tuple | set | frozenset):

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any, Final
 
-from django.db import connection
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError, connection
 
 from ..backend import get_engine, server_in_words
 from ..conf import differing, django_setting, without_secrets
 from ..engine.redis import RedisEngine
+from ..exceptions import told_safely
 from ..values.terminal import visible
 
 #: The distributions whose versions matter. Those that are not installed are left out.
@@ -56,7 +58,8 @@ def _database() -> str:
     try:
         version = ".".join(map(str, connection.get_database_version()))
     except Exception as error:  # whatever is wrong with it belongs into the report
-        return f"{connection.vendor}, which does not answer: {error}"
+        said = error if isinstance(error, DatabaseError) else told_safely(error)
+        return f"{connection.vendor}, which does not answer: {said}"
     return f"{connection.display_name} {version}"
 
 
@@ -68,8 +71,10 @@ def _redis() -> str:
             return f"none; the engine is {type(exact).__name__}"
         kinds = {exact.commands.run(shard, _kind) for shard, *_others in exact.commands.nodes()}
         return f"{', '.join(sorted(kinds))}: {server_in_words()}"
+    except ImproperlyConfigured as error:
+        return f"was not asked: {told_safely(error)}"
     except Exception as error:  # likewise
-        return f"does not answer: {error}"
+        return f"does not answer: {told_safely(error)}"
 
 
 def _kind(client: Any) -> str:

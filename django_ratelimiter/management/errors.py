@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 from django.db import DatabaseError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ..exceptions import EngineUnavailable
+from ..conf import without_secrets
+from ..exceptions import EngineUnavailable, told_safely
 from ..forecast.logs.comparison import TooMuchMemory
 from ..forecast.logs.console import WrongOption
 from ..forecast.logs.line import WrongFormat
@@ -34,6 +36,8 @@ def in_words() -> Iterator[None]:
     """Raise CommandError instead of an error that a subcommand does not explain itself."""
     try:
         yield
+    except ImproperlyConfigured as error:
+        raise CommandError(without_secrets(told_safely(error))) from error
     except (DatabaseError, EngineUnavailable) as error:
         raise CommandError(_("It cannot be reached now: %s") % error) from error
     except QuestionError as error:

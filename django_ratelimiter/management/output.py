@@ -192,13 +192,25 @@ class SayingCommand(BaseCommand):
     """A command whose subcommands say something as text, or with --json as one JSON document."""
 
     _options: dict[str, Any]
+    _has_document = False
     stdout: Terminal
     stderr: Terminal
+
+    @contextmanager
+    def telling_errors(self) -> Iterator[None]:
+        """With --json, write an error as the JSON document, unless another one is written already."""
+        try:
+            yield
+        except CommandError as error:
+            if self._options["json"] and not self._has_document:
+                self.say((), {"error": str(error)})
+            raise
 
     def say(self, parts: Iterable[str | Table], data: Any) -> None:
         """Write the text, or the data. data: or a function that returns it."""
         if self._options["json"]:
             self.stdout.write(json.dumps(data() if callable(data) else data, indent=2, ensure_ascii=False))
+            self._has_document = True
         else:
             self.stdout.show(parts)
 

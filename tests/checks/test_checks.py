@@ -135,6 +135,14 @@ def test_an_alias_that_is_no_redis_cache(backend: str) -> None:
     assert DJANGOS in str(messages[0].hint)
 
 
+def test_an_address_that_cannot_be_read() -> None:
+    with cache(LOCATION="redis://:secret/x@localhost/0"):
+        messages = project.check_engine()
+    assert ids(messages) == ["E013"]
+    assert messages[0].msg == "RATELIMITER['CACHE_ALIAS']: CACHES['counters']['LOCATION'] cannot be read as an address."
+    assert "such as / as %2F" in str(messages[0].hint)
+
+
 @pytest.mark.parametrize(
     ("fields", "missing"),
     [

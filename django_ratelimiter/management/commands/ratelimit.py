@@ -7,6 +7,7 @@ from argparse import SUPPRESS, ArgumentParser
 from functools import partial
 from typing import Any, Final
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, OperationalError
 from django.utils.translation import gettext as _
@@ -99,7 +100,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         except ValueError as error:
             raise CommandError(str(error)) from error
         own = getattr(self, f"run_{subcommand}", None)  # Django's own method `check` does something else
-        with in_words(), quiet_pipes(self.stdout, self.stderr):
+        with self.telling_errors(), in_words(), quiet_pipes(self.stdout, self.stderr):
             (own or getattr(self, subcommand))()
 
     def about(self) -> None:
@@ -122,6 +123,8 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         try:
             with Progress(self.stderr) as progress:
                 collected, deleted = run.run(self._thresholds, partial(_batches_done, progress))
+        except ImproperlyConfigured:  # nothing was asked
+            raise
         except EngineUnavailable as error:
             raise CommandError(_("No usage is lost, but Redis cannot be reached now: %s") % error) from error
         except OperationalError as error:

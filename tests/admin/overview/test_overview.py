@@ -144,11 +144,18 @@ def test_a_silent_redis_holds_it_up_no_longer_than_the_deadline(admin_client: Cl
             assert "Enforcement degraded" in text_of(admin_client.get(OVERVIEW))
 
 
-def test_an_engine_that_cannot_be_built_is_no_error_page(admin_client: Client, saved: Rule) -> None:
-    with override_settings(RATELIMITER={"CACHE_ALIAS": "default"}):
+@pytest.mark.parametrize(
+    ("alias", "says"), [("default", "is not a Redis cache"), ("wrong", "CACHES['wrong']['LOCATION'] cannot be read")]
+)
+def test_an_engine_that_cannot_be_built_is_no_error_page(
+    admin_client: Client, saved: Rule, alias: str, says: str
+) -> None:
+    wrong = {**settings.CACHES["ratelimit"], "LOCATION": "redis://svc:hunter2/xyz@127.0.0.1:1/1"}
+    with override_settings(CACHES={**settings.CACHES, "wrong": wrong}, RATELIMITER={"CACHE_ALIAS": alias}):
         text = text_of(admin_client.get(OVERVIEW))
     assert "Enforcement degraded" in text
-    assert "is not a Redis cache" in text
+    assert says in text
+    assert "hunter2" not in text
 
 
 def test_a_version_that_was_not_published_is_not_in_force_everywhere(admin_client: Client, saved: Rule) -> None:
