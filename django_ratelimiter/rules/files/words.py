@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from ...models import Rule
 from ..stored.compiler import rule_data
-from ..stored.history.changes import Change, FieldChange, rule_fields
+from ..stored.history.changes import Change, rule_fields
 from ..stored.history.snapshots import Pair, changed_pairs, normal_rule, normal_tier
 from .planning import FilePlan
 from .writing import lines_of_row
@@ -81,12 +81,13 @@ def data_of(plan: FilePlan) -> dict[str, Any]:
 
 def _lines_of_change(change: Change) -> Iterator[str]:
     yield f"{_SIGNS[change.kind]} {_named(change)}: {change.kind_in_words}"
-    usual = _usual_fields() if change.kind == "added" else set()
+    usual = _usual_fields()
     for field in change.fields:
-        if field in usual:
-            continue
         side = field.after if change.kind == "added" else field.before
-        yield f"    {field.in_words}" if change.kind == "changed" else f"    {field.label}: {side}"
+        if change.kind == "changed":
+            yield f"    {field.in_words}"
+        elif (field.name, side) not in usual:
+            yield f"    {field.label}: {side}"
     yield ""
 
 
@@ -94,10 +95,10 @@ def _named(change: Change) -> str:
     return change.title + (f" ({change.slug})" if change.slug not in ("", change.name) else "")
 
 
-def _usual_fields() -> set[FieldChange]:
-    """Return the fields of a new rule that have their default. The mode is not included: it is always shown."""
+def _usual_fields() -> set[tuple[str, str]]:
+    """Return the names and defaults of a new rule's fields. The mode is not included: it is always shown."""
     usual = rule_data(Rule(owner=Rule.Owner.FILE), ())
-    return {field for field in rule_fields(Pair(None, usual)) if field.name != "mode"}
+    return {(field.name, field.after) for field in rule_fields(Pair(None, usual)) if field.name != "mode"}
 
 
 def _data_of_change(change: Change) -> dict[str, Any]:

@@ -105,6 +105,7 @@ def test_a_plan_says_rule_by_rule_what_would_change() -> None:
     assert "    Limit of pro: unlimited → 9 per second, sliding window\n" in text
     assert "+ Rule “sign-in”: added\n" in text
     assert "- Rule “login”: deleted\n" in text
+    assert "Priority: 100" not in text
     assert text.endswith("Plan: 1 to add, 1 to change, 1 to delete.")
 
 
