@@ -197,7 +197,7 @@ def check_collecting() -> Found:
             "W013",
             f"No usage has been collected from Redis since {since:%Y-%m-%d %H:%M %Z}, and Redis keeps it only for "
             "8 days.",
-            "Run `manage.py ratelimit collect` each minute, or Celery beat with the entry from the documentation. "
+            "Run `manage.py ratelimit collect` each minute: by cron, or as a task of Celery or Django. "
             "If no request has matched a rule since then, you can ignore this.",
         )
 

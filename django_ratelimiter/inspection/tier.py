@@ -96,11 +96,11 @@ def tier_in_words(tier: TierExplanation) -> str:
     """Return the caller's tier and why; "" if none is needed."""
     texts = {
         "assignment": _("%(tier)s, assigned to the %(kind)s %(whom)s") if tier.subject else _("%(tier)s, assigned"),
-        "default": _("%(tier)s, the default: no tier is assigned to this caller"),
+        "default": _("%(tier)s, the default, as no tier is assigned to this caller"),
         "resolver": _("%(tier)s, by RATELIMITER['TIER_RESOLVER']"),
-        "failed": _("%(tier)s, the default: RATELIMITER['TIER_RESOLVER'] has failed, see the log"),
-        "none": _("none: no tier is assigned to this caller, and no tier is the default"),
-        "unchecked": _("none: the credentials of this request have not been checked yet"),
+        "failed": _("%(tier)s, the default, as RATELIMITER['TIER_RESOLVER'] has failed (see the log)"),
+        "none": _("none, as no tier is assigned to this caller, and no tier is the default"),
+        "unchecked": _("none, as the credentials of this request have not been checked yet"),
     }
     kinds = {"user": _("user"), "group": _("group"), "api_key_hash": _("API key"), "partition": _("partition")}
     whom = tier.whom

@@ -174,7 +174,8 @@ def rejection_in_words(rejection: CallerRejection, access: AccessExplanation | N
     text = _("Rejected by %(rule)s: %(times)s since %(since)s, last %(last)s")
     if rejection.shadow:
         text = _("Would be rejected by %(rule)s: %(times)s since %(since)s, last %(last)s")
-    about = ", ".join(filter(None, (rejection.limit, rejection.tier)))
+    limit = _("limit now: %(limit)s") % {"limit": rejection.limit} if rejection.limit else ""
+    about = ", ".join(filter(None, (limit, rejection.tier)))
     since, last = map(moment_in_words, (rejection.since, rejection.at))
     times = times_in_words(rejection.times, rejection.at_least, is_estimate=rejection.is_estimate)
     named = f"{rejection.rule} ({about})" if about else rejection.rule

@@ -108,7 +108,7 @@ def test_the_page_of_a_reference_says_what_is_known_of_the_rejection(
     assert "Whether this caller is blocked now is not known" not in text
     known = facts(page)
     assert known["Rule"] == f"export {rejected['field']}"
-    assert known["Limit"] == "1 per day, token bucket"
+    assert known["Limit now"] == "1 per day, token bucket"
     assert known["Rejected"].startswith("3 since ")
     assert known["Now"].startswith("Rejected until ")
     get_engine().reset([counter.charge for counter in page.context["report"].counters])
@@ -129,7 +129,7 @@ def test_a_rejection_stays_known_when_the_rule_limits_the_caller_no_more(
     explained = client.get(reverse("admin:django_ratelimiter_explain"), {"reference": rejected["field"]})
     for page in (caller, explained):
         assert facts(page)["Rejected"].startswith("3 since ")
-        assert (facts(page)["Limit"], facts(page)["Now"]) == ("\u2013", "Not known")
+        assert (facts(page)["Limit now"], facts(page)["Now"]) == ("\u2013", "Not known")
 
 
 def test_explain_shows_the_rejection_and_apart_what_would_happen_now(

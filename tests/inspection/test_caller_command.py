@@ -41,7 +41,7 @@ def _blocked(add_rule: Callable[..., Rule], user: User, free: Tier) -> None:
 def test_says_it_in_words(user: User) -> None:
     lines = run("--user", "ann").splitlines()
     assert lines[0] == f"user {user.pk} ({digest(f'user:{user.pk}')}): blocked"
-    assert lines[1] == "Tier: Free, the default: no tier is assigned to this caller"
+    assert lines[1] == "Tier: Free, the default, as no tier is assigned to this caller"
     assert lines[2].startswith("export: 2 per hour, fixed window: 2 of 2 used, 0 left; blocked until ")
     assert lines[3] == "org: needs to know header:X-Org"
     assert "2 of 5 used" in run("--user", str(user.pk), "--known", "header:X-Org=acme")
@@ -54,13 +54,15 @@ def test_names_the_last_rejections(user: User, add_rule: Callable[..., Rule]) ->
 
     ask(user, 3)
     start = digest(f"user:{user.pk}")[:8]
-    line = last("Rejected by Export (2 per hour, fixed window, free): 3 since ")
+    line = last("Rejected by Export (limit now: 2 per hour, fixed window, free): 3 since ")
     assert ", now: rejected until " in line
     assert line.endswith(f" (export#{start})")
     add_rule("trial", ["user"], quota=2, mode="shadow")
     Rule.objects.get(slug="export").delete()
     ask(user, 3)
-    assert last("Would be rejected by Trial (2 per hour, sliding window, free): 1 since ").endswith(f" (trial#{start})")
+    assert last("Would be rejected by Trial (limit now: 2 per hour, sliding window, free): 1 since ").endswith(
+        f" (trial#{start})"
+    )
 
 
 def test_says_how_often_a_limit_is_multiplied(user: User, free: Tier) -> None:
@@ -161,4 +163,4 @@ def test_a_command_waits_for_a_connection(answers: list[bool], asked: int) -> No
 
 def test_says_that_a_caller_has_no_tier(free: Tier, user: User) -> None:
     free.delete()
-    assert "Tier: none: no tier is assigned to this caller, and no tier is the default" in run("--user", "ann")
+    assert "Tier: none, as no tier is assigned to this caller, and no tier is the default" in run("--user", "ann")

@@ -59,7 +59,7 @@ def test_the_reference_of_a_rejection_marks_its_counter(make_rule: MakeRule, peo
     mine = run("--reference", reference, "--ip", "127.0.0.1")
     asked, rejection, now = mine.splitlines()[:3]
     assert (asked, now) == ("GET /hello/, view hello, route hello/", "Now: Rejected with status 429 by hello.")
-    assert rejection.startswith("Rejected by hello (1 per day, token bucket): 1 since ")
+    assert rejection.startswith("Rejected by hello (limit now: 1 per day, token bucket): 1 since ")
     assert rejection.endswith(f" ({reference})")
     assert "! One of the counters below is the one that rejected." in mine
     assert "    1 per day, token bucket (rejected before): 1 of 1 used" in mine

@@ -66,7 +66,7 @@ def test_a_counter_of_all_callers_is_nobodys_own(add_rule: Callable[..., Rule], 
         f"all callers together ({everybody()}): they share one counter, so the caller cannot be known from it"
     )
     assert lines[1].startswith("site: 1 per hour, sliding window: 1 of 1 used, 0 left")
-    assert lines[2].startswith("Rejected by Site (1 per hour, sliding window): 1 since ")
+    assert lines[2].startswith("Rejected by Site (limit now: 1 per hour, sliding window): 1 since ")
     assert ", now: rejected until " in lines[2]
 
 
@@ -79,5 +79,5 @@ def test_of_a_request_that_lacks_what_a_rule_counts_by_nobody_is_known(add_rule:
     call_command("ratelimit", "caller", "--reference", reference(ask()), stdout=out)
     first, second = out.getvalue().splitlines()
     assert first == f"requests without what the rule org counts by ({caller.digest}): all of them are rejected"
-    assert second.startswith("Rejected by Org (5 per hour, sliding window): 2 since ")
+    assert second.startswith("Rejected by Org (limit now: 5 per hour, sliding window): 2 since ")
     assert second.endswith(f", now: never allowed (org#{caller.digest[:8]})")

@@ -49,7 +49,7 @@ def test_says_who_is_blocked_by_what_and_why(admin_client: Client, page: str, an
     )
     assert "3 of 3" in text
     assert "3 of 100" in text
-    assert "the default: no tier is assigned to this caller" in text
+    assert "the default, as no tier is assigned to this caller" in text
     export = Rule.objects.get(slug="export")
     assert f'<a href="{reverse("admin:django_ratelimiter_rule_change", args=[export.pk])}">Export</a>' in text
     assert text.index(">Export<") < text.index(">Search<")  # what blocks comes first
