@@ -8,7 +8,7 @@ from io import StringIO
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError, ManagementUtility, call_command
 from django.db import connection
 
 from django_ratelimiter.checks.callers import check_leftovers
@@ -24,9 +24,9 @@ from .test_counters import ask
 pytestmark = pytest.mark.django_db
 
 
-def forget(caller: str) -> str:
+def forget(*caller: str) -> str:
     out = StringIO()
-    call_command("ratelimit", "forget", caller, stdout=out)
+    call_command("ratelimit", "forget", *caller, stdout=out)
     return out.getvalue()
 
 
@@ -121,3 +121,36 @@ def test_a_user_that_is_not_known_is_an_error(key: str) -> None:
 def test_an_unknown_kind_of_value_is_an_error() -> None:
     with pytest.raises(CommandError, match="Unknown identity 'bogus'"):
         forget("bogus:1")
+
+
+@pytest.mark.parametrize("caller", [["ip:192.0.2.7"], ["--ip", "192.0.2.7"], ["--partition", "ip:192.0.2.7"]])
+@pytest.mark.parametrize("subcommand", ["caller", "forget"])
+def test_both_subcommands_name_a_caller_in_the_same_ways(subcommand: str, caller: list[str]) -> None:
+    out = StringIO()
+    call_command("ratelimit", subcommand, *caller, stdout=out)
+    assert digest("ip:192.0.2.7")[:8] in out.getvalue()
+
+
+@pytest.mark.parametrize("subcommand", ["caller", "forget"])
+@pytest.mark.parametrize("caller", [[], ["ip:192.0.2.7", "--ip", "192.0.2.7"], ["--ip", ""], ["nonsense"]])
+def test_a_caller_must_be_named_once(subcommand: str, caller: list[str]) -> None:
+    with pytest.raises(CommandError):
+        call_command("ratelimit", subcommand, *caller)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["forget", "--sesion", "x"], "forget: error: unrecognized arguments: --sesion. Did you mean --session?"),
+        (["caller", "user:1", "--knwon=x"], "caller: error: unrecognized arguments: --knwon=x. Did you mean --known?"),
+        (["about", "--rubbish"], "about: error: unrecognized arguments: --rubbish\n"),
+    ],
+)
+def test_an_unknown_option_is_told_with_the_usage_of_the_subcommand(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        ManagementUtility(["manage.py", "ratelimit", *arguments]).execute()
+    shown = capsys.readouterr().err
+    assert f"usage: manage.py ratelimit {arguments[0]} " in shown
+    assert says in shown

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from argparse import SUPPRESS, ArgumentParser
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from functools import partial
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, OperationalError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -31,6 +31,7 @@ from ...usage.collector import run
 from ...usage.collector.alerts import Thresholds, send_alerts
 from ...usage.collector.collect import Collected
 from ...usage.collector.lag import lag
+from ...values.bounds import closest
 from ..about import about
 from ..about import lines_of as lines_of_project
 from ..connecting import once_connected
@@ -42,6 +43,9 @@ from ..output import Progress, Terminal, quiet_pipes
 #: A digest that looks like an option: one in 64 does.
 _LIKE_AN_OPTION: Final = re.compile(r"-[A-Za-z0-9_-]{21}")
 
+#: The names of a caller that are only known from its counters.
+_COUNTED: Final = ("digest", "reference")
+
 
 class Command(FileCommands, ForecastCommands, BaseCommand):
     """The subcommands; each is a method of the same name, or with the prefix "run_"."""
@@ -51,7 +55,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        commands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
+        commands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND", parser_class=_Parser)
         for name, text in (
             ("collect", "Move the usage that Redis counted to the database. Run it each minute."),
             (
@@ -70,9 +74,9 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         commands.add_parser("about", help="Show versions and settings for the report of an error, without secrets.")
         add_question(commands.add_parser("explain", help="Show the answer that a request would get now, and why."))
         add_file_commands(commands)
-        _add_caller(commands.add_parser("caller", help="Show a caller's tier, counters, and whether they are blocked."))
-        forget = commands.add_parser("forget", help="Remove what is stored about a caller, and say what stays.")
-        forget.add_argument("caller", help="A kind of value and the value, such as user:42.")
+        caller = commands.add_parser("caller", help="Show a caller's tier, counters, and whether they are blocked.")
+        _add_counted(_add_caller(caller), caller)
+        _add_caller(commands.add_parser("forget", help="Remove what is stored about a caller, and say what stays."))
         self.add_forecast_commands(commands)
         for command in commands.choices.values():
             _add_common(command)
@@ -162,10 +166,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
 
     def caller(self) -> None:
         """Show a caller, as text or JSON. Nothing is charged."""
-        [(kind, value)] = [
-            (kind, self._options[kind]) for kind in (*KINDS, "digest", "reference") if self._options[kind]
-        ]
-        who = caller_of(kind, value, self._options["known"])
+        who = caller_of(*self._named(), self._options["known"])
         report = once_connected(partial(report_of, who), lambda report: not report.problem)
         if report.is_unknown:
             raise _no_such_user()
@@ -175,21 +176,28 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
 
     def forget(self) -> None:
         """Remove what is stored about a caller, and say what stays, and until when."""
-        text = self._options["caller"]
-        [(kind, value), *others] = parts_of(text).items()
-        is_partition = bool(others) or kind not in KINDS
-        who = any_caller_of("partition", text) if is_partition else any_caller_of(kind, value)
+        who = any_caller_of(*self._named())
         once_connected(partial(counters_now, who), lambda found: not found.problem)
         found = forget(who)
         if who.is_unknown_user and not found.removed and not found.problem:
             raise _no_such_user()
         removed = found.removed or [_("nothing was stored")]
         stays = [_("What stays, and for how long:"), *(f"  {line}" for line in found.staying)]
-        text = [_("%s: removed") % who, *(f"  {line}" for line in removed), *stays]
-        self.say(text, {"caller": str(who), **encoded(found)})
+        lines = [_("%s: removed") % who, *(f"  {line}" for line in removed), *stays]
+        self.say(lines, {"caller": str(who), **encoded(found)})
         if found.problem:
             text = _("Redis cannot be reached now, so counters and names stay. Run this again: %s")
             raise CommandError(text % found.problem)
+
+    def _named(self) -> tuple[str, str]:
+        """Return the kind and the value that name the caller, by an option or as one text."""
+        text = self._options["caller"]
+        if text is None:
+            return next(
+                (kind, self._options[kind]) for kind in (*KINDS, *_COUNTED) if self._options.get(kind) is not None
+            )
+        [(kind, value), *others] = parts_of(text).items()
+        return ("partition", text) if others or kind not in KINDS else (kind, value)
 
     def off(self) -> None:
         """Stop all enforcement."""
@@ -262,9 +270,21 @@ def _no_such_user() -> CommandError:
     )
 
 
-def _add_caller(command: ArgumentParser) -> None:
-    """Add the arguments that identify a caller."""
+class _Parser(CommandParser):
+    """The arguments of a subcommand, whose errors show its own usage."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Namespace, list[str]]:  # type: ignore[override]
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            close = closest(unknown[0].partition("=")[0], self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}" + (f". Did you mean {close}?" if close else ""))
+        return found, unknown
+
+
+def _add_caller(command: ArgumentParser) -> Any:
+    """Add the arguments that identify a caller; return their group."""
     who = command.add_mutually_exclusive_group(required=True)
+    who.add_argument("caller", nargs="?", help="A kind of value and the value, such as user:42 or ip:192.0.2.1.")
     who.add_argument("--user", help="The primary key or login name of a user.")
     who.add_argument(
         "--api-key", help="An API key, or its SHA-256 in hex, which keeps the key out of the shell's history."
@@ -272,6 +292,11 @@ def _add_caller(command: ArgumentParser) -> None:
     who.add_argument("--ip", help="An IP address.")
     who.add_argument("--session", help="A session key.")
     who.add_argument("--partition", help="A kind of value and the value, such as header:X-Org=acme.")
+    return who
+
+
+def _add_counted(who: Any, command: ArgumentParser) -> None:
+    """Add what names a caller that was counted, and values that rules count by."""
     who.add_argument("--digest", help="The digest of a caller, as shown in reports.")
     who.add_argument("--reference", help="The reference of a rejection, such as export#eJL8d1F2.")
     command.add_argument(
