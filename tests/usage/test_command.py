@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib.util import find_spec, module_from_spec
 from io import StringIO
@@ -144,3 +145,11 @@ def test_the_task_fails_quietly_while_redis_is_out_of_reach(settings: Any, caplo
     result = collect_usage.apply()
     assert isinstance(result.result, EngineUnavailable)
     assert not [record for record in caplog.records if record.levelname == "ERROR" and record.name.startswith("celery")]
+
+
+@pytest.mark.parametrize(("wrong", "says"), [("--percent=0", "percent"), ("--minutes=0", "minutes")])
+def test_with_json_an_error_is_the_document(wrong: str, says: str) -> None:
+    out = StringIO()
+    with pytest.raises(CommandError, match=says) as raised:
+        call_command("ratelimit", "collect", wrong, "--json", stdout=out)
+    assert json.loads(out.getvalue()) == {"error": str(raised.value)}

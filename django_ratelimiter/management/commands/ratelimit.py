@@ -97,14 +97,13 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         self.stdout, self.stderr = (
             Terminal(output, is_plain=options["no_color"]) for output in (self.stdout, self.stderr)
         )
-        try:
-            self._thresholds = Thresholds(
-                **{name: value for name, value in options.items() if name in Thresholds.__slots__}
-            )
-        except ValueError as error:
-            raise CommandError(str(error)) from error
         own = getattr(self, f"run_{subcommand}", None)  # Django's own method `check` does something else
         with self.telling_errors(), in_words(), quiet_pipes(self.stdout, self.stderr):
+            try:
+                given = {name: value for name, value in options.items() if name in Thresholds.__slots__}
+                self._thresholds = Thresholds(**given)
+            except ValueError as error:
+                raise CommandError(str(error)) from error
             (own or getattr(self, subcommand))()
 
     def about(self) -> None:
