@@ -48,15 +48,17 @@ NEEDS: dict[str, Callable[[], str | None]] = {
 }
 
 
-def results_in(report: Path) -> Iterator[tuple[str, str]]:
-    """Yield the name of each test, with which pytest runs it again, and whether it passed, failed or was skipped."""
+def results_in(report: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield the name of each test, with which pytest runs it again; passed, failed or skipped; why it was skipped."""
     for case in ElementTree.parse(report).iter("testcase") if report.exists() else ():
         file, kinds = case.get("file", ""), {element.tag for element in case}
         dotted = file.removesuffix(".py").replace("/", ".")
         inside = case.get("classname", "").removeprefix(dotted).strip(".").replace(".", "::")
         # A module that cannot be imported has its own name in the place of a test's.
         name = file if case.get("name") == dotted else "::".join(filter(None, (file, inside, case.get("name"))))
-        yield name, "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
+        left = case.find("skipped")
+        kind = "failed" if kinds & {"failure", "error"} else "passed" if left is None else "skipped"
+        yield name, kind, "" if left is None else left.get("message", "")
 
 
 def summary(found: dict[str, dict[str, object]], reports: Path, again: str) -> tuple[list[str], list[str], list[str]]:
@@ -64,21 +66,21 @@ def summary(found: dict[str, dict[str, object]], reports: Path, again: str) -> t
 
     found: the result of each environment, as tox writes it. again: what such a line begins with.
     """
-    failed, unavailable, ran, skipped = [], [], set[str](), set[str]()
+    failed, unavailable, ran, skipped = [], [], set[str](), dict[str, str]()
     for name, result in found.items():
         if result["skipped"]:
             unavailable.append(name)
             continue
         tests = list(results_in(reports / f"{name}.xml"))
-        wrong = [test for test, kind in tests if kind == "failed"]
-        ran |= {test for test, kind in tests if kind != "skipped"}
-        skipped |= {test for test, kind in tests if kind == "skipped"}
+        wrong = [test for test, kind, _ in tests if kind == "failed"]
+        ran |= {test for test, kind, _ in tests if kind != "skipped"}
+        skipped |= {test: why for test, kind, why in tests if kind == "skipped"}
         command = f"{again} run -e {name}"
         failed += [f"{test} ({name})\n    {command} -- {shlex.quote(test)}" for test in dict.fromkeys(wrong)]
         if not wrong and (not result["success"] or not (tests or name in CHECKS)):
             failed.append(f"{name}\n    {command}")
     ran |= {test.partition("::")[0] for test in ran}  # a module may be skipped as a whole
-    left_out = [f"{test} (skipped in each environment)" for test in sorted(skipped - ran)]
+    left_out = [f"{test} (skipped: {skipped[test]})" for test in sorted(skipped.keys() - ran)]
     return failed, left_out, unavailable
 
 
@@ -97,7 +99,8 @@ def main(given: list[str]) -> int:
     REPORTS.mkdir(parents=True)
     written = REPORTS / "tox.json"
     names = ",".join(name for name in asked if name not in lacking)
-    print(f"Running {names}; output is shown for those that fail, and kept in .tox/NAME/log/.", flush=True)
+    if names:
+        print(f"Running {names}; output is shown for those that fail, and kept in .tox/NAME/log/.", flush=True)
     tox = (".ci/tox", "run-parallel", "--parallel-no-spinner", "--result-json", written, "-e", names, *tests)
     code = subprocess.run(tox, cwd=ROOT, stdin=subprocess.DEVNULL).returncode if names else 0
     results = json.loads(written.read_text())["testenvs"] if written.exists() else {}

@@ -113,7 +113,7 @@ def test_what_is_left_out_is_named_and_fails_a_strict_run(
     monkeypatch.setitem(ci.NEEDS, "mariadb", lambda: "apt-get install it")
     assert run(PASSES + SKIPS) == 0
     said = capsys.readouterr().out
-    assert "left out:\n  mariadb (apt-get install it)\n  tests/test_some.py::test_that_is_skipped (skipped in" in said
+    assert "left out:\n  mariadb (apt-get install it)\n  tests/test_some.py::test_that_is_skipped (skipped: no" in said
     assert "not on this machine:\n  py399-django99\n" in said
     assert run(PASSES + SKIPS, "--strict") == 1  # "budget" has no report
     assert "1 failed, 2 left out that must run" in capsys.readouterr().out
