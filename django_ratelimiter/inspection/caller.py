@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
@@ -263,6 +263,13 @@ def any_caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
         for name, known in parts_of(text).items() if text.strip() else ():
             parts.setdefault(name, known)
     return _caller(kind, value, parts)
+
+
+def named(caller: Caller, name: Name | None, others: Iterable[str] = ()) -> Caller:
+    """Return the caller of a digest by its name; the same if the name is not known, or is no identity any more."""
+    found = kind_and_value(name) if name is not None and caller.kind == "digest" else None
+    by_name = any_caller_of(*found, others) if found else caller
+    return caller if by_name.unknown else replace(by_name, rule=caller.rule)
 
 
 def kind_and_value(name: Name) -> tuple[str, str] | None:

@@ -29,8 +29,8 @@ from .words import at_limit_in_words, counter_in_words, rejection_in_words
 class CallerReport:
     """A caller: its tier and why, and the current state of all counters.
 
-    What is hidden from the reader does not affect the report: then "blocked" is by rules alone. For a user that is not
-    in the database, only counters in use count. The last three are for the caller's page.
+    What is hidden from the reader does not affect the report: then "blocked" is by rules alone. Of a digest, and of a
+    user that is not in the database, only counters in use count. The last three are for the caller's page.
     """
 
     MEMBERS: ClassVar = (
@@ -95,7 +95,7 @@ def report_of(caller: Caller, reader: Any = None) -> CallerReport:
         access=grounds.access,
         tier=grounds.tier,
         hidden=sees.hidden,
-        counters=(shown if caller.is_everybody or caller.is_nobody else found).counters,
+        counters=(shown if caller.kind == "digest" else found).counters,
         before_login=found.before_login,
         unread=found.unread,
         unlimited=found.unlimited,

@@ -84,9 +84,12 @@ def _granted(
     entitlement = granted(rules, found, plan, reasons.__setitem__, is_anonymous=is_anonymous)
     more, own = (rows.get(reasons.pop(name, 0)) for name in ("multiplier", "anchor"))
     [(kind, number)] = reasons.items()
-    if kind == "default":
+    shown = entitlement
+    if kind == "default" and caller.kind == "digest" and rules.tiers:
+        kind, shown = "unknown", entitlement._replace(tier=None)
+    elif kind == "default":
         kind = otherwise if entitlement.tier else "none"
-    return entitlement, TierExplanation.of(kind, entitlement, rows.get(number), more, own)
+    return entitlement, TierExplanation.of(kind, shown, rows.get(number), more, own)
 
 
 def reader_of(caller: Caller) -> Callable[[str], Any]:

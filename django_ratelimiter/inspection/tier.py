@@ -23,7 +23,8 @@ class TierExplanation:
     kind: Annotated[
         str,
         "assignment, resolver or default; failed = the default, because TIER_RESOLVER failed; none = the caller has no "
-        "tier; unchecked = the credentials are not checked yet; empty = there are no tiers, or you may not see it.",
+        "tier; unchecked = the credentials are not checked yet; unknown = only the caller's digest is known; empty = "
+        "there are no tiers, or you may not see it.",
     ] = ""
     slug: str = ""
     name: str = ""
@@ -100,6 +101,9 @@ def tier_in_words(tier: TierExplanation) -> str:
         "resolver": _("%(tier)s, by RATELIMITER['TIER_RESOLVER']"),
         "failed": _("%(tier)s, the default, as RATELIMITER['TIER_RESOLVER'] has failed (see the log)"),
         "none": _("none, as no tier is assigned to this caller, and no tier is the default"),
+        "unknown": _(
+            "not known, as only the digest of this caller is known: another limit may apply than is shown here"
+        ),
         "unchecked": _("none, as the credentials of this request have not been checked yet"),
     }
     kinds = {"user": _("user"), "group": _("group"), "api_key_hash": _("API key"), "partition": _("partition")}

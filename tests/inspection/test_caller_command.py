@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from decimal import Decimal
 from io import StringIO
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -18,6 +19,8 @@ from django_ratelimiter import limiter
 from django_ratelimiter.identity import digest
 from django_ratelimiter.management import connecting
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
+from django_ratelimiter.rules import tiers
+from django_ratelimiter.usage.live import names
 
 from ..test_unreachable import unreachable
 from .test_counters import ask
@@ -84,7 +87,10 @@ def test_says_it_as_json(user: User) -> None:
     assert found["unread"] == [{"rule": "org", "missing": ["header:X-Org"]}]
 
 
-def test_rules_for_a_scope_that_no_view_names_stand_apart(add_rule: Callable[..., Rule], user: User) -> None:
+def test_rules_for_a_scope_that_no_view_names_stand_apart(
+    add_rule: Callable[..., Rule], user: User, settings: Any
+) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
     Rule.objects.all().delete()
     rule = add_rule("nightly", ["user"], quota=1)
     rule.scope = "nightly"
@@ -106,6 +112,33 @@ def test_a_digest_may_begin_with_a_hyphen(capsys: pytest.CaptureFixture[str]) ->
     found = next(found for number in itertools.count() if (found := digest(f"user:{number}")).startswith("-"))
     execute_from_command_line(["manage.py", "ratelimit", "caller", "--digest", found, "--json"])
     assert json.loads(capsys.readouterr().out)["blocked"] is None
+
+
+def test_a_reference_leads_to_the_caller_by_its_name(user: User, free: Tier) -> None:
+    TierAssignment.objects.create(tier=free, user=user, multiplier=Decimal(2))
+    tiers.forget()
+    ask(user, 3)
+    own = digest(f"user:{user.pk}")
+    names.remember(own, "user", str(user.pk))
+    for name in (("--reference", f"export#{own[:8]}"), (f"--digest={own}",)):
+        lines = run(*name, "--known", "header:X-Org=acme").splitlines()
+        assert lines == run("--user", "ann", "--known", "header:X-Org=acme").splitlines()
+        assert lines[0].startswith(f"user {user.pk} ({own}): ")
+        assert lines[1] == "Tier: Free, assigned to the user ann, limits times 2"
+
+
+def test_says_of_a_digest_without_a_name_only_what_it_tells(
+    user: User, add_rule: Callable[..., Rule], settings: Any
+) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
+    add_rule("by_address", ["ip"])
+    first, tier, *counters = run(f"--digest={digest(f'user:{user.pk}')}").splitlines()
+    assert first.endswith(": whether it is blocked is not known")
+    assert tier.startswith("Tier: not known, as only the digest of this caller is known")
+    assert [each.partition(":")[0] for each in counters] == ["export"], "no others count this caller"
+    found = json.loads(run(f"--digest={digest(f'user:{user.pk}')}", "--json"))
+    assert (found["tier"]["kind"], found["tier"]["slug"]) == ("unknown", "")
+    assert [each["rule"] for each in found["counters"]] == ["export"]
 
 
 def test_an_access_entry_counts_first(user: User) -> None:

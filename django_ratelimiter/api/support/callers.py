@@ -14,7 +14,7 @@ from rest_framework.request import Request
 
 from ...databases import in_own_transactions
 from ...inspection.acts import ACTS, Act, Outcome, counter_named
-from ...inspection.caller import KINDS, Caller, caller_of, kind_and_value
+from ...inspection.caller import KINDS, Caller, caller_of, named
 from ...inspection.caller_report import CallerReport, report_of
 from ...inspection.giving_back import MAX_LEASES, Lease, leases_of
 from ...inspection.performing import MAX_REASON, perform
@@ -69,8 +69,8 @@ class CallerQueryView(ProblemView):
 
     def answer(self, request: Request, fields: dict[str, Any]) -> Any:
         caller, known = caller_of(fields["kind"], fields["value"], fields.get("known", ())), fields.get("known", ())
-        if caller.kind == "digest" and (name := revealed_to(request.user, [caller.digest]).get(caller.digest)):
-            caller = caller_of(*(kind_and_value(name) or ("digest", caller.digest)), known)
+        if caller.kind == "digest":
+            caller = named(caller, revealed_to(request.user, [caller.digest]).get(caller.digest), known)
         return self.about(caller, request.user, fields)
 
     def about(self, caller: Caller, user: Any, fields: dict[str, Any]) -> Any:

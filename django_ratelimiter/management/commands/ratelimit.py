@@ -19,7 +19,7 @@ from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
 from ...inspection.acts import counters_now
 from ...inspection.answer import explain
-from ...inspection.caller import KINDS, any_caller_of, caller_of, parts_of
+from ...inspection.caller import KINDS, any_caller_of, caller_of, named, parts_of
 from ...inspection.caller_report import lines_of as lines_of_caller
 from ...inspection.caller_report import report_of
 from ...inspection.console import add_question, question_from
@@ -31,6 +31,7 @@ from ...usage.collector import run
 from ...usage.collector.alerts import Thresholds, send_alerts
 from ...usage.collector.collect import Collected
 from ...usage.collector.lag import lag
+from ...usage.live.names import revealed
 from ...values.bounds import closest
 from ..about import about
 from ..about import lines_of as lines_of_project
@@ -165,7 +166,10 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
 
     def caller(self) -> None:
         """Show a caller, as text or JSON. Nothing is charged."""
-        who = caller_of(*self._named(), self._options["known"])
+        who, known = caller_of(*self._named(), self._options["known"]), self._options["known"]
+        if who.kind == "digest":
+            once_connected(partial(counters_now, who), lambda found: not found.problem)
+            who = named(who, revealed([who.digest]).get(who.digest), known)
         report = once_connected(partial(report_of, who), lambda report: not report.problem)
         if report.is_unknown:
             raise _no_such_user()
