@@ -83,7 +83,11 @@ class OwnedRules(PagesAdmin):
             with saved_as_version(request, f"rule {rule.slug} unlocked", reason):
                 Rule.objects.filter(pk=rule.pk, owner=LOCKED).update(owner=Rule.Owner.UNLOCKED)
                 self.log_change(request, rule, f"{_('Unlocked.')} {_('Reason: %(reason)s') % {'reason': reason}}")
-            messages.success(request, _("The rule can be edited here, until its file is applied again."))
+            text = _(
+                "The rule can be edited here. Its file undoes a change only with --overwrite, or with a plan that has "
+                "shown it."
+            )
+            messages.success(request, text)
             return HttpResponseRedirect(page)
         return self.page(request, "rule_unlock", _("Unlock %(name)s?") % {"name": rule}, {"rule": rule, "form": form})
 

@@ -95,8 +95,13 @@ class TestOwner:
         assert client.post(unlock_page(theirs), {"reason": ""}).status_code == 200
         assert Rule.objects.get().owner == "file"
         before = number()
+        text = shown(client.get(unlock_page(theirs)))
+        assert "While it differs from its file, applying the file fails and changes nothing" in text
         assert client.post(unlock_page(theirs), {"reason": "An attack"}).status_code == 302
         assert (Rule.objects.get().owner, number()) == ("unlocked", before + 1)
+        text = shown(client.get(page_of(theirs)))
+        assert "Its file undoes a change only with --overwrite, or with a plan that has shown it." in text
+        assert "applying the file fails until the file has them, too." in text
         assert RuleSetVersion.objects.latest("number").reason == "An attack"
         assert LogEntry.objects.get().change_message == "Unlocked. Reason: An attack"
         limit = {"id": RuleLimit.objects.get().pk, "rule": theirs.pk, "quota": 9, "window_seconds": 60}
