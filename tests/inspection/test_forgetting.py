@@ -105,11 +105,33 @@ def test_the_command_removes_what_it_can_and_says_what_stays(
     assert "nothing was stored" in forget("ip:192.0.2.4")
 
 
-def test_without_redis_the_rows_are_removed_and_the_rest_is_said(stored: str, add_rule: Callable[..., Rule]) -> None:
+def test_without_redis_the_rows_are_removed_and_the_rest_is_said(
+    stored: str, add_rule: Callable[..., Rule], capsys: pytest.CaptureFixture[str]
+) -> None:
     add_rule("export", ["user"])
+    unknown = "  not known: Redis could not be asked, so counters and names may be stored there"
     with unreachable(), pytest.raises(CommandError, match="Run this again"):
-        forget(f"user:{stored}")
+        call_command("ratelimit", "forget", f"user:{stored}")
     assert rows() == [2, 3, 1, 1]
+    assert unknown in capsys.readouterr().out.splitlines()
+    with unreachable(), pytest.raises(CommandError, match="Run this again"):
+        call_command("ratelimit", "forget", "ip:192.0.2.4")
+    first, second, *_others = capsys.readouterr().out.splitlines()
+    assert (first.endswith(": removed"), second) == (True, unknown)
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("ip:192.0.2.7", "ip:192.0.2.7 (address "),
+        ("header:X-Org=acme", "header:X-Org=acme (partition "),
+        ("api_key:sk-live-0123456789abcdef", "api_key:sk-l… (API key "),
+        ("session:0123456789abcdef", "session:0123… (session "),
+        ("header:Authorization=s3cret", "partition "),
+    ],
+)
+def test_names_what_was_typed_without_its_secrets(typed: str, shown: str) -> None:
+    assert forget(typed).startswith(shown)
 
 
 @pytest.mark.parametrize("key", ["nobody", "4711", "name:nobody"])

@@ -19,7 +19,7 @@ from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
 from ...inspection.acts import counters_now
 from ...inspection.answer import explain
-from ...inspection.caller import KINDS, any_caller_of, caller_of, named, parts_of
+from ...inspection.caller import KINDS, Caller, any_caller_of, caller_of, named, parts_of
 from ...inspection.caller_report import lines_of as lines_of_caller
 from ...inspection.caller_report import report_of
 from ...inspection.console import add_question, question_from
@@ -179,14 +179,21 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
 
     def forget(self) -> None:
         """Remove what is stored about a caller, and say what stays, and until when."""
-        who = any_caller_of(*self._named())
+        kind, value = self._named()
+        who = any_caller_of(kind, value)
         once_connected(partial(counters_now, who), lambda found: not found.problem)
         found = forget(who)
         if who.is_unknown_user and not found.removed and not found.problem:
             raise _no_such_user()
-        removed = found.removed or [_("nothing was stored")]
+        removed = found.removed
+        if found.problem:
+            removed = [*removed, _("not known: Redis could not be asked, so counters and names may be stored there")]
         stays = [_("What stays, and for how long:"), *(f"  {line}" for line in found.staying)]
-        lines = [_("%s: removed") % who, *(f"  {line}" for line in removed), *stays]
+        lines = [
+            _("%s: removed") % _as_typed(who, kind, value),
+            *(f"  {line}" for line in removed or [_("nothing was stored")]),
+            *stays,
+        ]
         self.say(lines, {"caller": str(who), **encoded(found)})
         if found.problem:
             text = _("Redis cannot be reached now, so counters and names stay. Run this again: %s")
@@ -265,6 +272,15 @@ def _add_common(command: ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="Write one JSON document to the standard output.")
     for option in ("--traceback", "--no-color"):
         command.add_argument(option, action="store_true", default=SUPPRESS, help=SUPPRESS)
+
+
+def _as_typed(who: Caller, kind: str, value: str) -> str:
+    """Return the caller with what was typed; of a key only the start, and nothing of another secret."""
+    if kind == "user" or (who.is_secret and kind == "partition"):
+        return str(who)
+    if who.is_secret or kind == "api_key":
+        value = f"{value[: min(4, len(value) // 4)]}…"
+    return f"{'' if kind == 'partition' else f'{kind}:'}{value} ({who})"
 
 
 def _no_such_user() -> CommandError:
