@@ -24,6 +24,9 @@ TOTALS = {
     "benchmarks": 3_000,
 }
 
+#: Of the documentation.
+PAGES, WORDS = 50, 55_000
+
 #: Uses of private names in tests (SLF001).
 PRIVATE_IN_TESTS = 149
 
@@ -51,3 +54,10 @@ def test_there_are_no_more_lines_than_before() -> None:
         for path in (ROOT / name).rglob("*.py"):
             lines[name] += 0 if "migrations" in path.parts else path.read_text("utf-8").count("\n")
     assert {name: (found, TOTALS[name]) for name, found in lines.items() if found > TOTALS[name]} == {}
+
+
+def test_the_docs_can_be_held_in_one_hand() -> None:
+    """What a page says stands nowhere else; what no reader acts on goes."""
+    pages = [path.read_text("utf-8") for path in (ROOT / "docs").rglob("*.md")]
+    assert len(pages) <= PAGES
+    assert sum(len(page.split()) for page in pages) <= WORDS
