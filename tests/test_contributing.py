@@ -52,7 +52,7 @@ def test_it_can_be_read_in_one_go() -> None:
     assert TEXT.count("\n") <= 150
 
 
-@pytest.mark.parametrize("heading", ["Add an identity", "Add an entry point", "Add an admin page"])
+@pytest.mark.parametrize("heading", ["Add a setting", "Add an identity", "Add an entry point", "Add an admin page"])
 def test_the_names_in_the_instructions_are_in_the_code(heading: str) -> None:
     text = section(TEXT, f"## {heading}")
     sources = [path.read_text("utf-8") for top in (PACKAGE, TESTS) for path in top.rglob("*.py")]
