@@ -53,11 +53,11 @@ def _labelled(name: Name, labels: Mapping[str, str]) -> str:
 
 
 def _key_labels(reader: Any, keys: Iterable[str]) -> Mapping[str, str]:
-    """Return the reasons of the latest assignments to API keys by their hash, if the reader may view assignments."""
+    """Return the reasons of the oldest assignments without an end to API keys by hash, if the reader may view them."""
     hashes = [*filter(is_hash, keys)]
     if not hashes or not may_view(reader, TierAssignment):
         return {}
-    rows = TierAssignment.objects.filter(api_key_hash__in=hashes).exclude(reason="").order_by("pk")
+    rows = TierAssignment.objects.filter(api_key_hash__in=hashes, ends_at=None).exclude(reason="").order_by("-pk")
     return dict(rows.values_list("api_key_hash", "reason"))
 
 

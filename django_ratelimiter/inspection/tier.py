@@ -109,7 +109,7 @@ def tier_in_words(tier: TierExplanation) -> str:
     kinds = {"user": _("user"), "group": _("group"), "api_key_hash": _("API key"), "partition": _("partition")}
     whom = tier.whom
     if tier.subject == "api_key_hash":  # as in lists
-        whom = f"{tier.reason} ({whom[:8]}…)" if tier.reason else f"{whom[:8]}…"
+        whom = f"{tier.reason} ({whom[:8]}…)" if tier.reason and tier.ends_at is None else f"{whom[:8]}…"
     text = texts.get(tier.kind, "") % {"tier": tier.name, "kind": kinds.get(tier.subject, ""), "whom": whom}
     if tier.ends_at and tier.multiplied_by:
         text = _("%(text)s, until %(end)s") % {"text": text, "end": moment_in_words(tier.ends_at)}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.utils import timezone
 
 from django_ratelimiter.admin.names import names_in_words
 from django_ratelimiter.identity import digest
@@ -53,6 +55,11 @@ def test_keys_are_shown_by_the_labels_of_their_assignments(reader: User, django_
     keys = {"shop": "a1" * 32, "none": "b2" * 32, "account-1": ""}
     row = TierAssignment(tier=Tier.objects.create(slug="gold", name="Gold"), api_key_hash=keys["shop"], reason="Shop")
     row.save()
+    ended = timezone.now() + timedelta(days=1)
+    other = Tier.objects.create(slug="silver", name="Silver")
+    TierAssignment.objects.create(tier=other, api_key_hash=keys["shop"], reason="later")
+    for key in (keys["shop"], keys["none"]):
+        TierAssignment.objects.create(multiplier=2, api_key_hash=key, reason="on the phone", ends_at=ended)
     for name, key in keys.items():
         names.remember(name, "api_key", key or name)
     assert set(names_in_words(reader, keys).values()) == {
@@ -62,7 +69,8 @@ def test_keys_are_shown_by_the_labels_of_their_assignments(reader: User, django_
     reader = User.objects.get(pk=reader.pk)
     reader.has_perm("any")
     with django_assert_num_queries(1):
-        assert names_in_words(reader, keys)["shop"] == "API key: Shop (a1a1a1a1…)"
+        found = names_in_words(reader, keys)
+    assert (found["shop"], found["none"]) == ("API key: Shop (a1a1a1a1…)", "API key: b2b2b2b2…")
 
 
 def test_readers_without_the_permission_learn_nothing(django_assert_num_queries: Any) -> None:
