@@ -16,12 +16,12 @@ ROOT = Path(__file__).parent.parent
 
 #: Lines of Python, which may only fall; without migrations.
 TOTALS = {
-    "django_ratelimiter": 49_000,
+    "django_ratelimiter": 48_918,
     "django_ratelimiter/engine/local": 1_299,
-    "django_ratelimiter/headers": 715,
+    "django_ratelimiter/headers": 714,
     "django_ratelimiter/limiter": 1_827,
-    "tests": 64_300,
-    "benchmarks": 3_000,
+    "tests": 62_773,
+    "benchmarks": 2_962,
 }
 
 #: Of the documentation.
