@@ -93,7 +93,8 @@ def main(given: list[str]) -> int:
     for name in ("REDIS_URL", "TEST_DATABASE", "PYTHONDONTWRITEBYTECODE"):  # else each program compiles Django again
         os.environ.pop(name, None)
     config = tomllib.loads((ROOT / "tox.toml").read_text("utf-8"))
-    asked = named or [*config["env_list"], *(config["labels"]["strict"] if strict else ())]
+    longest, *others = config["env_list"]
+    asked = named or [longest, *(config["labels"]["strict"] if strict else ()), *others]
     lacking = {name: why for name in asked if (why := NEEDS.get(name, lambda: None)())}
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir(parents=True)
@@ -101,7 +102,9 @@ def main(given: list[str]) -> int:
     names = ",".join(name for name in asked if name not in lacking)
     if names:
         print(f"Running {names}; output is shown for those that fail, and kept in .tox/NAME/log/.", flush=True)
-    tox = (".ci/tox", "run-parallel", "--parallel-no-spinner", "--result-json", written, "-e", names, *tests)
+    side_by_side = str((os.cpu_count() or 2) + 1)  # one more than processors, because tests wait for servers
+    options = ("--parallel", side_by_side, "--parallel-no-spinner", "--result-json", written, "-e", names)
+    tox = (".ci/tox", "run-parallel", *options, *tests)
     code = subprocess.run(tox, cwd=ROOT, stdin=subprocess.DEVNULL).returncode if names else 0
     results = json.loads(written.read_text())["testenvs"] if written.exists() else {}
     found = {name: results[name]["result"] for name in names.split(",") if "result" in results.get(name, {})}

@@ -29,8 +29,9 @@ HOUR = timedelta(hours=1)
 
 
 def this_hour() -> Any:
-    """The start of the running hour, which is in this month."""
-    return floor(now(), Granularity.HOUR, timezone.get_default_timezone())
+    """The start of the hour of the last whole minute, with which reports end; or of the month, if that is later."""
+    whole = floor(now() - timedelta(minutes=1), Granularity.HOUR, timezone.get_default_timezone())
+    return max(whole, named("this-month", timezone.localtime()).start)
 
 
 def last_month() -> Any:
