@@ -50,4 +50,4 @@ class ForecastCommands(SayingCommand):
         if self._options["html"]:  # last, so that nothing is lost if the disk is full
             write_file(self._options["html"], html_of(report))
         if not report.is_known:
-            raise CommandError(not_known())
+            raise CommandError(not_known(report))

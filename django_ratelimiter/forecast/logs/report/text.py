@@ -19,9 +19,11 @@ from ..reading import LogFiles
 MAX_ROWS = 24
 
 
-def not_known() -> str:
+def not_known(report: ReplayReport) -> str:
     """Return the result of a replay that could judge nothing, as text."""
-    return _("Not known: no rule could be replayed.")
+    if report.after is None:
+        return _("Not known: no rule could be replayed.")
+    return _("Not known: no rule that differs could be replayed.")
 
 
 def lines_of(report: ReplayReport) -> Iterator[str | Table]:
@@ -146,7 +148,7 @@ def summary_of(report: ReplayReport) -> Iterator[str]:
     """Yield the result, in sentences, the answer first; nothing if there are neither rules nor requests."""
     total = report.changes.total
     if not report.is_known:
-        yield not_known()
+        yield not_known(report)
     if not report.is_known or not total.requests:
         return
     answer, *figures = _result_of(report)
