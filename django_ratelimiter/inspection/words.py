@@ -61,7 +61,11 @@ def logged_in_words(explanation: Explanation) -> str:
         return _("One of the counters below is the one that rejected.")
     if explanation.bypass:
         return _("This is the caller who was rejected.") if logged.same_caller else ""
-    if not any(each.rule.slug in logged.rules for each in explanation.applying):
+    meant = [each for each in explanation.rules if each.rule.slug in logged.rules]
+    if wanted := [name for each in meant for name in (*each.lacks, *each.missing)]:
+        text = _("Enter the caller's values to see the counter that rejected. Not known here: %s.")
+        return text % ", ".join(dict.fromkeys(wanted))
+    if not any(each.applies for each in meant):
         return _("The rule that rejected does not apply to this request now: %s.") % ", ".join(logged.rules)
     if logged.same_caller:
         return _("This is the caller who was rejected, but none of the counters below is the one that rejected.")
