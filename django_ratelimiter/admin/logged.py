@@ -7,6 +7,7 @@ from typing import Any
 
 from django.http import HttpRequest
 
+from ..exceptions import EngineUnavailable
 from ..inspection.caller import by_key, is_hash
 from ..inspection.counters import CallerRejection, rejections_logged
 from ..inspection.explanation import CALLER_FIELDS, SEES_TIERS, AccessExplanation
@@ -31,29 +32,37 @@ def prefilled(request: HttpRequest, logged: ParsedRejection, data: dict[str, Any
     asked = {name: data[name] for name in ("path", "view", "scope")}
     question = asked_of(logged, Question(method=data["method"] or "GET", **asked))
     identifying = {"digest": logged.digest, "logged_rules": " ".join(logged.rules)}
-    names = [*revealed_to(request.user, _digests(request, logged)).values()]
+    names = [*revealed_to(request.user, _digests(request, logged) or ()).values()]
     caller = asked_of_caller(names[0]) if len(names) == 1 else {}
     return found | identifying | caller | {name: getattr(question, name) for name in ("method", *asked)}
 
 
-def _digests(request: HttpRequest, logged: ParsedRejection) -> list[str]:
-    """Return the callers that a log line may mean, for readers who may name callers; none if it means nobody."""
+def _digests(request: HttpRequest, logged: ParsedRejection) -> list[str] | None:
+    """Return the callers that a log line may mean, for readers who may name callers; none if it means nobody.
+
+    `None` = not known, because Redis does not answer.
+    """
     found = Reference(logged.rule, logged.digest)
     if not logged.digest or not request.user.has_perm(SEES_TIERS) or found.is_of(everybody()) or found.is_of(missing()):
         return []
-    return [logged.digest] if len(logged.digest) > DIGITS else digests_of(found)
+    try:
+        return [logged.digest] if len(logged.digest) > DIGITS else digests_of(found)
+    except EngineUnavailable:
+        return None
 
 
 def logged_context(request: HttpRequest, logged: ParsedRejection) -> dict[str, Any]:
     """Return the page's context for a log line or reference: the possible callers and the rule."""
     found, viewer = Reference(logged.rule, logged.digest), Viewer(request)
-    urls = [caller_url(viewer, digest=digest, rule=logged.rule) for digest in _digests(request, logged)]
+    digests = _digests(request, logged)
+    urls = [caller_url(viewer, digest=digest, rule=logged.rule) for digest in digests or ()]
     return {
         "logged": logged,
         "is_shared": bool(logged.digest) and found.is_of(everybody()),
         "is_missing": bool(logged.digest) and found.is_of(missing()),
         "logged_rule_url": viewer.rule_url(logged.rule),
         "logged_urls": list(filter(None, urls)),
+        "is_unavailable": digests is None,
         "rejections": rejection_rows(
             rejections_logged(logged.is_of, cache.latest_rules()) if viewer.may("view_usage_report") else (), viewer
         ),

@@ -245,7 +245,7 @@ def any_caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
 
     A user is found by primary key or login name; "id:42" and "name:42" say which. An API key is the key, its hash, or
     "value:" and the result of API_KEY_RESOLVER. A "reference" is that of a rejection; only the digest of its caller
-    is known. Raises UnknownCaller.
+    is known. Raises UnknownCaller; for a reference EngineUnavailable, too.
     """
     value = value.strip()
     if kind == "reference":

@@ -150,7 +150,7 @@ def asked_of(logged: ParsedRejection, question: Question) -> Question:
 def find_reference(text: str) -> Reference | None:
     """Return the reference in a text; if several words may be one, the first whose caller is known.
 
-    Else the first that names a rule; `None` if no word may be one.
+    Else the first that names a rule; `None` if no word may be one. Raises EngineUnavailable.
     """
     found = references_in(text)
     if len(found) > 1:
@@ -164,19 +164,23 @@ def digests_of(reference: Reference) -> list[str]:
     """Return the digests that a reference may mean, the latest rejected first; empty = they are not known any more.
 
     The digests of all callers and of missing values are always known. Others are searched among recent rejections,
-    and among the rule's top partitions: one call of Redis for each possible rule, and one query.
+    and among the rule's top partitions: one call of Redis for each possible rule, and one query. Raises
+    EngineUnavailable if Redis does not answer, and no top partition is meant.
     """
     if common := [each for each in (everybody(), missing()) if reference.is_of(each)]:
         return common
-    rules = rules_of(reference)
+    rules, outage = rules_of(reference), None
     try:
         found = [each.partition for rule in rules for each in recent(MAX_READ, rule)]
-    except EngineUnavailable:
-        found = []
+    except EngineUnavailable as error:
+        found, outage = [], error
     rows = TopPartition.objects.filter(rule_slug__in=rules, start__gte=stored(now() - SPAN))
     # Exactly, or with the same letters in another case: similar characters are only compared among the recent ones.
     found += rows.filter(partition__istartswith=reference.start).values_list("partition", flat=True).distinct()
-    return [each for each in dict.fromkeys(found) if reference.is_of(each)][:MAX_FOUND]
+    digests = [each for each in dict.fromkeys(found) if reference.is_of(each)]
+    if outage is not None and not digests:
+        raise outage
+    return digests[:MAX_FOUND]
 
 
 def _is_of_one(reference: Reference, slugs: list[str]) -> bool:

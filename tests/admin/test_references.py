@@ -6,21 +6,24 @@ import io
 import json
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlencode
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.test import Client
 from django.urls import reverse
 
 from django_ratelimiter.backend import get_engine
+from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
+from django_ratelimiter.inspection import references
 from django_ratelimiter.inspection.caller import UnknownCaller, caller_of
 from django_ratelimiter.models import Rule, RuleLimit, Tier, TopPartition
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
+from tests.admin.callers.page import CALLER
 from tests.making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
@@ -170,6 +173,29 @@ def test_one_that_is_known_no_more_leads_to_the_page_that_explains(
         caller_of("reference", "export#AAAAAAAA")
     response = operator(*ALL).post(reverse("admin:django_ratelimiter_search"), {"q": "export#AAAAAAAA"})
     assert "explain/?reference=export%23AAAAAAAA" in response.url
+
+
+def test_without_redis_it_is_not_called_unknown(
+    rejected: dict[str, Any], operator: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_args: object) -> NoReturn:
+        raise EngineUnavailable("gone")
+
+    monkeypatch.setattr(references, "recent", gone)
+    client, typed = operator(*ALL), rejected["field"]
+    with pytest.raises(CommandError, match=r"^It cannot be reached now: gone$"):
+        call_command("ratelimit", "caller", "--reference", typed)
+    asked = {"kind": "reference", "value": typed}
+    for response in (client.get(CALLER, asked), client.post(CALLER, asked)):
+        assert response.context["problem"] == "Redis cannot be reached now, so this caller cannot be found: gone"
+    found = client.post(reverse("admin:django_ratelimiter_search"), {"q": f"Why {typed} today"})
+    assert "explain/?reference=export%23" in found.url
+    shown = client.get(found.url).content.decode()
+    assert "Redis cannot be reached now, so its caller cannot be looked up." in shown
+    partition = digest("header:X-Org:acme")
+    hour = stored(floor(now(), Granularity.HOUR, now().tzinfo))
+    TopPartition.objects.create(rule_slug="export", granularity="hour", start=hour, partition=partition, rejected=7)
+    assert caller_of("reference", typed).digest == partition
 
 
 def test_top_partitions_know_older_ones(make_rule: MakeRule) -> None:

@@ -72,8 +72,8 @@ class CallerPage(PagesAdmin):
         try:
             caller = self._caller(request)
             query, is_open = open_query(request)
-        except UnknownCaller as error:
-            return self._search(request, str(error))
+        except (UnknownCaller, EngineUnavailable) as error:
+            return self._search(request, error)
         if caller is None:
             return self._search(request)
         if "act" in request.POST:
@@ -100,8 +100,8 @@ class CallerPage(PagesAdmin):
         """Redirect to the page of the entered caller. Values that must not be in a log are not in its URL."""
         try:
             caller = caller_typed(request.POST.get("kind", ""), request.POST.get("value", ""))
-        except UnknownCaller as error:
-            return self._search(request, str(error))
+        except (UnknownCaller, EngineUnavailable) as error:
+            return self._search(request, error)
         return self._to(request, caller)
 
     def _to(self, request: HttpRequest, caller: Caller) -> HttpResponse:
@@ -112,7 +112,10 @@ class CallerPage(PagesAdmin):
             return HttpResponseRedirect(self._url({"digest": caller.digest, **named}))
         return HttpResponseRedirect(self._url({"kind": caller.kind, "value": caller.open_value}))
 
-    def _search(self, request: HttpRequest, problem: str = "") -> HttpResponse:
+    def _search(self, request: HttpRequest, error: Exception | None = None) -> HttpResponse:
+        problem = str(error or "")
+        if isinstance(error, EngineUnavailable):
+            problem = _("Redis cannot be reached now, so this caller cannot be found: %s") % error
         kinds = [(kind, label, kind == request.POST.get("kind")) for kind, label in KIND_LABELS.items()]
         return self.page(request, "caller_search", _("Find a caller"), {"kinds": kinds, "problem": problem})
 

@@ -20,6 +20,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from ...conf import settings
+from ...exceptions import EngineUnavailable
 from ...identity import identify
 from ...inspection.caller import UnknownCaller, by_key, caller_of
 from ...inspection.references import digests_of, find_reference, known_rules, rules_of
@@ -233,11 +234,17 @@ def _digests(text: str, viewer: Viewer) -> Iterator[Match]:
 
 
 def _references(text: str, viewer: Viewer) -> Iterator[Match]:
-    """Yield the caller of a rejection's reference; the page that explains, if the caller is not known any more."""
-    reference = find_reference(text) if viewer.sees_callers else parse_reference(text, known_rules())
+    """Yield the caller of a rejection's reference; the page that explains, if the caller is not known any more, or now.
+
+    That page tells one from the other.
+    """
+    try:
+        reference = find_reference(text) if viewer.sees_callers else parse_reference(text, known_rules())
+        digests = digests_of(reference) if reference and viewer.sees_callers else []
+    except EngineUnavailable:
+        reference, digests = parse_reference(text, known_rules()), []
     if reference is None:
         return
-    digests = digests_of(reference) if viewer.sees_callers else []
     for digest in digests:
         yield Match(_("Caller"), str(reference), viewer.digest_url(digest, rule=rules_of(reference)[0]))
     if not digests and viewer.sees_rules:
