@@ -21,9 +21,9 @@
 -- ARGV[4…] where it comes with more: the number of notes, see engine/partition_stats.py; then what for, label and
 --          partition of each; then, if a process has held counts, their id, empty if they come only once, and minute,
 --          field and calls of each; a field may be named by the counters that have rejected, see engine/usage/__init__.py
--- mode     0 check; 1 peek: spend and count nothing; 2 refund: give back and do nothing else;
+-- mode     0 check; 1 peek: spend and count nothing; 2 refund, and do nothing else;
 --          3 publish: put the version in force where none is; 4 rejected: as a check that is rejected whatever is found;
---          5 undo: give back, and take back what was counted once at that time; 6 trial: find what a check would, and
+--          5 undo: refund, and take back what was counted once at that time; 6 trial: find what a check would, and
 --          write nothing
 -- Returns  {-1} where no version is held, {-1, epoch, number} where a later one is, {-2, time, then for each charge
 --          the time by its clock} where that is not in the calendar window that a record names, or not in the minute
@@ -51,7 +51,7 @@ local now, charges, refunds, mode, minute, mark = unpack('<dddddd', ARGV[3])
 local counts = minute >= 0
 local first = counts and 3 or 1 -- the counters stand behind this key
 
--- One command reads all, since each costs as much as what is reckoned from its reply. It passes over a key that holds
+-- One command reads all, since each costs as much as what is computed from its reply. It passes over a key that holds
 -- another type, and so what is missing is asked for by itself, which fails then.
 local found = call('MGET', KEYS[1], (table.unpack or _G.unpack)(KEYS, first + 1, first + charges))
 
