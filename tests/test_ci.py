@@ -67,9 +67,7 @@ def ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         monkeypatch.setenv(name, "1")  # what it changes is as it was afterwards
     (tmp_path / ".ci").mkdir()
     (tmp_path / "tests").mkdir()
-    (tmp_path / "tox.toml").write_text(
-        "env_list = ['suite', 'mariadb', 'py399-django99', 'lint']\nlabels.strict = ['budget']\n"
-    )
+    (tmp_path / "tox.toml").write_text(LIST)
     (tmp_path / ".ci/tox").write_text(f"#!{sys.executable}\n{TOX}")
     (tmp_path / ".ci/tox").chmod(0o755)
     return found
