@@ -88,7 +88,8 @@ def totals_of(usage: Usage, identities: Mapping[str, str]) -> list[DayTotal]:
     found = {day: DayTotal(day, 0, 0) for day in days}
     for day in usage.days:
         if (day.requests or 0) > found[day.date].requests:
-            found[day.date] = DayTotal(day.date, day.requests or 0, _rejected(day))
+            rejected = day.rejected or 0 if day.known_from == "top" else day.rejected
+            found[day.date] = DayTotal(day.date, day.requests or 0, rejected)
     starts = [stored(floor(datetime.combine(day, time(12), zone), Granularity.DAY, zone)) for day in days]
     rows = TopCaller.objects.filter(
         granularity=TopCaller.Granularity.DAY, start__in=starts,
@@ -99,10 +100,6 @@ def totals_of(usage: Usage, identities: Mapping[str, str]) -> list[DayTotal]:
         if requests is not None and requests >= found[on].requests:
             found[on] = DayTotal(on, requests, rejected or 0)
     return list(found.values())
-
-
-def _rejected(day: Day) -> int | None:
-    return day.rejected or 0 if day.known_from == "top" else day.rejected
 
 
 def _figures(row: TopPartition | TopCaller, zone: tzinfo) -> tuple[date, int | None, int | None, int | None]:

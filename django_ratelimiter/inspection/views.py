@@ -175,7 +175,7 @@ def _add_frameworks(found: ViewCode, made: Any, http: BuiltRequest) -> None:
     found.then = [
         Step("throttle", begin, is_entry_point=False),
         *_steps(decorated, request, None, ""),
-        Step("throttle", throttle, _scope(made)),
+        Step("throttle", throttle, str(getattr(made, "throttle_scope", None) or "")),
         *_handled(made, request),
     ]
     found.respond = respond
@@ -194,10 +194,6 @@ class _Throttle(NamedTuple):
     def wait(self) -> float | None:
         seconds: float | None = self.throttle.wait()
         return seconds
-
-
-def _scope(made: Any) -> str:
-    return str(getattr(made, "throttle_scope", None) or "")
 
 
 @contextmanager

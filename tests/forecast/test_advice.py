@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import timedelta
-from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.utils.timezone import localtime
 
 from django_ratelimiter.forecast.samples.advice import Advice, advise
@@ -17,7 +15,7 @@ from django_ratelimiter.models import Rule, RuleLimit, TopPartition
 from django_ratelimiter.usage.reports.coverage import Period
 
 from .test_samples import FIXED, PERIOD, START, rule
-from .traffic import record
+from .traffic import advised, record
 
 pytestmark = pytest.mark.django_db
 
@@ -74,28 +72,18 @@ def test_the_largest_of_all_is_known_where_it_was_no_sample() -> None:
     assert advise(rule(), PERIOD, 0.01).largest == 777
 
 
-@pytest.fixture
-def ratelimit() -> Callable[..., str]:
-    def call(*arguments: str) -> str:
-        out = StringIO()
-        call_command("ratelimit", "advise", *arguments, stdout=out)
-        return out.getvalue()
-
-    return call
-
-
-def test_the_command(ratelimit: Callable[..., str]) -> None:
+def test_the_command() -> None:
     row = Rule.objects.create(slug="search", name="Search", view_name="hello", partition_by=["user"], mode="shadow")
     RuleLimit.objects.create(rule=row, quota=5, window_seconds=60, algorithm=FIXED)
-    assert ratelimit("search") == "No caller of search was sampled (the last 7 days).\n"
+    assert advised("search") == "No caller of search was sampled (the last 7 days).\n"
     record(START, {"a": [9], "b": [20]})
-    text = ratelimit("search", "--period", localtime(START).date().isoformat())
+    text = advised("search", "--period", localtime(START).date().isoformat())
     for words in ("2 sampled callers", "free: 20 per minute", "p50 9, p90 20", "Too few callers", "under a minute"):
         assert words in text
-    found = json.loads(ratelimit("search", "--json"))
+    found = json.loads(advised("search", "--json"))
     assert (found["sampled"], found["proposals"][0]["busiest"]["largest"]) == (2, 20)
-    assert "advise search" in ratelimit("--view", "hello")
-    assert "no rule matches" in ratelimit("--view", "item")
+    assert "advise search" in advised("--view", "hello")
+    assert "no rule matches" in advised("--view", "item")
     for wrong in (["nothing"], ["search", "--period", "soon"], ["search", "--share", "0"], ["--view", "nobody"]):
         with pytest.raises(CommandError):
-            ratelimit(*wrong)
+            advised(*wrong)

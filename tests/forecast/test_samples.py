@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from io import StringIO
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import ADDITION, CHANGE, DELETION, LogEntry
 from django.contrib.auth.models import User
 from django.contrib.contenttypes.models import ContentType
-from django.core.management import call_command
 from django.utils.timezone import localtime
 
 from django_ratelimiter.engine import Limit
@@ -28,7 +26,7 @@ from django_ratelimiter.rules.ruleset import rule_from
 from django_ratelimiter.usage.reports.coverage import Period
 from django_ratelimiter.usage.times import now, stored
 
-from .traffic import record
+from .traffic import advised, record
 
 pytestmark = pytest.mark.django_db
 
@@ -378,18 +376,12 @@ def test_the_command_says_it_too() -> None:
     Rule.objects.create(slug="search", name="Search", partition_by=["user"], mode="shadow")
     record(START, {"a": [9], "b": [20]})
     day = localtime(START).date()
-    assert HAVE not in advise("search")
+    assert HAVE not in advised("search")
     during_attack = stored(START - timedelta(days=2) + timedelta(minutes=30))  # START can be midnight
     row = grant(starts_at=during_attack - 30 * HOUR, ends_at=during_attack)
-    assert HAVE not in advise("search", "--period", str(day))
-    assert HAVE in advise("search", "--period", str(day), "--attack", str(day - timedelta(days=2)))
+    assert HAVE not in advised("search", "--period", str(day))
+    assert HAVE in advised("search", "--period", str(day), "--attack", str(day - timedelta(days=2)))
     row.delete()
     grant()
-    assert HAVE in advise("search")
-    assert HAVE in json.loads(advise("search", "--json"))["notes"][0]
-
-
-def advise(*arguments: str) -> str:
-    out = StringIO()
-    call_command("ratelimit", "advise", *arguments, stdout=out)
-    return out.getvalue()
+    assert HAVE in advised("search")
+    assert HAVE in json.loads(advised("search", "--json"))["notes"][0]

@@ -264,6 +264,11 @@ def test_shadow_rules_neither_hold_nor_reject(enter: Enter, make_rule: MakeRule,
     assert clock.slept == []
 
 
+async def enter_nowhere() -> None:
+    async with limiter.slot("stripe"):
+        raise AssertionError
+
+
 def test_an_interrupted_wait_keeps_no_lease(make_rule: MakeRule, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     make_rule("out", scope="stripe", **QUEUE)
     make_rule("one", scope="stripe", **LEASES)
@@ -274,10 +279,6 @@ def test_an_interrupted_wait_keeps_no_lease(make_rule: MakeRule, clock: Clock, m
     async def cancel(seconds: float) -> None:
         raise asyncio.CancelledError
 
-    async def enter() -> None:
-        async with limiter.slot("stripe"):
-            raise AssertionError
-
     with limiter.slot("stripe"):
         pass
     with monkeypatch.context() as patched:
@@ -286,7 +287,7 @@ def test_an_interrupted_wait_keeps_no_lease(make_rule: MakeRule, clock: Clock, m
         with pytest.raises(KeyboardInterrupt), limiter.slot("stripe"):
             raise AssertionError
         with pytest.raises(asyncio.CancelledError):
-            async_to_sync(enter)()
+            async_to_sync(enter_nowhere)()
     clock.now_us += 10_000_000
     with limiter.slot("stripe", max_wait=0):
         pass
@@ -311,12 +312,8 @@ def test_a_task_cancelled_while_its_thread_asks_keeps_no_lease(
 
     monkeypatch.setattr(backend, "_engine", Remote(engine))
 
-    async def enter() -> None:
-        async with limiter.slot("stripe"):
-            raise AssertionError
-
     async def run() -> None:
-        asking.append(asyncio.ensure_future(enter()))
+        asking.append(asyncio.ensure_future(enter_nowhere()))
         with pytest.raises(asyncio.CancelledError):
             await asking[0]
 

@@ -83,10 +83,6 @@ def _until(sent: Any) -> datetime:
     try:
         day = date.fromisoformat(str(sent.get("date") or sent.get("until") or ""))
         end = datetime.combine(day + timedelta(days=1), time())
-        return timezone.make_aware(end) if _uses_zones() else end
+        return timezone.make_aware(end) if timezone.is_aware(timezone.now()) else end
     except (ValueError, OverflowError):
         raise InvalidAct(_("Choose until when.")) from None
-
-
-def _uses_zones() -> bool:
-    return timezone.is_aware(timezone.now())

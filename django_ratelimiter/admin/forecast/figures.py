@@ -134,7 +134,7 @@ def _period(request: HttpRequest, name: str, forecast: Forecast, tiers: Mapping[
     own = {"name": name, "is_day": is_day, "forecast": forecast, "answer": answer.answer(forecast)}
     if not forecast.sampled:
         return own
-    hours = [(_span(each), each) for each in forecast.by_hour]
+    hours = [(chart.span(Period(each.start, each.end)), each) for each in forecast.by_hour]
     text = _("%(time)s: now %(before)s, then %(after)s")
     labels = [
         text % {"time": time, "before": words.number(each.before), "after": words.number(each.after)}
@@ -160,7 +160,3 @@ def _period(request: HttpRequest, name: str, forecast: Forecast, tiers: Mapping[
 
 def _tier_name(slug: str, tiers: Mapping[str, str]) -> str:
     return tiers.get(slug, slug) or _("no tier")
-
-
-def _span(hour: Any) -> str:
-    return chart.span(Period(hour.start, hour.end))

@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 from django.core.checks import CheckMessage
 from django.db import router
-from django.db.models import QuerySet
 from django.utils import timezone
 
 from ...checks import messages_about
@@ -77,7 +76,7 @@ def read_rule_doubts() -> RuleDoubts:
 
 def read_usage_doubts(fresh: Freshness, *, engine_answers: bool) -> UsageDoubts:
     """Return the lasting alerts; ask the engine for waiting batches only if no counts were added for a while."""
-    began = dict(_episodes().values_list("name", "began_at"))
+    began = dict(UsageEpisode.objects.using(router.db_for_write(UsageBucket)).values_list("name", "began_at"))
     rejecting = [
         (name.removeprefix(REJECTING), aware(at)) for name, at in sorted(began.items()) if name.startswith(REJECTING)
     ]
@@ -102,10 +101,6 @@ def _exhausted() -> list[tuple[RuleRecord, datetime | None]]:
     shared = [each for each in rules.rules if each.mode == "enforce" and each.is_shared]
     blocked = {each.rule.slug: each for each in shared_counters(shared, rules).blocked} if shared else {}
     return [(each.rule, each.blocked_until) for _slug, each in sorted(blocked.items())]
-
-
-def _episodes() -> QuerySet[UsageEpisode]:
-    return UsageEpisode.objects.using(router.db_for_write(UsageBucket))
 
 
 def _is_dead(found: UnknownName) -> bool:

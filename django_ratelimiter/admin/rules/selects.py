@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from django import forms
@@ -22,11 +21,7 @@ class PlainSelect(forms.Select):
             '<option value="{}"{}>{}</option>',
             (
                 (key, SafeString(" selected") if str(key) in chosen else "", label)
-                for key, label in _with_text(self.choices)
+                for key, label in (("" if key is None else str(key), label) for key, label in self.choices)
             ),
         )
         return format_html("<select{}>{}</select>", flatatt(attributes), options)
-
-
-def _with_text(choices: Iterable[Any]) -> Iterable[tuple[str, Any]]:
-    return (("" if key is None else str(key), label) for key, label in choices)

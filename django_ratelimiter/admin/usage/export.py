@@ -78,10 +78,6 @@ def _callers(report: Report) -> list[Row]:
     ]
 
 
-def _day(report: Report) -> list[Row]:
-    return [{"hour": each.hour, "average_requests": round(each.requests, 2)} for each in report.day]
-
-
 def _top_partitions(report: Report) -> list[Row]:
     return [
         {"caller": report.names.get(row.partition, row.partition), **row._asdict(), **row.figures}
@@ -96,7 +92,10 @@ TABLES: Final[dict[str, tuple[tuple[str, ...], Callable[[Report], list[Row]]]]] 
     "totals": (("rule_slug", "tier_slug", *_COUNTS, "requests_before", "most_partitions"), _totals),
     "series": (("start", "end", *_COUNTS), lambda report: _points(report.points)),
     "callers": (("start", "end", "partitions"), _callers),
-    "day": (("hour", "average_requests"), _day),
+    "day": (
+        ("hour", "average_requests"),
+        lambda report: [{"hour": each.hour, "average_requests": round(each.requests, 2)} for each in report.day],
+    ),
     "busiest": (("start", "end", *_COUNTS), lambda report: _points(report.busiest)),
     "top": (
         ("caller", "requests", "allowed", "rejected", "estimated", "share", "requests_before", "partition"),

@@ -181,12 +181,11 @@ def _hours(report: Report) -> dict[str, Any]:
         "hours_chart": chart.hours(report.day),
         "hours_in": Period(report.hours[0].start, report.hours[-1].end),
         "hours": [(chart.hour_of_day(each), units(round(each.requests))) for each in report.day],
-        "busiest": [(_weekday(point.start), chart.span(point), _figure_row(point.figures)) for point in report.busiest],
+        "busiest": [
+            (date_format(timezone.localtime(point.start), "l"), chart.span(point), _figure_row(point.figures))
+            for point in report.busiest
+        ],
     }
-
-
-def _weekday(moment: Any) -> str:
-    return date_format(timezone.localtime(moment), "l")
 
 
 def _figure_row(figures: Figures, before: Figures | None = None, callers: int | None = None) -> dict[str, str]:

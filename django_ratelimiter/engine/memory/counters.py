@@ -26,11 +26,9 @@ class MemoryCounters:
     """Counters by name, each with its expiry time. Not locked: the engine has the lock.
 
     max_counters: how many to keep, and at most a quarter more: the oldest are dropped. `None` = all that are in use.
-    dropped: how many were dropped before they expired.
     """
 
     def __init__(self, max_counters: int | None = None) -> None:
-        self.dropped = 0
         self._by_name: dict[str, tuple[State, int]] = {}
         self._sweep_at = 1_000
         self._max_counters = max_counters
@@ -192,7 +190,6 @@ class MemoryCounters:
         """Drop the counters whose full quota is back. Called whenever their number has doubled."""
         alive = {key: stored for key, stored in self._by_name.items() if stored[1] > now}
         if self._max_counters is not None and len(alive) > self._max_counters:
-            self.dropped += len(alive) - self._max_counters
             alive = dict(list(alive.items())[-self._max_counters :])
         self._by_name, self._sweep_at = alive, max(1_000, 2 * len(alive))
         if self._max_counters is not None:

@@ -61,11 +61,6 @@ class MemoryEngine:
         """Return an empty engine with the same clock and size."""
         return MemoryEngine(self._clock, max_counters=self._max_counters, counts_usage=self._counts_usage)
 
-    @property
-    def dropped_counters(self) -> int:
-        """How many counters were dropped for `max_counters` before they expired."""
-        return self._counters.dropped
-
     def clear(self) -> None:
         """Drop all counters and all usage. The version stays."""
         with self._lock:

@@ -116,12 +116,9 @@ def _of_data(forecast: Forecast) -> Iterator[str]:
         yield text % {"tiers": tiers_in_words(forecast.unrecorded)}
     if not forecast.is_shared:
         yield from multiplier_doubts(forecast.period)
-        if forecast.after.has_months and (settings.TIER_RESOLVER or _has_anchors()):
+        has_anchors = TierAssignment.objects.exclude(anchor_day=None).exists
+        if forecast.after.has_months and (settings.TIER_RESOLVER or has_anchors()):
             yield _("The months of some callers may begin on their own day. It is not recorded: the limit's is used.")
-
-
-def _has_anchors() -> bool:
-    return TierAssignment.objects.exclude(anchor_day=None).exists()
 
 
 def tiers_in_words(tiers: Iterable[str]) -> str:

@@ -122,7 +122,7 @@ class Seconds(dict[Minute, int]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._zone = connections[_database()].timezone if _are_aware() else None
+        self._zone = connections[_database()].timezone if timezone.is_aware(timezone.now()) else None
 
     def __missing__(self, minute: Minute) -> int:
         if isinstance(minute, int):
@@ -179,10 +179,6 @@ def _within(source: Source, column: str) -> Q:
         start, end = map(stored, source.without)
         found &= Q(**{f"{column}__lt": start}) | Q(**{f"{column}__gte": end})
     return found
-
-
-def _are_aware() -> bool:
-    return timezone.is_aware(timezone.now())
 
 
 def _database() -> str:

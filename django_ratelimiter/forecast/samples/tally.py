@@ -119,7 +119,8 @@ class SampleTally:
                 cells = {}
                 peak = max(counts)
             else:
-                cells = _summed(cell_of, *((minutes, counts) if finer < 0 else _pair(found[finer])))
+                of_finer = (minutes, counts) if finer < 0 else (found[finer].keys(), found[finer].values())
+                cells = _summed(cell_of, *of_finer)
                 peak = max(cells.values())
             found.append(cells)
             of_tier[place].append(peak)
@@ -227,10 +228,6 @@ def _summed(cell_of: Cells, minutes: Iterable[Any], counts: Iterable[int]) -> di
     sums[last] = sums[last] + total if last in sums else total
     del sums[-1]
     return sums
-
-
-def _pair(cells: Mapping[int, int]) -> tuple[Iterable[int], Iterable[int]]:
-    return cells.keys(), cells.values()
 
 
 def _is_minute(width: Width) -> bool:

@@ -17,6 +17,7 @@ from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from django_ratelimiter.engine.redis.connections.async_transport import CALLS_IN_THREADS
 from example_project.redis_server import RedisServer, free_port
 from tests.clusters import WAIT_SECONDS, until
+from tests.engine.redis.test_deadline import admits
 from tests.engine.slow import SlowProxy
 
 DAY = Charge("key", Limit(1_000, 86_400, "token_bucket", burst=1_000))
@@ -118,13 +119,6 @@ def for_loops(server: RedisServer) -> AsyncRedisEngine:
     engine = RedisEngine(redis.Redis.from_url(server.url), "test", deadline=LONG).to_async()
     assert engine is not None
     return engine
-
-
-def admits(engine: RedisEngine) -> bool:
-    try:
-        return engine.check([DAY])[0].allowed
-    except EngineUnavailable:
-        return False
 
 
 async def aadmits(engine: AsyncRedisEngine) -> bool:
