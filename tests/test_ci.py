@@ -125,6 +125,16 @@ def test_a_missing_python_fails_only_who_names_it(ci: ModuleType, run: Run, monk
     assert run(PASSES, "suite", "lint", "--strict") == 0
 
 
+def test_tests_that_are_named_run_with_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in ((".ci/tox", (ROOT / ".ci/tox").read_text()), (".venv/bin/tox", '#!/bin/sh\necho "$ROWS"')):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.delenv("ROWS", raising=False)
+    for given, rows in (["run", "-e", "redis"], ""), (["run", "-e", "redis", "--", "tests/some"], "0"):
+        assert subprocess.check_output([tmp_path / ".ci/tox", *given], text=True).strip() == rows
+
+
 def given_by(environment: str) -> list[str]:
     """Return the options and paths that an environment gives to pytest."""
     [command] = CONFIG["env"].get(environment, CONFIG["env_run_base"])["commands"]
