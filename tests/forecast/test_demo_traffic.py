@@ -12,6 +12,7 @@ from django_ratelimiter.forecast.samples.periods import last_week, yesterday
 from django_ratelimiter.models import TopCaller, TopPartition, UsageBucket, UsageSample
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.collector.partitions import MAX_PARTITIONS
+from django_ratelimiter.usage.reports.report import Report
 
 from .test_samples import FIXED, Limit, replace, rule
 
@@ -74,3 +75,6 @@ def test_top_callers_add_up_to_the_totals() -> None:
             compared += 1
     assert compared > 100
     assert {*TopCaller.objects.values_list("identity", flat=True)} == {"user", "ip", "api_key"}
+    week = Report(last_week().period)
+    assert week.counts_once
+    assert week.together.requests == sum(each.figures.requests for each in week.totals)  # none matches two rules

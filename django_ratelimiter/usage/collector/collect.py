@@ -114,9 +114,8 @@ def _add_once(database: str, batch: str, counts: Iterable[UsageCount], totals: I
             UsageBatch.objects.using(database).create(batch_id=batch)
             add(database, _totals(counts))
             for total in totals:
-                if any(total[2:]):
-                    starts, amounts = starts_of(total.minute), [getattr(total, field) for field in FIELDS]
-                    add(database, {TotalKey(*each): amounts for each in starts.items()}, UsageTotal)
+                starts, amounts = starts_of(total.minute), [getattr(total, field) for field in FIELDS]
+                add(database, {TotalKey(*each): amounts for each in starts.items()}, UsageTotal)
     except IntegrityError:
         if UsageBatch.objects.using(database).filter(batch_id=batch).exists():
             return False

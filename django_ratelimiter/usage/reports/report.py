@@ -22,7 +22,7 @@ from ...models import TopCaller, TopPartition, UsageBucket, UsageTotal
 from ...rules.formatting import about
 from ..times import Granularity, aware, buckets, floor, stored
 from .coverage import DAY, GRANULARITIES, HOUR, NEVER, BucketRange, Coverage, Period, next_start, read_coverage
-from .totals import FIELDS, SUMS, Figures, Point, Total, by_start
+from .totals import SUMS, Figures, Point, Total
 
 #: The number of top partitions that are shown.
 MAX_PARTITIONS: Final = 25
@@ -178,7 +178,7 @@ class Report:
 
     @cached_property
     def together(self) -> Figures:
-        """The figures of all requests; if they are known over all rules, each counts once whatever rules matched it."""
+        """The figures of all requests; if all are known over all rules, each counts once whatever rules matched it."""
         return self._once or sum((total.figures for total in self.totals), Figures())
 
     @property
@@ -190,9 +190,12 @@ class Report:
     def _once(self) -> Figures | None:
         if not self._is_of_all:
             return None
-        condition = reduce(or_, (each.condition for each in self.coverage.bucket_ranges(self.period)), Q(pk__in=[]))
-        sums = UsageTotal.objects.filter(condition).aggregate(**SUMS)
-        return None if None in sums.values() else Figures(**{field: int(sums[f"sum_{field}"]) for field in FIELDS})
+        ranges = self.coverage.bucket_ranges(self.period)
+        totals = UsageTotal.objects.filter(reduce(or_, (each.condition for each in ranges), Q(pk__in=[])))
+        if self._rows(ranges).exclude(start__in=totals.values("start")).exists():
+            return None  # a part has none, as of an engine that counts none
+        once = Figures(*(int(each or 0) for each in totals.aggregate(**SUMS).values()))
+        return None if any(each.figures.requests > once.requests for each in self.totals) else once
 
     @property
     def _is_of_all(self) -> bool:
@@ -212,7 +215,7 @@ class Report:
         if self.before is None:
             return None
         if self._once is not None:
-            return Report(self.period.before, coverage=self.coverage).together
+            return Report(self.period.before, coverage=self.coverage)._once
         return sum(self.before.values(), Figures())
 
     @property
@@ -237,13 +240,9 @@ class Report:
         # row, not only for every start.
         sums = [Figures()] * len(starts)
         for each in self.coverage.bucket_ranges(self.period, widest):  # one by one, in the order of SQLite's index
-            if self._is_of_all:
-                found = by_start(each.condition)
-            else:
-                rows = self._rows([each]).order_by("start").values_list("start").annotate(**SUMS)
-                found = {start: Figures(*figures) for start, *figures in rows}
-            for start, figures in found.items():
-                sums[bisect_right(starts, aware(start)) - 1] += figures
+            rows = self._rows([each]) if self._once is None else UsageTotal.objects.filter(each.condition)
+            for start, *figures in rows.order_by("start").values_list("start").annotate(**SUMS):
+                sums[bisect_right(starts, aware(start)) - 1] += Figures(*figures)
         ends = [*starts[1:], self.period.end]
         return [
             Point(max(start, self.period.start), min(end, self.period.end), each)

@@ -5,20 +5,23 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from django_ratelimiter.engine import Charge, MemoryEngine
 from django_ratelimiter.engine.partition_stats import merge_top
 from django_ratelimiter.identity import digest
-from django_ratelimiter.models import TopCaller, TopPartition, UsageBucket, UsageSample
+from django_ratelimiter.models import TopCaller, TopPartition, UsageBucket, UsageSample, UsageTotal
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.records import RuleRecord
 from django_ratelimiter.usage.collector.partitions import MAX_PARTITIONS
+from django_ratelimiter.usage.reports.totals import by_start
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
 from ... import catalogue
@@ -51,6 +54,11 @@ class Command(BaseCommand):
         rejected = _rejected(samples)
         shadow = {rule.slug for rule in cache.current_rules().rules if rule.mode == "shadow"}
         UsageBucket.objects.bulk_create(_buckets(samples, rejected, shadow), batch_size=500)
+        UsageTotal.objects.filter(start__lt=stored(today)).delete()
+        for each in Granularity:  # no request matches two rules
+            of_rules = by_start(Q(granularity=each, start__lt=stored(today)))
+            totals = [UsageTotal(granularity=each, start=start, **asdict(sums)) for start, sums in of_rules.items()]
+            UsageTotal.objects.bulk_create(totals, batch_size=500)
         for model, rows in _top(samples, rejected, shadow).items():
             model.objects.bulk_create(rows, batch_size=500)
         self.stdout.write(f"Recorded {len(samples):,} invented samples of {len(slugs)} rules, over {DAYS} days.")
