@@ -57,7 +57,7 @@ class TestTotals:
         add(1, allowed=10)
         add(1, tier="", rejected=5)
         add(1, rule="other", allowed=7)
-        with django_assert_num_queries(5):  # three for what there is to read, one for totals
+        with django_assert_num_queries(4):  # three for what there is to read
             assert Report(hours(1)).totals == [
                 Total("other", "free", Figures(allowed=7)),
                 Total("rule", "", Figures(rejected=5)),
