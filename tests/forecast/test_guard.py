@@ -237,17 +237,22 @@ def test_a_rule_that_stays_may_be_unseen(plan: Plan, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
-        (PRO, "pages: not known, because no request of the log matches it"),
+        (PRO, "pages: not known, because none of the requests that match it is of its tiers: pro"),
         (
             f"{PRO}, {{algorithm: fixed_window, quota: 50, window_seconds: 60}}",
             "pages: not known for these tiers, because no request of their callers matches it: pro",
         ),
+        (
+            f"{PRO.replace('pro', 'free')}, {{algorithm: fixed_window, quota: 50, window_seconds: 60}}",
+            "pages: not known for these tiers, because no request of their callers matches it: every other",
+        ),
     ],
 )
 def test_a_limit_of_a_tier_needs_a_request_of_its_callers(plan: Plan, limits: str, said: str) -> None:
-    tiers = "tiers:\n  pro: {name: Pro}\n"
+    tiers = "tiers:\n  pro: {name: Pro}\n  free: {name: Free, default_for: anonymous}\n"
     code, text = plan(seen(), rules=rule(limit=limits) + tiers, bound="100%")
     assert (code, text.splitlines()[-1]) == (1, said)
+    assert ("Not known: no rule that differs could be replayed." in text) is (limits == PRO)
     fields = {"time": "2026-11-22T18:00:00Z", "request": "GET /plain/ HTTP/1.1", "ip": "192.0.2.7"}
     lines = [json.dumps({**fields, "plan": tier}) for tier in ("pro", "")]
     assert plan(lines, "--identity", "plan=tier", rules=rule(limit=limits) + tiers, bound="100%")[0] == 2

@@ -25,6 +25,7 @@ class Blind(NamedTuple):
 
     number: of the lines that lack it, of so many in the file; 0 = all, so that the rule is left out of it. file:
     its name; empty = there is only one. unmatched: tiers of whose callers it decided no request; "" = every other one.
+    decides: it decided other requests. matches: some requests match it, of whatever tier.
     """
 
     rule: str
@@ -33,17 +34,26 @@ class Blind(NamedTuple):
     lines: int = 0
     unmatched: tuple[str, ...] = ()
     file: str = ""
+    decides: bool = False
+    matches: bool = False
 
     @property
     def is_whole(self) -> bool:
         """True if no request at all tells anything about the rule."""
-        return self.unmatched in ((), ("",)) and (not self.number or (self.number == self.lines and not self.file))
+        return not self.decides and (not self.number or (self.number == self.lines and not self.file))
 
     def __str__(self) -> str:
-        if self.unmatched == ("",):
-            return _("%(rule)s: not known, because no request of the log matches it") % {"rule": self.rule}
         if self.unmatched:
-            text = _("%(rule)s: not known for these tiers, because no request of their callers matches it: %(tiers)s")
+            if self.decides:
+                text = _(
+                    "%(rule)s: not known for these tiers, because no request of their callers matches it: %(tiers)s"
+                )
+            elif not self.matches:
+                text = _("%(rule)s: not known, because no request of the log matches it")
+            elif "" in self.unmatched:
+                text = _("%(rule)s: not known, because it decides none of the requests that match it")
+            else:
+                text = _("%(rule)s: not known, because none of the requests that match it is of its tiers: %(tiers)s")
             return text % {"rule": self.rule, "tiers": ", ".join(each or _("every other") for each in self.unmatched)}
         words = {"rule": self.rule, "lacks": _in_words(self.lacks)}
         if self.number:
@@ -100,10 +110,13 @@ def changes_of(before: RuleSet | None, after: RuleSet) -> Iterator[tuple[RuleRec
     yield from ((old, rule) for rule in after.rules if (old := earlier.get(rule.slug)) != rule and not rule.is_off)
 
 
-def unmatched(before: RuleSet | None, after: RuleSet, decided: Mapping[str, Collection[str]]) -> Iterator[Blind]:
+def unmatched(
+    before: RuleSet | None, after: RuleSet, decided: Mapping[str, Collection[str]], matched: Collection[str]
+) -> Iterator[Blind]:
     """Yield the rules whose limits, or changed limits, no request of the log has met.
 
-    before: `None` = all limits count. decided: the tiers of the callers that each rule has decided on.
+    before: `None` = all limits count. decided: the tiers of the callers that each rule has decided on. matched: rules
+    that requests match.
     """
     for old, rule in changes_of(before, after):
         met = decided.get(rule.slug, ())
@@ -115,7 +128,8 @@ def unmatched(before: RuleSet | None, after: RuleSet, decided: Mapping[str, Coll
         ]
         missed = [tier or "" for tier in wanted if not (tier in met if tier else set(met) - known.keys())]
         if missed:
-            yield Blind(rule.slug, (), unmatched=tuple(missed) if met else ("",))
+            tiers = missed if met else [tier or "" for tier in known]
+            yield Blind(rule.slug, (), unmatched=tuple(tiers), decides=bool(met), matches=rule.slug in matched)
 
 
 def _limits_of(rule: RuleRecord, tier: str | None) -> tuple[LimitRecord, ...]:

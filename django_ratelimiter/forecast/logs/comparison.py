@@ -24,7 +24,7 @@ from .line import AccessLogLine, WrongFormat
 from .outcomes import ReplayOutcome
 from .reading import CHUNK, SAMPLED, LogFiles
 from .replay import Replay
-from .targets import UNREACHED, target_finder
+from .targets import UNREACHED, EntryCall, target_finder
 
 #: The memory that the process may take, in MB, unless the user says otherwise.
 MAX_MEMORY: Final = 1_000
@@ -165,7 +165,7 @@ def compare(
         run.outcomes.changes(options.top),
         left_out,
         [
-            *unmatched(None if after is None else usable[0], usable[-1], run.outcomes.tiers_by_rule()),
+            *unmatched(None if after is None else usable[0], usable[-1], run.outcomes.tiers_by_rule(), run.matched),
             *unseen(usable[-1], lacking, run.decided, files.names),
         ],
         total,
@@ -187,13 +187,18 @@ class _Run:
 
     def __init__(self, callers: LoggedCallers, replays: Sequence[Replay], watch: Watch | None, files: int) -> None:
         self.callers, self.replays, self.watch = callers, replays, watch
-        self.find_target = target_finder()
+        self.find_target = target_finder(self._meet)
+        self.matched = set[str]()  # slugs of the last rule set; whatever the tier of the request
         self.outcomes = OutcomeCounts()
         self.lines = self.exempt = self.inline = self.unreached = 0
         #: Requests that some entry point decides, and what they lack, by the file.
         self.decided = [0] * files
         self.lacking = Counter[tuple[int, str]]()
         self.first_us, self.last_us = 2**62, 0
+
+    def _meet(self, call: EntryCall) -> None:
+        rules = self.replays[-1].rules.match(call.facts)
+        self.matched.update(rule.slug for rule in rules if rule.scope or call.reach != "scope")
 
     def decide(self, lines: Sequence[AccessLogLine]) -> None:
         """Decide the requests of these lines."""

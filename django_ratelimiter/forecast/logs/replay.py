@@ -43,7 +43,7 @@ class Replay:
         *,
         max_delay: MaxDelay = "rule",
     ) -> None:
-        self.engine = MemoryEngine(counts_usage=False)
+        self.rules, self.engine = rules, MemoryEngine(counts_usage=False)
         self.decision = NOTHING_TO_DECIDE
         self.lacking = Counter[tuple[int, str]]()
         self._io = ClockIO(rules, entries, self.engine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -51,8 +52,8 @@ class LoggedTarget(NamedTuple):
 UNREACHED: Final = LoggedTarget("", {}, (), has_inline=False)
 
 
-def target_finder() -> Callable[[str, str], LoggedTarget]:
-    """Return a function that finds the target of a method and a path in a log. It caches MAX_TARGETS."""
+def target_finder(met: Callable[[EntryCall], object] = id) -> Callable[[str, str], LoggedTarget]:
+    """Return what finds the target of a method and a path, of MAX_TARGETS in a cache. met: gets the calls of others."""
     root = get_script_prefix().rstrip("/")
     in_middleware = has_limiter()
     translated = is_translated(django_setting("ROOT_URLCONF"))
@@ -62,10 +63,11 @@ def target_finder() -> Callable[[str, str], LoggedTarget]:
         if method in ("", "PRI", "CONNECT") or not (path.startswith("/") or "://" in path):
             return UNREACHED
         http = _request(method, path, root)
-        if translated:
-            with translation.override(language_of(http)):  # type: ignore[arg-type]
-                return _target(http, in_middleware)
-        return _target(http, in_middleware)
+        with translation.override(language_of(http)) if translated else nullcontext():  # type: ignore[arg-type]
+            target = _target(http, in_middleware)
+        for call in target.calls:
+            met(call)
+        return target
 
     return find
 

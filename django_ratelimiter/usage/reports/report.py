@@ -188,7 +188,7 @@ class Report:
 
     @cached_property
     def _once(self) -> Figures | None:
-        if not self._is_of_all:
+        if self.rule is not None or self.tier is not None:
             return None
         ranges = self.coverage.bucket_ranges(self.period)
         totals = UsageTotal.objects.filter(reduce(or_, (each.condition for each in ranges), Q(pk__in=[])))
@@ -196,10 +196,6 @@ class Report:
             return None  # a part has none, as of an engine that counts none
         once = Figures(*(int(each or 0) for each in totals.aggregate(**SUMS).values()))
         return None if any(each.figures.requests > once.requests for each in self.totals) else once
-
-    @property
-    def _is_of_all(self) -> bool:
-        return self.rule is None and self.tier is None
 
     @cached_property
     def before(self) -> Mapping[tuple[str, str], Figures] | None:
