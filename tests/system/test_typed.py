@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import re
 import shutil
 import socket
@@ -150,8 +151,12 @@ def test_the_servers_of_a_site_count_a_caller_together_and_its_usage_is_collecte
     for told, ours in ports.items():
         commands = re.sub(rf"\b{told}\b", str(ours), commands)
         nginx = re.sub(rf"(listen |:){told};", rf"\g<1>{ours};", nginx)
+    nginx = nginx.replace("/srv/mysite", str(folder))
     gunicorn, uvicorn, celery = (("-m", *command.split()) for command in commands.splitlines())
-    (tmp_path / "nginx.conf").write_text(f"daemon off; pid nginx.pid; events {{}} http {{ access_log off; {nginx} }}")
+    (tmp_path / "nginx.conf").write_text(
+        f"daemon off; user {getpass.getuser()}; pid nginx.pid; events {{}} http {{ access_log off; {nginx} }}"
+    )
+    reader.shell("python manage.py collectstatic --noinput")
 
     def get(path: str, caller: str) -> int:
         with closing(HTTPConnection(HOST, ports["80"], timeout=60, source_address=(caller, 0))) as connection:
@@ -166,6 +171,7 @@ def test_the_servers_of_a_site_count_a_caller_together_and_its_usage_is_collecte
         wait_until(lambda: get("/", "127.0.0.9"))
         asked = [("/hello/", "127.0.0.7"), ("/stream/", "127.0.0.7")] * 2 + [("/stream/", "127.0.0.8")]
         assert [get(*each) for each in asked] == [404, 404, 404, 429, 404]
+        assert get("/static/admin/css/base.css", "127.0.0.7") == 200
         options = ("--loglevel", "INFO", "--schedule", str(tmp_path / "schedule"))
         worker = stack.enter_context(running(folder, *celery, *options, is_ready=lambda: True, **environment(folder)))
         wait_until(lambda: re.search(r"collect_usage\[.*succeeded", worker.output) or not worker.running)
