@@ -28,8 +28,8 @@ SUMMARY: Final = (
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table; all columns but the first contain figures."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    first, *others = (f"| {' | '.join(line)} |" for line in (head, *rows))
+    return "\n".join((first, f"|---|{'---:|' * (len(head) - 1)}", *others))
 
 
 def number(value: float | None, digits: int = 0) -> str:
