@@ -162,6 +162,14 @@ def test_the_answer_begins_with_rejections_that_the_sample_does_not_explain() ->
     assert answer(Forecast(fewer, then, PERIOD)).startswith("14,490 of ")  # and that of many is not
 
 
+@pytest.mark.parametrize(("rejected", "differs"), [(8 * 16, False), (40, True)])
+def test_the_answer_begins_with_a_check_that_differs_much(rejected: int, differs: bool) -> None:
+    record(START, {"a": [18], **{f"b{number}": [10] for number in range(9)}}, rejected=rejected)
+    said = f"Do not rely on this: {rejected} requests were rejected; by this sample it would be about 128 ("
+    found = Forecast(rule(others=Limit(10, 60, FIXED)), rule(others=Limit(9, 60, FIXED)), PERIOD)
+    assert answer(found).startswith(said) is differs
+
+
 def test_samples_that_come_later_are_awaited() -> None:
     record(minute := now().replace(second=0, microsecond=0) - timedelta(minutes=2), {"": [3]})
     UsageSample.objects.all().delete()

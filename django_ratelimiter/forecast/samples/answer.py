@@ -43,6 +43,10 @@ def answer(forecast: Forecast) -> str:
         sentences.append(_("Now it is the same.") if is_equal else _("Now: %s.") % _now(forecast))
         if forecast.unexplained:
             sentences.insert(0, _unexplained(forecast))
+        elif forecast.differs:
+            text = _("Do not rely on this: %(rejected)s requests were rejected; by this sample it would be %(found)s.")
+            found = words.number(forecast.rejected_requests(NOW))
+            sentences.insert(0, text % {"rejected": units(forecast.counted), "found": found})
     if is_partial(forecast):
         sentences.append(_("But not all is recorded: see what samples cannot know."))
     return " ".join(sentences)

@@ -90,6 +90,10 @@ class CallerForecast(NamedTuple):
     first_at: datetime | None
 
 
+#: A check differs much if the larger of its numbers is at least the first of these, and so many times the other.
+MUCH, TIMES = 100, 3
+
+
 class Forecast:
     """The forecast of one rule and period. Data is read at its first use; samples only once.
 
@@ -190,6 +194,15 @@ class Forecast:
             return 0
         found, (_most, even, _safe) = self.rejected_requests(0), self.rejected_callers(0)[0]
         return self.counted if not even or self.counted > found.high else 0
+
+    @property
+    def differs(self) -> bool:
+        """Return whether the old rule, applied to the sample, rejects much more or much less than `counted`."""
+        if self.before is None:
+            return False
+        found = self.rejected_requests(0)
+        least, most = sorted((self.counted, found.about))
+        return most >= MUCH and (most > TIMES * least or not found.low <= self.counted <= found.high)
 
     @property
     def awaits_samples(self) -> bool:
