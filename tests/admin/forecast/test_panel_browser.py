@@ -32,7 +32,7 @@ def test_look_move_take_shadow_and_enforce(window: Browser, live_server: Any, ru
     Rule.objects.filter(pk=rule.pk).update(partition_by=["user"])
     User.objects.create_superuser("admin", password="secret")
     callers = {f"caller-{place:02}": [2 + 120 // (place + 1)] for place in range(40)}
-    record(yesterday(), callers, rule="export", tier="free")
+    record(yesterday(), callers, rule="export", tier="free", rejected=16 * 22)
     with override_settings(MIDDLEWARE=[STRICT, *settings.MIDDLEWARE]):
         window.resize(1280, 900)
         open_as(window, "admin", f"{live_server.url}{page_of(rule)}")
