@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from ..models import TierAssignment
 from ..models.tiers import SUBJECTS
-from ..rules.formatting import moment_in_words
+from ..rules.formatting import end_in_words
 from ..rules.tiers import Entitlement
 
 
@@ -112,12 +112,12 @@ def tier_in_words(tier: TierExplanation) -> str:
         whom = f"{tier.reason} ({whom[:8]}…)" if tier.reason and tier.ends_at is None else f"{whom[:8]}…"
     text = texts.get(tier.kind, "") % {"tier": tier.name, "kind": kinds.get(tier.subject, ""), "whom": whom}
     if tier.ends_at and tier.multiplied_by:
-        text = _("%(text)s, until %(end)s") % {"text": text, "end": moment_in_words(tier.ends_at)}
+        text = _("%(text)s, until %(end)s") % {"text": text, "end": end_in_words(tier.ends_at)}
     if tier.multiplier != 1:
         multiplier = number_format(tier.multiplier.normalize())
         text = _("%(text)s, limits times %(multiplier)s") % {"text": text, "multiplier": multiplier}
     if end := tier.multiplied_until if tier.multiplied_by else tier.ends_at:
-        text = _("%(text)s, until %(end)s") % {"text": text, "end": moment_in_words(end)}
+        text = _("%(text)s, until %(end)s") % {"text": text, "end": end_in_words(end)}
     by_another = tier.anchored_by not in (None, tier.assignment)
     text_of_day = _("day %(day)s, by an assignment") if by_another else _("day %(day)s")
     day = "" if tier.anchor_day is None else text_of_day % {"day": tier.anchor_day}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from decimal import Decimal
 from io import StringIO
 from typing import Any
@@ -13,7 +14,7 @@ from unittest import mock
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command, execute_from_command_line
-from django.utils import translation
+from django.utils import timezone, translation
 
 from django_ratelimiter import limiter
 from django_ratelimiter.identity import digest
@@ -69,8 +70,11 @@ def test_names_the_last_rejections(user: User, add_rule: Callable[..., Rule]) ->
 
 
 def test_says_how_often_a_limit_is_multiplied(user: User, free: Tier) -> None:
-    TierAssignment.objects.create(tier=free, user=user, multiplier=Decimal("2.5"))
-    assert run("--user", "ann").splitlines()[1] == "Tier: Free, assigned to the user ann, limits times 2.5"
+    end = datetime(2036, 12, 5, tzinfo=UTC)
+    TierAssignment.objects.create(user=user, multiplier=Decimal("2.5"), ends_at=end)
+    tier = "Tier: Free, the default, as no tier is assigned to this caller, limits times 2.5, until "
+    with timezone.override("UTC"):
+        assert run("--user", "ann").splitlines()[1] == f"{tier}Dec. 5, 2036, midnight UTC"
 
 
 def test_says_it_as_json(user: User) -> None:
