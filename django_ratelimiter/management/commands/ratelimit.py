@@ -185,13 +185,15 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         found = forget(who)
         if who.is_unknown_user and not found.removed and not found.problem:
             raise _no_such_user()
-        removed = found.removed
+        removed = [*found.removed]
+        text = _("%s: removed") if removed else _("%s: nothing was stored")
         if found.problem:
-            removed = [*removed, _("not known: Redis could not be asked, so counters and names may be stored there")]
+            text = _("%s: removed from the database alone") if removed else _("%s: nothing was removed")
+            removed.append(_("not known: Redis could not be asked, so counters and names may be stored there"))
         stays = [_("What stays, and for how long:"), *(f"  {line}" for line in found.staying)]
         lines = [
-            _("%s: removed") % _as_typed(who, kind, value),
-            *(f"  {line}" for line in removed or [_("nothing was stored")]),
+            text % _as_typed(who, kind, value),
+            *(f"  {line}" for line in removed),
             *stays,
         ]
         self.say(lines, {"caller": str(who), **encoded(found)})
