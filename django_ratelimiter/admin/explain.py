@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final
 
 from django import forms
@@ -14,11 +15,12 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 
 from ..inspection.answer import explain
+from ..inspection.asking import asked, names_caller
 from ..inspection.caller import by_key
 from ..inspection.curl import with_curl
 from ..inspection.explanation import CALLER_FIELDS, CallerHidden, Explanation, RuleExplanation, rights_of
 from ..inspection.question import MAX_LENGTHS, Question, QuestionError, pairs
-from ..inspection.references import ParsedRejection, as_in_force, known_rules, parse_log_line
+from ..inspection.references import ParsedRejection, known_rules, parse_log_line
 from ..inspection.request import gateway_views
 from ..inspection.tier import tier_in_words
 from ..inspection.words import (
@@ -34,7 +36,7 @@ from ..models import Rule
 from ..models.validation import METHODS
 from ..values.bounds import MAX_TEXT
 from .identities import label_of
-from .logged import caller_url, logged_context, prefilled, rejection_rows
+from .logged import caller_url, logged_context, rejection_rows
 from .pages import PagesAdmin
 from .viewer import Viewer
 
@@ -105,14 +107,20 @@ class QuestionForm(forms.Form):
     def question(self) -> Question:
         """Return the question. Raises QuestionError."""
         data = self.cleaned_data
-        question = Question(
+        return Question(
             headers=pairs(data["headers"].splitlines(), ":", "headers"),
             identities=dict(pairs(data["identities"].splitlines(), "=", "identities")),
             status=data["status"] or 200,
             method=data["method"] or "GET",
             **{name: data.get(name, "") for name in ("path", "view", "scope", "ip", "body", "gateway", *CALLER_FIELDS)},
         )
-        return with_curl(data["pasted"], question)
+
+    def asked(self, reader: Any) -> tuple[Question, ParsedRejection | None]:
+        """Return the question, with what was pasted, and the rejection if it names one. Raises QuestionError."""
+        pasted = self.cleaned_data["pasted"]
+        if parse_log_line(pasted, known_rules()) is None:
+            return with_curl(pasted, self.question()), None
+        return asked(self.question(), "", pasted, reader)
 
     def logged(self) -> ParsedRejection | None:
         """Return the rejection that was pasted before; `None` if there was none, or if its line names no caller."""
@@ -136,37 +144,33 @@ class ExplainPage(PagesAdmin):
         form = QuestionForm(data if is_asked else None, asks_callers=asks_callers, initial=data)
         context: dict[str, Any] = {}
         if form.is_bound and form.is_valid():
-            logged = parse_log_line(form.cleaned_data["pasted"], known_rules())
-            if logged is not None:
-                logged = as_in_force(logged)
-                form, context = self._about(request, logged, form.cleaned_data, asks_callers=asks_callers)
-            else:
-                context = self._answer(request, form)
+            form, context = self._answer(request, form, asks_callers=asks_callers)
         context |= {"form": form, "methods": METHODS, "asks_callers": asks_callers}
         return self.page(request, "explain", _("Explain a request"), context)
 
-    def _about(
-        self, request: HttpRequest, logged: ParsedRejection, data: dict[str, Any], *, asks_callers: bool
+    def _answer(
+        self, request: HttpRequest, form: QuestionForm, *, asks_callers: bool
     ) -> tuple[QuestionForm, dict[str, Any]]:
-        """Return form and context for a rejection; the answer at once, if caller and request are known."""
-        known = prefilled(request, logged, data)
-        is_complete = any(map(known.get, ("user", "ip", "api_key"))) and (known["path"] or known["view"])
-        form = QuestionForm(known if is_complete else None, initial=known, asks_callers=asks_callers)
-        if is_complete and form.is_valid() and (context := self._answer(request, form)):
-            return form, context
-        return QuestionForm(initial=known, asks_callers=asks_callers), logged_context(request, logged)
-
-    def _answer(self, request: HttpRequest, form: QuestionForm) -> dict[str, Any]:
+        """Return form and context; for a pasted rejection, the form with what is known of request and caller."""
         try:
-            explanation = explain(form.question(), request.user, form.logged())
+            question, logged = form.asked(request.user)
+            if logged is None:
+                return form, answer_context(request, explain(question, request.user, form.logged()))
         except CallerHidden as error:
             form.add_error("identities", str(error))
-            return {}
+            return form, {}
         except QuestionError as error:
             named = "pasted" if error.field == "curl" else error.field
             form.add_error(named if named in form.fields else None, str(error))
-            return {}
-        return answer_context(request, explanation)
+            return form, {}
+        known = {name: value for name, value in form.cleaned_data.items() if value and name != "pasted"}
+        known |= {name: getattr(question, name) for name in (*MAX_LENGTHS, "ip")}
+        known |= {"digest": logged.digest, "logged_rules": " ".join(logged.rules)}
+        form = QuestionForm(initial=known, asks_callers=asks_callers)
+        if names_caller(question) and (question.path or question.view):
+            with suppress(CallerHidden, QuestionError):
+                return form, answer_context(request, explain(question, request.user, logged))
+        return form, logged_context(request, logged)
 
 
 def answer_context(request: HttpRequest, explanation: Explanation) -> dict[str, Any]:

@@ -9,16 +9,19 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 
-from ..inspection.caller import is_hash
-from ..inspection.explanation import may_view
-from ..models import TierAssignment
+from ..exceptions import EngineUnavailable
+from ..inspection.caller_report import key_labels, labelled
 from ..usage.live.names import Name, revealed_to
 from .identities import label_of
 
 
 def names_in_words(reader: Any, digests: Iterable[str]) -> Mapping[str, str]:
-    """Return the callers as text."""
-    return in_words(reader, revealed_to(reader, digests))
+    """Return the callers as text; without Redis, which knows the names, their digests with a word about that."""
+    digests = list(digests)
+    try:
+        return in_words(reader, revealed_to(reader, digests))
+    except EngineUnavailable:
+        return {each: _("%s (name not known: Redis cannot be reached)") % each for each in digests}
 
 
 def in_words(reader: Any, known: Mapping[str, Name]) -> Mapping[str, str]:
@@ -27,7 +30,7 @@ def in_words(reader: Any, known: Mapping[str, Name]) -> Mapping[str, str]:
     One query if users are among them, and one if API keys are.
     """
     logins = _login_names({name.value for name in known.values() if name.kind == "user"})
-    labels = _key_labels(reader, {name.value for name in known.values() if name.kind == "api_key"})
+    labels = key_labels(reader, {name.value for name in known.values() if name.kind == "api_key"})
     return {digest: _in_words(name, logins, labels) for digest, name in known.items()}
 
 
@@ -38,27 +41,8 @@ def _in_words(name: Name, logins: Mapping[str, str], labels: Mapping[str, str]) 
     if name.kind == "user" and logins.get(value, value) != value:
         text = _("%(name)s (id %(pk)s)") % {"name": logins[value], "pk": value}
     if name.kind == "api_key":
-        text = _labelled(name, labels)
+        text = labelled(name, labels)
     return f"{label_of(name.kind)}: {text}"
-
-
-def key_in_words(reader: Any, key: str) -> str:
-    """Return an API key, by its hash or what it counts as, as text: "shop (1a2b3c4d…)", "shop.Account:7"."""
-    return _labelled(Name("api_key", key), _key_labels(reader, [key]))
-
-
-def _labelled(name: Name, labels: Mapping[str, str]) -> str:
-    label = labels.get(name.value)
-    return f"{label} ({name.shown})" if label else name.shown
-
-
-def _key_labels(reader: Any, keys: Iterable[str]) -> Mapping[str, str]:
-    """Return the reasons of the oldest assignments without an end to API keys by hash, if the reader may view them."""
-    hashes = [*filter(is_hash, keys)]
-    if not hashes or not may_view(reader, TierAssignment):
-        return {}
-    rows = TierAssignment.objects.filter(api_key_hash__in=hashes, ends_at=None).exclude(reason="").order_by("-pk")
-    return dict(rows.values_list("api_key_hash", "reason"))
 
 
 def _login_names(keys: Iterable[str]) -> Mapping[str, str]:

@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 
 from ..engine.usage.rejections import RECORDED_ONE_IN, Rejection
 from ..exceptions import EngineUnavailable
+from ..inspection.asking import asked_of_caller
 from ..inspection.counters import limit_that_rejected
 from ..inspection.words import reach_in_words
 from ..models import AccessEntry
@@ -29,7 +30,7 @@ from ..usage.live.rejections import MAX_READ, certain_times, recent, times_in_wo
 from ..values.references import reference_of
 from .formatting import breakable
 from .identities import label_of
-from .logged import asked_about, asked_of_caller
+from .logged import asked_about
 from .names import in_words
 from .pages import PagesAdmin
 from .viewer import VIEW_USAGE, Viewer

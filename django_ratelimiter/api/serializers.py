@@ -14,7 +14,7 @@ from ..rules.records import LimitRecord, RuleRecord
 # enums could conflict with names of the project.
 
 
-_NAME: Final = "null = not known, or you may not see it (permission reveal_caller)."
+_NAME: Final = "null = not known, or you may not see it (permission reveal_caller), or Redis does not answer."
 _FEW: Final = "null = few: an estimate below 100 is no figure."
 _ESTIMATED: Final = "Whether the numbers are estimates from a sample; else they are exact."
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from django.db.models import QuerySet, Sum
@@ -12,7 +13,7 @@ from rest_framework.exceptions import NotFound, PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ..exceptions import AccessDenied
+from ..exceptions import AccessDenied, EngineUnavailable
 from ..inspection.caller import open_key
 from ..inspection.report import PRIVATE, encoded
 from ..models import TopPartition, UsageBucket
@@ -100,7 +101,9 @@ class PartitionsView(_Report):
 def _named(request: Request, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows with the names of their partitions, for those who may see them."""
     rows = list(rows)
-    known = revealed_to(request.user, [row["partition"] for row in rows])
+    known = {}
+    with suppress(EngineUnavailable):
+        known = revealed_to(request.user, [row["partition"] for row in rows])
     shown = {
         digest: {"kind": name.kind, "value": open_key(name.value) if name.kind == "api_key" else name.value}
         for digest, name in known.items()

@@ -13,6 +13,7 @@ from django.utils import translation
 
 from ..conf import is_secret, settings
 from ..engine.base import Verdict
+from ..exceptions import EngineUnavailable
 from ..headers import rejection_response, write_fields
 from ..identity import Identity, digest
 from ..limiter.charges import limit_request, value_of, why_uncharged
@@ -24,6 +25,7 @@ from ..rules.records import Facts, LimitRecord, RuleRecord
 from ..rules.tiers import callers_differ
 from ..values.access import NOBODY, AccessList
 from ..values.partitions import is_address
+from .asking import names_caller
 from .counters import Counter, rejections_logged
 from .entry_points import EntryPoint, Trial, run_trial
 from .explanation import (
@@ -42,7 +44,7 @@ from .references import ParsedRejection
 from .request import BuiltRequest, build_request, find_caller, find_view, has_limiter, language_of
 from .tier import TierExplanation
 from .views import checks_credentials
-from .words import doubts_in_words, reason_in_words
+from .words import doubts_in_words, reason_in_words, unread_in_words
 
 
 def explain(question: Question, reader: Any = None, logged: ParsedRejection | None = None) -> Explanation:
@@ -56,11 +58,16 @@ def explain(question: Question, reader: Any = None, logged: ParsedRejection | No
     sees.check(question)
     entries = access_list() if sees.entries else NOBODY
     http, trial, response = _answered(question, entries)
-    unknown = _unknown(question, http, trial)
+    is_same = logged is not None and sees.counters and _is_same_caller(logged, trial)
+    is_anybody = logged is not None and not is_same and not names_caller(question)
+    unknown = _unknown(question, http, trial, is_anybody=is_anybody)
     tier = _explain_tier(trial) if sees.tiers else TierExplanation()
+    if logged and is_anybody and tier.kind in ("default", "none"):
+        tier = replace(tier, kind="" if logged.names_nobody or logged.problem else "unknown")
     with_token = _with_token(question, http, entries, response) if sees.counters else None
     explaining = _Explaining(trial, sees, tier, unknown, logged)
     rules = tuple(map(explaining.rule, (*trial.rules.rules, *trial.coded)))
+    rejection = logged and _explain_logged(logged, rules, sees, trial, is_same)
     doubts = doubts_in_words(
         hides_entries=not sees.entries,
         problem=trial.problem,
@@ -79,13 +86,13 @@ def explain(question: Question, reader: Any = None, logged: ParsedRejection | No
         tier=tier,
         identities=_identities(trial) if sees.counters else {},
         unknown=unknown,
-        doubts=tuple(doubts),
+        doubts=tuple(filter(None, (unread_in_words(rejection), *doubts))),
         hidden=sees.hidden,
         rules=rules,
         left_out=trial.rules.left_out,
         response=response if sees.counters else None,
         with_token=with_token,
-        logged=logged and _explain_logged(logged, rules, sees, trial),
+        logged=rejection,
     )
 
 
@@ -174,14 +181,17 @@ class _Explaining(NamedTuple):
 
 
 def _explain_logged(
-    logged: ParsedRejection, explained: Sequence[RuleExplanation], sees: Rights, trial: Trial
+    logged: ParsedRejection, explained: Sequence[RuleExplanation], sees: Rights, trial: Trial, is_same: bool
 ) -> LoggedRejection:
     if not sees.counters:
-        return LoggedRejection(logged.rules, logged.rule, logged.digest, None, ())
-    counters = [counter for each in explained for counter in each.counters]
-    found, rejections = any(each.logged for each in counters), rejections_logged(logged.is_of, trial.rules, counters)
-    same = _is_same_caller(logged, trial)
-    return LoggedRejection(logged.rules, logged.rule, logged.digest, found, tuple(rejections), same)
+        return LoggedRejection(logged.rules, logged.rule, logged.digest, None, (), problem=logged.problem)
+    counters, problem = [counter for each in explained for counter in each.counters], logged.problem
+    try:
+        rejections = rejections_logged(logged.is_of, trial.rules, counters)
+    except EngineUnavailable as error:
+        rejections, problem = [], str(error)
+    found = any(each.logged for each in counters)
+    return LoggedRejection(logged.rules, logged.rule, logged.digest, found, tuple(rejections), is_same, problem)
 
 
 def _is_same_caller(logged: ParsedRejection, trial: Trial) -> bool:
@@ -303,15 +313,20 @@ def _identities(trial: Trial) -> dict[str, str | None]:
     return {name: "…" if value and is_secret(name) else value for name, value in values.items()}
 
 
-def _unknown(question: Question, http: BuiltRequest, trial: Trial) -> tuple[str, ...]:
-    """Return the names of values that rules need here and that only a real request has."""
+def _unknown(question: Question, http: BuiltRequest, trial: Trial, *, is_anybody: bool) -> tuple[str, ...]:
+    """Return the names of values that rules need here and that only a real request has.
+
+    is_anybody: the question is about a rejected request without its caller, so what it lacks is not known, either.
+    """
     names: dict[str, None] = {}
     lacking = [rule for rule in trial.coded if _missing(rule, _nearest(rule, trial))]
     for rule in [*_concerned(trial), *lacking]:
         names |= dict.fromkeys(rule.partition_by)
         if rule.missing_partition == "ip" and _missing(rule, _nearest(rule, trial)):
             names["ip"] = None
-    return tuple(name for name in names if name not in question.identities and _is_unknown(name, question, http))
+    lost = {name for rule in _concerned(trial) for name in _missing(rule, _nearest(rule, trial)) if is_anybody}
+    known = question.identities
+    return tuple(each for each in names if each not in known and (each in lost or _is_unknown(each, question, http)))
 
 
 def _is_unknown(name: str, question: Question, http: BuiltRequest) -> bool:

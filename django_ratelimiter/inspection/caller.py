@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Final, NamedTuple
@@ -16,6 +17,7 @@ from django.utils.translation import gettext as _
 
 from ..conf import django_setting, has_identity, is_secret, settings, unknown_identity
 from ..databases import spelled
+from ..exceptions import EngineUnavailable
 from ..identity import MAX_API_KEY, digest, digests, hash_api_key, session_value
 from ..identity.proxies import client_address, client_ip, network_around
 from ..limiter.templates import missing
@@ -24,7 +26,7 @@ from ..rules.records import RuleRecord
 from ..rules.tiers import find_api_key, is_known_api_key
 from ..rules.ttl_cache import OwnCodeFailed
 from ..tenants import own_pk, user_key
-from ..usage.live.names import Name
+from ..usage.live.names import Name, revealed_to
 from ..values.partitions import encode_partition, is_identity, partition_names
 from .references import digests_of, everybody, find_reference, rules_of
 
@@ -265,11 +267,22 @@ def any_caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
     return _caller(kind, value, parts)
 
 
-def named(caller: Caller, name: Name | None, others: Iterable[str] = ()) -> Caller:
-    """Return the caller of a digest by its name; the same if the name is not known, or is no identity any more."""
-    found = kind_and_value(name) if name is not None and caller.kind == "digest" else None
+def named(caller: Caller, reader: Any = None, others: Iterable[str] = ()) -> Caller:
+    """Return the caller of a digest by the name that this user may see (`None` = may see all).
+
+    The same if the name is not known, or is no identity any more, or Redis does not answer: reports say that.
+    """
+    found = known_by_name(caller.digest, reader) if caller.kind == "digest" else None
     by_name = any_caller_of(*found, others) if found else caller
     return caller if by_name.unknown else replace(by_name, rule=caller.rule)
+
+
+def known_by_name(digest: str, reader: Any) -> tuple[str, str] | None:
+    """Return the input of `caller_of` for a digest; `None` = not known, also if Redis does not answer."""
+    with suppress(EngineUnavailable):
+        if name := revealed_to(reader, [digest]).get(digest):
+            return kind_and_value(name)
+    return None
 
 
 def kind_and_value(name: Name) -> tuple[str, str] | None:

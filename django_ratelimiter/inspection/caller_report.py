@@ -5,20 +5,23 @@ The caller's page shows it, `manage.py ratelimit caller` prints its lines or its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from django.utils.translation import gettext as _
 
+from ..exceptions import EngineUnavailable
+from ..models import TierAssignment
 from ..rules import cache
 from ..rules.formatting import listed, moment_in_words, units, until_in_words
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..usage.live.denials import DeniedCaller
-from .caller import Caller
+from ..usage.live.names import Name
+from .caller import Caller, is_hash
 from .counters import CallerRejection, Counter, Counters, Unread, counters_of, denials_of, rejections_of
-from .explanation import AccessExplanation, rights_of
+from .explanation import AccessExplanation, may_view, rights_of
 from .grounds import Grounds, grounds_of
 from .performing import LogLine, log_of
 from .tier import TierExplanation, tier_in_words
@@ -85,6 +88,12 @@ def report_of(caller: Caller, reader: Any = None) -> CallerReport:
     sees = rights_of(reader)._replace(counters=True)  # of one caller, they need no permission of their own
     grounds = grounds.as_seen_by(sees)
     shown = found.of(caller)
+    rejections, denials, problem = list[CallerRejection](), list[DeniedCaller](), found.problem
+    try:
+        rejections = rejections_of(caller, found, rules)
+        denials = denials_of(caller, found) if sees.entries else []
+    except EngineUnavailable as error:
+        problem = str(error)
     elsewhere = shown.blocked_scopes if rules.enforced and caller.kind != "digest" else []
     return CallerReport(
         caller=caller,
@@ -99,10 +108,10 @@ def report_of(caller: Caller, reader: Any = None) -> CallerReport:
         before_login=found.before_login,
         unread=found.unread,
         unlimited=found.unlimited,
-        rejections=rejections_of(caller, found, rules),
-        denials=denials_of(caller, found) if sees.entries else [],
+        rejections=rejections,
+        denials=denials,
         log=log_of(caller, reader),
-        problem=found.problem,
+        problem=problem,
         rules=rules,
         grounds=grounds,
         found=found,
@@ -123,6 +132,30 @@ def _is_blocked(caller: Caller, grounds: Grounds, found: Counters) -> bool | Non
     return None if found.blocked_before_login or caller.kind == "digest" else False
 
 
+def key_name(caller: Caller, reader: Any = None) -> str:
+    """Return an API key as text, "shop (1a2b3c4d…)", and of one of several keys whose it is; "" for another caller."""
+    if caller.kind != "api_key":
+        return ""
+    key = caller.api_key or caller.value
+    text = labelled(Name("api_key", key), key_labels(reader, [key]))
+    return _("%(key)s of %(owner)s") % {"key": text, "owner": caller.owner} if caller.is_one_key else text
+
+
+def labelled(name: Name, labels: Mapping[str, str]) -> str:
+    """Return an API key as text, with the reason in labels, if it is known."""
+    label = labels.get(name.value)
+    return f"{label} ({name.shown})" if label else name.shown
+
+
+def key_labels(reader: Any, keys: Iterable[str]) -> Mapping[str, str]:
+    """Return the reasons of the oldest assignments without an end to API keys by hash, if the reader may view them."""
+    hashes = [*filter(is_hash, keys)]
+    if not hashes or not may_view(reader, TierAssignment):
+        return {}
+    rows = TierAssignment.objects.filter(api_key_hash__in=hashes, ends_at=None).exclude(reason="").order_by("-pk")
+    return dict(rows.values_list("api_key_hash", "reason"))
+
+
 def lines_of(report: CallerReport) -> Iterator[str]:
     """Yield the lines of the command."""
     who, access = report.caller, report.access
@@ -131,7 +164,8 @@ def lines_of(report: CallerReport) -> Iterator[str]:
         yield from map(_line, report.counters)
         yield from map(rejection_in_words, report.rejections)
         return
-    yield f"{who.kind} {who.value} ({who.digest}): {_state(report)}"
+    named = who.kind if who.kind == "digest" else f"{who.kind} {key_name(who) or who.value}"
+    yield f"{named} ({who.digest}): {_state(report)}"
     yield from (f"{at_limit_in_words(rule)}: {rule.slug}" for rule in report.blocked_shared)
     if report.blocked_scopes:
         text = _("Only code that asks for their scope, such as a task or a command, is rejected by these rules now:")
@@ -142,7 +176,8 @@ def lines_of(report: CallerReport) -> Iterator[str]:
         until = until_in_words(access.until) if access.until else _("it is deleted")
         values = {"action": access.action_in_words, "until": until, "reason": access.reason}
         yield _("Access entry: %(action)s until %(until)s. %(reason)s") % values
-    yield _("Tier: %s") % tier_in_words(report.tier)
+    if who.kind != "digest" or not report.problem:
+        yield _("Tier: %s") % tier_in_words(report.tier)
     yield from map(_line, report.counters)
     for each in report.unread:
         yield f"{each.rule.slug}: {_('needs to know')} {', '.join(each.missing)}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any, Final
 
+from .asking import asked
 from .question import Question, pairs
-from .references import ParsedRejection, asked
+from .references import ParsedRejection
 from .report import texts_of
 
 #: Options with one text.

@@ -265,6 +265,7 @@ def rejections_logged(
 ) -> list[CallerRejection]:
     """Return the recent rejections that a reference or a line of the log may mean; the latest first.
 
+    Raises EngineUnavailable.
     is_meant: whether it means this rule and this digest. explained: counters whose present limits are known; others
     have the limits of the tier at that time.
     """
@@ -321,7 +322,8 @@ def limit_that_rejected(row: Any, rule: RuleRecord) -> str:
 def denials_of(caller: Caller, found: Counters) -> list[denials.DeniedCaller]:
     """Return the caller's denials, the latest first; one for each entry and view. Empty while Redis is out of reach.
 
-    found: the caller's counters. If the denials were not read with them, this is one call of Redis.
+    found: the caller's counters. If the denials were not read with them, this is one call of Redis. Raises
+    EngineUnavailable.
     """
     if found.problem:
         return []
@@ -332,10 +334,7 @@ def denials_of(caller: Caller, found: Counters) -> list[denials.DeniedCaller]:
         digests = [digest(each) for each in partitions if each is not None]
     if not digests:
         return []
-    try:
-        return denials.denials_by(digests, MAX_SHOWN, found.peeked and found.peeked.denials)
-    except EngineUnavailable:
-        return []
+    return denials.denials_by(digests, MAX_SHOWN, found.peeked and found.peeked.denials)
 
 
 def peek_with_rejections(charges: Sequence[Charge]) -> CounterRejections | None:
@@ -357,12 +356,7 @@ def tiers_seen(digest: str, peeked: CounterRejections | None) -> dict[str, str]:
 
 def _recent(peeked: CounterRejections | None) -> list[Any]:
     """Return the rejections of all callers. peeked: if they were read already; `None` = not yet."""
-    if peeked is not None:
-        return peeked.rejections
-    try:
-        return list(recent())
-    except EngineUnavailable:
-        return []
+    return list(recent()) if peeked is None else peeked.rejections
 
 
 def moment_of(at_us: int) -> datetime:
@@ -381,8 +375,13 @@ def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement, *, wit
     before: list[Counter] = []
     unread: list[Unread] = []
     unlimited: list[RuleRecord] = []
-    peeked = peek_with_rejections([]) if with_rejections and caller.kind == "digest" else None
-    seen = tiers_seen(caller.digest, peeked) if caller.kind == "digest" else {}
+    peeked, seen, problem = None, dict[str, str](), ""
+    if caller.kind == "digest":
+        try:
+            peeked = peek_with_rejections([]) if with_rejections else None
+            seen = tiers_seen(caller.digest, peeked)
+        except EngineUnavailable as error:
+            problem = str(error)
     for rule in _rules(rules):
         granted = Entitlement(rules.tiers.get(seen[rule.slug])) if rule.slug in seen else entitlement
         template, digest = RuleTemplate(rule, granted), caller.digest_for(rule)
@@ -396,7 +395,7 @@ def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement, *, wit
             unlimited.append(rule)
         elif digest is None:
             unread.append(Unread(rule, tuple(caller.missing(rule))))
-    found = Counters(counters, unread, unlimited, before_login=before, peeked=peeked)
+    found = Counters(counters, unread, unlimited, problem, before, peeked)
     return read(found, with_rejections=with_rejections and peeked is None)
 
 

@@ -155,10 +155,14 @@ class LoggedRejection:
     digest: Annotated[str, "The start of the caller's digest."]
     found: Annotated[bool | None, "One of the counters is the one that rejected; null = you may not see it."]
     rejections: Annotated[
-        tuple[CallerRejection, ...], "What is known about it, for a day; empty = nothing more, or you may not see it."
+        tuple[CallerRejection, ...],
+        "What is known about it, for a day; empty = nothing more, you may not see it, or `doubts` say that it cannot "
+        "be read now.",
     ]
     #: The question is about the caller who was rejected, as one of these rules counts it.
     same_caller: bool = False
+    #: Why Redis could not be asked about it or its caller; "" = it was asked.
+    problem: str = ""
 
     MEMBERS = ("rules", "rule", "digest", "found", "rejections")
 
@@ -196,7 +200,7 @@ class Explanation:
     @property
     def is_degraded(self) -> bool:
         """True if Redis did not answer."""
-        return self.response is not None and self.response.degraded
+        return bool(self.response and self.response.degraded) or bool(self.logged and self.logged.problem)
 
     @property
     def undecided(self) -> tuple[RuleExplanation, ...]:

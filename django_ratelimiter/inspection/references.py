@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Final, NamedTuple
-
-from django.utils.translation import gettext as _
 
 from ..exceptions import EngineUnavailable
 from ..identity import digest
@@ -20,8 +17,6 @@ from ..usage.live.rejections import MAX_READ, recent
 from ..usage.times import now, stored
 from ..values.bounds import MAX_TEXT, json_from
 from ..values.references import Reference, parse_reference, references_in
-from .curl import with_curl
-from .question import Question, QuestionError
 
 _MESSAGE: Final = re.compile(r"A request was rejected by ([\w:.-]+(?:, [\w:.-]+)*)\.(?=\s|$|\")")
 #: `rule=export`, `"rule": "export"` or `rule='export'`, as formatters write the attributes of a record.
@@ -32,7 +27,8 @@ _NONE: Final = ("None", "null", "")
 class ParsedRejection(NamedTuple):
     """The content of a line. rules: those that rejected the request. digest: of the caller, in the names of keys.
 
-    For a reference, `digest` is only its start.
+    For a reference, `digest` is only its start. callers: the digests that it may mean, as far as they are known and the
+    reader may see them. problem: why they, or their names, cannot be read now.
     """
 
     rules: tuple[str, ...]
@@ -40,6 +36,18 @@ class ParsedRejection(NamedTuple):
     tier: str = ""
     digest: str = ""
     version: str = ""
+    callers: tuple[str, ...] = ()
+    problem: str = ""
+
+    @property
+    def reference(self) -> Reference:
+        """Its reference."""
+        return Reference(self.rule, self.digest)
+
+    @property
+    def names_nobody(self) -> bool:
+        """True if it means no single caller."""
+        return not self.digest or any(map(self.reference.is_of, (everybody(), missing())))
 
     def is_of(self, rule: str, digest: str) -> bool:
         """Return whether it is about this rule's counter of the caller with this digest: rules can share digests.
@@ -48,16 +56,7 @@ class ParsedRejection(NamedTuple):
         """
         if rule not in self.rules or not self.digest:
             return False
-        return digest == self.digest or Reference("", self.digest).is_of(digest)
-
-
-def about_rule(question: Question, rule: RuleRecord) -> Question:
-    """Return the question about a request that a rule matches, unless the question names a request itself."""
-    if question.path or question.view:
-        return question
-    path = rule.path if rule.path_kind in ("exact", "prefix") else ""
-    method = question.method if not rule.methods or question.method in rule.methods else min(rule.methods)
-    return replace(question, method=method, path=path, view=rule.view_name, scope=question.scope or rule.scope)
+        return digest == self.digest or self.reference.is_of(digest)
 
 
 def parse_log_line(text: str, slugs: Iterable[str] = ()) -> ParsedRejection | None:
@@ -121,30 +120,13 @@ def rules_of(reference: Reference) -> list[str]:
 
 def as_in_force(logged: ParsedRejection) -> ParsedRejection:
     """Return it with the rule's exact spelling: customers ignore case."""
-    rule = rules_of(Reference(logged.rule, logged.digest))[0]
+    rule = rules_of(logged.reference)[0]
     return logged._replace(rule=rule, rules=tuple(rule if each == logged.rule else each for each in logged.rules))
 
 
-def asked(question: Question, curl: str, reference: str) -> tuple[Question, ParsedRejection | None]:
-    """Return the question about the request in a curl command, or in a reference, a response or a line of the log.
-
-    Both may be empty. Also returns the content of the reference. Raises QuestionError.
-    """
-    question = with_curl(curl, question)
-    if not reference:
-        return question, None
-    logged = parse_log_line(reference, known_rules())
-    if logged is None:
-        text = _("This is not the reference of a rejection. Enter it as “export#eJL8d1F2”.")
-        raise QuestionError("reference", text)
-    logged = as_in_force(logged)
-    return asked_of(logged, question), logged
-
-
-def asked_of(logged: ParsedRejection, question: Question) -> Question:
-    """Return the question about a request that the logged rule matches, unless the question names a request itself."""
-    rule = next((rule for rule in _rules() if rule.slug == logged.rule), None)
-    return question if rule is None else about_rule(question, rule)
+def rule_of(logged: ParsedRejection) -> RuleRecord | None:
+    """Return the rule that rejected; `None` = there is none any more."""
+    return next((rule for rule in _rules() if rule.slug == logged.rule), None)
 
 
 def find_reference(text: str) -> Reference | None:

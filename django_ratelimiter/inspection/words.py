@@ -13,7 +13,7 @@ from ..rules.formatting import moment_in_words, units, until_in_words
 from ..rules.records import Facts, RuleRecord
 from ..usage.live.rejections import times_in_words
 from .counters import CallerRejection, Counter
-from .explanation import AccessExplanation, CallerResponse, Explanation, Reason, RuleExplanation
+from .explanation import AccessExplanation, CallerResponse, Explanation, LoggedRejection, Reason, RuleExplanation
 from .tier import TierExplanation, tier_in_words
 
 #: Why no rule is tested.
@@ -297,6 +297,12 @@ def doubts_in_words(
         yield text % ", ".join(unexplained)
     if error:
         yield _("The view's code raises %s. How your project responds to it is not known here.") % error
+
+
+def unread_in_words(logged: LoggedRejection | None) -> str:
+    """Return what cannot be known of a logged rejection, because Redis did not answer; "" if it did."""
+    text = _("Redis cannot be reached now, so what is known of the rejection and its caller cannot be read: %s")
+    return text % logged.problem if logged and logged.problem else ""
 
 
 def lines_of(explanation: Explanation) -> Iterator[str]:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from ..exceptions import EngineUnavailable
+
 T = TypeVar("T")
 
 #: Maximum seconds to wait, and seconds between two attempts.
@@ -18,9 +20,15 @@ _clock, _sleep = time.monotonic, time.sleep
 def once_connected(ask: Callable[[], T], is_answered: Callable[[T], bool]) -> T:
     """Return the result of `ask`, which is called again for a while if Redis has not answered.
 
-    The first call starts a connection, and gives up after DEADLINE_MS. is_answered: whether Redis has answered.
+    The first call starts a connection, and gives up after DEADLINE_MS. is_answered: whether Redis has answered. What
+    `ask` raises after that while is raised: EngineUnavailable.
     """
     until = _clock() + WAIT_SECONDS
-    while not is_answered(found := ask()) and _clock() < until:
+    while True:
+        try:
+            if is_answered(found := ask()) or _clock() >= until:
+                return found
+        except EngineUnavailable:
+            if _clock() >= until:
+                raise
         _sleep(PAUSE_SECONDS)
-    return found

@@ -18,7 +18,7 @@ from django.urls import reverse
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
-from django_ratelimiter.inspection import references
+from django_ratelimiter.inspection import counters, references
 from django_ratelimiter.inspection.caller import UnknownCaller, caller_of
 from django_ratelimiter.models import Rule, RuleLimit, Tier, TopPartition
 from django_ratelimiter.rules import cache
@@ -182,7 +182,8 @@ def gone(*_args: object) -> NoReturn:
 def test_without_redis_it_is_not_called_unknown(
     rejected: dict[str, Any], operator: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(references, "recent", gone)
+    for module in (references, counters):
+        monkeypatch.setattr(module, "recent", gone)
     client, typed = operator(*ALL), rejected["field"]
     with pytest.raises(CommandError, match=r"^It cannot be reached now: gone$"):
         call_command("ratelimit", "caller", "--reference", typed)
@@ -191,8 +192,13 @@ def test_without_redis_it_is_not_called_unknown(
         assert response.context["problem"] == "Redis cannot be reached now, so this caller cannot be found: gone"
     found = client.post(reverse("admin:django_ratelimiter_search"), {"q": f"Why {typed} today"})
     assert "explain/?reference=export%23" in found.url
-    shown = client.get(found.url).content.decode()
-    assert "Redis cannot be reached now, so its caller cannot be looked up." in shown
+    unread = "Redis cannot be reached now, so what is known of the rejection and its caller cannot be read."
+    assert unread in client.get(found.url).content.decode()
+    top = {"rule_slug": "export", "granularity": "hour", "partition": digest("header:X-Org:acme"), "rejected": 7}
+    TopPartition.objects.create(**top, start=stored(floor(now(), Granularity.HOUR, now().tzinfo)))
+    page = client.get(found.url)
+    assert len(page.context["logged_urls"]) == 1
+    assert unread in page.content.decode(), "its digest is known, but not its name"
 
 
 def test_top_partitions_know_older_ones(make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> None:

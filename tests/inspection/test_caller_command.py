@@ -17,7 +17,7 @@ from django.core.management import CommandError, call_command, execute_from_comm
 from django.utils import timezone, translation
 
 from django_ratelimiter import limiter
-from django_ratelimiter.identity import digest
+from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.management import connecting
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
 from django_ratelimiter.rules import tiers
@@ -136,8 +136,9 @@ def test_says_of_a_digest_without_a_name_only_what_it_tells(
 ) -> None:
     settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
     add_rule("by_address", ["ip"])
-    first, tier, *counters = run(f"--digest={digest(f'user:{user.pk}')}").splitlines()
-    assert first.endswith(": whether it is blocked is not known")
+    own = digest(f"user:{user.pk}")
+    first, tier, *counters = run(f"--digest={own}").splitlines()
+    assert first == f"digest ({own}): whether it is blocked is not known"
     assert tier.startswith("Tier: not known, as only the digest of this caller is known")
     assert [each.partition(":")[0] for each in counters] == ["export"], "no others count this caller"
     found = json.loads(run(f"--digest={digest(f'user:{user.pk}')}", "--json"))
@@ -152,6 +153,12 @@ def test_an_access_entry_counts_first(user: User) -> None:
     assert lines[1] == "Access entry: allow until it is deleted. partner"
     with translation.override("de"):
         assert run("--user", "ann").splitlines()[1] == "Zugriffseintrag: erlaubt bis er gelöscht wird. partner"
+
+
+def test_of_a_key_the_first_line_has_its_name(free: Tier) -> None:
+    key = hash_api_key("sk")
+    TierAssignment.objects.create(tier=free, api_key_hash=key, reason="shop")
+    assert run("--api-key", "sk").startswith(f"api_key shop ({key[:8]}…) ({digest(f'api_key:{key}')}): not blocked")
 
 
 def test_who_is_nobody_is_an_error() -> None:

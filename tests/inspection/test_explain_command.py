@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.test import Client
 
-from django_ratelimiter.models import AccessEntry
+from django_ratelimiter.backend import get_engine
+from django_ratelimiter.exceptions import EngineUnavailable
+from django_ratelimiter.identity import hash_api_key
+from django_ratelimiter.management import connecting
+from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
 from django_ratelimiter.rules.stored import access_cache
+from django_ratelimiter.usage.live import names
 from tests.making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
@@ -68,9 +74,63 @@ def test_the_reference_of_a_rejection_marks_its_counter(make_rule: MakeRule, peo
     assert run("--reference", whole, "--ip", "127.0.0.1") == mine
     other = run("GET", "/hello/", "--reference", reference, "--ip", "192.0.2.1")
     assert "! None of the counters below is the one that rejected: it was another caller" in other
-    alone = run("GET", "/hello/", "--reference", reference)
-    assert "! Enter the caller's values to see the counter that rejected. Not known here: ip." in alone
     assert "(rejected before)" not in other
+
+
+@pytest.mark.parametrize("counted_by", ["ip", "header:X-Org", "user"])
+def test_a_reference_alone_asks_for_the_caller(
+    make_rule: MakeRule, people: None, client: Client, settings: Any, counted_by: str
+) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
+    Tier.objects.create(slug="free", name="Free", default_for="anonymous")
+    make_rule("all", quota=1, partition_by=[counted_by], path_kind="exact", path="/hello/")
+    client.force_login(User.objects.get(username="ann"))
+    reference = [client.get("/hello/", headers={"X-Org": "a"}) for _ in range(2)][1]["X-RateLimit-Reference"]
+    lines = run("--reference", reference).splitlines()
+    assert f"! Enter the caller's values to see the counter that rejected. Not known here: {counted_by}." in lines
+    assert lines[2].startswith(f"Now: Not known without {counted_by}, which these rules count by: all.")
+    [tier] = [each for each in lines if each.startswith("Tier: ")]
+    assert tier.startswith("Tier: not known, as only the digest of this caller is known")
+
+
+@pytest.mark.parametrize("kind", ["user", "ip", "api_key"])
+def test_a_reference_brings_the_caller_whose_name_is_known(
+    make_rule: MakeRule, people: None, client: Client, kind: str
+) -> None:
+    make_rule("all", quota=1, partition_by=[kind], path_kind="exact", path="/hello/")
+    ann, free = User.objects.get(username="ann"), Tier.objects.create(slug="free", name="Free")
+    TierAssignment.objects.create(
+        tier=free, **{"api_key_hash": hash_api_key("sk")} if kind == "api_key" else {"user": ann}
+    )
+    if kind == "user":
+        client.force_login(ann)
+    sent = [client.get("/hello/", headers={"X-Api-Key": "sk"} if kind == "api_key" else {}) for _ in range(2)]
+    found = run("--reference", sent[1]["X-RateLimit-Reference"])
+    assert ("Tier: Free, assigned" in found) == (kind != "ip")
+    named = {"user": "ann", "ip": "127.0.0.1", "api_key": "sk"}
+    option = f"--{kind.replace('_', '-')}"
+    assert found == run("--reference", sent[1]["X-RateLimit-Reference"], option, named[kind])
+    assert "(rejected before)" in found
+    other = run("--reference", sent[1]["X-RateLimit-Reference"], "--user", "bob")
+    assert "(rejected before)" not in other, "who is named wins"
+
+
+@pytest.mark.parametrize("broken", ["recent_rejections", "names"])
+def test_without_redis_it_says_what_cannot_be_read(
+    make_rule: MakeRule, people: None, client: Client, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def gone(*_args: object, **_options: object) -> NoReturn:
+        raise EngineUnavailable("gone")
+
+    make_rule("all", quota=1, partition_by=["ip"], path_kind="exact", path="/hello/")
+    reference = [client.get("/hello/") for _ in range(2)][1]["X-RateLimit-Reference"]
+    monkeypatch.setattr(connecting, "WAIT_SECONDS", 0)
+    monkeypatch.setattr(*((names, "_read") if broken == "names" else (get_engine(), broken)), gone)
+    out = io.StringIO()
+    with pytest.raises(CommandError, match=r"^Redis cannot be reached now: gone$"):
+        call_command("ratelimit", "explain", "--reference", reference, stdout=out)
+    text = "! Redis cannot be reached now, so what is known of the rejection and its caller cannot be read: gone"
+    assert out.getvalue().splitlines().count(text) == 1
 
 
 def test_the_reference_of_a_caller_who_is_denied_now(make_rule: MakeRule, client: Client) -> None:

@@ -98,7 +98,7 @@ def test_the_command_removes_what_it_can_and_says_what_stays(
         "  usage by digest, of other values too or not collected yet: 8 days (samples), 100 days (hours)",
     ]
     assert rows() == [2, 3, 1, 1]
-    assert names.revealed([digest(f"user:{stored}")]) == {}
+    assert names.revealed_to(None, [digest(f"user:{stored}")]) == {}
     for cache in (tiers, access_cache):
         cache.forget()
     assert ask(user).allowed

@@ -56,7 +56,9 @@ def test_who_comes_is_named_and_where_it_was_rejected(client: Client, ann: User,
     ratelimit_rules(BY_USER)
     assert client.get(PATH).status_code == 200
     user = digest(f"user:{ann.pk}")
-    assert names.revealed([user, "unknown"]) == {user: Name("user", str(ann.pk))}, "before anything is rejected"
+    assert names.revealed_to(None, [user, "unknown"]) == {user: Name("user", str(ann.pk))}, (
+        "before anything is rejected"
+    )
     assert names.views([("by-user", user)]) == {}
     assert client.get(PATH).status_code == 429
     assert set(names.views([("by-user", user), ("other", user)])) == {("by-user", user)}
@@ -70,15 +72,15 @@ def test_an_address_is_unless_reveal_says_no(client: Client, ratelimit_rules: Ru
     settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": None}
     names.notes.forget()
     assert client.get(PATH).status_code == 429
-    assert names.revealed([IP]) == {IP: Name("ip", "127.0.0.1")}
+    assert names.revealed_to(None, [IP]) == {IP: Name("ip", "127.0.0.1")}
     settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
-    assert names.revealed([IP]) == {}, "what is no longer to be seen is not shown, though it is still kept"
+    assert names.revealed_to(None, [IP]) == {}, "what is no longer to be seen is not shown, though it is still kept"
 
 
 def test_who_is_counted_by_address_instead_has_that_name(client: Client, ratelimit_rules: RulesInForce) -> None:
     ratelimit_rules({**BY_USER, "missing_partition": "ip"})
     get_rejected(client)
-    assert names.revealed([IP]) == {IP: Name("ip", "127.0.0.1")}
+    assert names.revealed_to(None, [IP]) == {IP: Name("ip", "127.0.0.1")}
 
 
 def test_who_comes_often_is_named_again_but_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +112,7 @@ def test_in_a_flood_all_who_are_listed_have_names(slugs: list[str]) -> None:
     engine: Any = get_engine()
     [top] = engine.partitions.top_partitions([(hour, "by-ip")], 1_000)
     assert len(top) > 30
-    assert set(names.revealed(top)) == set(top) >= {who_is(1)}
+    assert set(names.revealed_to(None, top)) == set(top) >= {who_is(1)}
 
 
 def test_who_is_rejected_is_named_at_once_in_a_busy_process() -> None:
@@ -118,7 +120,7 @@ def test_who_is_rejected_is_named_at_once_in_a_busy_process() -> None:
     [ask_as(1) for _ in range(WEIGHED_EXACTLY + 1)]
     for last in range(10, 50):
         assert (ask_as(last), ask_as(last)) == (True, False)
-        assert [*names.revealed([who_is(last)])] == [who_is(last)]
+        assert [*names.revealed_to(None, [who_is(last)])] == [who_is(last)]
 
 
 def test_names_without_room_come_later() -> None:
@@ -191,8 +193,9 @@ def test_without_redis_a_rejection_stays_one(
     with monkeypatch.context() as without_redis:
         without_redis.setattr(names, "_store", Gone)
         get_rejected(client)
-        assert names.revealed([user]) == {}
-    assert user in names.revealed([user]), "what was not stored is sent again"
+        with pytest.raises(EngineUnavailable):
+            names.revealed_to(None, [user])
+    assert user in names.revealed_to(None, [user]), "what was not stored is sent again"
 
 
 def test_on_an_event_loop(ratelimit_rules: RulesInForce, async_client: AsyncClient, settings: Any) -> None:
@@ -203,13 +206,13 @@ def test_on_an_event_loop(ratelimit_rules: RulesInForce, async_client: AsyncClie
         return [(await async_client.get(PATH)).status_code for _ in range(2)]
 
     assert async_to_sync(ask)() == [200, 429]
-    assert names.revealed([IP]) == {IP: Name("ip", "127.0.0.1")}
+    assert names.revealed_to(None, [IP]) == {IP: Name("ip", "127.0.0.1")}
 
 
 def test_a_page_that_looks_somebody_up_may_tell(ratelimit_rules: RulesInForce) -> None:
     names.remember("d" * 22, "user", "7|%")
     names.remember("e" * 22, "header:Authorization", "Bearer x")
-    assert names.revealed(["d" * 22, "e" * 22]) == {"d" * 22: Name("user", "7|%")}
+    assert names.revealed_to(None, ["d" * 22, "e" * 22]) == {"d" * 22: Name("user", "7|%")}
 
 
 def test_names_in_redis_expire_and_are_bounded(redis_client: redis.Redis) -> None:
@@ -231,9 +234,9 @@ def test_names_of_a_process_without_redis_expire_too(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(names, "time", lambda: now[0])
     names.remember("d" * 22, "ip", "192.0.2.7")
     now[0] += NAME_SECONDS - 1
-    assert names.revealed(["d" * 22]) == {"d" * 22: Name("ip", "192.0.2.7")}
+    assert names.revealed_to(None, ["d" * 22]) == {"d" * 22: Name("ip", "192.0.2.7")}
     now[0] += 1
-    assert names.revealed(["d" * 22]) == {}
+    assert names.revealed_to(None, ["d" * 22]) == {}
 
 
 SECRETS = [["session"], ["cookie:cart"], ["user", "header:authorization"], ["header:Cookie"], ["header:X-Api_Key"]]
@@ -284,5 +287,5 @@ def test_a_key_is_stored_only_as_the_value_of_its_account(
     client.defaults["HTTP_X_API_KEY"] = "sk-secret"
     get_rejected(client)
     counted = digest(f"api_key:{value or 'sk-secret'}")
-    assert names.revealed([counted]) == ({counted: Name("api_key", value)} if value else {})
+    assert names.revealed_to(None, [counted]) == ({counted: Name("api_key", value)} if value else {})
     assert "sk-secret" not in str([vars(store) for store in vars(names)["_in_memory"].values()])

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from django.http import HttpRequest, QueryDict
 
-from ...inspection.caller import Caller, UnknownCaller, caller_of, is_hash, kind_and_value, open_key, open_parts
+from ...inspection.caller import Caller, UnknownCaller, caller_of, is_hash, known_by_name, open_key, open_parts
 from ...usage.live import names
 from ...values.references import parse_reference
 
@@ -59,9 +59,7 @@ def looked_up(request: HttpRequest, digest: str) -> tuple[str, str]:
     """
     if own := _looked_up(request).get(digest):
         return own[0], own[1]
-    if name := names.revealed_to(request.user, [digest]).get(digest):
-        return kind_and_value(name) or ("digest", digest)
-    return "digest", digest
+    return known_by_name(digest, request.user) or ("digest", digest)
 
 
 def _looked_up(request: HttpRequest) -> dict[str, list[Any]]:

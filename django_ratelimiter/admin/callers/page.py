@@ -22,7 +22,7 @@ from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
 from ...inspection.acts import GRANT, UNBLOCK, InvalidAct, can_end, may_have_entry, why_not_more
 from ...inspection.caller import Caller, UnknownCaller, caller_of
-from ...inspection.caller_report import CallerReport, report_of
+from ...inspection.caller_report import CallerReport, key_name, report_of
 from ...inspection.giving_back import leases_of
 from ...inspection.performing import MAX_REASON, new_token, perform, read_token
 from ...inspection.tier import tier_in_words
@@ -152,7 +152,7 @@ class CallerPage(PagesAdmin):
             "caller": caller,
             "user_url": viewer.row_url(caller.user) if caller.user is not None else "",
             "user_name": name,
-            "key_name": rows.key_name(caller, request),
+            "key_name": key_name(caller, request.user),
             "explain_url": rows.explain_url(viewer, caller, named[0] if named else None),
             "named_rules": [rows.RuleLink(rule.name, viewer.rule_url(slug)) for rule in named],
             "rules_url": viewer.url("rule_changelist"),

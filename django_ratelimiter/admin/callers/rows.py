@@ -23,7 +23,6 @@ from ...usage.reports import chart
 from ..formatting import period_in_words, split_in_words
 from ..identities import label_of, may_see_names
 from ..logged import asked_about
-from ..names import key_in_words
 from ..viewer import Viewer
 
 #: Maximum number of rows of usage.
@@ -209,14 +208,6 @@ def usage_rows(counters: Counters) -> dict[str, Any]:
     totals = history.totals_of(usage, identities)
     has_any = any(each.requests for each in totals)
     return {"usage": usage._replace(days=days), "usage_chart": chart.days(totals) if has_any else None}
-
-
-def key_name(caller: Caller, request: HttpRequest) -> str:
-    """Return an API key as lists do, and of one of several keys whose it is; "" for another kind of caller."""
-    if caller.kind != "api_key":
-        return ""
-    key = key_in_words(request.user, caller.api_key or caller.value)
-    return _("%(key)s of %(owner)s") % {"key": key, "owner": caller.owner} if caller.is_one_key else key
 
 
 def name_of(caller: Caller, request: HttpRequest) -> str:

@@ -19,7 +19,6 @@ from ...inspection.caller_report import CallerReport, report_of
 from ...inspection.giving_back import MAX_LEASES, Lease, leases_of
 from ...inspection.performing import MAX_REASON, perform
 from ...inspection.report import members_of
-from ...usage.live.names import revealed_to
 from ..permissions import MayAct, MaySeeCallers
 from .answers import fields_of
 from .problems import ProblemView, StrictSerializer
@@ -69,9 +68,7 @@ class CallerQueryView(ProblemView):
 
     def answer(self, request: Request, fields: dict[str, Any]) -> Any:
         caller, known = caller_of(fields["kind"], fields["value"], fields.get("known", ())), fields.get("known", ())
-        if caller.kind == "digest":
-            caller = named(caller, revealed_to(request.user, [caller.digest]).get(caller.digest), known)
-        return self.about(caller, request.user, fields)
+        return self.about(named(caller, request.user, known), request.user, fields)
 
     def about(self, caller: Caller, user: Any, fields: dict[str, Any]) -> Any:
         """Return the report about this caller for this user."""

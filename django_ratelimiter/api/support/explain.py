@@ -8,9 +8,9 @@ from rest_framework import serializers
 from rest_framework.request import Request
 
 from ...inspection.answer import explain
+from ...inspection.asking import asked
 from ...inspection.explanation import Explanation
 from ...inspection.question import MAX_LENGTHS, Question
-from ...inspection.references import asked
 from ...inspection.report import texts_of
 from ...values.bounds import MAX_TEXT
 from ..permissions import MayExplain
@@ -59,5 +59,5 @@ class ExplainView(ProblemView):
 
     def answer(self, request: Request, fields: dict[str, Any]) -> Explanation:
         headers, curl, reference = tuple(fields.pop("headers").items()), fields.pop("curl"), fields.pop("reference")
-        question, logged = asked(Question(headers=headers, **fields), curl, reference)
+        question, logged = asked(Question(headers=headers, **fields), curl, reference, request.user)
         return explain(question, request.user, logged)

@@ -65,6 +65,8 @@ def peek_at_caller(
             hashes = _attempt(partial(commands.execute_slowly, shards[0], words)) or []
         remembered += map(remembered_in, hashes[: len(shards)])
         denied += [denial for found in hashes[len(shards) :] for denial in denials_in(found)]
+    if not charges and not remembered:  # no node has answered, and no `peek` says so
+        remembered += map(remembered_in, commands.execute_slowly(shards[0], words)[: len(shards)])
     if len(verdicts) < len(charges):  # for example, a shard has moved, or a server has lost the script
         verdicts = dict(enumerate(peek(charges)))
     found = [verdicts[place] for place in range(len(charges))]

@@ -23,6 +23,7 @@ from ...inspection.caller import KINDS, Caller, any_caller_of, caller_of, named,
 from ...inspection.caller_report import lines_of as lines_of_caller
 from ...inspection.caller_report import report_of
 from ...inspection.console import add_question, question_from
+from ...inspection.explanation import Explanation
 from ...inspection.forgetting import forget
 from ...inspection.report import encoded
 from ...inspection.words import lines_of
@@ -31,7 +32,6 @@ from ...usage.collector import run
 from ...usage.collector.alerts import Thresholds, send_alerts
 from ...usage.collector.collect import Collected
 from ...usage.collector.lag import lag
-from ...usage.live.names import revealed
 from ...values.bounds import closest
 from ..about import about
 from ..about import lines_of as lines_of_project
@@ -159,17 +159,24 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
 
     def explain(self) -> None:
         """Explain the decision on a request. Nothing is charged."""
-        question, logged = question_from(self._options)
-        explanation = once_connected(partial(explain, question, logged=logged), lambda found: not found.is_degraded)
+
+        def ask() -> Explanation:
+            question, logged = question_from(self._options)
+            return explain(question, logged=logged)
+
+        explanation = once_connected(ask, lambda found: not found.is_degraded)
         self._warn_of_memory()
         self.say(lines_of(explanation), partial(encoded, explanation))
+        if explanation.logged and explanation.logged.problem:
+            raise CommandError(_("Redis cannot be reached now: %s") % explanation.logged.problem)
 
     def caller(self) -> None:
         """Show a caller, as text or JSON. Nothing is charged."""
-        who, known = caller_of(*self._named(), self._options["known"]), self._options["known"]
+        known = self._options["known"]
+        who = once_connected(partial(caller_of, *self._named(), known), bool)
         if who.kind == "digest":
             once_connected(partial(counters_now, who), lambda found: not found.problem)
-            who = named(who, revealed([who.digest]).get(who.digest), known)
+            who = named(who, others=known)
         report = once_connected(partial(report_of, who), lambda report: not report.problem)
         if report.is_unknown:
             raise _no_such_user()

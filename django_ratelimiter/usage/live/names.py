@@ -152,20 +152,19 @@ def remember(digest: str, kind: str, value: str) -> None:
         _write({digest: encode_partition([(kind, value)])})
 
 
-def revealed(digests: Iterable[str]) -> dict[str, Name]:
-    """Return the known names of these digests that REVEAL allows; in one call of Redis."""
-    found = _read(list(digests))
+def revealed_to(reader: Any, digests: Iterable[str]) -> dict[str, Name]:
+    """Return the known names of these digests that REVEAL allows and this user may see; in one call of Redis.
+
+    `None` = may see all; none without the permission. Raises EngineUnavailable.
+    """
+    if reader is not None and not reader.has_perm(PERMISSION):
+        return {}
+    found = _read(list(dict.fromkeys(digests)))
     return {digest: _name(text) for digest, text in found.items() if are_revealed(partition_names(text))}
 
 
-def revealed_to(reader: Any, digests: Iterable[str]) -> dict[str, Name]:
-    """Return the known names of these digests that this user may see; none without the permission."""
-    digests = set(digests)
-    return revealed(digests) if digests and reader.has_perm(PERMISSION) else {}
-
-
 def views(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """Return the latest known view for each rule and digest; in one call of Redis."""
+    """Return the latest known view for each rule and digest; in one call of Redis. Raises EngineUnavailable."""
     by_text = {f"{rule} {digest}": (rule, digest) for rule, digest in pairs}
     return {by_text[what]: view for what, view in _read(list(by_text)).items()}
 
@@ -173,10 +172,7 @@ def views(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
 def _read(whats: list[str]) -> dict[str, str]:
     """Return what is known, after what waits in this process was sent."""
     send()
-    try:
-        found: dict[str, str] = _store().read(whats) if whats else {}
-    except EngineUnavailable:
-        return {}
+    found: dict[str, str] = _store().read(whats) if whats else {}
     return found
 
 

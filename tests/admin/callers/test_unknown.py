@@ -13,6 +13,7 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 
 from django_ratelimiter import limiter
+from django_ratelimiter.admin.names import names_in_words
 from django_ratelimiter.identity import digest
 from django_ratelimiter.inspection.caller import caller_of
 from django_ratelimiter.inspection.caller_report import report_of
@@ -20,6 +21,7 @@ from django_ratelimiter.models import Rule, RuleLimit, Tier
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.usage.live import names
 
+from ...test_unreachable import unreachable
 from ..pages import shown
 from .page import CALLER, ask, press
 
@@ -49,6 +51,18 @@ def use_up() -> None:
     for _ in range(3):
         request.__dict__.pop("ratelimit", None)
         limiter.check(request)
+
+
+def test_without_redis_the_page_says_what_cannot_be_read(admin_client: Client, shared: Rule) -> None:
+    Rule.objects.update(partition_by=["user"])
+    user = digest("user:7")
+    with unreachable():
+        text = words(admin_client.get(f"{CALLER}?digest={user}"))
+        assert {*names_in_words(None, [user]).values()} == {f"{user} (name not known: Redis cannot be reached)"}
+    assert "Redis cannot be reached now, so the figures are missing: " in text
+    assert "Whether this caller is blocked now, and who it is, cannot be read: Redis knows both." in text
+    assert "Not known now. The limits shown are those of the default tier of authenticated callers." in text
+    assert "Only its digest" not in text
 
 
 def test_a_user_who_is_not_there_is_no_blocked_caller(admin_client: Client, free: Tier, shared: Rule) -> None:
@@ -125,11 +139,13 @@ def test_who_was_looked_up_is_known_to_all_who_may_know(
     admin_client: Client, page: str, ann: User, settings: Any
 ) -> None:
     admin_client.get(page)
-    assert names.revealed([digest(f"user:{ann.pk}")]) == {digest(f"user:{ann.pk}"): names.Name("user", str(ann.pk))}
+    assert names.revealed_to(None, [digest(f"user:{ann.pk}")]) == {
+        digest(f"user:{ann.pk}"): names.Name("user", str(ann.pk))
+    }
     admin_client.get(f"{CALLER}?kind=ip&value=192.0.2.7")
-    assert names.revealed([digest("ip:192.0.2.7")]) == {digest("ip:192.0.2.7"): names.Name("ip", "192.0.2.7")}
+    assert names.revealed_to(None, [digest("ip:192.0.2.7")]) == {digest("ip:192.0.2.7"): names.Name("ip", "192.0.2.7")}
     settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": ["user"]}
-    assert names.revealed([digest("ip:192.0.2.7")]) == {}
+    assert names.revealed_to(None, [digest("ip:192.0.2.7")]) == {}
 
 
 def test_says_what_a_token_meets_as_an_anonymous_caller(admin_client: Client, page: str, shared: Rule) -> None:
