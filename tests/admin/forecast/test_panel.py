@@ -172,7 +172,7 @@ def test_permissions(operator: Callable[..., Client], rule: Rule, missing: str) 
 def test_callers_are_named_to_those_alone_who_may_know(
     operator: Callable[..., Client], rule: Rule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(names, "revealed", lambda digests: {each: names.Name("user", "lovelace") for each in digests})
+    monkeypatch.setattr(names, "_read", lambda digests: dict.fromkeys(digests, "user:lovelace"))
     client = operator(*MAY)
     assert "lovelace" not in shown(ask(client, rule))
     user = User.objects.get(username="operator")
