@@ -182,7 +182,9 @@ def answer_context(request: HttpRequest, explanation: Explanation) -> dict[str, 
         "answer": headline_of(explanation),
         "bypass": bypass_in_words(explanation),
         "tier": tier_in_words(explanation.tier),
-        "counted_as": _counted_as(explanation),
+        "counted_as": [
+            (label_of(name), _("missing") if value is None else value) for name, value in explanation.identities.items()
+        ],
         "logged_text": logged_in_words(explanation),
         "rejections": rejection_rows(
             explanation.logged.rejections if explanation.logged else (), viewer, explanation.access_of_logged
@@ -210,13 +212,6 @@ def _card(viewer: Viewer, each: RuleExplanation, explanation: Explanation) -> di
             for counter in each.counters
         ],
     }
-
-
-def _counted_as(explanation: Explanation) -> list[tuple[str, str]]:
-    """Return the caller's values that the rules here count by, without credentials."""
-    return [
-        (label_of(name), _("missing") if value is None else value) for name, value in explanation.identities.items()
-    ]
 
 
 def _from_url(request: HttpRequest) -> dict[str, str]:

@@ -259,7 +259,8 @@ def any_caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
             raise UnknownCaller(_("This is not the digest of a caller. A digest has 22 letters, digits, “-” and “_”."))
         return Caller(kind, value)
     if kind not in KINDS:
-        raise UnknownCaller(_("%(kind)r is unknown; choose one of %(kinds)s.") % {"kind": kind, "kinds": _kinds()})
+        values = {"kind": kind, "kinds": ", ".join((*KINDS, "digest", "reference"))}
+        raise UnknownCaller(_("%(kind)r is unknown; choose one of %(kinds)s.") % values)
     parts = parts_of(value) if kind == "partition" else {kind: value}
     for text in others:
         for name, known in parts_of(text).items() if text.strip() else ():
@@ -322,10 +323,6 @@ def parts_of(text: str) -> dict[str, str]:
             raise UnknownCaller(unknown_identity(match[1]))
         found[match[1]] = match[2].replace("%7C", "|").replace("%25", "%").strip()
     return found
-
-
-def _kinds() -> str:
-    return ", ".join((*KINDS, "digest", "reference"))
 
 
 def _caller(kind: str, value: str, parts: Mapping[str, str]) -> Caller:

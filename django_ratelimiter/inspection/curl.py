@@ -112,13 +112,14 @@ def _question(found: Namespace, url: str, question: Question) -> Question:
     headers = [_header(each) for each in found.header]
     headers = [(name, value) for name, value in headers if value]
     names = {name.lower() for name, _value in headers}
+    json = "application/json" if any(name == "--json" for name, _value in found.data) else ""
     more = [
         ("Cookie", "; ".join(each for each in found.cookie if "=" in each)),
         ("User-Agent", found.user_agent),
         ("Referer", found.referer),
         ("Authorization", f"Basic {b64encode(found.user.encode()).decode()}" if found.user else ""),
-        ("Content-Type", _content_type(found) if body and not found.get else ""),
-        ("Accept", "application/json" if any(name == "--json" for name, _value in found.data) else ""),
+        ("Content-Type", json or _FORM if body and not found.get else ""),
+        ("Accept", json),
         ("Host", parts.netloc.rpartition("@")[2]),
     ]
     headers += [(name, value) for name, value in more if value and name.lower() not in names]
@@ -133,10 +134,6 @@ def _question(found: Namespace, url: str, question: Question) -> Question:
         headers=tuple(headers),
         body="" if found.get else body,
     )
-
-
-def _content_type(found: Namespace) -> str:
-    return "application/json" if any(name == "--json" for name, _value in found.data) else _FORM
 
 
 def _datum(given: tuple[str, str]) -> str:

@@ -136,8 +136,8 @@ def find_reference(text: str) -> Reference | None:
     """
     found = references_in(text)
     if len(found) > 1:
-        known = known_rules()
-        found.sort(key=lambda each: not _is_of_one(each, known))
+        known = [slug.lower() for slug in known_rules()]
+        found.sort(key=lambda each: each.rule.lower() not in known)
         return next((each for each in found if digests_of(each)), found[0])
     return found[0] if found else None
 
@@ -163,10 +163,6 @@ def digests_of(reference: Reference) -> list[str]:
     if outage is not None and not digests:
         raise outage
     return digests[:MAX_FOUND]
-
-
-def _is_of_one(reference: Reference, slugs: list[str]) -> bool:
-    return any(slug.lower() == reference.rule.lower() for slug in slugs)
 
 
 def everybody() -> str:

@@ -110,7 +110,8 @@ class RulesFilePage(PagesAdmin):
         shown = _plan_context(request, plan)
         if shown["missing"]:
             raise PermissionDenied
-        if form.is_valid() and self._apply(request, plan, **_only(form.cleaned_data, "reason", "expected")):
+        data = form.cleaned_data if form.is_valid() else {}
+        if data and self._apply(request, plan, data["reason"], data["expected"]):
             return HttpResponseRedirect(self._address())
         form.data = request.POST.copy()
         form.data["expected"] = plan.state  # of the plan that is shown now
@@ -177,7 +178,3 @@ def _plan_context(request: HttpRequest, plan: FilePlan) -> dict[str, Any]:
         "summary": summary_of(plan),
         "missing": missing_permissions(request, plan.changes),
     }
-
-
-def _only(data: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: data[name] for name in names}

@@ -135,15 +135,12 @@ class ForecastPanel(VersionedAdmin):
         after = replace(after, slug=saved.slug)
         before = None if pk is None else _record(saved, list(_limits_of(saved)))[0]
         panel = panel_context(request, before, after, choices, rows) | {"recorded_by": "" if pk else str(saved)}
-        return panel | ({"advice": advice_context(after, choices, rows)} if _wants_advice(request) else {})
+        is_wanted = PROPOSAL in request.POST or ADVISE in (request.POST.get(ASK), request.GET.get(ASK))
+        return panel | ({"advice": advice_context(after, choices, rows)} if is_wanted else {})
 
 
 def _is_asked(request: HttpRequest) -> bool:
     return request.method == "POST" and any(name in request.POST for name in (ASK, TAKE, PROPOSAL))
-
-
-def _wants_advice(request: HttpRequest) -> bool:
-    return PROPOSAL in request.POST or ADVISE in (request.POST.get(ASK), request.GET.get(ASK))
 
 
 def _follow(request: HttpRequest, rule: Rule) -> bool:

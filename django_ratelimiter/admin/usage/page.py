@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import quote_plus
 
@@ -37,11 +37,6 @@ def rule_name(viewer: Viewer, slug: str) -> str:
     return viewer.rule(slug) or _("unknown rule")
 
 
-def _is_just_now(moment: datetime | None) -> bool:
-    """Return whether it is less than a minute ago."""
-    return moment is not None and now() - moment < timedelta(minutes=1)
-
-
 def period_context(viewer: Viewer, report: Report) -> dict[str, Any]:
     """Return the template's context for the period of a report, and its links."""
     request, fresh = viewer.request, freshness()
@@ -51,7 +46,7 @@ def period_context(viewer: Viewer, report: Report) -> dict[str, Any]:
         "overview_url": report_url(request, rule=None, tier=None, by=None, caller=None, identity=None),
         "top_callers_url": report_url(request, "top_callers", rule=None, tier=None, by=None, caller=None),
         "fresh": fresh,
-        "just_now": _is_just_now(fresh.collected_at),
+        "just_now": fresh.collected_at is not None and now() - fresh.collected_at < timedelta(minutes=1),
     }
 
 
