@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import time, timedelta
 from typing import Any, Final
 
+from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
-from django.contrib.admin.widgets import AdminSplitDateTime
 from django.core.exceptions import PermissionDenied
+from django.db import models
 from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
@@ -47,12 +50,27 @@ def is_unchanged(request: HttpRequest) -> bool:
     return getattr(request, "ratelimiter_unchanged", False)
 
 
+class WholeDays(forms.SplitDateTimeField):
+    """A date and a time; a date alone is the midnight at which that day begins or, of an end, ends."""
+
+    is_end = False
+
+    def compress(self, data_list: Any) -> Any:
+        if data_list and data_list[0] and data_list[1] is None:
+            try:
+                data_list = data_list[0] + timedelta(days=self.is_end), time()
+            except OverflowError:
+                data_list = None, None
+        return super().compress(data_list)
+
+
 class NulSafeAdmin(admin.ModelAdmin):
     """An admin whose list treats a NUL byte or a very long text in its URL as an invalid filter: it shows all rows.
 
     PostgreSQL rejects the one, and SQLite the other, but only while the page is rendered.
     """
 
+    formfield_overrides = {models.DateTimeField: {"form_class": WholeDays}}  # noqa: RUF012
     show_add_link = True  # django-unfold only shows the link beside a list with this
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
@@ -83,7 +101,10 @@ class NulSafeAdmin(admin.ModelAdmin):
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         """Return the field of a column. A date and a time get their own labels: Django labels neither."""
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
-        if field is not None and isinstance(field.widget, AdminSplitDateTime):
+        if isinstance(field, WholeDays):
+            field.is_end = db_field.name in ("expires_at", "ends_at")
+            text = _("A date without a time counts as the whole day, in this time zone: %s.")
+            field.help_text = f"{field.help_text} {text % timezone.get_current_timezone_name()}".strip()
             for widget, name in zip(field.widget.widgets, (_("Date"), _("Time")), strict=True):
                 widget.attrs["aria-label"] = f"{capfirst(db_field.verbose_name)}: {name}"
         return field

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -126,6 +127,24 @@ class TestDatedAssignments:
         assert admin_client.post(page_of(dated), sent | {"multiplier": "0.5"}).status_code == 302
         dated.refresh_from_db()
         assert (dated.multiplier, dated.user) == (Decimal("0.5"), user)
+
+    def test_a_date_alone_is_the_whole_day(self, admin_client: Client, free: Tier, settings: Any) -> None:
+        settings.TIME_ZONE = "Asia/Tokyo"
+        sent = {"tier": free.pk, "api_key": "key", "starts_at_0": "2030-01-02", "ends_at_0": "2030-01-02"}
+        assert admin_client.post(ADD_ASSIGNMENT, {**sent, "multiplier": "2"}).status_code == 302
+        dated = TierAssignment.objects.get()
+        assert [f"{each:%d %H}" for each in (dated.starts_at, dated.ends_at) if each] == ["01 15", "02 15"]
+        address = reverse("admin:django_ratelimiter_accessentry_add")
+        assert "A date without a time counts as the whole day, in this time zone: Asia/Tokyo." in shown(
+            admin_client.get(address)
+        )
+        entry = {"action": "deny", "ip": "192.0.2.1", "expires_at_0": "2030-01-02", "expires_at_1": ""}
+        assert admin_client.post(address, entry).status_code == 302
+        assert AccessEntry.objects.get().expires_at == dated.ends_at
+        assert "Enter a valid date." in shown(admin_client.post(address, entry | {"expires_at_0": "9999-12-31"}))
+        assert "Enter a valid date." in shown(
+            admin_client.post(address, entry | {"expires_at_0": "", "expires_at_1": "9:00"})
+        )
 
     @pytest.mark.parametrize(
         ("sent", "says"),
