@@ -24,7 +24,7 @@ class TierExplanation:
         str,
         "assignment, resolver or default; failed = the default, because TIER_RESOLVER failed; none = the caller has no "
         "tier; unchecked = the credentials are not checked yet; unknown = only the caller's digest is known; empty = "
-        "there are no tiers, you may not see it, or no single caller is meant.",
+        "there are no tiers, you may not see it, or the caller is not known.",
     ] = ""
     slug: str = ""
     name: str = ""
