@@ -150,6 +150,7 @@ def test_a_word_that_the_admin_means_otherwise_has_a_context(text: str) -> None:
 def test_no_text_is_uncertain_or_left_over(language: str) -> None:
     source = (LOCALE / language / "LC_MESSAGES/django.po").read_text("utf-8")
     assert re.findall("^#, .*fuzzy.*|^#~ .*", source, re.MULTILINE) == []
+    assert sorted({entry[:3] for entry in entries(language)} - keys()) == []
     assert f'"Language: {language}\\n"' in source
 
 
