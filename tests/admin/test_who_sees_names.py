@@ -64,7 +64,8 @@ def callers() -> dict[str, str]:
             limiter.check(request)
     assert not limiter.check(RequestFactory().get("/hello/", REMOTE_ADDR=DENIED)).allowed
     found = {slug: digest(f"{name}:{value}") for slug, (name, value) in by.items()}
-    at: dict[str, Any] = {"granularity": "hour", "start": stored(floor(now(), Granularity.HOUR, now().tzinfo))}
+    hour = floor(now() - HOUR / 60, Granularity.HOUR, now().tzinfo)  # of the last whole minute, with which reports end
+    at: dict[str, Any] = {"granularity": "hour", "start": stored(hour)}
     UsageBatch.objects.create(batch_id="1:walk")
     for slug, who in found.items():
         UsageBucket.objects.create(rule_slug=slug, allowed=9, rejected=9, **at)
