@@ -265,9 +265,8 @@ def rejections_logged(
 ) -> list[CallerRejection]:
     """Return the recent rejections that a reference or a line of the log may mean; the latest first.
 
-    Raises EngineUnavailable.
     is_meant: whether it means this rule and this digest. explained: counters whose present limits are known; others
-    have the limits of the tier at that time.
+    have the limits of the tier at that time. Raises EngineUnavailable.
     """
     recently, by_slug = _recent(None), {rule.slug: rule for rule in _rules(rules)}
     known: dict[tuple[str, str], RuleRecord] = {}
@@ -320,10 +319,10 @@ def limit_that_rejected(row: Any, rule: RuleRecord) -> str:
 
 
 def denials_of(caller: Caller, found: Counters) -> list[denials.DeniedCaller]:
-    """Return the caller's denials, the latest first; one for each entry and view. Empty while Redis is out of reach.
+    """Return the caller's denials, the latest first; one for each entry and view.
 
-    found: the caller's counters. If the denials were not read with them, this is one call of Redis. Raises
-    EngineUnavailable.
+    found: the caller's counters; none if their `problem` says that Redis is out of reach. If the denials were not read
+    with them, this is one call of Redis. Raises EngineUnavailable.
     """
     if found.problem:
         return []
