@@ -37,7 +37,7 @@ from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
 from django_ratelimiter.usage.live import names
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
-from django_ratelimiter.usage.times import Granularity, floor, now, stored
+from django_ratelimiter.usage.times import Granularity, buckets, floor, now, stored
 
 
 @dataclass(frozen=True)
@@ -261,6 +261,7 @@ def _usage(customers: list[User]) -> None:
     UsageBucket.objects.bulk_create(rows, batch_size=1_000)
     _samples()
     hour = floor(now() - HOUR / 60, Granularity.HOUR, now().tzinfo)
+    days = list(buckets(now() - 30 * DAY, now(), Granularity.DAY, timezone.get_default_timezone()))[::-1]
     for place, customer in enumerate(customers):
         client = digest(f"user:{customer.pk}")
         names.remember(client, "user", str(customer.pk))
@@ -269,6 +270,5 @@ def _usage(customers: list[User]) -> None:
         TopPartition.objects.create(rule_slug=of_rule, **at, **sums)
         TopCaller.objects.create(identity="user", **at, **sums)
         for ago in range(0, 29, 1 + place):
-            start = stored(floor(now() - timedelta(days=ago), Granularity.DAY, timezone.get_default_timezone()))
             sums |= {"allowed": 400 + 97 * (ago * 7 % 5), "rejected": 40 * (ago * 11 % 3)}
-            TopCaller.objects.create(identity="user", granularity="day", start=start, **sums)
+            TopCaller.objects.create(identity="user", granularity="day", start=stored(days[ago]), **sums)
