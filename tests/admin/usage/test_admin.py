@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -149,7 +149,8 @@ class TestPeriods:
         since, until = (re.search(f'name="{name}" value="([^"]+)"', page) for name in ("since", "until"))
         assert since
         assert until
-        assert datetime.fromisoformat(until[1]) - datetime.fromisoformat(since[1]) == timedelta(days=1)
+        first, last = (timezone.make_aware(datetime.fromisoformat(each[1])).astimezone(UTC) for each in (since, until))
+        assert last - first == timedelta(days=1)
         assert "errorlist" not in page
 
 

@@ -123,9 +123,9 @@ def test_an_estimate_is_marked_and_a_small_one_is_few_and_comes_last(staff: Clie
     assert found == ["more ≈ 3,200 ≈ 1,600 True", "many ≈ 208 few True", "exact 12 0 True", "few few few False"]
     assert [row["partition"] for row in rows(staff, "?by=rejected")] == ["more", "many", "few"]
     assert "many: ≈ 160 allowed, few rejected" in shown(staff.get(PAGE))
-    at = timezone.localtime()
+    since, until = (timezone.localtime(this_hour() + HOUR * part) for part in (-0.5, 0.5))
     assert "In whole hours or days" in text_of(
-        staff.get(f"{PAGE}?period=custom&since={at:%Y-%m-%dT%H}:01&until={at:%Y-%m-%dT%H}:59")
+        staff.get(f"{PAGE}?period=custom&since={since:%Y-%m-%dT%H:%M}&until={until:%Y-%m-%dT%H:%M}")
     )
     found = [" ".join([*each.values()][1:5]) for each in table(staff, "period=this-month&identity=user")[1:]]
     assert found == ["208 160  yes", "12 12 0 no", "   yes"]
