@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final
 from urllib.parse import urlencode
@@ -165,7 +165,7 @@ def fill(author: User) -> None:
     AccessEntry.objects.create(kind="ip", value="203.0.113.0/24", action="deny", reason="Scraper")
     get_engine().publish(storage.committed_version())
     others = [User.objects.create_user(name) for name in ("paula", "erik", "mia", "tom", "lena", "omar", "sofia")]
-    _usage([*others[:3], ann, *others[3:]])
+    _usage([*others[:3], ann, *others[3:]], now())
     _requests(ann)
 
 
@@ -212,9 +212,8 @@ def _ask(path: str, user: User | AnonymousUser, address: str, times: int) -> Non
         limiter.check(request)
 
 
-def _samples() -> None:
+def _samples(midnight: datetime) -> None:
     """A calm day, and one of an attack, of the sampled callers of a rule."""
-    midnight = floor(now(), Granularity.DAY, now().tzinfo)
     samples, hours = [], []
     for day, is_attacked in ((1, False), (3, True)):
         for hour in range(24):
@@ -237,8 +236,8 @@ def _samples() -> None:
     UsageBucket.objects.bulk_create(hours)
 
 
-def _usage(customers: list[User]) -> None:
-    minute = floor(now(), Granularity.MINUTE, now().tzinfo)
+def _usage(customers: list[User], moment: datetime) -> None:
+    minute, midnight = (floor(moment, each, UTC) for each in (Granularity.MINUTE, Granularity.DAY))
     UsageBatch.objects.create(batch_id="1:demo")
     rows = []
     for ago in range(1, 24 * 60):
@@ -248,7 +247,6 @@ def _usage(customers: list[User]) -> None:
             sums = {"shadow_rejected" if slug == "uploads" else "rejected": rejected}
             start = stored(minute - timedelta(minutes=ago))
             rows.append(UsageBucket(rule_slug=slug, tier_slug="free", start=start, allowed=wave, **sums))
-    midnight = floor(now(), Granularity.DAY, now().tzinfo)
     for ago in range(24):
         start, wave = stored(midnight + ago * HOUR), 1_500 + (ago * 700) % 2_400
         rows += [
@@ -256,12 +254,12 @@ def _usage(customers: list[User]) -> None:
                 rule_slug=slug, tier_slug="free", granularity="hour", start=start, allowed=wave, rejected=wave // 9
             )
             for slug in ("search", "export", "login")
-            if midnight + ago * HOUR < now() - HOUR
+            if midnight + ago * HOUR < moment - HOUR
         ]
     UsageBucket.objects.bulk_create(rows, batch_size=1_000)
-    _samples()
-    hour = floor(now() - HOUR / 60, Granularity.HOUR, now().tzinfo)
-    days = list(buckets(now() - 30 * DAY, now(), Granularity.DAY, timezone.get_default_timezone()))[::-1]
+    _samples(midnight)
+    hour = floor(moment - HOUR / 60, Granularity.HOUR, UTC)
+    days = list(buckets(moment - 30 * DAY, moment, Granularity.DAY, timezone.get_default_timezone()))[::-1]
     for place, customer in enumerate(customers):
         client = digest(f"user:{customer.pk}")
         names.remember(client, "user", str(customer.pk))
