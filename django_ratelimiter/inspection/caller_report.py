@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from ..exceptions import EngineUnavailable
 from ..models import TierAssignment
 from ..rules import cache
-from ..rules.formatting import listed, moment_in_words, units, until_in_words
+from ..rules.formatting import end_in_words, listed, moment_in_words, units, until_in_words
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..usage.live.denials import DeniedCaller
@@ -211,6 +211,6 @@ def _line(counter: Counter) -> str:
 
 def _denial_line(denial: DeniedCaller) -> str:
     text = _("Denied by an access entry: %(times)s since %(since)s, last %(last)s")
-    since, last = map(moment_in_words, (denial.since, denial.at))
+    since, last = moment_in_words(denial.since), end_in_words(denial.at)
     text %= {"times": units(denial.times), "since": since, "last": last}
     return f"{text} ({denial.view})" if denial.view else text

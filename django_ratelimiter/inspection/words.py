@@ -9,7 +9,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..rules.formatting import moment_in_words, units, until_in_words
+from ..rules.formatting import end_in_words, moment_in_words, units, until_in_words
 from ..rules.records import Facts, RuleRecord
 from ..usage.live.rejections import times_in_words
 from .counters import CallerRejection, Counter
@@ -157,11 +157,7 @@ def counter_in_words(counter: Counter) -> str:
     """Return the state of a counter."""
     if counter.left is None or counter.used is None:
         return _("not known: Redis cannot be reached")
-    values = {
-        "used": units(counter.used),
-        "quota": units(counter.capacity),
-        "left": units(counter.left),
-    }
+    values = {"used": units(counter.used), "quota": units(counter.capacity), "left": units(counter.left)}
     words = [_("%(used)s of %(quota)s used, %(left)s left") % values]
     if counter.never:
         words.append(_("a request like this one is never allowed"))
@@ -180,7 +176,7 @@ def rejection_in_words(rejection: CallerRejection, access: AccessExplanation | N
         text = _("Would be rejected by %(rule)s: %(times)s since %(since)s, last %(last)s")
     limit = _("limit now: %(limit)s") % {"limit": rejection.limit} if rejection.limit else ""
     about = ", ".join(filter(None, (limit, rejection.tier)))
-    since, last = map(moment_in_words, (rejection.since, rejection.at))
+    since, last = moment_in_words(rejection.since), end_in_words(rejection.at)
     times = times_in_words(rejection.times, rejection.at_least, is_estimate=rejection.is_estimate)
     named = f"{rejection.rule} ({about})" if about else rejection.rule
     text %= {"rule": named, "times": times, "since": since, "last": last}

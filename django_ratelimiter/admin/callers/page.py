@@ -11,7 +11,6 @@ from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, reverse
-from django.utils import timezone
 from django.utils.decorators import method_decorator
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
@@ -224,7 +223,6 @@ def _acts(request: HttpRequest, report: CallerReport) -> dict[str, Any]:
         "token": new_token(request.user, caller),
         "reason": _last_reason(request, caller),
         "days": days(),
-        "zone": timezone.get_current_timezone_name(),
         "tiers": sorted(report.rules.tiers.values(), key=lambda tier: (tier.rank, tier.slug)),
     }
 

@@ -106,7 +106,7 @@ def _hour(hour: LastHour, viewer: Viewer) -> dict[str, Any]:
     times = [date_format(timezone.localtime(start), "H:i") for start in starts]
     return {
         "hour_from": times[0],
-        "hour_until": date_format(timezone.localtime(hour.period.end), "H:i"),
+        "hour_until": date_format(timezone.localtime(hour.period.end), "H:i T"),
         "hour_bars": _bars(times, hour.by_minute),
         "hour_most": units(max(hour.by_minute)),
         "figures": hour.figures,

@@ -171,6 +171,7 @@ def test_says_when_where_how_often_and_by_which_entry(admin_client: Client, entr
     assert "Access entry 192.0.2.0/24" in line
     assert ": 3 since " in line
     assert line.endswith("export")
+    assert "Times are in the time zone America/Chicago." in shown(admin_client.get(PAGE))
     url = reverse("admin:django_ratelimiter_accessentry_change", args=[entry.pk])
     assert f'<a href="{url}">192.0.2.0/24</a>' in shown(admin_client.get(PAGE))
     assert lines(admin_client, f"{CALLER}?digest={digest(f'ip:{ADDRESS}')}") == [line]

@@ -204,6 +204,7 @@ def test_shows_the_last_hour(admin_client: Client, saved: Rule) -> None:
     response = admin_client.get(OVERVIEW)
     text = text_of(response)
     assert "100 allowed, 40 rejected, 4 would be rejected by rules in shadow" in text
+    assert re.search(r"in each minute from \d\d:\d\d to \d\d:\d\d C[SD]T: at most 30", shown(response))
     assert re.search(r"Export 100 40 0 .*gone 0 0 4", text)
     assert "old" not in text
     assert f"{'A' * 22} Export 5 40" in text
