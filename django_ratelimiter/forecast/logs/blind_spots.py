@@ -24,8 +24,8 @@ class Blind(NamedTuple):
     """A rule that cannot be judged. lacks: the identities that the log does not contain, "duration" or "status".
 
     number: of the lines that lack it, of so many in the file; 0 = all, so that the rule is left out of it. file:
-    its name; empty = there is only one. unmatched: tiers of whose callers it decided no request; "" = every other one.
-    decides: it decided other requests. matches: some requests match it, of whatever tier.
+    its name; empty = there is only one. unmatched: tiers of whose callers it decided no request; "" = every other one;
+    with `lacks`, some match it. decides: it decided other requests. matches: some requests match it, of whatever tier.
     """
 
     rule: str
@@ -44,7 +44,11 @@ class Blind(NamedTuple):
 
     def __str__(self) -> str:
         if self.unmatched:
-            if self.decides:
+            if self.lacks and self.decides:
+                text = _("%(rule)s: not known for tiers whose requests lack what it counts by (%(lacks)s): %(tiers)s")
+            elif self.lacks:
+                text = _("%(rule)s: not known, because the requests it would decide lack what it counts by (%(lacks)s)")
+            elif self.decides:
                 text = _(
                     "%(rule)s: not known for these tiers, because no request of their callers matches it: %(tiers)s"
                 )
@@ -54,7 +58,8 @@ class Blind(NamedTuple):
                 text = _("%(rule)s: not known, because it decides none of the requests that match it")
             else:
                 text = _("%(rule)s: not known, because none of the requests that match it is of its tiers: %(tiers)s")
-            return text % {"rule": self.rule, "tiers": ", ".join(each or _("every other") for each in self.unmatched)}
+            tiers = ", ".join(each or _("every other") for each in self.unmatched)
+            return text % {"rule": self.rule, "lacks": ", ".join(self.lacks), "tiers": tiers}
         words = {"rule": self.rule, "lacks": _in_words(self.lacks)}
         if self.number:
             what = lacking_in_words(self.lacks[0], self.number, self.lines, self.file)
@@ -116,20 +121,25 @@ def unmatched(
     """Yield the rules whose limits, or changed limits, no request of the log has met.
 
     before: `None` = all limits count. decided: the tiers of the callers that each rule has decided on. matched: rules
-    that requests match.
+    that requests match. What the limiter keeps for `after` says whether their callers lacked the value to count by.
     """
     for old, rule in changes_of(before, after):
-        met = decided.get(rule.slug, ())
         if old is not None and replace(old, name=rule.name, limits=rule.limits) != rule:
             old = None
         known = {**(old.limits if old else {}), **rule.limits}
         wanted = [
             tier for tier in known if (new := _limits_of(rule, tier)) and not (old and new == _limits_of(old, tier))
         ]
-        missed = [tier or "" for tier in wanted if not (tier in met if tier else set(met) - known.keys())]
-        if missed:
-            tiers = missed if met else [tier or "" for tier in known]
-            yield Blind(rule.slug, (), unmatched=tuple(tiers), decides=bool(met), matches=rule.slug in matched)
+        met = {tier if tier in known else None for tier in decided.get(rule.slug, ())}
+        asked = [each.tier for kept in after.kept.values() for each in kept.rules if each.rule is rule and each.source]
+        lacking = {tier.slug if tier and tier.slug in known else None for tier in asked}
+        missed = [tier for tier in wanted if tier not in met]
+        if missed and not met:
+            missed, lacking = [*known], {*known} if asked else set()
+        for lacks in dict.fromkeys((rule.partition_by, ())):
+            tiers = [tier or "" for tier in missed if (tier in lacking) is bool(lacks)]
+            if tiers:
+                yield Blind(rule.slug, lacks, unmatched=tuple(tiers), decides=bool(met), matches=rule.slug in matched)
 
 
 def _limits_of(rule: RuleRecord, tier: str | None) -> tuple[LimitRecord, ...]:

@@ -36,13 +36,7 @@ class Replay:
     their file, that lack the status or the duration that a decision needs.
     """
 
-    def __init__(
-        self,
-        rules: RuleSet,
-        entries: AccessList,
-        *,
-        max_delay: MaxDelay = "rule",
-    ) -> None:
+    def __init__(self, rules: RuleSet, entries: AccessList, *, max_delay: MaxDelay = "rule") -> None:
         self.rules, self.engine = rules, MemoryEngine(counts_usage=False)
         self.decision = NOTHING_TO_DECIDE
         self.lacking = Counter[tuple[int, str]]()
