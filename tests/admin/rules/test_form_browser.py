@@ -94,6 +94,8 @@ def test_the_fields_of_a_limit_stand_in_the_order_of_the_keyboard(
     )
     assert len(places) == len(USED)  # the unit stands beside its number, and the sentence has a row
     assert places == sorted(places)
+    heights = page.script("return [id_failure_policy, id_path_kind].map(e => e.offsetHeight)")
+    assert (heights[0] > heights[1]) is (width == 360)  # a choice that would be cut has two lines
 
 
 @pytest.mark.parametrize("layout", ["", "lines"])
