@@ -219,6 +219,8 @@ class Counters:
         if caller.kind != "digest" and not caller.is_unknown_user:
             return self
         shown = [each for each in self.counters if not each.shared and (each.used or self.problem)]
+        if self.problem and caller.kind == "digest":  # only the rule that it came with is known to count it
+            shown = [each for each in shown if each.rule.slug == caller.rule]
         return Counters(shown, self.unread, self.unlimited, self.problem)
 
     def named(self, names: Iterable[str]) -> list[Counter]:

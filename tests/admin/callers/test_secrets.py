@@ -221,10 +221,7 @@ def test_acts_are_for_the_key_or_for_all_keys_of_the_owner(admin_client: Client,
     assert "made for somebody else" in press(admin_client, key, act, token=other.context["token"])
     assert f"For the API key {HASH[:8]}… alone." in press(admin_client, key, act, multiplier="2")
     model, field = (TierAssignment, "api_key_hash") if act == "more" else (AccessEntry, "value")
-    assert [value == HASH for value in model.objects.order_by("pk").values_list(field, flat=True)] == [
-        False,
-        True,
-    ]
+    assert [value == HASH for value in model.objects.order_by("pk").values_list(field, flat=True)] == [False, True]
 
 
 @pytest.mark.usefixtures("owner")

@@ -57,12 +57,15 @@ def test_without_redis_the_page_says_what_cannot_be_read(admin_client: Client, s
     Rule.objects.update(partition_by=["user"])
     user = digest("user:7")
     with unreachable():
-        text = words(admin_client.get(f"{CALLER}?digest={user}"))
+        text = words(admin_client.get(f"{CALLER}?digest={user}&rule=shared"))
+        no_rule = words(admin_client.get(f"{CALLER}?digest={user}"))
         assert {*names_in_words(None, [user]).values()} == {f"{user} (name not known: Redis cannot be reached)"}
     assert "Redis cannot be reached now, so the figures are missing: " in text
     assert "Whether this caller is blocked now, and who it is, cannot be read: Redis knows both." in text
     assert "Not known now. The limits shown are those of the default tier of authenticated callers." in text
     assert "Only its digest" not in text
+    assert ">Shared</a>" in text
+    assert (">Shared</a>" in no_rule, no_rule.count("Not known.")) == (False, 2)
 
 
 def test_a_user_who_is_not_there_is_no_blocked_caller(admin_client: Client, free: Tier, shared: Rule) -> None:
