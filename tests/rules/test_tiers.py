@@ -297,7 +297,7 @@ class TestRemembering:
         assign("partner", api_key_hash="cd" * 32)
         with connection.cursor() as cursor:
             cursor.execute(
-                f"UPDATE django_ratelimiter_tierassignment SET {column} = '2026-99-99 10:00' WHERE id = %s", [row.pk]
+                f"UPDATE django_ratelimiter_tierassignment SET {column} = '9999-99-99 10:00' WHERE id = %s", [row.pk]
             )
         assert entitlement(rules) == ("free", 1)
         assert "cannot be read" in caplog.text
