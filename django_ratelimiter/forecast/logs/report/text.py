@@ -28,20 +28,17 @@ def not_known(report: ReplayReport) -> str:
 
 def lines_of(report: ReplayReport) -> Iterator[str | Table]:
     """Yield the lines and tables of the report."""
-    first, *figures = [*summary_of(report)] or [""]
-    if first:
-        yield first
+    summary = [*summary_of(report)]
+    yield from summary[:1]
     yield traffic_of(report)
     yield from notes_of(report)
     yield from ("", _("Self-check"), *(f"  {sentence}" for sentence in check_in_words(report.check)))
     if report.check is not None and not report.check.why_not:
         yield Table([*agreement_table(report.check)])
-    yield ""
-    yield from figures
+    yield from ("", *summary[1:])
     for title, rows in tables_of(report):
         if rows:
-            yield ""
-            yield Table([*change_table(title, rows, is_difference=report.after is not None)])
+            yield from ("", Table([*change_table(title, rows, is_difference=report.after is not None)]))
     if report.after is not None and report.changes.top:
         yield from ("", _("Callers who are newly rejected, those with most such requests first"))
         yield Table([*callers_table(report.changes.top)])
@@ -152,7 +149,10 @@ def summary_of(report: ReplayReport) -> Iterator[str]:
     if not report.is_known or not total.requests:
         return
     answer, *figures = _result_of(report)
-    is_partial = report.left_out or report.unseen
+    before, after = report.before, report.after
+    rules = {rule.slug: rule for rule in after.rules} if after and after.tiers == before.tiers else {}
+    same = {rule.slug for rule in before.rules if rules.get(rule.slug) == rule}
+    is_partial = not same.issuperset(each.rule for each in [*report.left_out, *report.unseen])
     yield f"{answer} {_('But the log does not show all: read what is left out.')}" if is_partial else answer
     yield from figures
     if total.shadow:
