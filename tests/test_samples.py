@@ -50,10 +50,8 @@ def test_those_of_the_quickstart(make_rule: MakeRule) -> None:
 
 
 def test_the_problem_document(make_rule: MakeRule) -> None:
-    last = responses(make_rule, "application/json")[-1].partition("\n\n")[2]
+    found = json.loads(responses(make_rule, "application/json")[-1].partition("\n\n")[2])
     shown = json.loads(sample("reference/fields.md", '{\n  "type": "https://iana'))
-    found = json.loads(last)
-    assert list(found) == list(shown)
     assert without_figures(str(found)) == without_figures(str(shown))
 
 
@@ -61,6 +59,5 @@ def test_the_body_of_rest_framework(make_rule: MakeRule, people: None) -> None:
     make_rule("per-user", quota=1, partition_by=["user"])
     client = Client(headers={"Authorization": "Name ann", "X-Name": "ann"})
     client.get("/api/")
-    found = client.get("/api/").json()
-    shown = json.loads(sample("reference/fields.md", '{"detail"'))
-    assert without_figures(str(found)) == without_figures(str(shown))
+    found = f"{client.get('/api/').content.decode()}\n"
+    assert without_figures(found) == without_figures(sample("reference/fields.md", '{"detail"'))
