@@ -16,7 +16,6 @@ from typing import Any
 import django
 import pytest
 from django.apps import apps
-from django.core.management import call_command
 from django.test import Client, RequestFactory, override_settings
 
 from django_ratelimiter import checks, conf, signals, tasks
@@ -193,13 +192,6 @@ def test_the_beat_entry_names_the_task() -> None:
     exec(block, schedule)
     [entry] = schedule["CELERY_BEAT_SCHEDULE"].values()
     assert entry["task"] == tasks.collect_usage.name
-
-
-def test_the_rules_file_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "ratelimits.yaml"
-    file.write_text(blocks(PAGES["docs/howto/rules-as-code.md"], "yaml")[0])
-    call_command("ratelimit", "check", str(file))
-    assert "is valid: 2 rules, 2 tiers." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("page", [name for name, text in PAGES.items() if ">>>" in text])

@@ -1,4 +1,4 @@
-"""The ten recipes, typed from their page into a new project: files, commands, and what these print."""
+"""The ten recipes and a rules file, typed from their pages into a new project: commands, and what these print."""
 
 from __future__ import annotations
 
@@ -124,6 +124,17 @@ def reader(new_project: Path, tmp_path: Path, redis_url: str) -> Reader:
 def test_a_recipe_does_what_it_says(reader: Reader, heading: str) -> None:
     reader.type(section(PAGE, f"## {heading}"))
     assert "no issues" in reader.shell("python manage.py check 2>&1")
+
+
+def test_a_rules_file_is_checked_planned_and_applied_as_its_page_shows(reader: Reader) -> None:
+    page = PAGES["docs/howto/rules-as-code.md"]
+    file, shown = blocks(page, "yaml")[0], section(page, "## Check, plan, apply")
+    reader.add("ratelimits.yaml", file)
+    reader.add("wrong.yaml", file.replace("tier: free", "tier: fre"))
+    reader.shell("python manage.py ratelimit apply ratelimits.yaml; sed -i 's/quota: 60,/quota: 90,/' ratelimits.yaml")
+    for command, told in re.findall(r"(?m)^\$ (.*)\n((?:(?!\$|```).*\n)*)", shown):
+        printed = reader.shell(f"{command} 2>&1 || true")
+        assert OutputChecker().check_output(told, printed, ELLIPSIS), printed
 
 
 RULE = """
