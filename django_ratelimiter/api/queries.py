@@ -96,10 +96,7 @@ class PeriodQuery(Query):
 class TotalsQuery(PeriodQuery):
     rule = _TextField(rf"{_SLUG}{{1,50}}", _NO_SLUG, help_text="Only this rule, by its slug.")
     tier = _TextField(
-        rf"{_SLUG}{{1,50}}",
-        _NO_SLUG,
-        allow_blank=True,
-        help_text="Only this tier, by its slug; empty = no tier.",
+        rf"{_SLUG}{{1,50}}", _NO_SLUG, allow_blank=True, help_text="Only this tier, by its slug; empty = no tier."
     )
 
 

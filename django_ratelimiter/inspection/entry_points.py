@@ -18,14 +18,7 @@ from ..engine.base import Charge, Verdict, Version, as_charged, mark_refunded_if
 from ..engine.coroutines import run_sync
 from ..identity import meta_name
 from ..identity.users import UserByKey
-from ..limiter.charges import (
-    NO_ENTITLEMENT,
-    InlineRule,
-    LimitRequest,
-    access_entry_for,
-    entitlement_of,
-    limit_request,
-)
+from ..limiter.charges import NO_ENTITLEMENT, InlineRule, LimitRequest, access_entry_for, entitlement_of, limit_request
 from ..limiter.io import THREAD, TrialIO
 from ..limiter.path import decide
 from ..limiter.templates import RuleCharge, owned

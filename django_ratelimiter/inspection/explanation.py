@@ -178,8 +178,7 @@ class Explanation:
     entry_points: Annotated[tuple[str, ...], "In order."]
     tier: TierExplanation
     identities: Annotated[
-        Mapping[str, str | None],
-        "The caller's values, if rules need them; … = a credential, not shown.",
+        Mapping[str, str | None], "The caller's values, if rules need them; … = a credential, not shown."
     ]
     unknown: Annotated[tuple[str, ...], "The names of values that matter and are not known."]
     doubts: Annotated[tuple[str, ...], "What cannot be known here, in words."]

@@ -21,11 +21,7 @@ from django_ratelimiter.rules import tiers
 from ..making import Awaiting, Clock, MakeRule
 from ..urls import say_hello
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.urls(__name__),
-    pytest.mark.usefixtures("trusting"),
-]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__), pytest.mark.usefixtures("trusting")]
 
 PEER, CLIENT = "10.0.0.1", "203.0.113.1"
 
@@ -41,11 +37,7 @@ def addresses(make: Any, prefix: str) -> list[Any]:
     ]
 
 
-urlpatterns = [
-    *addresses(gateway.view, "sync"),
-    *addresses(gateway.aview, "async"),
-    path("hello/", say_hello),
-]
+urlpatterns = [*addresses(gateway.view, "sync"), *addresses(gateway.aview, "async"), path("hello/", say_hello)]
 
 
 @contextmanager

@@ -22,11 +22,7 @@ from tests.making import Clock, MakeRule
 
 __all__ = ["operator"]
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.urls(__name__),
-    pytest.mark.usefixtures("trusting"),
-]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__), pytest.mark.usefixtures("trusting")]
 
 PEER, CLIENT = "10.0.0.1", "203.0.113.1"
 

@@ -19,14 +19,7 @@ from django_ratelimiter.engine import Limit
 from django_ratelimiter.exceptions import LimitExceeded
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.ruleset import rule_from
-from django_ratelimiter.testing import (
-    START,
-    FrozenClock,
-    RulesInForce,
-    aassert_limited,
-    assert_limited,
-    override_rules,
-)
+from django_ratelimiter.testing import START, FrozenClock, RulesInForce, aassert_limited, assert_limited, override_rules
 
 from ..making import make_rule
 from ..rules.build import limit_data, rule_data
@@ -132,11 +125,7 @@ class TestRules:
         assert "RateLimit" not in _unlimited(client)
 
     def test_hold_whatever_the_settings_say(self, client: Client) -> None:
-        for settings in (
-            {"ENABLED": False},
-            {"CACHE_ALIAS": "nowhere", "HEADERS": []},
-            {"ENGINE": "no.such.engine"},
-        ):
+        for settings in ({"ENABLED": False}, {"CACHE_ALIAS": "nowhere", "HEADERS": []}, {"ENGINE": "no.such.engine"}):
             with override_settings(RATELIMITER=settings), override_rules(TWICE):
                 rejected = assert_limited(client, "/plain/", after=2)
             assert ("RateLimit" in rejected) is ("HEADERS" not in settings)

@@ -265,8 +265,4 @@ _FINDERS: Final[Mapping[str, _Finder]] = {
 _EXACTLY: Final = tuple(kind for kind in _FINDERS if kind != "partition")
 
 #: Those for parts of texts.
-_FINDERS_OF_PARTS: Final[Mapping[str, _Finder]] = {
-    "rule": _rules_like,
-    "user": _users_like,
-    "assignment": _assignments,
-}
+_FINDERS_OF_PARTS: Final[Mapping[str, _Finder]] = {"rule": _rules_like, "user": _users_like, "assignment": _assignments}

@@ -198,11 +198,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
             text = _("%s: removed from the database alone") if removed else _("%s: nothing was removed")
             removed.append(_("not known: Redis could not be asked, so counters and names may be stored there"))
         stays = [_("What stays, and for how long:"), *(f"  {line}" for line in found.staying)]
-        lines = [
-            text % _as_typed(who, kind, value),
-            *(f"  {line}" for line in removed),
-            *stays,
-        ]
+        lines = [text % _as_typed(who, kind, value), *(f"  {line}" for line in removed), *stays]
         self.say(lines, {"caller": str(who), **encoded(found)})
         if found.problem:
             text = _("Redis cannot be reached now, so counters and names stay. Run this again: %s")

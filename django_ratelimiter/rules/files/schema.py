@@ -102,11 +102,7 @@ def schema() -> dict[str, Any]:
             },
             "tiers": _by_slug("tier"),
             "rules": _by_slug("rule"),
-            "access": {
-                "title": gettext_noop("a list"),
-                "type": ["array", "null"],
-                "items": {"$ref": "#/$defs/access"},
-            },
+            "access": {"title": gettext_noop("a list"), "type": ["array", "null"], "items": {"$ref": "#/$defs/access"}},
         },
         "$defs": {"tier": tier, "rule": rule, "limit": limit, "access": access},
     }

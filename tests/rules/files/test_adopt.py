@@ -23,11 +23,7 @@ from django_ratelimiter.rules.routes import all_views
 from django_ratelimiter.testing import override_rules
 
 RATES = {"anon": "3/day", "burst": "20000/h", "uploads": "2/min", "off": None, "spare": "9/min"}
-pytestmark = [
-    pytest.mark.django_db,
-    pytest.mark.urls("tests.rules.files.adopted"),
-    pytest.mark.usefixtures("_rates"),
-]
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.rules.files.adopted"), pytest.mark.usefixtures("_rates")]
 
 
 @pytest.fixture
