@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import time, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from django import forms
@@ -16,6 +16,7 @@ from django.utils import timezone
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
+from ..usage.times import midnight, stored
 from ..values.bounds import MAX_SEARCH
 
 #: A list of more rows has all its filters: nobody reads so many, and to count for each choice would take its time.
@@ -58,7 +59,7 @@ class WholeDays(forms.SplitDateTimeField):
     def compress(self, data_list: Any) -> Any:
         if data_list and data_list[0] and data_list[1] is None:
             try:
-                data_list = data_list[0] + timedelta(days=self.is_end), time()
+                return stored(midnight(data_list[0] + timedelta(days=self.is_end)))
             except OverflowError:
                 data_list = None, None
         return super().compress(data_list)

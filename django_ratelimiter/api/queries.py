@@ -15,7 +15,7 @@ from ..models import TopCaller
 from ..rules.records import MODES
 from ..usage.reports import totals
 from ..usage.reports.coverage import Period
-from ..usage.times import Granularity
+from ..usage.times import Granularity, end_from
 from ..values.partitions import IDENTITIES, NAMED
 from .pagination import MAX_PAGE_SIZE, PAGE_SIZE
 
@@ -24,7 +24,7 @@ DEFAULT: Final = "24h"
 _LENGTH: Final = (
     rf"([1-9][0-9]{{0,2}}[mh]|([1-9][0-9]?|[12][0-9]{{2}}|3[0-5][0-9]|36[0-6])d|{'|'.join(totals.CALENDAR)})"
 )
-_UNITS: Final = {"m": "minutes", "h": "hours"}
+_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 #: Nothing was counted after this, and time zones do not work at the end of time.
 _FIRST: Final = datetime(1972, 1, 1, tzinfo=UTC)
 _LAST: Final = datetime(9998, 1, 1, tzinfo=UTC)
@@ -54,11 +54,14 @@ class _TextField(serializers.RegexField):
         super().__init__(rf"^{pattern}\Z", required=False, trim_whitespace=False, error_messages=messages, **options)
 
 
-class _MomentField(serializers.DateTimeField):
-    """A time with its own offset, if it has one; DRF would convert it to the project's time zone."""
+class EndField(serializers.DateTimeField):
+    """An end: a time, with its own offset if it has one, or a date, which includes that day."""
 
-    def enforce_timezone(self, value: datetime) -> datetime:
-        return value if timezone.is_aware(value) else timezone.make_aware(value)
+    def to_internal_value(self, value: Any) -> datetime:
+        try:
+            return end_from(value if isinstance(value, str) else "")
+        except (ValueError, OverflowError):
+            self.fail("invalid", format="YYYY-MM-DD[Thh:mm[:ss[.uuuuuu]][+HH:MM|-HH:MM|Z]]")
 
 
 class PeriodQuery(Query):
@@ -73,7 +76,9 @@ class PeriodQuery(Query):
         help_text="Length of the period, such as 90m, 36h or 30d, and at most 366d; or "
         f"{', '.join(totals.CALENDAR[:-1])} or {totals.CALENDAR[-1]}; {DEFAULT} if not given.",
     )
-    until = _MomentField(required=False, help_text="End of the period, exclusive; now if not given.")
+    until = EndField(
+        required=False, help_text="End of the period, exclusive; a date alone includes that day. Default: now."
+    )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Compute the period. Days are in the project's time zone."""
@@ -82,13 +87,11 @@ class PeriodQuery(Query):
         text = attrs.get("period", DEFAULT)
         local = end.astimezone(timezone.get_default_timezone())
         if text in totals.CALENDAR:
-            attrs["span"] = totals.named(text, local)
+            attrs["span"] = totals.named(text, local - timedelta.resolution * ("until" in attrs))  # midnight ends a day
             return attrs
         number, unit = int(text[:-1]), text[-1]
-        if unit == "d":
-            start = (local - timedelta(days=number)).astimezone(UTC)  # the same time of day
-        else:
-            start = end - timedelta(**{_UNITS[unit]: number})
+        length = timedelta(**{_UNITS[unit]: number})
+        start = (local - length).astimezone(UTC) if unit == "d" else end - length  # days end at the same time of day
         attrs["span"] = Period(start, end)
         return attrs
 

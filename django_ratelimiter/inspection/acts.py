@@ -24,6 +24,7 @@ from ..rules import cache, inline, tiers
 from ..rules.formatting import end_in_words, listed
 from ..rules.ruleset import RuleSet
 from ..rules.stored import access_cache
+from ..usage.times import aware, stored
 from ..values.access import DIGEST_MARK, AccessRecord, digest_value, parse_digest
 from .caller import Caller
 from .counters import Counter, Counters, counters_of, read
@@ -213,12 +214,16 @@ def counter_named(caller: Caller, name: str) -> Counter:
 class _Grant(Act):
     """An act with an end."""
 
+        try:
+            self.until = stored(aware(self.until))
+        except OverflowError as error:
+            raise InvalidAct(_("Choose until when."), "until") from error
     permission = GRANT
-    until: Annotated[datetime, "When it ends."]
+    until: Annotated[datetime, "When it ends: a time, or a date, which includes that day."]
 
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
         if self.until <= timezone.now():
-            raise InvalidAct(_("The end must be in the future."))
+            raise InvalidAct(_("The end must be in the future."), "until")
         return _for_whom(self.grant(caller, operator, reason, end_in_words(self.until)), caller)
 
     @abstractmethod

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, time, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 
 from django.utils import timezone
+from django.utils.dateparse import parse_date, parse_datetime
 
 from ..models.usage import UsageCounts
 
@@ -21,6 +22,20 @@ def aware(moment: datetime) -> datetime:
 def stored(moment: datetime) -> datetime:
     """Return an aware time as this project's models store it: naive if USE_TZ is off."""
     return moment if timezone.is_aware(timezone.now()) else timezone.make_naive(moment, _project())
+
+
+def midnight(day: date, zone: tzinfo | None = None) -> datetime:
+    """Return the time at which a day begins; `None` = in the current time zone."""
+    return timezone.make_aware(datetime.combine(day, time.min), zone)
+
+
+def end_from(text: str, zone: tzinfo | None = None) -> datetime:
+    """Return the end in a text: a time, or a date, which includes that day. Raises ValueError and OverflowError."""
+    if day := parse_date(text):
+        return midnight(day + timedelta(days=1), zone)
+    if moment := parse_datetime(text):
+        return moment if timezone.is_aware(moment) else timezone.make_aware(moment, zone)
+    raise ValueError(text)
 
 
 def _project() -> tzinfo:
@@ -41,7 +56,7 @@ def floor(moment: datetime, granularity: Granularity, zone: tzinfo) -> datetime:
     """Return the start, in UTC, of the minute, hour or day in this time zone that contains this time."""
     local = moment.astimezone(zone)
     if granularity is Granularity.DAY:
-        return datetime.combine(local.date(), time.min, zone).astimezone(UTC)
+        return midnight(local.date(), zone).astimezone(UTC)
     if granularity is Granularity.MINUTE:
         return local.replace(second=0, microsecond=0).astimezone(UTC)
     hour = local.replace(minute=0, second=0, microsecond=0)  # keeps `fold`: an hour that comes twice is two hours

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from django_ratelimiter.inspection.explanation import Explanation
 from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
 from django_ratelimiter.usage.live import denials
 from django_ratelimiter.usage.live.denials import DeniedCaller
+from django_ratelimiter.usage.times import aware
 from django_ratelimiter.values.access import AccessRecord
 
 from .conftest import MakeRule
@@ -114,6 +115,22 @@ def test_grants(agent: Callable[..., Client], blocked: dict[str, Any], pro: Tier
     client = agent("view_accessentry", "view_tierassignment")
     assert post(client, CALLER, blocked).json()["access"]["action"] == "deny"
     assert LogEntry.objects.count() == 10
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_a_date_alone_includes_that_day(
+    agent: Callable[..., Client], blocked: dict[str, Any], settings: Any, use_tz: bool
+) -> None:
+    settings.USE_TZ, settings.TIME_ZONE = use_tz, "America/New_York"
+    client, today = agent("grant_caller"), timezone.localdate(datetime.now(UTC))
+    ends = {f"{today}": f"{today + timedelta(days=1)} 00"}
+    ends |= {"2999-12-05": "2999-12-06 00", "2999-12-07T18Z": "2999-12-07 13"}
+    for until, end in ends.items():
+        assert post(client, DENY, blocked, until=until, reason="abuse").status_code == 200
+        assert str(timezone.make_naive(aware(AccessEntry.objects.get().expires_at))) == f"{end}:00:00"
+    for wrong in ("9999-12-31", "9999-12-31T23:00", "2026-13-01", 20991231):
+        problem = post(client, DENY, blocked, until=wrong, reason="abuse").json()
+        assert (problem["status"], problem["errors"][0]["pointer"]) == (400, "#/until")
 
 
 SOON = (timezone.now() + timedelta(days=2)).isoformat()

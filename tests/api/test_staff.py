@@ -243,6 +243,8 @@ class TestTopCallers:
         User.objects.get(username="staff").user_permissions.add(Permission.objects.get(codename="reveal_caller"))
         assert results(as_staff, url, page_size="1")[0]["name"] == {"kind": "user", "value": "42"}
         assert results(as_staff, url, period="last-month", until="2020-02-02") == []
+        today = localtime().date().isoformat()
+        assert results(as_staff, url, period="today", until=today) == results(as_staff, url, period="today")
 
 
 class TestWrongQueries:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 
 from ...inspection.acts import ACTS, Act, EndLease, InvalidAct
 from ...inspection.report import members_of
+from ...usage.times import end_from
 
 #: The default end day of grants; Monday is 0.
 FRIDAY = 4
@@ -79,10 +80,8 @@ def _multiplier(text: Any) -> Decimal:
 
 
 def _until(sent: Any) -> datetime:
-    """Return the end of the selected day: the next midnight, in the operator's time zone."""
+    """Return the end of the selected day, in the operator's time zone."""
     try:
-        day = date.fromisoformat(str(sent.get("date") or sent.get("until") or ""))
-        end = datetime.combine(day + timedelta(days=1), time())
-        return timezone.make_aware(end) if timezone.is_aware(timezone.now()) else end
+        return end_from(str(sent.get("date") or sent.get("until") or ""))
     except (ValueError, OverflowError):
         raise InvalidAct(_("Choose until when.")) from None

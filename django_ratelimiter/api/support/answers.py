@@ -17,6 +17,7 @@ from rest_framework.generics import GenericAPIView
 
 from ...inspection.report import is_report, members_of
 from ...throttling import RuleThrottle
+from ..queries import EndField
 
 #: All others are texts: a rule is its slug, and enums of kinds and modes could conflict with names of the project.
 _PLAIN: Final[dict[Any, Any]] = {
@@ -24,7 +25,7 @@ _PLAIN: Final[dict[Any, Any]] = {
     int: serializers.IntegerField,
     float: serializers.FloatField,
     date: serializers.DateField,
-    datetime: serializers.DateTimeField,
+    datetime: EndField,  # all that acts take are ends
     Decimal: partial(serializers.DecimalField, max_digits=8, decimal_places=3),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, timedelta
 from typing import Final, NamedTuple
 
 from django.utils import timezone
@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from ...usage.reports import totals
 from ...usage.reports.coverage import DAY, Period
-from ...usage.times import Granularity, buckets, now
+from ...usage.times import midnight, now
 
 YESTERDAY: Final = "yesterday"
 WEEK: Final = "7d"
@@ -44,10 +44,7 @@ def one_day(day: date) -> NamedPeriod:
     """Return a day in the current time zone. Raises ValueError for one that is too far away."""
     if not FIRST_DAY <= day <= LAST_DAY:
         raise ValueError(day)
-    zone = timezone.get_current_timezone()
-    noon = datetime.combine(day, time(12), zone)
-    starts = list(buckets(noon, noon + timedelta(hours=24), Granularity.DAY, zone))
-    return NamedPeriod(date_format(day), Period(starts[0], starts[1]))
+    return NamedPeriod(date_format(day), Period(*(midnight(each).astimezone(UTC) for each in (day, day + DAY))))
 
 
 def read_period(text: str) -> NamedPeriod:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
-from django.utils.dateparse import parse_datetime
+from django.utils.timezone import get_default_timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ...usage.times import aware, stored
+from ...usage.times import aware, end_from, stored
 from ...values.bounds import MAX_LIMITS
 from .documents import Document, Path, missing
 from .faults import Fault, did_you_mean, shown
@@ -59,11 +59,8 @@ def faults_of(document: Document) -> Iterator[tuple[Path, Fault]]:
 
 
 def moment(text: str) -> datetime:
-    """Return a date and time as it is stored. Raises ValueError, and OverflowError if it cannot be stored."""
-    found = parse_datetime(text)
-    if found is None:
-        raise ValueError(text)
-    return stored(aware(found))
+    """Return an end as it is stored. Raises ValueError, and OverflowError if it cannot be stored."""
+    return stored(aware(end_from(text, get_default_timezone())))  # whoever uploads the file
 
 
 def _validator() -> Any:

@@ -286,6 +286,8 @@ def test_access_entries_come_without_values_unless_they_are_asked_for() -> None:
     ]
     apply_file(file_of(named), reason="Back again")
     assert set(AccessEntry.objects.values_list("value", "reason")) == {("192.0.2.0/24", "Bob's scraper"), ("7", "")}
+    [row] = file_of("access: [{kind: ip, value: 192.0.2.7, expires_at: 2030-01-02}]").access
+    assert f"{row.expires_at:%d}" == "03"  # a date alone includes that day
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
