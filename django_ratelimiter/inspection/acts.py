@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -91,16 +91,8 @@ class ResetCounters(Act):
     counters: Annotated[Sequence[str], "Names of counters; empty = all of the caller's own."] = ()
 
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
-        found = counters_now(caller)
-        counters = found.named(self.counters) if self.counters else found.own
-        if not counters:
-            raise InvalidAct(
-                _("There is no such counter of this caller's own.")
-                if self.counters
-                else _("No rule in force counts this caller separately.")
-            )
+        self._counters = counters = own_counters(caller, self.counters, "counters")
         get_engine().reset([each.charge for each in counters])
-        self._counters = counters
         rules = listed(dict.fromkeys(each.rule.slug for each in counters))
         return Done(ngettext("Reset %(count)d counter: %(rules)s.", "Reset %(count)d counters: %(rules)s.",
                              len(counters)) % {"count": len(counters), "rules": rules})  # fmt: skip
@@ -126,7 +118,7 @@ class _CounterAct(Act):
 
     def found(self, caller: Caller) -> Counter:
         """Return the counter, and store it for the check. Raises InvalidAct."""
-        self._counter = counter_named(caller, self.counter)
+        self._counter = own_counters(caller, [self.counter])[0]
         return self._counter
 
     def check(self, caller: Caller, done: Done) -> Outcome:
@@ -202,26 +194,30 @@ def counters_now(caller: Caller) -> Counters:
     return counters_of(caller, rules, grounds_of(caller, rules).entitlement)
 
 
-def counter_named(caller: Caller, name: str) -> Counter:
-    """Return one of the caller's own counters. Raises InvalidAct."""
-    found = counters_now(caller).named([name])
-    if not found:
-        raise InvalidAct(_("There is no such counter of this caller's own."), "counter")
-    return found[0]
+def own_counters(caller: Caller, names: Collection[str] = (), field: str = "counter") -> list[Counter]:
+    """Return the caller's own counters with these names; without names, all. Raises InvalidAct if there is none."""
+    own = counters_now(caller).own
+    known = dict.fromkeys(each.name for each in own)
+    if not known:
+        raise InvalidAct(_("No rule in force counts this caller separately."))
+    if not known.keys() >= {*names}:
+        problem, right = _("There is no such counter of this caller's own."), _("The caller's counters: %s.")
+        raise InvalidAct(f"{problem} {right % listed(known)}", field)
+    return [each for each in own if each.name in (names or known)]
 
 
 @dataclass
 class _Grant(Act):
     """An act with an end."""
 
-        try:
-            self.until = stored(aware(self.until))
-        except OverflowError as error:
-            raise InvalidAct(_("Choose until when."), "until") from error
     permission = GRANT
     until: Annotated[datetime, "When it ends: a time, or a date, which includes that day."]
 
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
+        try:
+            self.until = stored(aware(self.until))
+        except OverflowError as error:
+            raise InvalidAct(_("Choose until when."), "until") from error
         if self.until <= timezone.now():
             raise InvalidAct(_("The end must be in the future."), "until")
         return _for_whom(self.grant(caller, operator, reason, end_in_words(self.until)), caller)

@@ -223,11 +223,6 @@ class Counters:
             shown = [each for each in shown if each.rule.slug == caller.rule]
         return Counters(shown, self.unread, self.unlimited, self.problem)
 
-    def named(self, names: Iterable[str]) -> list[Counter]:
-        """Return the caller's own counters with these names."""
-        wanted = set(names)
-        return [each for each in self.own if each.name in wanted]
-
 
 #: Maximum number of the caller's rejections, and denials, that are returned.
 MAX_SHOWN: Final = 20

@@ -188,8 +188,8 @@ class CallerPage(PagesAdmin):
             "missing": [(name, label_of(name)) for name in dict.fromkeys(missing) if is_identity(name)],
             "page_parameters": [(key, value) for key, values in request.GET.lists() for value in values],
         }
-        for counter in found.named([request.GET.get("leases", "")]):
-            if counter.leases and not found.problem:
+        for counter in found.own:
+            if counter.name == request.GET.get("leases") and counter.leases and not found.problem:
                 context["leases_of"] = counter
                 context["leases"] = leases_of(counter)
         return context

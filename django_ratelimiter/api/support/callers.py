@@ -13,7 +13,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 
 from ...databases import in_own_transactions
-from ...inspection.acts import ACTS, Act, Outcome, counter_named
+from ...inspection.acts import ACTS, Act, Outcome, own_counters
 from ...inspection.caller import KINDS, Caller, caller_of, named
 from ...inspection.caller_report import CallerReport, report_of
 from ...inspection.giving_back import MAX_LEASES, Lease, leases_of
@@ -98,7 +98,7 @@ class LeasesView(CallerQueryView):
     answers = Leases
 
     def about(self, caller: Caller, user: Any, fields: dict[str, Any]) -> Leases:
-        counter = counter_named(caller, fields["counter"])
+        counter = own_counters(caller, [fields["counter"]])[0]
         return Leases(leases_of(counter) if counter.leases else [], MAX_LEASES)
 
 
