@@ -63,7 +63,7 @@ def check_eviction() -> Found:
         if not is_answer(error):
             yield message(
                 "W018",
-                f"No Redis answers at {server_in_words()}: {str(error).rstrip('.')}. Until it does, each request "
+                f"No Redis answers at {server_in_words()}: {str(error).rstrip('. ')}. Until it does, each request "
                 "is decided by the failure policies of its rules.",
                 "Start the server, or correct the entry of CACHES. For development without Redis leave "
                 "RATELIMITER['CACHE_ALIAS'] out: then each process counts in its own memory.",
@@ -99,10 +99,10 @@ def check_scripts() -> Found:
         elif is_answer(error):  # else out of reach: `check_eviction` reports that
             yield message(
                 "W018",
-                f"The Redis at {server_in_words()} cannot decide now: {str(error).rstrip('.')}. Until it does, each "
+                f"The Redis at {server_in_words()} cannot decide now: {str(error).rstrip('. ')}. Until it does, each "
                 "request is decided by the failure policies of its rules.",
-                "The message says what the server lacks: memory, a place to save to, replicas, or the role of the "
-                "master.",
+                "The message says what the server lacks: memory, a place to save to, replicas, the role of the master, "
+                "or, in a cluster, a master for each slot: see CLUSTER INFO in redis-cli.",
             )
 
 
