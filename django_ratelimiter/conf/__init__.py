@@ -178,13 +178,13 @@ class Settings:
     #: The clock that decisions use: "server", or "client" for servers that do not allow TIME in scripts.
     CLOCK = Entry("server", one_of("server", "client"), required=True)
     #: Maximum milliseconds that a decision waits for Redis; after that, each rule's failure policy decides.
-    DEADLINE_MS = Entry(50.0, number(1, 60_000, "milliseconds, from 1 to 60000"))
+    DEADLINE_MS = Entry(50.0, number(1, 60_000, "a number of milliseconds from 1 to 60000"))
     #: Seconds after which a request that no rule matches asks for a newer rule set; 0 = each time.
-    VERSION_CHECK_INTERVAL = Entry(1.0, number(0, 3600, "seconds, from 0 (ask each time) to 3600"))
+    VERSION_CHECK_INTERVAL = Entry(1.0, number(0, 3600, "a number of seconds from 0 (ask each time) to 3600"))
     #: Seconds after which rules are read from the database again while Redis is out of reach.
-    RULES_MAX_AGE = Entry(10.0, number(0, 3600, "seconds, above 0 and at most 3600", above=True))
+    RULES_MAX_AGE = Entry(10.0, number(0, 3600, "a number of seconds above 0 and at most 3600", above=True))
     #: Maximum seconds until a changed tier assignment takes effect; 0 = at once.
-    TIER_CACHE_SECONDS = Entry(5.0, number(0, 3600, "seconds, from 0 (no caching) to 3600"))
+    TIER_CACHE_SECONDS = Entry(5.0, number(0, 3600, "a number of seconds from 0 (no caching) to 3600"))
     #: The request header with the API key.
     API_KEY_HEADER = Entry("X-API-Key", text(r"[A-Za-z0-9-]+", "the name of a request header"))
     #: Dotted path of a callable(raw key) that returns the identity of a known key; None = keys of tier assignments.
@@ -207,7 +207,7 @@ class Settings:
     #: The share of each quota that one process allows while Redis is out of reach.
     LOCAL_SHARE = Entry(0.5, number(0, 1, "a share, above 0 and at most 1", above=True))
     #: Maximum seconds for which a process repeats a rejection without calling Redis; 0 = not at all.
-    DENIAL_MEMORY = Entry(0.0, number(0, 60, "seconds, from 0 (none) to 60"))
+    DENIAL_MEMORY = Entry(0.0, number(0, 60, "a number of seconds from 0 (none) to 60"))
     #: The key of the digests that replace callers in key names, 64 bytes; derived from SECRET_KEY if None.
     HASH_KEY = Entry(None, _hash_key, required=True)
     #: Earlier HASH_KEYs, by which access entries may name callers; None = derived from SECRET_KEY_FALLBACKS.

@@ -155,7 +155,7 @@ def _network(value: Any) -> IPv4Network | IPv6Network:
             f'or "for" ({value!r}: {error})'
         ) from None
     if network.prefixlen == 0:
-        raise ValueError(f"{value} trusts everybody, so a caller could choose its address; give a number instead")
+        raise ValueError(f"networks of your own proxies: {value} is everybody, so callers could choose their address")
     return network
 
 

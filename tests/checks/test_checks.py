@@ -62,13 +62,14 @@ def test_every_id_is_told_in_a_docstring_and_is_seen_to_fire() -> None:
 
 
 def test_wrong_settings() -> None:
-    with override_settings(RATELIMITER={"NAMSPACE": "x", "IPV4_PREFIX": 99, "HEADERS": ()}):
-        unknown, wrong = project.check_settings()
+    with override_settings(RATELIMITER={"NAMSPACE": 1, "IPV4_PREFIX": 99, "TRUSTED_PROXIES": ["0.0.0.0/0"]}):
+        unknown, wrong, everybody = project.check_settings()
     assert ids([unknown]) == ids([wrong]) == ["E001"]
     assert unknown.msg == "Unknown setting RATELIMITER['NAMSPACE']. Did you mean 'NAMESPACE'?"
     assert unknown.hint.startswith("The settings are ENABLED, ENGINE, ")
     assert wrong.msg == "RATELIMITER: IPV4_PREFIX is 99."
     assert wrong.hint == "It must be a whole number from 1 to 32."
+    assert everybody.hint.startswith("It must be networks of your own proxies: 0.0.0.0/0 is everybody, so callers ")
     with override_settings(RATELIMITER={"REDIS_URL": "redis://127.0.0.1"}):
         [address] = project.check_settings()
     assert address.msg == (
