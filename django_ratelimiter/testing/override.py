@@ -15,7 +15,7 @@ from ..engine.base import Charge, Verdict, Version
 from ..engine.memory import MemoryEngine
 from ..limiter import events, io, slots
 from ..rules import cache
-from ..rules.records import TierRecord
+from ..rules.records import RuleRecord, TierRecord
 from ..rules.ruleset import NO_VERSION, RuleSet
 from ..rules.stored import storage, versions
 from ..rules.tiers import Entitlement
@@ -24,7 +24,7 @@ from ..values.access import NOBODY
 from .builders import RuleSpec, build_record
 from .clock import FrozenClock
 
-#: If there is no tier, the tiers of callers are not looked up.
+#: If there is no tier, the tiers of callers are not looked up, and responses do not vary by cookie.
 _SOME_TIER: Final = TierRecord("some", "some", 0, "none")
 
 
@@ -38,18 +38,27 @@ class RulesInForce:
     def __init__(self, clock: FrozenClock, tier: str | None = None) -> None:
         self.clock = clock
         self.engine = _EngineWithoutVersions(clock)
-        self.tier = tier
-        self._rules = RuleSet(NO_VERSION)  # without a version, so that no signal is sent
+        self._tier = tier
+        self._records: list[RuleRecord] = []
 
     def __call__(self, *rules: RuleSpec) -> None:
         """Replace the rules by these. Raises ValueError for one that cannot be enforced."""
-        records = [build_record(rule) for rule in rules]
-        self._rules = RuleSet(NO_VERSION, (_SOME_TIER,), records)
+        self._records = [build_record(rule) for rule in rules]
+        self.tier = self._tier
+
+    @property
+    def tier(self) -> str | None:
+        return self._tier
+
+    @tier.setter
+    def tier(self, slug: str | None) -> None:
+        self._tier = slug
         cache._state = cache._State()  # loaded again at the next use
 
     def rule_set(self) -> RuleSet:
-        """Return the current rules."""
-        return self._rules
+        """Return the current rules. There is a tier if the caller has one, or if a rule names one."""
+        has_tiers = self.tier is not None or any({*each.limits} - {None} for each in self._records)
+        return RuleSet(NO_VERSION, (_SOME_TIER,) * has_tiers, self._records)  # without a version, no signal is sent
 
     def entitlement(self, *_caller: object, **_more: object) -> Entitlement:
         """Return the entitlement of any caller."""

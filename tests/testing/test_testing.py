@@ -181,6 +181,12 @@ class TestRules:
             rules.tier = None
             assert_limited(client, "/plain/", after=0)
 
+    def test_vary_by_cookie_only_with_tiers(self, client: Client) -> None:
+        with override_rules({**TWICE, "partition_by": ["ip"]}) as rules:
+            assert "Vary" not in client.get("/plain/")
+            rules.tier = "pro"
+            assert client.get("/plain/")["Vary"] == "Cookie"
+
     def test_know_the_api_keys_that_the_test_names(self, client: Client) -> None:
         with override_rules({**TWICE, "partition_by": ["api_key"]}, api_keys=["k-1", "k-2"]):
             for key in ("k-1", "k-2"):
