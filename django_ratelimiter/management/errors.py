@@ -32,8 +32,8 @@ _IN_WORDS: Final = (
 
 
 @contextmanager
-def in_words() -> Iterator[None]:
-    """Raise CommandError instead of an error that a subcommand does not explain itself."""
+def in_words(subcommand: str) -> Iterator[None]:
+    """Raise CommandError instead of an error that the subcommand does not explain itself."""
     try:
         yield
     except ImproperlyConfigured as error:
@@ -44,8 +44,10 @@ def in_words() -> Iterator[None]:
         raise CommandError(f"{error.field}: {error}") from error
     except WrongFile as error:
         count = len(error.faults)
-        text = ngettext("%d fault; nothing was changed:", "%d faults; nothing was changed:", count) % count
-        raise CommandError(f"{text}\n{error}") from error  # each error on its own line, for programs
+        text = ngettext("%d fault:", "%d faults:", count)
+        if subcommand == "apply":  # the others never change anything
+            text = ngettext("%d fault; nothing was changed:", "%d faults; nothing was changed:", count)
+        raise CommandError(f"{text % count}\n{error}") from error  # each error on its own line, for programs
     except OSError as error:
         raise CommandError(of_file(error)) from error
     except _IN_WORDS as error:

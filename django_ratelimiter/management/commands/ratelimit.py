@@ -99,7 +99,7 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
             Terminal(output, is_plain=options["no_color"]) for output in (self.stdout, self.stderr)
         )
         own = getattr(self, f"run_{subcommand}", None)  # Django's own method `check` does something else
-        with self.telling_errors(), in_words(), quiet_pipes(self.stdout, self.stderr):
+        with self.telling_errors(), in_words(subcommand), quiet_pipes(self.stdout, self.stderr):
             try:
                 given = {name: value for name, value in options.items() if name in Thresholds.__slots__}
                 self._thresholds = Thresholds(**given)
