@@ -112,13 +112,13 @@ def usage_items(doubts: UsageDoubts, hour: LastHour, viewer: Viewer, *, is_known
         yield Item("warning", text, [(viewer.rule(slug), viewer.report_url(slug))])
     if not is_known:
         hint = _(
-            "Run manage.py ratelimit collect, now and then each minute: by cron, or as a task of Celery or Django. If "
-            "it runs already, no request had matched a rule when it last ran."
+            "Run manage.py ratelimit collect now, and from then on each minute: by cron, or as a task of Celery or "
+            "Django. If it runs already, no request had matched a rule when it last ran."
         )
         if doubts.waiting:
             hint = _(
-                "Requests have been counted, and wait in Redis. Run manage.py ratelimit collect, now and then each "
-                "minute: by cron, or as a task of Celery or Django."
+                "Requests have been counted, and wait in Redis. Run manage.py ratelimit collect now, and from "
+                "then on each minute: by cron, or as a task of Celery or Django."
             )
         yield Item("warning", _("Nothing has been collected yet, so there are no figures."), hint=hint)
     elif doubts.late_seconds is not None:

@@ -42,5 +42,5 @@ def test_what_needs_attention_comes_first_and_is_as_broad_as_all(window: Browser
     assert window.script(FIRST) == ["Needs attention", 0]
     [unpublished, uncollected] = window.texts("#ratelimiter-attention + ul > li")
     assert "is not yet in force everywhere" in unpublished
-    assert "Run manage.py ratelimit collect, now" in uncollected
+    assert "Run manage.py ratelimit collect now, and from then on" in uncollected
     assert window.script(STICKING_OUT) == []
