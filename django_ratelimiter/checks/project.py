@@ -16,7 +16,7 @@ from ..conf import ENTRIES, django_setting, problems, settings, without_secrets
 from ..models import RuleSetVersion, UsageBatch
 from ..rules.stored import storage
 from ..rules.stored.compiler import snapshot_of_rows
-from ..rules.stored.tables import APP
+from ..rules.stored.tables import APP, command_for
 from ..tenants import have_own
 from ..usage.times import aware, now
 from ..values.addresses import ADVICE, addresses_of
@@ -168,9 +168,8 @@ def check_tables() -> Found:
     if sys.argv[1:2] != ["migrate"] and tables_are_missing():  # migrate creates them
         yield message(
             "W016",
-            "The tables of django_ratelimiter do not exist: only limits written in code apply, and no rule can be "
-            "created in the admin.",
-            "Run `manage.py migrate`. If all limits are in code, you can also take the app out of INSTALLED_APPS.",
+            "The tables of django_ratelimiter do not exist: only limits written in code apply.",
+            f"Run `{command_for(storage.primary())}`, or take the app out of INSTALLED_APPS if all limits are in code.",
         )
 
 

@@ -111,7 +111,7 @@ def test_it_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     [record] = caplog.records
     assert record.levelno == logging.WARNING
     assert "The database 'default' has no table django_ratelimiter_" in record.message
-    assert "manage.py migrate" in record.message
+    assert "Run `manage.py migrate`." in record.message
 
 
 @pytest.mark.django_db(transaction=True)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
-from django.db import Error, connections, router, transaction
+from django.db import DEFAULT_DB_ALIAS, Error, connections, router, transaction
 from django.db.models import Model
 
 from ..ttl_cache import NoAnswer
 
-__all__ = ["exists", "forget", "is_present", "models", "must_exist"]
+__all__ = ["command_for", "exists", "forget", "is_present", "models", "must_exist"]
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -100,12 +100,14 @@ def _has_table(model: type[Model], using: str) -> bool:
     return True
 
 
+def command_for(using: str) -> str:
+    """Return the command that creates the tables in this database."""
+    return "manage.py migrate" if using == DEFAULT_DB_ALIAS else f"manage.py migrate --database {using}"
+
+
 def _log(using: str, table: str) -> None:
     global _logged
     if not _logged:
         _logged = True
-        logger.warning(
-            "The database %r has no table %s, so only limits written in code apply. Run `manage.py migrate`.",
-            using,
-            table,
-        )
+        problem = "The database %r has no table %s, so only limits written in code apply. Run `%s`."
+        logger.warning(problem, using, table, command_for(using))
