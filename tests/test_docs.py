@@ -18,7 +18,7 @@ import pytest
 from django.apps import apps
 from django.test import Client, RequestFactory, override_settings
 
-from django_ratelimiter import checks, conf, signals, tasks
+from django_ratelimiter import checks, conf, signals
 from django_ratelimiter.conf import values
 from django_ratelimiter.decision import decide
 from django_ratelimiter.engine import Algorithm, Limit, Version
@@ -184,14 +184,6 @@ def test_the_caller_behind_proxies_is_the_one_that_the_table_names() -> None:
     for peer, forwarded, told in table:
         meta = {"REMOTE_ADDR": peer, "HTTP_X_FORWARDED_FOR": forwarded}
         assert client_ip(SimpleNamespace(META=meta)) == told.partition(":")[0]  # type: ignore[arg-type]
-
-
-def test_the_beat_entry_names_the_task() -> None:
-    block, *_others = blocks(section(PAGES["docs/howto/prometheus.md"], "## Collect each minute"), "python")
-    schedule: dict[str, Any] = {}
-    exec(block, schedule)
-    [entry] = schedule["CELERY_BEAT_SCHEDULE"].values()
-    assert entry["task"] == tasks.collect_usage.name
 
 
 @pytest.mark.parametrize("page", [name for name, text in PAGES.items() if ">>>" in text])
