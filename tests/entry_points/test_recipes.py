@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 def recipe(heading: str) -> SimpleNamespace:
     """What the first example under a heading defines."""
-    block = blocks(section(PAGES["docs/howto/recipes.md"], f"## {heading}"), "python")[0]
+    block = blocks(section(PAGES["docs/howto/recipes.md"], f"### {heading}"), "python")[0]
     module = ModuleType("recipe")
     exec(block, module.__dict__)
     return SimpleNamespace(**module.__dict__)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery
 from django.contrib.auth.models import User
 from django.test import Client
 
@@ -37,6 +36,15 @@ INSTALLED_APPS = [*INSTALLED_APPS, *filter(None, os.environ.get("RECIPE_APP", ""
 CELERY_BROKER_URL = os.environ["TEST_REDIS_URL"]
 """
 
+#: A process of the site, which sends tasks.
+SITE = """
+import time, django
+django.setup()
+from shop import tasks
+print(time.monotonic())
+[tasks.look_up.delay(address) for address in "abc"]
+tasks.check.delay()
+"""
 WORKER = "--pool solo --without-gossip --without-mingle --loglevel WARNING"
 #: Seconds between two tasks, and by how much a message may come before its time.
 INTERVAL, EARLY = 1.0, 0.05
@@ -44,7 +52,7 @@ INTERVAL, EARLY = 1.0, 0.05
 
 def recipes(heading: str) -> list[str]:
     """The Python examples under a heading."""
-    return blocks(section(PAGES["docs/howto/recipes.md"], f"## {heading}"), "python")
+    return blocks(section(PAGES["docs/howto/recipes.md"], heading), "python")
 
 
 @pytest.fixture
@@ -71,7 +79,7 @@ def chat(folder: Path) -> Iterator[Callable[..., Any]]:
     """Connect to the consumer of the recipe, under uvicorn: `chat(session=None)`."""
     pytest.importorskip("channels")
     client: Any = pytest.importorskip("websockets.sync.client")
-    [recipe] = recipes("Channels")
+    [recipe] = recipes("### Channels")
     (folder / "recipe_asgi.py").write_text(recipe)
     port = free_port()
     options = f"-m uvicorn recipe_asgi:application --lifespan off --log-level warning --host {HOST} --port {port}"
@@ -145,22 +153,19 @@ def test_tasks_of_a_worker_take_turns_and_it_is_free_meanwhile(folder: Path, red
     limit = {"window_seconds": INTERVAL, "burst": 10}
     make_rule("geocoder", 1, None, "leaky_bucket", limit, scope="geocoder")
     (folder / "shop").mkdir()
-    _, application = recipes("uvicorn, nginx, gunicorn with Celery beat")
-    for name, recipe in zip(("__init__", "celery", "tasks"), ("", application, *recipes("Celery")), strict=True):
+    _, *application = recipes("## uvicorn, nginx, gunicorn with Celery beat")
+    for name, recipe in zip(("celery", "__init__", "tasks"), (*application, *recipes("### Celery")), strict=True):
         (folder / "shop" / f"{name}.py").write_text(recipe)
     with (folder / "shop/tasks.py").open("a") as tasks:
         tasks.write("@shared_task\ndef check():\n    print('was free')\n")
     worker_of = f"-m celery --app shop --quiet worker {WORKER}".split()
     with running(folder, *worker_of, **environment(folder, RECIPE_APP="shop")) as worker:
-        with Celery("sender", broker=redis_url, set_as_current=False) as app:
-            began = time.monotonic()
-            for address in "abc":
-                app.send_task("shop.tasks.look_up", [address])
-            app.send_task("shop.tasks.check")
+        sent = run(folder, "-c", SITE, RECIPE_APP="shop")
+        assert sent.returncode == 0, sent.stderr
         wait_until(lambda: "looked up c" in worker.output or not worker.running)
         assert re.findall(r"looked up (\w)", worker.output) == ["a", "b", "c"]
         assert worker.output.index("was free") < worker.output.index("looked up c")
-        assert time.monotonic() - began > 2 * INTERVAL - EARLY
+        assert time.monotonic() - float(sent.stdout) > 2 * INTERVAL - EARLY
     engine = get_engine()
     counts = [count for batch in engine.take_usage(now_us=2**52) for count in engine.read_usage(batch)]
     assert sum(count.allowed for count in counts) == 3, "each is charged once"
@@ -169,7 +174,7 @@ def test_tasks_of_a_worker_take_turns_and_it_is_free_meanwhile(folder: Path, red
 @pytest.mark.parametrize("number", [0, 1], ids=["with Django", "without Django"])
 def test_a_script_stops_at_its_limit(folder: Path, redis_url: str, number: int) -> None:
     make_rule("geocoder", 2, scope="geocoder", partition_by=["ip"])
-    (folder / "script.py").write_text(recipes("Scripts")[number])
+    (folder / "script.py").write_text(recipes("### Scripts")[number])
     done = run(folder, "script.py", "a", "b", "c", REDIS_URL=redis_url)
     assert done.stdout.splitlines() == ["looked up a", "looked up b"], done.stderr
     assert re.fullmatch(r"c: try again in 4[0-9]+ s\n", done.stderr)

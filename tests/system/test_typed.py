@@ -120,10 +120,11 @@ def reader(new_project: Path, tmp_path: Path, redis_url: str) -> Reader:
     return reader
 
 
-@pytest.mark.parametrize("heading", HEADINGS)
+@pytest.mark.parametrize("heading", [*(f"## {heading}" for heading in HEADINGS), "### Plain ASGI", "### Channels"])
 def test_a_recipe_does_what_it_says(reader: Reader, heading: str) -> None:
-    reader.type(section(PAGE, f"## {heading}"))
+    reader.type(section(PAGE, heading))
     assert "no issues" in reader.shell("python manage.py check 2>&1")
+    reader.shell("python -c 'import mysite.asgi'")
 
 
 def test_a_rules_file_is_checked_planned_and_applied_as_its_page_shows(reader: Reader) -> None:
