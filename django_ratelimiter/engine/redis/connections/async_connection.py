@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from .connection import LOAD, VersionDrop, is_incomplete, options_of, reader_for
+from .connection import LOAD, MORE, VersionDrop, options_of, reader_for
 from .faults import HandshakeErrors
 from .tls import TLSContextCache
 
@@ -84,7 +84,7 @@ class AsyncConnection(asyncio.Protocol):
 
     async def _next(self, loop_deadline: float | None) -> Any:
         """Return the next reply."""
-        if not is_incomplete(early := self._reader.gets()):
+        if (early := self._reader.gets()) is not MORE:
             self._count_reply()
             return early
         if not self.is_usable:
@@ -101,7 +101,7 @@ class AsyncConnection(asyncio.Protocol):
         waiting = self._reply
         try:
             self._reader.feed(data)
-            if waiting is not None and not waiting.done() and not is_incomplete(reply := self._reader.gets()):
+            if waiting is not None and not waiting.done() and (reply := self._reader.gets()) is not MORE:
                 self._reply = None
                 self._count_reply()
                 waiting.set_result(reply)

@@ -5,9 +5,12 @@ redis-py takes longer to send and to read than the server does, and has no deadl
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401 (the first lookup of a host would import it, within a deadline)
 import select
 import socket
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from math import inf
 from time import monotonic
 from typing import Any, Final, NamedTuple
@@ -28,24 +31,26 @@ from .tls import share_tls_context
 #: them would lengthen our timeouts, and arrive instead of a reply.
 _NOT_OURS: Final = ("maint", "orig_", "oss_cluster_maint", "retry", "health_check_interval", "protocol")
 
+#: Without it, a recent redis-py searches its version on disk for each connection: half of the time to connect.
+_NAME: Final = (
+    {"driver_info": import_module("redis.driver_info").DriverInfo()} if find_spec("redis.driver_info") else {}
+)
+
 #: Seconds for the rest of a reply if a part has arrived when the time is up.
 LATE_REPLY_GRACE: Final = 0.001
 
-_MORE: Final = object()
+MORE: Final = object()  # of a reader that waits for the rest of a reply
 
 
 class Pipeline(NamedTuple):
-    """Calls that are sent at once."""
+    """Calls that are sent at once, and the number of their replies."""
 
     packed: bytes
-    #: The number of their replies.
     replies: int
 
 
 #: Minimum seconds between two deletions of the version on a server without the script.
 VERSION_DROP_INTERVAL: Final = 1.0
-
-_NOTHING: Final = Pipeline(b"", 0)
 
 
 class VersionDrop:
@@ -65,7 +70,7 @@ class VersionDrop:
 
     def due_commands(self) -> Pipeline:
         """Return the commands to send before the script is loaded."""
-        return _NOTHING if self.clock() < self._not_before else self._calls
+        return Pipeline(b"", 0) if self.clock() < self._not_before else self._calls
 
     def mark_sent(self, sent: Pipeline) -> None:
         """Record that the server has replied to them: only then is the version deleted."""
@@ -83,6 +88,7 @@ def options_of(pool: Any, seconds: float | None) -> dict[str, Any]:
     seconds: for each step of connecting; `None` = as in the pool.
     """
     given = {name: value for name, value in pool.connection_kwargs.items() if not name.startswith(_NOT_OURS)}
+    given = ({} if {"lib_name", "lib_version"} & given.keys() else _NAME) | given
     given["protocol"] = 2  # RESP2: replies are the only data that arrives
     if seconds is not None:
         given["socket_timeout"] = seconds
@@ -101,12 +107,7 @@ def reader_for(redis_connection: Any) -> Reader:
         except Exception as error:  # an invalid address
             return InvalidResponse(f"An error that no Redis sends, {text!r}: {error}")
 
-    return Reader(protocolError=InvalidResponse, replyError=error_of, notEnoughData=_MORE)
-
-
-def is_incomplete(reply: object) -> bool:
-    """Return whether a reader waits for the rest of a reply."""
-    return reply is _MORE
+    return Reader(protocolError=InvalidResponse, replyError=error_of, notEnoughData=MORE)
 
 
 class Connection:
@@ -169,7 +170,7 @@ class Connection:
                 raise RedisConnectionError("Connection closed by server.")
             self._reader.feed(self._buffer, 0, size)  # type: ignore[arg-type]  # any buffer will do
             reply = self._reader.gets()
-            if reply is not _MORE:
+            if reply is not MORE:
                 return reply
         return self._reply(deadline_at)
 
@@ -195,7 +196,7 @@ class Connection:
         self._redis_connection.disconnect()
 
     def _reply(self, deadline_at: float | None) -> Any:
-        while (reply := self._reader.gets()) is _MORE:
+        while (reply := self._reader.gets()) is MORE:
             if deadline_at is not None:
                 self._sock.settimeout(max(deadline_at - monotonic(), LATE_REPLY_GRACE))
             try:
