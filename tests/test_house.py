@@ -16,11 +16,11 @@ ROOT = Path(__file__).parent.parent
 
 #: Lines of Python, which may only fall; without migrations.
 TOTALS = {
-    "django_ratelimiter": 49_017,
+    "django_ratelimiter": 49_013,
     "django_ratelimiter/engine/local": 1_299,
     "django_ratelimiter/headers": 714,
     "django_ratelimiter/limiter": 1_827,
-    "tests": 62_919,
+    "tests": 62_916,
     "benchmarks": 2_962,
 }
 
