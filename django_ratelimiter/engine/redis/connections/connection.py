@@ -32,7 +32,7 @@ from .tls import share_tls_context
 _NOT_OURS: Final = ("maint", "orig_", "oss_cluster_maint", "retry", "health_check_interval", "protocol")
 
 #: Without it, a recent redis-py searches its version on disk for each connection: half of the time to connect.
-_NAME: Final = (
+_DRIVER: Final = (
     {"driver_info": import_module("redis.driver_info").DriverInfo()} if find_spec("redis.driver_info") else {}
 )
 
@@ -88,7 +88,7 @@ def options_of(pool: Any, seconds: float | None) -> dict[str, Any]:
     seconds: for each step of connecting; `None` = as in the pool.
     """
     given = {name: value for name, value in pool.connection_kwargs.items() if not name.startswith(_NOT_OURS)}
-    given = ({} if {"lib_name", "lib_version"} & given.keys() else _NAME) | given
+    given = ({} if {"lib_name", "lib_version"} & given.keys() else _DRIVER) | given
     given["protocol"] = 2  # RESP2: replies are the only data that arrives
     if seconds is not None:
         given["socket_timeout"] = seconds
