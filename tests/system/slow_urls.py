@@ -19,9 +19,9 @@ _ended = threading.Event()
 
 def pauses(milliseconds: int) -> Iterator[None]:
     """One pause of PART_SECONDS after the other, until it is time to end."""
-    _ended.clear()
     for _ in range(int(milliseconds / 1_000 / PART_SECONDS)):
         if _ended.is_set():
+            _ended.clear()  # not when it begins: the test may have asked for the end before
             return
         yield
 
