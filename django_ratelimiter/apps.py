@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Final
 
 from django.apps import AppConfig, apps
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
+
+from .values.distributions import REMEDY, THEIRS, others
 
 #: Models that ours have foreign keys to: tiers are assigned to users and groups.
 NEEDED: Final = ("django.contrib.auth", "django.contrib.contenttypes")
@@ -18,6 +21,15 @@ class DjangoRatelimiterConfig(AppConfig):
     name = "django_ratelimiter"
     verbose_name = _("Rate limits")
     default_auto_field = "django.db.models.BigAutoField"
+
+    def __init__(self, app_name: str, app_module: ModuleType | None) -> None:
+        """Raise ImproperlyConfigured if another distribution has replaced or deleted files of the package."""
+        if not hasattr(app_module, "UNSAFE"):  # its `__init__.py` is not ours; earlier than any import that would fail
+            names = ", ".join(others()) or THEIRS
+            raise ImproperlyConfigured(
+                f"Files of django_ratelimiter are replaced or deleted: {names} installs the same package. {REMEDY}"
+            )
+        super().__init__(app_name, app_module)
 
     def import_models(self) -> None:
         """Import the models. Raises ImproperlyConfigured if INSTALLED_APPS lacks an app that they refer to."""

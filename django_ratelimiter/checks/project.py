@@ -21,6 +21,7 @@ from ..tenants import have_own
 from ..usage.times import aware, now
 from ..values.addresses import ADVICE, addresses_of
 from ..values.bounds import closest
+from ..values.distributions import REMEDY, others
 from .common import (
     SYMPTOMS,
     Found,
@@ -69,6 +70,22 @@ def _unknown(name: str) -> str:
         return f"{unknown} Name the Redis server in CACHES, and that entry of CACHES in CACHE_ALIAS."
     close = closest(name.upper(), ENTRIES)
     return unknown + (f" Did you mean {close!r}?" if close else "")
+
+
+@check
+def check_distributions() -> Found:
+    """E016: another distribution has files in this package, or it is not known whether one has."""
+    try:
+        names, reason = ", ".join(others()), ""
+    except (OSError, ValueError) as error:  # a list of files that cannot be read
+        names, reason = "possibly another distribution", f" ({error})"
+    if names:
+        yield message(
+            "E016",
+            f"{names} installs files in the package django_ratelimiter, too{reason}: which of both is imported depends "
+            "on their order, and uninstalling one deletes files of the other.",
+            REMEDY,
+        )
 
 
 @check

@@ -114,6 +114,48 @@ def test_the_page_of_symptoms_is_where_the_docs_are() -> None:
     assert (site, (root / "docs" / page).with_suffix(".md").is_file()) == (docs, True)
 
 
+@pytest.mark.parametrize(
+    ("name", "file", "lists"),
+    [
+        ("Their_Fork", "RECORD", b"django_ratelimiter/storage.py,,\ntheirs/x.py,,\n"),
+        ("their-fork", "installed-files.txt", b"../django_ratelimiter/storage.py\n"),
+        ("their-fork", "top_level.txt", b"django_ratelimiter\n"),
+        ("django_ratelimiter", "RECORD", b"__editable__.django_ratelimiter.pth,,\n"),
+    ],
+)
+def test_other_distribution_with_our_package_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, file: str, lists: bytes
+) -> None:
+    install(tmp_path, monkeypatch, name, file, lists)
+    [message] = project.check_distributions()
+    assert ids([message]) == ["E016"]
+    assert message.msg.startswith(f"{name.replace('_', '-').lower()} installs files in the package django_ratelimiter")
+
+
+def test_distribution_whose_files_cannot_be_read_is_no_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, "broken", "RECORD", b"\xff")
+    [message] = project.check_distributions()
+    assert (ids([message]), "codec can't decode" in message.msg) == (["E016"], True)
+
+
+@pytest.mark.parametrize("name", ["unrelated", "django-tiered-ratelimiter"])
+def test_distribution_of_another_package_and_our_own_are_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    package = "django_ratelimiter" if name.startswith("django") else "django_ratelimiter_theirs"
+    install(tmp_path, monkeypatch, name, "RECORD", f"{package}/__init__.py,,\nx/django_ratelimiter/a.py,,\n".encode())
+    assert project.check_distributions() == []
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, file: str, lists: bytes) -> None:
+    """Put the metadata of a distribution on the path, as an installation leaves them."""
+    kept = folder / f"{name.replace('-', '_')}-1.0.dist-info"
+    kept.mkdir()
+    (kept / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (kept / file).write_bytes(lists)
+    monkeypatch.syspath_prepend(folder)
+
+
 def cache(**fields: Any) -> Any:
     """Settings whose only cache is `counters`, on django-redis but for `fields`."""
     entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://localhost/0", **fields}
