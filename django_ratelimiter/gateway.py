@@ -145,6 +145,8 @@ async def _respond(
 
 
 def _checked(options: GatewayOptions) -> GatewayOptions:
+    if not isinstance(options.scope, str | None):
+        raise ValueError(f"scope: must be a text, not {options.scope!r}.")
     if options.rejected_status is not None and options.rejected_status not in range(400, 600):
         raise ValueError(f"rejected_status: must be an error, such as 403, not {options.rejected_status!r}.")
     if options.user_header is not None and not re.fullmatch(r"[A-Za-z0-9-]+", options.user_header):

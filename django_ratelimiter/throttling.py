@@ -172,7 +172,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         """Return requests and seconds; (None, None) = no limit. Raises ImproperlyConfigured for an invalid rate."""
         if rate is None:
             return None, None
-        if (found := rate_from(rate)) is None:
+        if not isinstance(rate, str) or (found := rate_from(rate)) is None:
             raise ImproperlyConfigured(
                 f"{type(self).__qualname__}: {rate!r} is not a throttle rate. Write a number and a period, as in "
                 "'10/min'; periods are second, minute, hour and day."

@@ -28,17 +28,14 @@ from ..rules.routes import is_of_api_view
 from .arguments import (
     NO_CALL,
     STAND_INS,
+    Cost,
     Key,
     LimiterCall,
     Methods,
     Rate,
     RatelimitArguments,
-    check_failure_policy,
-    check_key,
     django_request,
-    is_rate_text,
     name_of,
-    parse_rate,
 )
 from .usage import aget_usage, ais_ratelimited, get_usage, is_ratelimited
 
@@ -91,9 +88,9 @@ class ViewLimit(NamedTuple):
         arguments = self.arguments
         view = bound if bound is not None and self.view.__module__ == STAND_INS else self.view
         call = arguments.resolve(request, view)
-        if arguments.cost_after is not None:
-            arguments = replace(arguments, cost=arguments.cost or _usual_cost(call))
-        decision = _check(request, call, arguments, check)
+        if arguments.cost_after is not None and call is not NO_CALL:
+            call = call._replace(cost=call.cost or _usual_cost(call))
+        decision = _check(request, call, check)
         _apply_decision(request, call, decision, arguments.block)
         return decision
 
@@ -105,7 +102,7 @@ def ratelimit(
     method: Methods = ALL,
     block: bool = True,
     *,
-    cost: int | None = None,
+    cost: Cost = None,
     algorithm: str | None = None,
     cost_after: Callable[[Any], int] | None = None,
     failure_policy: str | None = None,
@@ -118,17 +115,14 @@ def ratelimit(
     request without it counts by its address.
     rate: "100/h", "10/30s", (quota, seconds), or a callable of group and request, or its dotted path; `None` = no
     limit, a quota of 0 = reject all. method: the methods that are limited. block: raise Ratelimited; else only set
-    `request.limited`. cost: units of a request; `None` = 1, or the rule's cost. algorithm: `None` =
+    `request.limited`. cost: units of a request, or a function of the request that returns them; `None` = 1, or the
+    rule's cost. algorithm: `None` =
     `sliding_window_log` up to 10,000 requests, else `sliding_window_counter`. cost_after: a function of the response
     that returns the units to charge, such as its number of rows; `cost` must be allowed for the view to begin.
     failure_policy: of a rate, what happens while Redis is out of reach: "local", "open" or "closed"; `None` = "local",
     unless RATELIMIT_FAIL_OPEN is set.
     """
-    if is_rate_text(rate):
-        parse_rate(rate)
-    if key is not None:
-        check_key(key)
-    check_failure_policy(failure_policy, has_rate=key is not None or rate is not None)
+    given = RatelimitArguments(group, key, rate, method, block, cost, algorithm, cost_after, failure_policy).check()
 
     def decorate(view: View) -> View:
         if not isinstance(view, type):
@@ -145,11 +139,11 @@ def ratelimit(
         within = _within_api_view(made) if is_of_api_view(made) else 0
         if not name and view.__module__ != STAND_INS:
             name = name_of(view)
-        arguments = RatelimitArguments(
-            group, key, rate, method, block, cost, algorithm, cost_after, failure_policy, name, number + within
-        )
+        arguments = replace(given, name=name, number=number + within)
         arguments.register_rule(view)
         wrapper: Any = (_awrapper if is_async else _wrapper)(view, arguments)
+        if not hasattr(view, "__name__"):  # a callable object: as Django names it
+            wrapper.__name__ = wrapper.__qualname__ = type(view).__name__
         wrapper.ratelimits = number
         wrapper.ratelimit_limits = (*getattr(view, "ratelimit_limits", ()), ViewLimit(view, arguments))
         if group and key is None and rate is None and method == ALL:
@@ -193,13 +187,13 @@ def _wrapper(view: Callable[..., Any], arguments: RatelimitArguments) -> Callabl
         request = _request_of(args, kwargs)
         call = arguments.resolve(request, view)
         if arguments.cost_after is None or call is NO_CALL:
-            decision = _check(request, call, arguments, limiter.check)
+            decision = _check(request, call, limiter.check)
             _apply_decision(request, call, decision, arguments.block)
             if decision.delay:
                 io.sleep(decision.delay)
             return view(*args, **kwargs)
         with ExitStack() as stack:
-            charge = _charge(request, call, arguments)
+            charge = _charge(request, call)
             with _rejecting(request, call, arguments):
                 stack.enter_context(charge)
             response = view(*args, **kwargs)
@@ -217,13 +211,13 @@ def _awrapper(view: Callable[..., Any], arguments: RatelimitArguments) -> Callab
         if arguments.cost_after is None or call is NO_CALL:
             decision = NOTHING_TO_DECIDE
             if call is not NO_CALL:
-                decision = await limiter.acheck(request, **call.limiter_kwargs(request, arguments.cost))
+                decision = await limiter.acheck(request, **call.limiter_kwargs(request))
             _apply_decision(request, call, decision, arguments.block)
             if decision.delay:
                 await io.asleep(decision.delay)
             return await view(*args, **kwargs)
         async with AsyncExitStack() as stack:
-            charge = _charge(request, call, arguments)
+            charge = _charge(request, call)
             with _rejecting(request, call, arguments):
                 await stack.enter_async_context(charge)
             response = await view(*args, **kwargs)
@@ -233,18 +227,16 @@ def _awrapper(view: Callable[..., Any], arguments: RatelimitArguments) -> Callab
     return limited_view
 
 
-def _check(request: Any, call: LimiterCall, arguments: RatelimitArguments, check: Callable[..., Decision]) -> Decision:
-    if call is NO_CALL:
-        return NOTHING_TO_DECIDE
-    return check(request, **call.limiter_kwargs(request, arguments.cost))
+def _check(request: Any, call: LimiterCall, check: Callable[..., Decision]) -> Decision:
+    return NOTHING_TO_DECIDE if call is NO_CALL else check(request, **call.limiter_kwargs(request))
 
 
 def _usual_cost(call: LimiterCall) -> int:
     return call.extra.rule.cost if call.extra else 1
 
 
-def _charge(request: Any, call: LimiterCall, arguments: RatelimitArguments) -> MeteredCost:
-    options = call.limiter_kwargs(request, arguments.cost)
+def _charge(request: Any, call: LimiterCall) -> MeteredCost:
+    options = call.limiter_kwargs(request)
     return limiter.charge(request, **(options | {"cost": options["cost"] or _usual_cost(call)}))
 
 

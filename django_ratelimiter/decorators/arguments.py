@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
+from http import HTTPMethod
+from inspect import iscoroutine
 from ipaddress import ip_network
 from typing import Any, Final, NamedTuple
 
+from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.http import HttpRequest
@@ -18,6 +22,7 @@ from .. import ALL
 from ..conf import django_setting, has_identity
 from ..databases import spelled
 from ..decision import NOTHING_TO_DECIDE, Decision, Result, without
+from ..engine.validation import known_algorithm, whole_units
 from ..identity import Identity, identify
 from ..limiter.charges import InlineRule
 from ..rules import inline
@@ -27,11 +32,13 @@ from ..rules.routes import class_of, name_of_class
 Methods = str | Sequence[str | None]
 Key = str | Callable[[str, Any], Any]
 Rate = str | tuple[int, float] | Callable[[str, Any], Any] | None
+Cost = int | Callable[[Any], int | None] | None
 #: Keys that are not looked up as identities: the caller's address by the settings of django-ratelimit.
 _CALLER_KEYS: Final = ("user", "user_or_ip", "ip")
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 #: The module in which Django's `method_decorator` applies a decorator to a function that is not a view.
 STAND_INS: Final = "django.utils.decorators"
+_METHODS: Final = frozenset(HTTPMethod)
 #: The settings with which django-ratelimit finds a caller's address.
 _ADDRESS_SETTINGS: Final = ("RATELIMIT_IP_META_KEY", "RATELIMIT_IPV4_MASK", "RATELIMIT_IPV6_MASK")
 
@@ -41,10 +48,11 @@ class LimiterCall(NamedTuple):
 
     scope: str | None = None
     extra: InlineRule | None = None
+    cost: int | None = None
 
-    def limiter_kwargs(self, request: Any, cost: int | None = None) -> dict[str, Any]:
+    def limiter_kwargs(self, request: Any) -> dict[str, Any]:
         """Return the arguments of the limiter. A rate counts each call, even several calls of a view in one request."""
-        scope, extra = self
+        scope, extra, cost = self
         if extra is None:
             return {"scope": scope, "cost": cost}
         http = django_request(request)
@@ -77,7 +85,7 @@ class RatelimitArguments:
     rate: Rate
     method: Methods = ALL
     block: bool = True
-    cost: int | None = None
+    cost: Cost = None
     algorithm: str | None = None
     cost_after: Callable[[Any], int] | None = None
     failure_policy: str | None = None
@@ -87,27 +95,57 @@ class RatelimitArguments:
     @cached_property
     def methods(self) -> frozenset[str]:
         """The methods that are limited, in upper case; empty = all."""
-        given = [self.method] if isinstance(self.method, str) else self.method
-        return frozenset(each.upper() for each in given if each)
+        given = self.method if isinstance(self.method, list | tuple | set | frozenset) else [self.method]
+        names = [each.upper() if isinstance(each, str) else each for each in given or [""]]
+        if wrong := [each for each in names if each is not None and each not in _METHODS]:
+            raise _wrong(f"method: {wrong[0]!r} is no method. Write one such as 'POST', or a list of several.")
+        return frozenset(filter(None, names))
 
     @cached_property
     def fixed_rate(self) -> tuple[int, float] | None:
         """The rate as quota and window, if it is the same for each request; else `None`."""
-        return parse_rate(self.rate) if is_rate_text(self.rate) else None
+        return None if _may_differ(self.rate) else parse_rate(self.rate)
+
+    def check(self) -> RatelimitArguments:
+        """Return these arguments. Raises ImproperlyConfigured if they would limit nothing, or fail at each request."""
+        has_rate = self.key is not None or self.rate is not None
+        _check_group(self.group, is_needed=not has_rate, may_be_rate=self.rate is not None)
+        if self.rate is not None and self.key is None:
+            raise _wrong("a rate needs a key, such as key='ip'.")
+        if self.key is not None:
+            check_key(self.key)
+        check_failure_policy(self.failure_policy, has_rate=has_rate)
+        for name in ("key", "rate", "cost", "cost_after"):
+            if iscoroutinefunction(given := getattr(self, name)):
+                raise _wrong(f"{name} must be a function without async, not {name_of(given)}.")
+        if self.cost_after is not None and not callable(self.cost_after):
+            raise _wrong(f"cost_after must be a function of the response, not {self.cost_after!r}.")
+        try:
+            if self.cost is not None and not callable(self.cost):
+                whole_units(self.cost)
+            if self.algorithm is not None:
+                known_algorithm(self.algorithm)
+        except (TypeError, ValueError) as error:
+            raise _wrong(str(error)) from error
+        _ = self.methods, self.fixed_rate
+        return self
 
     def resolve(self, request: Any, function: Callable[..., Any] | None) -> LimiterCall:
         """Return the call for this request. Raises SynchronousOnlyOperation on an event loop if it would block."""
         if not _peers_settings().is_on or (self.methods and request.method not in self.methods):
             return NO_CALL
+        cost = self.cost
+        if cost is not None and callable(cost):
+            cost = _called_cost(cost, request)
         if self.group and self.key is None and self.rate is None:
-            return LimiterCall(scope=self.group)
+            return LimiterCall(self.group, None, cost)
         group = self.group or self.name or name_of(function)
         rate = self.fixed_rate or parse_rate(_called(self.rate, group, request))
         if rate is None:
             return NO_CALL
         if not self.key:
             raise ImproperlyConfigured(f"@ratelimit of {group}: a rate needs a key, such as key='ip'.")
-        return LimiterCall(extra=InlineRule(self._rule(group, *rate), _key_value(self.key, group, request)))
+        return LimiterCall(None, InlineRule(self._rule(group, *rate), _key_value(self.key, group, request)), cost)
 
     def register_rule(self, view: Callable[..., Any]) -> None:
         """Register the rule for the admin before the first request, if it is the same for every request."""
@@ -131,8 +169,7 @@ def _rule_of(arguments: RatelimitArguments, group: str, quota: int, window: floa
         names += [_label(arguments.key), rate, "".join(sorted(arguments.methods))]
     else:
         names += [str(arguments.number)] if arguments.number > 1 else []
-        is_fixed = arguments.fixed_rate or isinstance(arguments.rate, tuple | list)
-        names += [] if is_fixed and arguments.number else [rate]
+        names += [] if arguments.fixed_rate and arguments.number else [rate]
     return inline.rule_of(
         inline.slug_of(*names),
         quota,
@@ -172,15 +209,25 @@ def _forget_settings(**_signal: Any) -> None:
 setting_changed.connect(_forget_settings, dispatch_uid="django_ratelimiter.decorators")
 
 
+def _check_group(group: Any, *, is_needed: bool, may_be_rate: bool) -> None:
+    """Raise ImproperlyConfigured for a group that is no text, and for a rate in its place."""
+    if not isinstance(group, str | None) or (is_needed and not group):
+        raise _wrong(f"group must be the name of a scope or of a counter, not {group!r}.")
+    if group and not may_be_rate:
+        with suppress(ValueError):
+            inline.parse_rate(group)
+            raise _wrong(f"the first argument is the group. Write rate={group!r}.")
+
+
 def check_failure_policy(policy: str | None, *, has_rate: bool) -> None:
     """Raise ImproperlyConfigured for an unknown failure policy, or one without a rate."""
     if policy is None:
         return
     if not has_rate:
-        raise ImproperlyConfigured("@ratelimit: failure_policy needs a rate. The rules of a scope have their own.")
+        raise _wrong("failure_policy needs a rate. The rules of a scope have their own.")
     if policy not in FAILURE_POLICIES:
         right = ", ".join(map(repr, FAILURE_POLICIES))
-        raise ImproperlyConfigured(f"@ratelimit: failure_policy must be one of {right}, not {policy!r}.")
+        raise _wrong(f"failure_policy must be one of {right}, not {policy!r}.")
 
 
 def check_key(key: Any) -> None:
@@ -190,7 +237,7 @@ def check_key(key: Any) -> None:
         return
     if not (isinstance(key, str) and (has_identity(key) or _DOTTED.fullmatch(key))):
         right = "'ip', 'user', 'user_or_ip', 'header:NAME', 'get:NAME', 'post:NAME', another identity, or a callable"
-        raise ImproperlyConfigured(f"@ratelimit: {key!r} is not a valid key. Write {right}.")
+        raise _wrong(f"{key!r} is not a valid key. Write {right}.")
 
 
 def django_request(request: Any) -> HttpRequest:
@@ -199,9 +246,13 @@ def django_request(request: Any) -> HttpRequest:
     return http
 
 
-def is_rate_text(given: Rate) -> bool:
-    """Return whether this is a rate such as "100/h", and not the dotted path of a callable."""
-    return isinstance(given, str) and not _DOTTED.fullmatch(given)
+def _may_differ(rate: Rate) -> bool:
+    """Return whether a rate depends on the request: it is a callable, or the dotted path of one."""
+    return callable(rate) or (isinstance(rate, str) and _DOTTED.fullmatch(rate) is not None)
+
+
+def _wrong(text: str) -> ImproperlyConfigured:
+    return ImproperlyConfigured(f"@ratelimit: {text}")
 
 
 def name_of(function: Any) -> str:
@@ -211,6 +262,8 @@ def name_of(function: Any) -> str:
     """
     while isinstance(function, partial):
         function = function.func
+    if not hasattr(function, "__qualname__"):  # a callable object
+        function = type(function)
     cls = class_of(function)
     owner = getattr(function, "__self__", None)
     if owner is not None:
@@ -226,20 +279,34 @@ def _called(given: Any, group: str, request: Any) -> Any:
     """Return the value. A callable, or the dotted path of one, is called for it."""
     if isinstance(given, str) and _DOTTED.fullmatch(given):
         given = import_string(given)
-    return given(group, request) if callable(given) else given
+    value = given(group, request) if callable(given) else given
+    if iscoroutine(value):
+        value.close()
+        raise _wrong(f"{name_of(given)} must be a function without async.")
+    return value
+
+
+def _called_cost(cost: Callable[[Any], int | None], request: Any) -> int | None:
+    """Return what a function says that a request costs. What it raises is an error of the view, like that of a key."""
+    units = cost(request)
+    try:
+        return None if units is None else whole_units(units)
+    except (TypeError, ValueError) as error:
+        raise _wrong(f"{name_of(cost)} returned {units!r}. {error}") from error
 
 
 def parse_rate(rate: Any) -> tuple[int, float] | None:
     """Return quota and window in seconds; `None` = no limit."""
     if rate is None:
         return None
-    if isinstance(rate, tuple | list):
-        quota, window = rate
-        return int(quota), window
     try:
-        return inline.parse_rate(rate)
-    except ValueError as error:
-        raise ImproperlyConfigured(f"@ratelimit: {error}") from error
+        if isinstance(rate, str):
+            return inline.parse_rate(rate)
+        quota, window = rate
+        return whole_units(int(quota)), window
+    except (TypeError, ValueError) as error:
+        reason = error if isinstance(rate, str) else f"rate must be one such as '100/h' or (100, 3600), not {rate!r}."
+        raise _wrong(str(reason)) from error
 
 
 def _key_value(key: Key, group: str, request: Any) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import time
 from decimal import Decimal
 from fractions import Fraction
+from operator import index
 from typing import Any, Final
 
 from .calendars import CALENDARS, zone_of
@@ -36,6 +37,15 @@ def check_units(name: str, value: object, *, optional: bool) -> None:
         if type(value) is int and value < 1:
             raise ValueError(f"{name}: must be at least 1, not {value}.")
         raise ValueError(f"{name}: must be a whole number from 1 to 2^48 - 1, not {value!r}.")
+
+
+def whole_units(cost: Any) -> int:
+    """Return a cost of 0 or more units as `int`. Raises TypeError or ValueError for anything else."""
+    if isinstance(cost, bool) or not hasattr(type(cost), "__index__"):  # also numbers of other libraries
+        raise TypeError(f"cost: must be a whole number, not {cost!r}.")
+    if cost < 0:
+        raise ValueError(f"cost: must be 0 or more, not {cost!r}.")
+    return index(cost)
 
 
 #: Options with the value that means "not set".

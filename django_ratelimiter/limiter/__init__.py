@@ -119,13 +119,14 @@ def slot(scope: str, *, cost: int | None = None, max_wait: float | None = None, 
     0 = do not wait, `None` = no maximum. partition: the value for rules that are split by anything, such as
     "user:42"; without it, their `missing_partition` applies. Tiers do not apply, because there is no caller.
     """
-    if not scope:
+    if not (scope and isinstance(scope, str)):
         raise ValueError("scope: name the scope whose rules apply.")
+    asked = slot_request(scope, cost, partition)
 
     async def decide_once(io: IO, max_delay: float | None, *, only_leases: bool = False) -> Decision:
         if not settings.ENABLED:
             return NOTHING_TO_DECIDE
-        asked = slot_request(scope, cost, partition, max_delay, only_leases)
-        return await decide_latest(io, asked) or NOTHING_TO_DECIDE
+        latest = await decide_latest(io, asked._replace(max_delay=max_delay, only_leases=only_leases))
+        return latest or NOTHING_TO_DECIDE
 
     return Slot(decide_once, max_wait)

@@ -9,6 +9,7 @@ from django.http import HttpRequest
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision
 from ..engine.call import Call
+from ..engine.validation import whole_units
 from ..exceptions import AccessDenied
 from ..identity import BodyNotRead, Identity, digest, digests_by, partition
 from ..rules.inline import identity_of
@@ -117,6 +118,9 @@ def limit_request(
         scope = ""
     elif isinstance(scope, Only):
         reach = "scope"
+    elif not isinstance(scope, str):  # no rule would match it
+        raise TypeError(f"scope: must be a text, not {scope!r}.")
+    cost = None if cost is None else whole_units(cost)
     match = http.resolver_match
     route, view_name = (match.route or "", match.view_name or "") if match else ("", "")
     # Without the prefix, as in urls.py: some servers let callers choose it. Under ASGI, a mounted site's root is empty.
@@ -126,14 +130,10 @@ def limit_request(
     return _new(LimitRequest, asked)
 
 
-def slot_request(
-    scope: str, cost: int | None, partition: str | None, max_delay: float | None, only_leases: bool = False
-) -> LimitRequest:
+def slot_request(scope: str, cost: int | None, partition: str | None) -> LimitRequest:
     """Return what to decide for a slot, which has no request."""
-    facts = Facts("", "", scope=scope)
-    return LimitRequest(
-        facts, cost=cost, max_delay=max_delay, reach="scope", partition=partition, only_leases=only_leases
-    )
+    cost = None if cost is None else whole_units(cost)
+    return LimitRequest(Facts("", "", scope=scope), cost=cost, reach="scope", partition=partition)
 
 
 def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) -> Call:

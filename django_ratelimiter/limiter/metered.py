@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from operator import index
 from typing import Any
 
 from ..decision import NOTHING_TO_DECIDE, Decision, Result
 from ..engine.base import Charge
 from ..engine.call import Call
 from ..engine.coroutines import run_sync
+from ..engine.validation import whole_units
 from ..exceptions import LimitExceeded
 from . import fallback
 from .io import IO, LOOP, THREAD
@@ -49,11 +49,7 @@ class MeteredCost:
 
     @cost.setter
     def cost(self, cost: int) -> None:
-        if isinstance(cost, bool) or not hasattr(type(cost), "__index__"):  # also numbers of other libraries
-            raise TypeError(f"cost: must be a whole number, not {cost!r}.")
-        if cost < 0:
-            raise ValueError(f"cost: must be 0 or more, not {cost!r}.")
-        self._cost = index(cost)
+        self._cost = whole_units(cost)
 
     def __enter__(self) -> MeteredCost:
         run_sync(self._enter(THREAD, "rule"))

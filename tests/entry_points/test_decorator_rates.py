@@ -183,8 +183,11 @@ def test_rates() -> None:
     assert {rate: inline.parse_rate(rate) for rate in RATES} == RATES
 
 
-@pytest.mark.parametrize("rate", ["5/hour garbage", "5/month", "5", "/m", "5/", "5/0s", "", "five/m", "-1/m", "0/x"])
-def test_what_is_no_rate_is_rejected_at_once(rate: str) -> None:
+@pytest.mark.parametrize(
+    "rate",
+    ["5/hour garbage", "5/month", "5", "/m", "5/", "5/0s", "", "five/m", "-1/m", "0/x", 5, b"5/m", (5,), (-1, 60)],
+)
+def test_what_is_no_rate_is_rejected_at_once(rate: Any) -> None:
     with pytest.raises(ImproperlyConfigured):
         ratelimit(key="ip", rate=rate)
 
@@ -235,6 +238,62 @@ def test_another_name_of_the_package_is_enough() -> None:
     assert (django_ratelimiter.ALL, django_ratelimiter.UNSAFE) == (ALL, UNSAFE)
     with pytest.raises(ImportError):
         from django_ratelimiter.exceptions import NoSuchError  # type: ignore[attr-defined]  # noqa: F401
+
+
+@pytest.mark.parametrize("name", ["key", "rate", "cost", "cost_after"])
+def test_coroutine_function_is_an_error_where_it_is_written(name: str) -> None:
+    async def given(*_arguments: Any) -> Any: ...
+
+    with pytest.raises(ImproperlyConfigured, match=rf"{name} must be a function without async"):
+        ratelimit(**({"key": "ip", "rate": "1/m"} | {name: given}))
+
+
+async def native_key(group: str, request: HttpRequest) -> str:
+    raise AssertionError
+
+
+def test_dotted_path_of_a_coroutine_function_is_an_error_and_no_new_counter_for_each_request() -> None:
+    with pytest.raises(ImproperlyConfigured, match="native_key must be a function without async"):
+        noting(key=f"{__name__}.native_key")(*asked(1))
+
+
+def test_method_that_does_not_exist_is_an_error_of_usage_as_well() -> None:
+    with pytest.raises(ImproperlyConfigured, match="'GETT' is no method"):
+        is_ratelimited(*asked(1), group="a", key="ip", rate="1/m", method="GETT")
+
+
+@pytest.mark.parametrize("written", [{"group": "rows"}, {"key": "ip", "rate": "10/d", "group": None}])
+def test_cost_by_request_is_charged(make_rule: MakeRule, either: Any, written: dict[str, Any]) -> None:
+    make_rule("rows", quota=10, scope="rows")
+
+    def rows(request: HttpRequest) -> int | None:
+        if "blocking" in request.GET:
+            User.objects.count()  # on an event loop this needs a thread
+        return int(request.GET["n"]) if "n" in request.GET else None
+
+    def view(request: HttpRequest) -> bool:
+        return True
+
+    async def aview(request: HttpRequest) -> bool:
+        return True
+
+    limited: Any = either(*map(ratelimit(**written, cost=rows), (view, aview)))
+    assert all(limited(factory.get("/", query)) for query in ({"n": 4}, {"n": 0}, {"n": 5, "blocking": 1}, {}))
+    with pytest.raises(Ratelimited):
+        limited(factory.get("/"))
+
+
+def test_wrong_value_of_a_cost_function_is_named_and_nothing_is_charged() -> None:
+    def wrong(request: HttpRequest) -> Any:
+        return {"/text": "3", "/negative": -1}.get(request.path, 1.5)
+
+    view = noting(rate="1/d", cost=wrong)
+    for url, value in (("/text", "'3'"), ("/negative", "-1"), ("/", "1.5")):
+        with pytest.raises(
+            ImproperlyConfigured, match=rf"<locals>\.wrong returned {value}\. cost: must be .*, not {value}"
+        ):
+            view(factory.get(url))
+    assert limited(noting(rate="1/d"), *asked(2)) == [False, True]
 
 
 def test_a_cost_is_spent_but_for_a_rate_that_lets_none_pass() -> None:
@@ -342,8 +401,22 @@ def test_closed_is_an_outage_and_not_the_clients_doing(client: Client) -> None:
     [
         ({"key": "ip", "rate": "4/d", "failure_policy": "opened"}, "'local', 'open', 'closed', not 'opened'"),
         ({"group": "mail", "failure_policy": "open"}, "needs a rate"),
+        ({"rate": "4/d"}, "a rate needs a key"),
+        ({"key": "ip", "rate": "4/d", "method": "GETT"}, "'GETT' is no method"),
+        ({"key": "ip", "rate": "4/d", "method": "POST,GET"}, "'POST,GET' is no method"),
+        ({"key": "ip", "rate": "4/d", "method": ["POST", 5]}, "5 is no method"),
+        ({"key": "ip", "rate": "4/d", "method": []}, "'' is no method"),
+        ({"group": "mail", "cost": "3"}, "cost: must be a whole number, not '3'"),
+        ({"group": "mail", "cost": 1.5}, "cost: must be a whole number, not 1.5"),
+        ({"group": "mail", "cost": True}, "cost: must be a whole number, not True"),
+        ({"group": "mail", "cost": -1}, "cost: must be 0 or more, not -1"),
+        ({"group": "mail", "cost_after": 5}, "cost_after must be a function of the response, not 5"),
+        ({"key": "ip", "rate": own_rate, "algorithm": "buckets"}, "'buckets' is unknown"),
+        ({}, "group must be the name of a scope or of a counter, not None"),
+        ({"group": own_rate}, "group must be the name of a scope or of a counter, not <function"),
+        ({"group": "5/m", "key": "ip"}, "Write rate='5/m'"),
     ],
 )
-def test_what_cannot_be_a_policy_is_an_error_at_once(arguments: dict[str, Any], says: str) -> None:
+def test_wrong_argument_is_an_error_where_it_is_written(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(ImproperlyConfigured, match=says):
         ratelimit(**arguments)

@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied, SynchronousOnlyOperation
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory, modify_settings
-from django.urls import path
+from django.urls import path, resolve
 from django.utils.decorators import method_decorator
 from django.views.generic import View
 from rest_framework.decorators import api_view
@@ -37,6 +37,13 @@ twice = ratelimit(key="ip", rate="2/d")
 
 def plain(request: HttpRequest) -> HttpResponse:
     return HttpResponse("ok")
+
+
+class Callable:
+    """A view like Django's `Feed`: an object with a method."""
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("ok")
 
 
 class Plain(View):
@@ -132,6 +139,7 @@ VIEWS: dict[str, Any] = {
     "dispatched": Dispatched.as_view(),
     "native-dispatched": NativeDispatched.as_view(),
     "as-view": twice(Plain.as_view()),
+    "callable": twice(Callable()),
     "framework": Framework.as_view(),
     "framework-method": FrameworkMethod.as_view(),
     "framework-function": framework_function,
@@ -157,6 +165,10 @@ def test_every_kind_of_view_is_limited(either_client: Client, name: str) -> None
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_decorated_view_is_asynchronous_if_it_was(name: str) -> None:
     assert iscoroutinefunction(VIEWS[name]) is name.startswith("native")
+
+
+def test_callable_object_keeps_the_name_that_rules_use() -> None:
+    assert resolve("/callable/").view_name == f"{__name__}.Callable"
 
 
 def test_a_rejection_is_the_limiters_page(client: Client) -> None:

@@ -411,7 +411,9 @@ def test_middleware_of_the_project_leaves_the_question_alone(ask: Any, make_rule
     assert ask(at="envoy/", by="post").status_code == 429
 
 
-@pytest.mark.parametrize("options", [{"rejected_status": 200}, {"rejected_status": 1}, {"user_header": "X User"}])
+@pytest.mark.parametrize(
+    "options", [{"rejected_status": 200}, {"rejected_status": 1}, {"user_header": "X User"}, {"scope": 5}]
+)
 def test_wrong_options_are_rejected_at_once(options: Any) -> None:
     for make in (gateway.view, gateway.aview):
         with pytest.raises(ValueError, match="must be"):

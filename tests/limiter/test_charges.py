@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
+from asgiref.sync import async_to_sync
 from django.test import RequestFactory, override_settings
 
+from django_ratelimiter import limiter
 from django_ratelimiter.engine import Charge
 from django_ratelimiter.identity import digest
 from django_ratelimiter.limiter import charges as limiter_charges
@@ -34,6 +39,22 @@ def found(request: LimitRequest) -> list[RuleCharge]:
 def charges(max_delay: MaxDelay = "rule", cost: int | None = None) -> list[Charge]:
     request = RequestFactory().get("/")
     return [each.charge for each in found(limit_request(request, None, cost, max_delay))]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"cost": "3"}, {"cost": 1.5}, {"cost": -1}, {"cost": True}, {"cost": []}, {"scope": 5}]
+)
+@pytest.mark.parametrize("ask", [limiter.check, async_to_sync(limiter.acheck), limiter.peek, limiter.charge])
+def test_wrong_argument_of_the_limiter_is_an_error_although_no_rule_matches(ask: Any, wrong: dict[str, Any]) -> None:
+    [(name, value)] = wrong.items()
+    with pytest.raises((TypeError, ValueError), match=rf"^{name}: must be .*, not {re.escape(repr(value))}"):
+        ask(RequestFactory().get("/"), **wrong).__enter__()
+
+
+@pytest.mark.parametrize("wrong", [{"cost": "3"}, {"cost": -1}, {"scope": 5}])
+def test_wrong_argument_of_a_slot_is_an_error_where_it_is_written(wrong: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"^{next(iter(wrong))}: "):
+        limiter.slot(**{"scope": "mail"} | wrong)
 
 
 @pytest.mark.parametrize(("generation", "suffix"), [(0, ""), (7, ":7")])
@@ -79,7 +100,7 @@ def test_what_was_reserved_is_charged_for_leases_only(make_rule: MakeRule) -> No
     RuleLimit.objects.create(rule=rule, algorithm="concurrency", quota=3, window_seconds=60)
 
     def algorithms(only_leases: bool) -> set[str]:
-        request = slot_request("stripe", None, None, None, only_leases)
+        request = slot_request("stripe", None, None)._replace(only_leases=only_leases)
         return {each.charge.limit.algorithm for each in found(request)}
 
     assert algorithms(False) == {"leaky_bucket", "concurrency"}

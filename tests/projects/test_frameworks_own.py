@@ -32,6 +32,7 @@ RATELIMIT_DIFFERS = {
     "test_is_ratelimited_cache_connection_error_with_increment",
     "test_is_ratelimited_cache_connection_error_with_increment_redis",
     "test_cache_timeout",
+    "test_no_key",
 }
 
 ENGINES = {
