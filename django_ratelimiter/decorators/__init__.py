@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial, wraps
+from types import FrameType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
@@ -37,6 +38,7 @@ from .arguments import (
     django_request,
     name_of,
 )
+from .names import distinct
 from .usage import aget_usage, ais_ratelimited, get_usage, is_ratelimited
 
 __all__ = [
@@ -125,20 +127,23 @@ def ratelimit(
     given = RatelimitArguments(group, key, rate, method, block, cost, algorithm, cost_after, failure_policy).check()
 
     def decorate(view: View) -> View:
+        caller = sys._getframe(1)
         if not isinstance(view, type):
-            return cast(View, wrapped(view, _is_async(view)))
+            named = view.func if isinstance(view, partial) else view
+            name = name_of(view) if view.__module__ != STAND_INS else ""
+            return cast(View, wrapped(view, _is_async(view), name, named.__module__, caller))
         # DRF views know their user only when their throttles run.
         name = "check_throttles" if hasattr(view, "check_throttles") else "dispatch"
         is_async = name == "dispatch" and getattr(view, "view_is_async", False)
-        setattr(view, name, wrapped(getattr(view, name), is_async, name_of(view)))
+        setattr(view, name, wrapped(getattr(view, name), is_async, name_of(view), view.__module__, caller))
         return view
 
-    def wrapped(view: Any, is_async: bool, name: str = "") -> Any:
+    def wrapped(view: Any, is_async: bool, name: str, home: str, caller: FrameType) -> Any:
         number = getattr(view, "ratelimits", 0) + 1
         made: Any = getattr(view, "cls", None)
         within = _within_api_view(made) if is_of_api_view(made) else 0
-        if not name and view.__module__ != STAND_INS:
-            name = name_of(view)
+        if name and not group:
+            name = distinct(name, number + within, home, caller)
         arguments = replace(given, name=name, number=number + within)
         arguments.register_rule(view)
         wrapper: Any = (_awrapper if is_async else _wrapper)(view, arguments)

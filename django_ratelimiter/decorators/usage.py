@@ -89,8 +89,9 @@ def _arguments(
         raise ImproperlyConfigured("get_usage: name a group or a function.")
     decorators = [limit.arguments for limit in getattr(fn, "ratelimit_limits", ())]
     asked = (group, key, rate)
-    number = next((each.number for each in decorators if (each.group, each.key, each.rate) == asked), 0)
-    return RatelimitArguments(group, key, rate, method, block=False, number=number)
+    found = ((each.name, each.number) for each in decorators if (each.group, each.key, each.rate) == asked)
+    name, number = next(found, ("", 0))
+    return RatelimitArguments(group, key, rate, method, block=False, name=name, number=number)
 
 
 def _usage(decision: Decision, call: LimiterCall) -> dict[str, Any] | None:
