@@ -83,9 +83,10 @@ async def apeek(
 
 
 def charge(request: Any, *, scope: str | None = None, cost: int = 1, extra: Sequence[InlineRule] = ()) -> MeteredCost:
-    """Charge a cost that is known only after the work: `with limiter.charge(request) as c: c.cost = rows`.
+    """Charge a cost that is known only after the work: `with limiter.charge(request, cost=9) as c: c.cost = rows`.
 
-    cost: units that must be allowed for the block to begin. Other arguments as for `check`.
+    cost: an estimate, which must be allowed for the block to begin: of requests that come at once, as many are allowed
+    as their estimates fit. Other arguments as for `check`.
     """
 
     async def decide_once(io: IO, cost: int, max_delay: MaxDelay) -> Decision:

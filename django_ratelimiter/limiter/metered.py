@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from typing import Any, TypeVar, overload
 
 from ..decision import NOTHING_TO_DECIDE, Decision, Result
 from ..engine.base import Charge
@@ -14,11 +14,12 @@ from ..engine.validation import whole_units
 from ..exceptions import LimitExceeded
 from . import fallback
 from .io import IO, LOOP, THREAD
-from .refunds import refund_results
+from .refunds import on_request_closed, refund_results
 from .templates import MaxDelay
 
 logger = logging.getLogger("django_ratelimiter")
 
+Part = TypeVar("Part")
 
 #: Decides a charge of this many units.
 DecideCost = Callable[[IO, int, MaxDelay], Awaitable[Decision]]
@@ -27,10 +28,12 @@ DecideCost = Callable[[IO, int, MaxDelay], Awaitable[Decision]]
 class MeteredCost:
     """The cost of a block of code. Use it once, in `with` or `async with`.
 
-    cost: units, 0 or more; setting another value raises an error. When the block begins, this cost must be allowed,
-    else LimitExceeded is raised. When the block ends, the value that it has then is charged, up to the capacities of
-    the limits. This is never rejected, because the work is done. An exception in the block does not change it.
-    decision: the decision at the beginning. A refund, as by `charge_when`, refunds what was charged at the beginning.
+    cost: units, 0 or more; setting another value raises an error. The value at the beginning is an estimate: so much
+    must be allowed for the block to begin, else LimitExceeded is raised, and it stays charged until the block ends.
+    Then the difference to the value that it has by then is refunded or charged, in one step. This is never rejected,
+    because the work is done: what does not fit into the limits is not charged. An exception in the block does not
+    change it.
+    decision: the decision at the beginning. A refund, as by `charge_when`, refunds at most what was charged then.
     """
 
     decision: Decision = NOTHING_TO_DECIDE
@@ -39,8 +42,9 @@ class MeteredCost:
         self.cost = cost
         self._request = request
         self._decide = decide
-        self._charged = self.cost
+        self._charged, self._is_estimate = self.cost, True
         self._results: list[Result] = []
+        self._streams, self._is_known = 0, True  # whether each part's cost could be computed
 
     @property
     def cost(self) -> int:
@@ -49,7 +53,47 @@ class MeteredCost:
 
     @cost.setter
     def cost(self, cost: int) -> None:
-        self._cost = whole_units(cost)
+        self._cost, self._is_estimate = whole_units(cost), False
+
+    @overload
+    def stream(self, parts: Iterable[Part], cost: Callable[[Part], int]) -> Iterator[Part]: ...
+    @overload
+    def stream(self, parts: AsyncIterable[Part], cost: Callable[[Part], int]) -> AsyncIterator[Part]: ...
+    def stream(self, parts: Any, cost: Callable[[Any], int]) -> Any:
+        """Yield these parts, and add the cost of each: `StreamingHttpResponse(charge.stream(parts, cost=len))`.
+
+        The sum replaces the estimate; it is added to a `cost` that was set before. If the stream outlives the block, as
+        in a response, it is settled when the response was sent or the caller has left. If the cost of a part cannot be
+        computed, that is logged, and at least the estimate is charged.
+        """
+        if self._is_estimate:
+            self.cost = 0
+        self._streams += 1
+        return (self._apass if hasattr(parts, "__aiter__") else self._pass)(parts, cost)
+
+    def _pass(self, parts: Iterable[Part], cost: Callable[[Part], int]) -> Iterator[Part]:
+        try:
+            for part in parts:
+                self._add(cost, part)
+                yield part
+        finally:
+            self._streams -= 1
+
+    async def _apass(self, parts: AsyncIterable[Part], cost: Callable[[Part], int]) -> AsyncIterator[Part]:
+        try:
+            async for part in parts:
+                self._add(cost, part)
+                yield part
+        finally:
+            self._streams -= 1
+
+    def _add(self, cost: Callable[[Part], int], part: Part) -> None:
+        if self._is_known:
+            try:
+                self.cost += cost(part)
+            except Exception:
+                logger.exception("The cost of a stream is not known: at least its estimate is charged.")
+                self.cost, self._is_known = max(self.cost, self._charged), False
 
     def __enter__(self) -> MeteredCost:
         run_sync(self._enter(THREAD, "rule"))
@@ -72,20 +116,37 @@ class MeteredCost:
         self.decision = await self._decide(io, self.cost, max_delay)
         if not self.decision.allowed:
             raise LimitExceeded(self.decision)
-        self._results = [  # leases do not depend on the cost
-            result for result in self.decision.results[known:] if not result.limit.holds_leases
+        self._results = [  # leases do not depend on the cost; a rule in shadow that would reject charges nothing
+            result
+            for result in self.decision.results[known:]
+            if result.verdict and result.verdict.allowed and not result.limit.holds_leases
         ]
         if self.decision.delay:
             await io.sleep(self.decision.delay)
 
     async def _exit(self, io: IO) -> None:
-        """Charge the difference. If the cost is lower than at the beginning, refund that and charge the final cost."""
+        if self._streams:
+            on_request_closed(getattr(self._request, "_request", self._request), self._settle)
+        else:
+            await self._settle(io)
+
+    async def _settle(self, io: IO) -> None:
+        """Charge or refund the difference to the estimate."""
         missing = self.cost - self._charged
-        if missing < 0:
-            await refund_results(io, self._results)
-            missing = self.cost
         if missing > 0:
             await self._spend(io, missing)
+        elif missing < 0:
+            await self._refund(io, -missing)
+
+    async def _refund(self, io: IO, cost: int) -> None:
+        """Refund these units. The rest stays charged meanwhile, so that nobody else can use it."""
+        verdicts = [result.verdict for result in self._results if result.verdict]
+        rest = [max(verdict.spent - cost, 0) for verdict in verdicts]
+        for verdict, kept in zip(verdicts, rest, strict=True):
+            verdict.spent -= kept
+        await refund_results(io, self._results)
+        for verdict, kept in zip(verdicts, rest, strict=True):
+            verdict.spent += kept
 
     async def _spend(self, io: IO, cost: int) -> None:
         for local in (True, False):

@@ -42,7 +42,10 @@ class Walk:
                 self._edit()
             match self.random.randrange(40):
                 case 0 | 1 | 2:
-                    self.trio.refund(self._some_receipts())
+                    receipts = self._some_receipts()
+                    if self.random.randrange(2):
+                        self._lower(receipts[:1])
+                    self.trio.refund(receipts)
                 case 3 | 4:
                     self.trio.release(self._some_receipts())
                 case 5:
@@ -105,6 +108,13 @@ class Walk:
 
     def _some_receipts(self) -> list[Receipt]:
         return self.random.choices(self._receipts, k=self.random.randint(1, 3)) if self._receipts else []
+
+    def _lower(self, receipts: list[Receipt]) -> None:
+        """Let these refund only a part of what they spent."""
+        for receipt in receipts:
+            spent = self.random.randint(0, receipt.memory.spent)
+            for each in filter(None, receipt):
+                each.spent = spent
 
     def _edit(self) -> None:
         """Change a limit: mostly what keeps its counters, sometimes what starts from zero."""

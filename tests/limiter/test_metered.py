@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import Any
 
 import pytest
-from django.http import HttpRequest
+from django.http import HttpRequest, StreamingHttpResponse
 from django.test import override_settings
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine
-from django_ratelimiter.engine import Algorithm
+from django_ratelimiter.engine import Algorithm, Charge, Limit
 from django_ratelimiter.exceptions import LimitExceeded
+from django_ratelimiter.limiter.metered import MeteredCost
+from django_ratelimiter.testing import override_rules
 
 from ..making import Clock, MakeRule
 from .test_limiter import Broken
@@ -21,6 +26,13 @@ from .test_refunds import ENGINE, ask, remaining
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SPENDING = [algorithm for algorithm in Algorithm if algorithm != Algorithm.CONCURRENCY]
+
+PARTS = ["one", "2", "to"]
+
+
+async def as_they_come(parts: Iterable[str]) -> AsyncIterator[str]:
+    for part in parts:
+        yield part
 
 
 @pytest.fixture
@@ -65,22 +77,196 @@ def test_the_cost_at_the_end_is_what_is_spent(
     assert left == 10 or not limiter.peek(ask(), cost=left + 1).allowed
 
 
+class Crowded:
+    """An engine among other requests: after each of its calls, they charge unit by unit all that is left."""
+
+    to_async = None
+
+    def __init__(self, engine: Any, most: int = 1_000) -> None:
+        self._engine, self._most, self.charge, self.allowed = engine, most, Charge("none", Limit(1, 1)), 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def check(self, charges: Any, **options: Any) -> Any:
+        answer = self._engine.check(charges, **options)
+        [self.charge] = [each._replace(cost=1, usage=None) for each in charges] or [self.charge]
+        self.crowd()
+        return answer
+
+    def refund(self, verdicts: Any) -> None:
+        self._engine.refund(verdicts)
+        self.crowd()
+
+    def crowd(self) -> None:
+        for _ in range(self._most):
+            self.allowed += self._engine.check([self.charge])[0].allowed
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+@pytest.mark.parametrize("on_redis", [True, False])
+def test_request_during_settling_gets_only_what_is_refunded(
+    spend: Callable[..., Any],
+    make_rule: MakeRule,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    algorithm: Algorithm,
+    on_redis: bool,
+) -> None:
+    if not on_redis:
+        request.getfixturevalue("clock")
+    limit = {"max_delay_ms": 86_400_000} if algorithm == Algorithm.LEAKY_BUCKET else {}
+    make_rule("rows", quota=100, algorithm=algorithm, limit=limit)
+    crowded = Crowded(get_engine())
+    monkeypatch.setattr(ENGINE, crowded)
+    spend(40, ask(), cost=50)
+    assert crowded.allowed == (50 if algorithm == Algorithm.CONCURRENCY else 60)
+
+
+@settings(max_examples=60)
+@given(steps=st.lists(st.integers(-12, 12), max_size=30))
+@pytest.mark.parametrize("algorithm", [each for each in SPENDING if each != Algorithm.LEAKY_BUCKET])  # it delays
+def test_quota_holds_while_charges_begin_and_settle_in_any_order(algorithm: Algorithm, steps: list[int]) -> None:
+    running: list[MeteredCost] = []
+    used = 0
+    with (
+        override_rules({"slug": "ten", "limits": [{"rate": "10/day", "algorithm": algorithm}]}),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        crowded = Crowded(get_engine(), 2)
+        patch.setattr(ENGINE, crowded)
+        for units in steps:
+            if units < 0 and running:
+                charge = running.pop(units % len(running))
+                charge.cost = min(-units - 1, charge.cost)
+                used += charge.cost
+                charge.__exit__()
+            else:
+                with suppress(LimitExceeded):
+                    running.append(limiter.charge(ask(), cost=abs(units)).__enter__())
+            assert remaining() == [10 - used - crowded.allowed - sum(charge.cost for charge in running)]
+
+
+def test_refund_after_settling_refunds_what_is_still_charged(
+    spend: Callable[..., Any], make_rule: MakeRule, clock: Clock
+) -> None:
+    make_rule("rows", quota=10)
+    decision = spend(3, ask(), cost=8).decision
+    for _ in range(2):
+        limiter.refund(decision)
+        assert remaining() == [10]
+
+
+def test_charge_that_was_refunded_during_the_block_is_not_refunded_again(make_rule: MakeRule, clock: Clock) -> None:
+    make_rule("rows", quota=10)
+    limiter.check(ask(), cost=2)
+    with limiter.charge(ask(), cost=8) as charge:
+        limiter.refund(charge.decision)
+        charge.cost = 3
+    assert remaining() == [8]
+
+
+@pytest.mark.parametrize("cost", [1, 9])
+def test_rule_in_shadow_that_would_reject_is_not_charged(
+    spend: Callable[..., Any], make_rule: MakeRule, clock: Clock, cost: int
+) -> None:
+    make_rule("rows", quota=10)
+    make_rule("trial", quota=5, mode="shadow")
+    spend(cost, ask(), cost=6)
+    assert remaining() == [10 - cost, 5]
+
+
+def test_estimate_stays_charged_if_it_cannot_be_settled(
+    make_rule: MakeRule, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_rule("rows", quota=10)
+    with pytest.MonkeyPatch.context() as patch, limiter.charge(ask(), cost=8) as charge:
+        charge.cost = 3
+        patch.setattr(ENGINE, Broken())
+    assert "could not be refunded" in caplog.text
+    assert remaining() == [2]
+    limiter.refund(charge.decision)
+    assert remaining() == [10]
+
+
+class TestStreams:
+    """Parts of 3, 1 and 2 units, under a quota of 10, with an estimate of 8."""
+
+    @pytest.fixture
+    def send(self, either: Any, make_rule: MakeRule, clock: Clock) -> Callable[..., Any]:
+        """Send this many parts, in the block or after it, and end the request."""
+        make_rule("rows", quota=10)
+
+        def work(number: int, is_returned: bool, parts: Any = PARTS, cost: Any = len) -> Any:
+            request = ask()
+            with ExitStack() as stack:
+                stream = stack.enter_context(limiter.charge(request, cost=8)).stream(iter(parts), cost=cost)
+                if is_returned:
+                    stack.close()
+                sent = [next(stream) for _ in range(number)]
+                stream.close()
+            request.close()
+            return sent
+
+        async def awork(number: int, is_returned: bool, parts: Any = PARTS, cost: Any = len) -> Any:
+            request = ask()
+            async with AsyncExitStack() as stack:
+                charge = await stack.enter_async_context(limiter.charge(request, cost=8))
+                stream = charge.stream(as_they_come(parts), cost=cost)
+                if is_returned:
+                    await stack.aclose()
+                sent = [await anext(stream) for _ in range(number)]
+                await stream.aclose()
+            request.close()
+            return sent
+
+        return either(work, awork)  # type: ignore[no-any-return]
+
+    @pytest.mark.parametrize("is_returned", [False, True])
+    @pytest.mark.parametrize(("number", "left"), [(0, 10), (1, 7), (2, 6), (3, 4)])
+    def test_are_charged_for_what_was_sent(
+        self, send: Callable[..., Any], number: int, left: int, is_returned: bool
+    ) -> None:
+        assert send(number, is_returned) == PARTS[:number]
+        assert remaining() == [left]
+
+    def test_are_charged_for_what_was_sent_before_an_error(self, send: Callable[..., Any]) -> None:
+        def failing() -> Iterator[str]:
+            yield "four"
+            raise ConnectionResetError
+
+        with pytest.raises(ConnectionResetError):
+            send(2, False, failing())
+        assert remaining() == [6]
+
+    def test_go_on_if_the_cost_of_a_part_is_not_known(
+        self, send: Callable[..., Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert send(3, True, cost=lambda part: len(part) if part == "one" else None) == PARTS
+        assert remaining() == [2]
+        assert [record.message for record in caplog.records] == [
+            "The cost of a stream is not known: at least its estimate is charged."
+        ]
+
+    def test_keep_their_estimate_until_the_response_has_ended(self, make_rule: MakeRule, clock: Clock) -> None:
+        make_rule("rows", quota=10)
+        request, left = ask(), []
+        with limiter.charge(request, cost=8) as charge:
+            charge.cost = 2  # such as those of a prompt
+            response = StreamingHttpResponse(charge.stream(PARTS, cost=len))
+        for _ in response:
+            left += remaining()
+        assert left == [2, 2, 2]
+        request.close()
+        assert remaining() == [2]
+
+
 def test_it_begins_only_if_the_first_cost_passes(spend: Callable[..., Any], make_rule: MakeRule, clock: Clock) -> None:
     make_rule("rows", quota=10)
     spend(25, ask())
     with pytest.raises(LimitExceeded, match="rows"):
         spend(1, ask())
     assert remaining() == [0]
-
-
-def test_what_was_asked_for_too_much_is_given_back(
-    spend: Callable[..., Any], make_rule: MakeRule, clock: Clock
-) -> None:
-    make_rule("rows", quota=10)
-    assert spend(2, ask(), cost=8).decision.results[0].verdict is not None
-    assert remaining() == [8]
-    with pytest.raises(LimitExceeded):
-        spend(2, ask(), cost=9)
 
 
 def test_only_what_this_block_was_charged_grows(spend: Callable[..., Any], make_rule: MakeRule, clock: Clock) -> None:

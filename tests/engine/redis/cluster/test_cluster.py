@@ -96,6 +96,16 @@ def test_what_an_earlier_shard_spent_is_given_back(engine: Any) -> None:
     assert remaining(engine, first, last) == [4, 0]
 
 
+def test_part_of_a_receipt_is_refunded_in_every_shard(engine: Any) -> None:
+    charges = [charge(place)._replace(cost=4) for place in (3, 40)]
+    receipts = engine.check(charges)
+    for receipt in receipts:
+        receipt.spent = 3
+    engine.refund(receipts)
+    assert remaining(engine, *charges) == [4, 4]
+    assert [receipt.remaining for receipt in receipts] == [4, 4]
+
+
 def test_counters_are_reset_in_every_shard(engine: Any) -> None:
     charges = [charge(3), charge(40), charge(50)]
     engine.check(charges)
