@@ -10,9 +10,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.urls import Resolver404, ResolverMatch, get_resolver, resolve
 
 from ..conf import django_setting, settings
+from ..decorators import limits_of
 from ..middleware import ASKED_BY_GATEWAYS
 from ..rules.records import Facts, RuleRecord
-from ..rules.routes import all_views, chosen_classes, name_of_class, view_of
+from ..rules.routes import all_views, chosen_classes, name_of_class, parts_of, view_of
 from .common import Found, are_invalid, check, import_or_none, is_subclass, message, rules_in_force
 
 _THROTTLES: Final = "django_ratelimiter.throttling"
@@ -100,6 +101,26 @@ def check_gateways() -> Found:
             f"RATELIMITER['TRUSTED_PROXIES'] trusts nobody, so each gateway that asks {shown} gets a 403, and rejects "
             "every request.",
             'Name the networks of your gateways, such as ["10.0.0.0/8"], or "unix" for a Unix socket.',
+        )
+
+
+@check
+def check_estimates() -> Found:
+    """W030: the cost of a view is charged after its response, and only one unit before."""
+    late = {
+        f"/{match.route}"
+        for match in (all_views(get_resolver()) if django_setting("ROOT_URLCONF") else ())
+        for part in parts_of(match.func)
+        for limit in limits_of(part)
+        if limit.arguments.cost_after is not None and limit.arguments.cost is None
+    }
+    if late:
+        yield message(
+            "W030",
+            "These views charge their cost after the response, without an estimate. So while one unit is left for each "
+            f"of them, all requests that come at once are allowed, whatever they cost: {', '.join(sorted(late))}.",
+            "Pass what a request usually costs as `cost` to @ratelimit: it is charged first, and the difference after "
+            "the response. If that is 1, pass 1.",
         )
 
 

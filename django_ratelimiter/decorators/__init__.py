@@ -120,7 +120,8 @@ def ratelimit(
     `request.limited`. cost: units of a request, or a function of the request that returns them; `None` = 1, or the
     rule's cost. algorithm: `None` =
     `sliding_window_log` up to 10,000 requests, else `sliding_window_counter`. cost_after: a function of the response
-    that returns the units to charge, such as its number of rows; `cost` must be allowed for the view to begin.
+    that returns the units to charge, such as its number of rows; `cost` is an estimate then, which must be allowed for
+    the view to begin.
     failure_policy: of a rate, what happens while Redis is out of reach: "local", "open" or "closed"; `None` = "local",
     unless RATELIMIT_FAIL_OPEN is set.
     """

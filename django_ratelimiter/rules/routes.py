@@ -227,12 +227,17 @@ def name_of_class(cls: Any) -> str:
     return f"{cls.__module__}.{cls.__name__ if is_of_api_view(cls) else cls.__qualname__}"
 
 
+def parts_of(view: Any) -> list[Any]:
+    """Return a view and the methods of its class that may be decorated; `None` for those that it lacks."""
+    made_of = class_of(view)
+    methods = (*getattr(made_of, "http_method_names", ()), *(getattr(view, "actions", None) or {}).values())
+    return [view, *[getattr(made_of, method, None) for method in (*methods, "check_throttles")]]
+
+
 def scopes_named_by(view: Any) -> tuple[str, ...]:
     """Return the scopes of a view: from `@ratelimit`, also on methods of its class, or from `throttle_scope`."""
     made_of = class_of(view)
-    methods = (*getattr(made_of, "http_method_names", ()), *(getattr(view, "actions", None) or {}).values())
-    decorated = (view, *[getattr(made_of, method, None) for method in methods])
-    found = [scope for each in decorated for scope in getattr(each, "ratelimit_scopes", ())]
+    found = [scope for each in parts_of(view) for scope in getattr(each, "ratelimit_scopes", ())]
     found.append(getattr(view, "initkwargs", {}).get("throttle_scope") or getattr(made_of, "throttle_scope", None))
     return tuple(dict.fromkeys(filter(None, found)))
 

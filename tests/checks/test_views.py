@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from django.test import override_settings
 from django.urls import get_resolver, include, path, re_path, resolve
+from django.utils.decorators import method_decorator
+from django.views import View
 from django.views.decorators.http import require_safe
 from rest_framework.authentication import SessionAuthentication, TokenAuthentication
 from rest_framework.decorators import action, api_view, authentication_classes, throttle_classes
@@ -16,7 +18,8 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from django_ratelimiter import gateway
-from django_ratelimiter.checks.views import check_addresses, check_gateways, check_rates, check_views
+from django_ratelimiter.checks.views import check_addresses, check_estimates, check_gateways, check_rates, check_views
+from django_ratelimiter.decorators import ratelimit
 from django_ratelimiter.rules.routes import all_views
 from django_ratelimiter.throttling import RuleThrottle, ScopedRateThrottle, UserRateThrottle
 
@@ -237,6 +240,32 @@ def test_rates_of_classes_that_are_named_in_the_settings_only() -> None:
     named = ["django_ratelimiter.throttling.AnonRateThrottle", "no.such.Throttle"]
     [fault] = faults({"anon": "10/month"}, DEFAULT_THROTTLE_CLASSES=named)
     assert "AnonRateThrottle: '10/month'" in fault
+
+
+def late(**given: Any) -> Any:
+    return ratelimit(key="ip", rate="9/d", cost_after=len, **given)
+
+
+@pytest.mark.parametrize(
+    ("view", "fires"),
+    [
+        (late()(say_hello), True),
+        (ratelimit("rows", cost_after=len)(say_hello), True),
+        (ratelimit("rows")(late()(say_hello)), True),
+        (late()(type("Page", (View,), {})).as_view(), True),
+        (type("Page", (View,), {"get": method_decorator(late())(say_hello)}).as_view(), True),
+        (late()(type("Api", (Plain,), {})).as_view(), True),
+        (api_view()(late()(say_hello)), True),
+        (late(cost=1)(say_hello), False),
+        (ratelimit(key="ip", rate="9/d")(say_hello), False),
+        (say_hello, False),
+    ],
+)
+def test_cost_after_response_without_estimate_is_reported(view: Any, fires: bool) -> None:
+    with override_settings(ROOT_URLCONF=(path("rows/", view),)):
+        messages = check_estimates()
+    assert ids(messages) == ["W030"] * fires
+    assert not fires or messages[0].msg.endswith(": /rows/.")
 
 
 ASKED = path("gateway/", include([path("nginx/", require_safe(gateway.view())), path("envoy", gateway.aview())]))

@@ -32,10 +32,15 @@ class Throttled(APIView):
     throttle_scope = "of-a-class"
 
 
+@ratelimit("of-a-decorated-class")
+class Decorated(APIView): ...
+
+
 urlpatterns = [
     path("function", function),
     path("method", Method.as_view()),
     path("throttled", Throttled.as_view()),
+    path("decorated", Decorated.as_view()),
 ]
 
 
@@ -43,7 +48,7 @@ def rule(scope: str) -> Any:
     return SimpleNamespace(slug=scope, scope=scope)
 
 
-@pytest.mark.parametrize("scope", ["of-a-function", "of-a-method", "of-a-class", ""])
+@pytest.mark.parametrize("scope", ["of-a-function", "of-a-method", "of-a-class", "of-a-decorated-class", ""])
 def test_what_views_ask_for_is_theirs(scope: str) -> None:
     with override_settings(ROOT_URLCONF=__name__):
         assert not for_no_view([rule(scope)])
