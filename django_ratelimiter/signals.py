@@ -7,12 +7,12 @@ from django.dispatch import Signal
 #: A request was rejected. Sent once per request, with `request` and `decision`.
 limit_exceeded = Signal()
 
-#: An allowed request exceeded the soft quota of an enforced limit. Sent once per window and partition by each process,
-#: with `request` and `result`; its verdict and limit have the details.
+#: An allowed request exceeded the soft quota of an enforced limit. Sent once per window and partition, with
+#: `request` and `result`; its verdict and limit have the details.
 soft_limit_exceeded = Signal()
 
-#: A partition has used 80 or 100 percent of an enforced limit. Sent once per window, partition and percentage by each
-#: process, with `request`, `result` and `percent`. A request that exceeds both at once sends only 100.
+#: A partition has used 80 or 100 percent of an enforced limit. Sent once per window, partition and percentage,
+#: with `request`, `result` and `percent`. A request that exceeds both at once sends only 100.
 quota_reached = Signal()
 
 #: Requests are decided without the engine, by each rule's failure policy. Sent with `error` by each process, at most

@@ -7,7 +7,7 @@ The path is not logged either, because a rule can be split by a part of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import Any, Final
 
@@ -16,9 +16,10 @@ from django.http import HttpRequest
 from ..backend import server_in_words
 from ..conf import settings
 from ..decision import Decision, Rejecter, Result
-from ..engine.base import Verdict
+from ..engine.base import Charge, Verdict
 from ..engine.call import Call
 from ..engine.fallback import FallbackEngine
+from ..engine.limits import Limit
 from ..engine.locks import freed_by_fork
 from ..exceptions import EngineUnavailable
 from ..identity import Identity, denied_as, names_of
@@ -102,10 +103,18 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
             logger.info(
                 "The soft quota of %s is exceeded.", result.rule, extra=_extra(decision, result, result.reference)
             )
-            await io.send(soft_limit_exceeded, Result, request=request, result=result)
-    for result in latest.results if quota_reached.receivers else ():
+            if soft_limit_exceeded.receivers and await _is_first_of_all(io, result, "soft"):
+                await io.send(soft_limit_exceeded, Result, request=request, result=result)
+    if quota_reached.receivers:
+        await send_reached(io, request, latest.results)
+
+
+async def send_reached(io: IO, request: HttpRequest, results: Iterable[Result]) -> None:
+    """Signal the quotas that are used up, or nearly, once in a window."""
+    for result in results:
         percent = percent_reached(result)
-        if percent and _is_reached_first(result, percent):
+        events = ("100", "80") if percent == 100 else ("80",)
+        if percent and _is_reached_first(result, percent) and await _is_first_of_all(io, result, *events):
             await io.send(quota_reached, Result, request=request, result=result, percent=percent)
 
 
@@ -151,6 +160,26 @@ def _is_reached_first(result: Result, percent: int) -> bool:
     if percent == 100:
         _reached.is_first_in_window(result.verdict, "80")
     return _reached.is_first_in_window(result.verdict, str(percent))
+
+
+async def _is_first_of_all(io: IO, result: Result, *events: str) -> bool:
+    """Return whether no process has noted the first of these events of a quota in this window. All are noted then.
+
+    Each is a counter of the engine with a quota of 1, which only one process gets. Without the engine, each is first.
+    """
+    verdict: Any = result.verdict
+    charge, limit, end = verdict.charge, result.limit, ""
+    if limit.traits.resets_at_end:  # by the reply; a process that counts by itself knows it to some microseconds
+        end = f":{round(verdict.at_us / 1_000 + verdict.reset_after * 1_000)}"
+    once = Limit(1, limit.window_us / 1_000_000, "fixed_window", anchor="first_request")
+    notices = [
+        Charge(f"{charge.key}{limit.tag}:{event}{end}", once, gating=False, partition=charge.partition)
+        for event in events
+    ]
+    try:
+        return (await io.check(Call.of(notices)))[0].allowed
+    except Exception:
+        return True
 
 
 def _log_rejection(decision: Decision) -> None:

@@ -12,7 +12,9 @@ from ..engine.call import Call
 from ..engine.coroutines import run_sync
 from ..engine.validation import whole_units
 from ..exceptions import LimitExceeded
+from ..signals import quota_reached
 from . import fallback
+from .events import send_reached
 from .io import IO, LOOP, THREAD
 from .refunds import on_request_closed, refund_results
 from .templates import MaxDelay
@@ -40,7 +42,7 @@ class MeteredCost:
 
     def __init__(self, request: Any, decide: DecideCost, cost: int) -> None:
         self.cost = cost
-        self._request = request
+        self._request = getattr(request, "_request", request)
         self._decide = decide
         self._charged, self._is_estimate = self.cost, True
         self._results: list[Result] = []
@@ -110,8 +112,7 @@ class MeteredCost:
         await LOOP.finish(self._exit(LOOP))
 
     async def _enter(self, io: IO, max_delay: MaxDelay) -> None:
-        http = getattr(self._request, "_request", self._request)
-        known = len(getattr(http, "ratelimit", NOTHING_TO_DECIDE).results)
+        known = len(getattr(self._request, "ratelimit", NOTHING_TO_DECIDE).results)
         self._charged = self.cost
         self.decision = await self._decide(io, self.cost, max_delay)
         if not self.decision.allowed:
@@ -126,7 +127,7 @@ class MeteredCost:
 
     async def _exit(self, io: IO) -> None:
         if self._streams:
-            on_request_closed(getattr(self._request, "_request", self._request), self._settle)
+            on_request_closed(self._request, self._settle)
         else:
             await self._settle(io)
 
@@ -135,6 +136,8 @@ class MeteredCost:
         missing = self.cost - self._charged
         if missing > 0:
             await self._spend(io, missing)
+            if quota_reached.receivers:
+                await send_reached(io, self._request, self._results)
         elif missing < 0:
             await self._refund(io, -missing)
 
@@ -159,6 +162,7 @@ class MeteredCost:
                 continue
             for verdict, latest in zip(verdicts, spent, strict=True):  # for the response fields
                 verdict.remaining, verdict.reset_after = latest.remaining, latest.reset_after
+                verdict.at_us = latest.at_us
 
 
 def _more(charge: Charge, cost: int) -> Charge:

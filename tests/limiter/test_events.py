@@ -7,10 +7,13 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
 from asgiref.sync import async_to_sync
+from celery import Task
+from django.contrib.auth.models import User
 from django.dispatch import Signal
 from django.test import AsyncClient, Client, RequestFactory
 from rest_framework.test import APIClient
@@ -20,6 +23,7 @@ from django_ratelimiter.engine.base import Charge, Verdict
 from django_ratelimiter.engine.fallback import FallbackEngine
 from django_ratelimiter.engine.limits import Limit
 from django_ratelimiter.engine.redis import RedisEngine
+from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
 from django_ratelimiter.limiter import events, fallback
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetState
@@ -27,6 +31,7 @@ from django_ratelimiter.rules import cache
 from django_ratelimiter.testing import RulesInForce, assert_limited, override_rules
 
 from ..making import MakeRule
+from ..pages import PAGES, blocks
 from .test_limiter import Broken
 
 pytestmark = pytest.mark.urls("tests.entry_points.urls")
@@ -236,6 +241,74 @@ class TestQuotas:
         for _ in range(9):
             client.get("/plain/")
         assert [named["percent"] for named in sent] == [80, 100, 80]
+
+    @pytest.fixture
+    def ask(self, get: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+        """Send this many requests, each to another process."""
+
+        def send(number: int) -> None:
+            for _ in range(number):
+                monkeypatch.setattr(events, "_reached", events.NotificationDedup())
+                monkeypatch.setattr(events, "_soft_exceeded", events.NotificationDedup())
+                assert get("/plain/").status_code == 200
+
+        return send
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("fixture", ["clock", "redis_client"])
+    @pytest.mark.parametrize(("is_away", "told"), [(False, [80, 100]), (True, [80, 80, 100])])
+    def test_are_told_of_once_by_all_processes_unless_the_engine_is_away(
+        self,
+        ask: Callable[[int], None],
+        make_rule: MakeRule,
+        request: pytest.FixtureRequest,
+        received: Receive,
+        monkeypatch: pytest.MonkeyPatch,
+        fixture: str,
+        is_away: bool,
+        told: list[int],
+    ) -> None:
+        request.getfixturevalue(fixture)
+        if is_away:
+            monkeypatch.setattr(events, "Call", Mock(**{"of.side_effect": EngineUnavailable}))
+        make_rule("ten", quota=10, limit={"soft_quota": 5})
+        sent, soft = received(signals.quota_reached), received(signals.soft_limit_exceeded)
+        ask(10)
+        assert [named["percent"] for named in sent] == told
+        assert len(soft) == (5 if is_away else 1)
+
+    @pytest.mark.parametrize("anchor", ["clock", "first_request"])
+    def test_are_told_of_by_all_processes_in_each_window(
+        self, ask: Callable[[int], None], ratelimit_rules: RulesInForce, received: Receive, anchor: str
+    ) -> None:
+        ratelimit_rules(
+            {"slug": "ten", "limits": [{"rate": "10/minute", "algorithm": "fixed_window", "anchor": anchor}]}
+        )
+        sent = received(signals.quota_reached)
+        for requests, pause in ((1, 50), (8, 11), (8, 0)):
+            ask(requests)
+            ratelimit_rules.clock.advance(pause)
+        assert [named["percent"] for named in sent] == [80, 80]
+
+    @pytest.mark.django_db(transaction=True)
+    def test_are_mailed_and_posted_by_the_example(
+        self, client: Client, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch, mailoutbox: list[Any]
+    ) -> None:
+        posted: list[Any] = []
+        [example] = [block for block in blocks(PAGES["docs/reference/signals.md"], "python") if "urlopen" in block]
+        monkeypatch.setattr(Task, "delay", lambda task, *given: task(*given))
+        monkeypatch.setattr("urllib.request.urlopen", lambda _url, body, timeout: posted.append(body))
+        user = User.objects.create(username="ann", email="ann@example.com")
+        client.force_login(user)
+        make_rule("monthly", quota=5, partition_by=["user"])
+        exec(example, code := {"__name__": __name__})
+        try:
+            for _ in range(6):
+                client.get("/plain/")
+        finally:
+            signals.quota_reached.disconnect(code["tell_customer"])
+        assert [(mail.to, mail.body[:3]) for mail in mailoutbox] == [([user.email], "80 "), ([user.email], "100")]
+        assert posted == [b"user=%d&percent=%d" % (user.pk, percent) for percent in (80, 100)]
 
     def test_a_leap_past_both_marks_is_told_of_once(
         self, client: Client, ratelimit_rules: RulesInForce, received: Receive
