@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import count
 
 import pytest
@@ -43,6 +44,16 @@ def test_a_rejection_is_remembered_with_the_rule_the_caller_and_the_time(engine:
     assert engine.recent_rejections() == [Rejection(HOUR + 5_000_000, HOUR, 3, "login|free", f"login:{DIGEST}:f86400")]
     (rejection,) = engine.recent_rejections()
     assert (rejection.rule, rejection.tier, rejection.partition, rejection.shadow) == ("login", "free", DIGEST, False)
+
+
+@pytest.mark.parametrize("year", [2038, 2100])
+def test_rejections_are_counted_exactly_until_2100(engine: Engine, year: int) -> None:
+    at = int(datetime(year, 12, 31, tzinfo=UTC).timestamp()) * 1_000_000
+    check(engine, charge(), at=at, times=7)
+    check(engine, charge(), at=at + 3 * STEP_US, times=2)
+    assert engine.recent_rejections()[0][:3] == (at, at, 8)
+    check(engine, charge(), at=at + 4 * STEP_US)
+    assert engine.recent_rejections()[0][:3] == (at + 4 * STEP_US, at, 9)
 
 
 def test_who_is_allowed_is_not_remembered(engine: Engine) -> None:

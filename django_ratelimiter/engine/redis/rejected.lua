@@ -1,16 +1,16 @@
 -- A part of check.lua: record the callers that a call rejects, see engine/usage/rejections.py. They are in the hash of
 -- the minutes that are not closed, so that each call needs one key less. The hash exists when usage is counted: a
 -- missing key would keep a cluster from deciding while it moves the shard. `name`, `weight` and `step` are of the
--- entry. -- The number of an entry is 2^20 times the step of its latest rejection, plus how many there were, so that
--- one command adds to it. The field with its name and a line break contains the step of the first. The field of its
--- usage contains the step at which its rejections were last recorded in bulk.
-local RENEWED, PAUSE, MAX_TIMES, MAX_FIELDS = 4, 14400, 524288, 2000
+-- entry. -- The number of an entry is 2^19 times the step of its latest rejection, plus how many there were, so that
+-- one command adds to it; below 2^53 until 2106. The field with its name and a line break contains the step of the
+-- first. The field of its usage contains the step at which its rejections were last recorded in bulk.
+local STEP, RENEWED, PAUSE, MAX_TIMES, MAX_FIELDS = 524288, 4, 14400, 262144, 2000
 local KEPT, DAY, OLDEST_MINUTES = 600, 345600, 9 * 1440 -- until their usage has expired
 
 local list, entry = KEYS[3], call('HINCRBY', KEYS[3], name, weight)
-local last = floor(entry / 1048576)
+local last = floor(entry / STEP)
 if step - last >= PAUSE then -- no such rejection for an hour, or ever
-  local added = call('HSET', list, name, step * 1048576 + weight, name .. '\n', step)
+  local added = call('HSET', list, name, step * STEP + weight, name .. '\n', step)
   local size = added == 1 and call('HLEN', list) or 0
   if size > 0 and size < 8 then
     call('HSET', list, '', string.rep(' ', 80)) -- a long value converts the hash from a list to a table
@@ -26,7 +26,7 @@ if step - last >= PAUSE then -- no such rejection for an hour, or ever
           kinds[kind] = {}
           order[#order + 1] = kinds[kind]
         end
-        table.insert(kinds[kind], floor(tonumber(all[i + 1]) / 1048576))
+        table.insert(kinds[kind], floor(tonumber(all[i + 1]) / STEP))
       elseif string.find(all[i], '\n$') then -- with its entry
       elseif string.find(all[i], '\n') then
         if step - tonumber(all[i + 1]) > DAY then gone[#gone + 1] = all[i] end
@@ -47,7 +47,7 @@ if step - last >= PAUSE then -- no such rejection for an hour, or ever
     end
     for i = 1, #all, 2 do
       local kind = match(all[i], '^(.-)\n\t.*[^\n]$')
-      if kind and floor(tonumber(all[i + 1]) / 1048576) < kinds[kind].oldest then
+      if kind and floor(tonumber(all[i + 1]) / STEP) < kinds[kind].oldest then
         gone[#gone + 1] = all[i]
         gone[#gone + 1] = all[i] .. '\n'
       end
@@ -57,6 +57,6 @@ if step - last >= PAUSE then -- no such rejection for an hour, or ever
     end
   end
 elseif step - last >= RENEWED then
-  local surplus = max(entry % 1048576 - MAX_TIMES, 0)
-  call('HINCRBY', list, name, (step - last) * 1048576 - surplus)
+  local surplus = max(entry % STEP - MAX_TIMES, 0)
+  call('HINCRBY', list, name, (step - last) * STEP - surplus)
 end

@@ -17,7 +17,7 @@ from .packing import RECENT
 MAX_DELETED: Final = 1_000
 
 #: The number of an entry is its latest step times this factor, plus the number of rejections.
-_STEP: Final = 1 << 20
+_STEP: Final = 1 << 19
 
 _PREFIX: Final = re.compile(r"\n\t\{[^}]*\}:")
 

@@ -24,7 +24,7 @@ STEP_US, PAUSE_US, FORGOTTEN_US = 250_000, 3_600_000_000, 86_400_000_000
 _STEPS_OF_A_MINUTE: Final = 240
 
 #: Steps after which the latest time is stored again, and the highest count.
-RENEWED_STEPS, MAX_TIMES = 4, 1 << 19
+RENEWED_STEPS, MAX_TIMES = 4, 1 << 18
 
 #: Seconds after which a caller's name, or the view that rejected it, is dropped if it is not sent again.
 NAME_SECONDS: Final = 86_400
