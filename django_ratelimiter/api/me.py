@@ -36,16 +36,16 @@ class OwnLimit(NamedTuple):
     name: str
     in_words: str
     counted_by: Sequence[str]
-    cost: Annotated[int, "Units that one request uses."]
+    cost: Annotated[int, "Units that one request uses, unless the code of a view sets its cost."]
     policy: Annotated[str, "Its name in the RateLimit fields."]
     quota: Annotated[int, "Units per window; of a bucket, what it holds when full. As in the fields."]
     window_seconds: Annotated[
         float | None, "Seconds in which the quota comes back; null for calendars and for requests in progress."
     ]
-    remaining: Annotated[int | None, "Units; null = not known, as it depends on the request, or Redis is out of reach."]
+    remaining: Annotated[int | None, "Units, not requests; null = depends on the request, or Redis is out of reach."]
     resets_in: Annotated[float | None, "Seconds until the full quota is back; null = not known."]
     resets_at: datetime | None
-    retry_in: Annotated[float | None, "Seconds until a request would pass, 0 = at once; null = never, or not known."]
+    retry_in: Annotated[float | None, "Seconds until a request of this cost would pass; null = never, or not known."]
 
 
 class OwnTier(NamedTuple):

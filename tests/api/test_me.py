@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
-from django.test import AsyncClient, Client, override_settings
+from django.test import AsyncClient, Client, RequestFactory, override_settings
 from django.utils import timezone, translation
 from rest_framework.test import APIClient
 
-from django_ratelimiter import backend
+from django_ratelimiter import backend, limiter
 from django_ratelimiter.api import throttling
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest, hash_api_key
@@ -95,6 +95,13 @@ class TestLimits:
         assert 17_280 * 3 < limit["resets_in"] < 17_280 * 4
         back = datetime.fromisoformat(limit["resets_at"])
         assert abs(back - timezone.now() - timedelta(seconds=limit["resets_in"])) < timedelta(seconds=9)
+
+    def test_units_that_code_charges_are_not_left(self, make_rule: MakeRule, as_ann: Client, ann: User) -> None:
+        make_rule("sums", partition_by=["user"], scope="sums")
+        request = RequestFactory().get("/")
+        request.user = ann
+        limiter.check(request, scope="sums", cost=3)
+        assert told(as_ann, "cost", "remaining", "retry_in") == [("sums", 1, 2, 0)]
 
     def test_the_numbers_are_those_of_the_fields(self, make_rule: MakeRule, as_ann: Client, free: Tier) -> None:
         bucket, concurrent = {"quota": 5, "window_seconds": 1, "burst": 50}, {"quota": 2, "algorithm": "concurrency"}

@@ -251,11 +251,9 @@ def late(**given: Any) -> Any:
     [
         (late()(say_hello), True),
         (ratelimit("rows", cost_after=len)(say_hello), True),
-        (ratelimit("rows")(late()(say_hello)), True),
         (late()(type("Page", (View,), {})).as_view(), True),
         (type("Page", (View,), {"get": method_decorator(late())(say_hello)}).as_view(), True),
         (late()(type("Api", (Plain,), {})).as_view(), True),
-        (api_view()(late()(say_hello)), True),
         (late(cost=1)(say_hello), False),
         (ratelimit(key="ip", rate="9/d")(say_hello), False),
         (say_hello, False),
