@@ -40,7 +40,7 @@ TEMPLATES = list(PACKAGE.glob("templates/**/*.html"))
 
 #: The modules and templates whose texts callers read.
 FOR_CALLERS: Final = (
-    *("headers/", "api/", "decorators/", "throttling.py", "gateway.py", "templates/django_ratelimiter/"),
+    *("headers/", "api/", "decorators/", "throttling.py", "gateway.py", "identity/", "templates/django_ratelimiter/"),
     *("engine/registry.py", "rules/formatting.py"),
 )
 

@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 
 from ..engine.usage.rejections import RECORDED_ONE_IN, Rejection
 from ..exceptions import EngineUnavailable
+from ..identity import is_of_unreadable
 from ..inspection.asking import asked_of_caller
 from ..inspection.counters import limit_that_rejected
 from ..inspection.words import reach_in_words
@@ -127,11 +128,18 @@ def _rejected(
             "reach": breakable(view or (reach_in_words(record) or _("all requests") if record else "")),
             "caller": each.partition,
             "reference": reference_of(each.rule, each.partition),
-            "name": callers.get(each.partition, ""),
+            "name": _name(each, callers),
             "caller_url": viewer.digest_url(each.partition, rule=each.rule),
             "explain_url": viewer.explain_url(_asked(each, record, view, known.get(each.partition))) if record else "",
             "shadow": each.shadow,
         }
+
+
+def _name(rejection: Rejection, callers: Mapping[str, str]) -> str:
+    """Return who was rejected; "" = not known."""
+    if is_of_unreadable(rejection.partition):
+        return _("Requests whose body cannot be read")
+    return callers.get(rejection.partition, "")
 
 
 def _denied(viewer: Viewer, found: list[DeniedCaller]) -> Iterator[Row]:

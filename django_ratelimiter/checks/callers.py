@@ -118,6 +118,22 @@ def check_caller_choices() -> Found:
 
 
 @check
+def check_unreadable() -> Found:
+    """W024: requests whose body cannot be read are counted by address, since the rule is for many views."""
+    slugs = [
+        rule.slug for rule in rules_in_force() if rule.reads_body and rule.missing_partition == "ip" and rule.is_wide
+    ]
+    if slugs:
+        yield message(
+            "W024",
+            "Callers can evade these rules by a body that the limiter does not read, such as one above 64 KB, because "
+            f"such requests are counted by their address: {', '.join(slugs)}.",
+            "Choose that a request without the value is rejected or skips the rule. Or name a view or one whole path: "
+            "then all requests whose body cannot be read share one counter.",
+        )
+
+
+@check
 def check_identities() -> Found:
     """W008: a rule counts by an unknown identity, which is missing in every request."""
     if are_invalid("IDENTITIES"):

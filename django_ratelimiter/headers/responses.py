@@ -22,6 +22,7 @@ from django.utils.translation import gettext as _
 from ..conf import django_setting, settings
 from ..decision import Decision, Rejection
 from ..exceptions import raised_at
+from ..identity import message_for
 from .fields import SHOWS, write_fields
 from .syntax import shown_limit
 
@@ -84,9 +85,7 @@ def rejection_response(request: HttpRequest, decision: Decision) -> HttpResponse
     a 500, nor a success, which Django's cache would store.
     """
     own = settings.RESPONSE
-    response: HttpResponseBase | None = None
-    if own is not None and not own.endswith(".html"):
-        response = _own_response(own, request, decision)
+    response = None if own is None or own.endswith(".html") else _own_response(own, request, decision)
     if response is None:
         response = _usual_response(request, decision)
     if response.status_code < 300 or response.status_code == 304:
@@ -168,7 +167,7 @@ def _bodies_of(rejection: Rejection) -> RejectionBodies:
     by, binding, _, status, seconds = rejection
     policies = tuple([shown_limit(rule, tier, limit)[0] for rule, tier, limit, _, _ in by])
     wait = None if seconds is None else _wait_of(seconds)
-    return _bodies(status, binding.rule.message if binding else "", policies, wait, get_language())
+    return _bodies(status, message_for(binding.rule, binding.digest) if binding else "", policies, wait, get_language())
 
 
 @lru_cache(maxsize=1_000)

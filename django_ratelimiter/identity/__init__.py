@@ -17,17 +17,19 @@ from django.core.exceptions import DisallowedHost, SuspiciousOperation, Synchron
 from django.http import HttpRequest
 from django.utils.asyncio import async_unsafe
 from django.utils.module_loading import import_string
+from django.utils.translation import gettext as _
 
 from ..conf import are_revealed, settings
 from ..databases import spelled
 from ..exceptions import raised_at
 from ..rules import cache
+from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, Note, is_known_api_key, resolve_api_key
 from ..values.access import AccessRecord, Names, parse_digest
 from ..values.digests import MAX_CACHED, keyed_digest
-from ..values.partitions import encode_partition, is_address
-from .body import BodyNotRead, fields_of, is_unread
+from ..values.partitions import UNREADABLE_BODY, encode_partition, is_address
+from .body import UNREADABLE, BodyNotRead, fields_of, is_unread
 from .proxies import client_address, client_ip, network_around
 from .users import UserNotLoaded, is_djangos_own, log_unreadable_user, user_key, user_of
 
@@ -43,6 +45,8 @@ __all__ = [
     "digests_by",
     "hash_api_key",
     "identify",
+    "is_of_unreadable",
+    "message_for",
     "meta_name",
     "names_of",
     "partition",
@@ -154,6 +158,13 @@ class Identity:
         """True if the request has a body that `field:NAME` would have to read or parse."""
         return self._fields is None and is_unread(self._request)
 
+    @property
+    def has_unreadable_body(self) -> bool:
+        """True if the caller has sent a body from which `field:NAME` cannot be read here, but a view may read it."""
+        if self._fields is None:
+            self._fields = fields_of(self._request)
+        return self._fields is UNREADABLE
+
     def _find(self, name: str) -> str | None:
         if is_address(name):
             return network_around(client_address(self._request), name)
@@ -213,6 +224,18 @@ def digest(value: str) -> str:
     """Return the digest of a partition, as used in the names of keys: 22 characters, keyed with HASH_KEY."""
     remembered = len(value) <= MAX_CACHED
     return (keyed_digest if remembered else keyed_digest.__wrapped__)(settings.HASH_KEY, value)
+
+
+def is_of_unreadable(caller: str | None) -> bool:
+    """Return whether this digest stands for all requests whose body cannot be read."""
+    return caller == digest(UNREADABLE_BODY)
+
+
+def message_for(rule: RuleRecord, caller: str | None) -> str:
+    """Return what a rule says to a caller, by digest, whom it rejects; "" = the usual text."""
+    if rule.message or not (rule.counts_unreadable and is_of_unreadable(caller)):
+        return rule.message
+    return _("The body of this request could not be read, and there have been too many such requests.")
 
 
 def digests(value: str) -> list[str]:

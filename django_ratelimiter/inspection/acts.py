@@ -434,7 +434,7 @@ def _own_subject(caller: Caller) -> tuple[str, str | None]:
     value = {"user": caller.user_id, "api_key": caller.api_key, "ip": caller.address}.get(caller.kind)
     if value is not None:
         return caller.kind, value
-    ways = [] if caller.is_everybody or caller.is_nobody else _ways_of(caller)
+    ways = [] if caller.is_everybody or caller.is_nobody or caller.is_unreadable else _ways_of(caller)
     return "digest", digest_value(ways, caller.digest) if ways else None
 
 

@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from ..conf import django_setting, has_identity, is_secret, settings, unknown_identity
 from ..databases import spelled
 from ..exceptions import EngineUnavailable
-from ..identity import MAX_API_KEY, digest, digests, hash_api_key, session_value
+from ..identity import MAX_API_KEY, digest, digests, hash_api_key, is_of_unreadable, session_value
 from ..identity.proxies import client_address, client_ip, network_around
 from ..limiter.templates import missing
 from ..plans import is_gone
@@ -163,6 +163,11 @@ class Caller:
     def is_nobody(self) -> bool:
         """True if this is the digest of all requests that lack the value that a rule is split by."""
         return self.kind == "digest" and self.value == missing()
+
+    @property
+    def is_unreadable(self) -> bool:
+        """True if this is the digest of all requests whose body cannot be read."""
+        return self.kind == "digest" and is_of_unreadable(self.value)
 
     def value_of(self, name: str) -> str | None:
         """Return the caller's value for a name that rules are split by; `None` = it is not known."""

@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy
 from ..rules.formatting import end_in_words, moment_in_words, units, until_in_words
 from ..rules.records import Facts, RuleRecord
 from ..usage.live.rejections import times_in_words
+from ..values.partitions import UNREADABLE_BODY
 from .counters import CallerRejection, Counter
 from .explanation import AccessExplanation, CallerResponse, Explanation, LoggedRejection, Reason, RuleExplanation
 from .tier import TierExplanation, tier_in_words
@@ -147,6 +148,8 @@ def rows_in_words(each: RuleExplanation, tier: TierExplanation) -> str:
         text = _("the limits of the tier %(tier)s") % {"tier": tier.name}
     else:
         text = _("the limits of every other tier") if each.rule.depends_on_tier else _("the limits for everyone")
+    if each.value == UNREADABLE_BODY:
+        text = _("%(rows)s, for all requests together whose body cannot be read") % {"rows": text}
     if tier.multiplier != 1 and not each.rule.is_shared:
         multiplier = number_format(tier.multiplier.normalize())
         text = _("%(rows)s, times %(multiplier)s") % {"rows": text, "multiplier": multiplier}

@@ -17,7 +17,7 @@ from ..rules.records import Facts, RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, Note, callers_differ
 from ..values.access import NOBODY, AccessList, AccessRecord
-from ..values.partitions import may_need_user
+from ..values.partitions import UNREADABLE_BODY, may_need_user
 from .templates import NO_RULES, MaxDelay, RuleTemplate, RuleTemplates, source_digest
 
 #: Which rules to decide: those that match the request; of them only those of exactly its scope; or all.
@@ -274,5 +274,6 @@ def value_of(rule: RuleRecord, request: LimitRequest) -> str | None:
     else:
         value = partition(identity, rule.partition_by)
     if value is None and rule.missing_partition == "ip":
-        value = partition(identity, ("ip",))
+        is_unreadable = rule.counts_unreadable and identity.has_unreadable_body
+        value = UNREADABLE_BODY if is_unreadable else partition(identity, ("ip",))
     return value

@@ -60,11 +60,6 @@ class RuleTemplate:
         else:
             self.source = None if not rule.partition_by else alone if alone in PROVEN else rule
 
-    @property
-    def needs_body(self) -> bool:
-        """True if one of its values is a field of the body."""
-        return any(name.startswith("field:") for name in self.rule.partition_by)
-
     def charges(self, cost: int | None, max_delay: MaxDelay, *, is_missing: bool = False) -> list[ChargeTemplate]:
         """Return one charge for each limit.
 
@@ -174,7 +169,7 @@ class RuleTemplates:
         self._of_all = digest("")
         self._variants: dict[_Variant, RuleCallTemplate] = {}
         self.complete = self._make(None, (False,) * len(self.sources))
-        others = [template.rule for template in self.rules if not template.needs_body]
+        others = [template.rule for template in self.rules if not template.rule.reads_body]
         self.without_body: RuleTemplates | None = None
         if 0 < len(others) < len(self.rules):
             given = {"inline": inline, "only_leases": only_leases, "counted": counted, "so_far": so_far}

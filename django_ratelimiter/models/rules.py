@@ -109,7 +109,10 @@ class Rule(models.Model):
         max_length=16,
         choices=MissingPartition.choices,
         default=MissingPartition.SKIP,
-        help_text=_("For example, an anonymous request has no user. An unknown API key counts as missing."),
+        help_text=_(
+            "For example, an anonymous request has no user. An unknown API key counts as missing. Counted by IP "
+            "address, the requests whose body cannot be read share one counter if the rule is for one view or path."
+        ),
     )
     failure_policy = models.CharField(
         _("while Redis is out of reach"), max_length=16, choices=FailurePolicy.choices, default=FailurePolicy.LOCAL

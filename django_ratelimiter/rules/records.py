@@ -117,11 +117,25 @@ class RuleRecord:
     charge_when: str = CHARGE_WHEN[0]
     sync_interval: float | None = None
     counters: str = ""
+    #: True if all requests whose body cannot be read share one counter. Read for each request without a value.
+    counts_unreadable: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raise ValueError for an unknown failure policy now, and not only during an outage."""
         if self.failure_policy not in FAILURE_POLICIES:
             raise ValueError(f"failure_policy: {self.failure_policy!r} is unknown.")
+        shares = self.missing_partition == "ip" and self.reads_body and not self.is_wide
+        object.__setattr__(self, "counts_unreadable", shares)
+
+    @property
+    def reads_body(self) -> bool:
+        """True if it is split by a field of the body."""
+        return any(name.startswith("field:") for name in self.partition_by)
+
+    @property
+    def is_wide(self) -> bool:
+        """True if it names no view, scope or whole path. A rule in code, with ":" in its slug, is a view's."""
+        return self.path_kind in ("any", "prefix") and not (self.view_name or self.scope or ":" in self.slug)
 
     def __str__(self) -> str:
         return self.slug

@@ -15,6 +15,9 @@ IDENTITIES: Final = (*PROVEN, "host")
 #: of the query, a cookie; and of the network of this many bits around the address.
 NAMED: Final = ("header:NAME", "path:NAME", "field:NAME", "query:NAME", "cookie:NAME", "ip/BITS")
 
+#: The partition of all requests whose body cannot be read. Other partitions begin with a name and ":".
+UNREADABLE_BODY: Final = "unreadable"
+
 #: Longer values are replaced by their SHA-256.
 MAX_VALUE: Final = 200
 

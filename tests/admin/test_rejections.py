@@ -19,10 +19,14 @@ from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import Charge, Limit
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
+from django_ratelimiter.inspection.acts import may_have_entry
+from django_ratelimiter.inspection.caller import caller_of
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.live import denials
 from django_ratelimiter.values.access import AccessRecord
+
+from .callers.page import CALLER
 
 pytestmark = pytest.mark.django_db
 
@@ -77,6 +81,18 @@ def test_who_was_rejected_by_what_how_often(staff: Client, rule: Rule) -> None:
     assert re.fullmatch(r"\d\d:\d\d:\d\d", last)
     assert since <= last
     assert why == NOTHING
+
+
+def test_unreadable_bodies_are_named_and_have_no_entry_of_their_own(admin_client: Client, rule: Rule) -> None:
+    Rule.objects.filter(pk=rule.pk).update(partition_by=["field:name"])
+    cache.invalidate()
+    unreadable = digest("unreadable")
+    reject(whom=unreadable)
+    assert "Requests whose body cannot be read" in cells(admin_client.get(PAGE))[0][1]
+    page = admin_client.get(CALLER, {"digest": unreadable, "rule": "export"}).content.decode()
+    assert "Requests whose body cannot be read" in page
+    assert not may_have_entry(caller_of("digest", unreadable))
+    assert may_have_entry(caller_of("digest", ANN))
 
 
 def test_of_a_caller_who_is_not_known_explain_asks_first(operator: LogIn, rule: Rule) -> None:

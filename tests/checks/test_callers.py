@@ -177,6 +177,30 @@ def test_the_rule_by_address_must_be_met_by_the_same_requests(fields: dict[str, 
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("fields", "fires"),
+    [
+        ({}, True),
+        ({"path_kind": "prefix", "path": "/"}, True),
+        ({"partition_by": ["ip", "field:email"], "mode": "shadow"}, True),
+        ({"path_kind": "exact", "path": "/login/"}, False),
+        ({"path_kind": "route", "path": "login/"}, False),
+        ({"path_kind": "prefix", "path": "/api/", "view_name": "api:list"}, False),
+        ({"scope": "login"}, False),
+        ({"missing_partition": "deny"}, False),
+        ({"missing_partition": "skip"}, False),
+        ({"partition_by": ["header:X-A"]}, False),
+        ({"mode": "off"}, False),
+    ],
+)
+def test_a_wide_rule_by_field_must_say_what_happens_to_unreadable_bodies(fields: dict[str, Any], fires: bool) -> None:
+    make_rule("names", **{"partition_by": ["field:email"], "missing_partition": "ip"} | fields)
+    messages = callers.check_unreadable()
+    assert ids(messages) == ["W024"] * fires
+    assert not fires or "names" in messages[0].msg
+
+
+@pytest.mark.django_db
 def test_an_identity_that_nobody_made() -> None:
     make_rule("tenants", partition_by=["tenant", "user", "path:pk"])
     assert ids(callers.check_identities()) == ["W008"]

@@ -42,6 +42,12 @@ def test_lines_say_what_is_answered_and_why(make_rule: MakeRule, people: None, c
     assert "Enforced, it would reject this request." in run("GET", "/hello/", "--ip", "127.0.0.1")
 
 
+def test_lines_say_that_unreadable_bodies_are_counted_together(make_rule: MakeRule) -> None:
+    make_rule("name", partition_by=["field:name"], missing_partition="ip", path_kind="exact", path="/hello/")
+    text = run("POST", "/hello/", "--ip", "127.0.0.1", "--body", "name=ann", "--header", "Content-Type: text/plain")
+    assert "name (enforce): the limits for everyone, for all requests together whose body cannot be read" in text
+
+
 def test_a_curl_command_will_do(make_rule: MakeRule) -> None:
     make_rule("key", partition_by=["header:X-Org"])
     found = json.loads(run("--curl", "curl -X POST -H 'X-Org: acme' https://example.org/hello/", "--json"))

@@ -1,4 +1,4 @@
-"""Rules by a field of the body are decided last: a request that other rules reject is not read."""
+"""Rules by a field of the body: they are decided last, and a body that is not read is not one without the field."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from io import BytesIO
 from typing import Any
 
 import pytest
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 from django.test.client import MULTIPART_CONTENT
 
 from django_ratelimiter import limiter
 from django_ratelimiter.decision import Decision
+from django_ratelimiter.decorators import Ratelimited, ratelimit
+from django_ratelimiter.headers import rejection_response
 from django_ratelimiter.limiter.charges import InlineRule
 from django_ratelimiter.rules import inline
 from django_ratelimiter.testing import RulesInForce, override_rules
@@ -106,3 +108,54 @@ def test_the_longer_delay_of_both_is_waited_for(check: Check) -> None:
 def test_a_peek_asks_all_in_one() -> None:
     with override_rules(BY_IP, BY_NAME):
         assert [result.rule.slug for result in limiter.peek(post()).results] == ["by-ip", "by-name"]
+
+
+def padded(last: int, method: str = "POST") -> HttpRequest:
+    """Return a request of one of several addresses, with a name that a view reads and the limiter does not."""
+    body = b'{"name": "ann", "more": "%s"}' % (b"a" * 66_000)
+    return RequestFactory().generic(method, "/", body, "application/json", REMOTE_ADDR=f"192.0.2.{last}")
+
+
+@pytest.mark.parametrize(
+    ("fields", "passes"),
+    [
+        ({"path": "/", "path_kind": "exact"}, [True, True, False, False]),
+        ({"path": "/", "path_kind": "prefix", "missing_partition": "deny"}, [False] * 4),
+        ({"path": "/", "path_kind": "exact", "missing_partition": "deny"}, [False] * 4),
+        ({"path": "/", "path_kind": "exact", "missing_partition": "skip"}, [True] * 4),
+        ({"path": "/", "path_kind": "prefix"}, [True] * 4),
+        ({}, [True] * 4),
+        ({"path": "/", "path_kind": "exact", "partition_by": ["field:name", "ip"]}, [True, True, False, False]),
+    ],
+)
+def test_unreadable_bodies_share_a_counter_where_the_address_stands_in(
+    check: Check, fields: dict[str, Any], passes: list[bool]
+) -> None:
+    with override_rules({**BY_NAME, "missing_partition": "ip", **fields}):
+        assert [check(padded(last)).allowed for last in range(4)] == passes
+        if fields.get("missing_partition") != "deny":
+            assert check(post(REMOTE_ADDR="192.0.2.9")).allowed
+            assert check(RequestFactory().post("/", REMOTE_ADDR="192.0.2.9")).allowed  # by its address
+
+
+def test_unreadable_bodies_share_a_counter_of_a_rate_in_code() -> None:
+    @ratelimit(key="field:name", rate="2/m", block=True)
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    with override_rules():
+        assert [view(padded(last)).status_code for last in range(2)] == [200, 200]
+        with pytest.raises(Ratelimited):
+            view(padded(3))
+
+
+@pytest.mark.parametrize(("message", "told"), [("", "could not be read"), ("Ask us.", "Ask us.")])
+def test_a_caller_is_told_that_the_body_could_not_be_read(message: str, told: str) -> None:
+    rule = {**BY_NAME, "missing_partition": "ip", "path": "/", "path_kind": "exact", "message": message}
+    with override_rules(rule):
+        for last in range(3):
+            decision = limiter.check(request := padded(last))
+        assert told in rejection_response(request, decision).content.decode()
+        for _ in range(3):
+            decision = limiter.check(request := post())
+        assert "could not be read" not in rejection_response(request, decision).content.decode()

@@ -245,4 +245,6 @@ def _title(caller: Caller, name: str) -> str:
         return pgettext("caller", "All callers together")
     if caller.is_nobody:
         return _("Requests without what the rule counts by")
+    if caller.is_unreadable:
+        return _("Requests whose body cannot be read")
     return labels[caller.kind] % caller.value
