@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import Any, Final, NamedTuple
 
@@ -85,7 +85,8 @@ class Rejection(NamedTuple):
 class Decision:
     """The decision on a request.
 
-    degraded: made without the engine, by the failure policy of each rule. unavailable: rejected because such a policy
+    degraded: made without the engine, by the failure policy of each rule, or without a value that a store or the
+    project's code failed to give. unavailable: rejected because such a policy
     is `closed`, so the response is 503 and not 429. delay: seconds to delay the allowed request from now on, by the
     rules that the latest call decided; the delays of earlier calls are over. binding: the result that rejected the
     request (if there are several, the one with the longest wait), else the one with the smallest remaining share;
@@ -303,7 +304,7 @@ def _judged(results: Sequence[Result]) -> tuple[bool, float, Result | None]:
 def merge(earlier: Decision, latest: Decision) -> Decision:
     """Return one decision from two calls for a request. The delays of the earlier call are over."""
     if not (before := earlier.results):
-        return latest
+        return replace(latest, degraded=True) if earlier.degraded else latest
     degraded = earlier.degraded or latest.degraded
     return decide([*before, *latest.results], latest.version, degraded=degraded, delay=latest.delay)
 

@@ -31,7 +31,7 @@ from ..values.digests import MAX_CACHED, keyed_digest
 from ..values.partitions import UNREADABLE_BODY, encode_partition, is_address
 from .body import UNREADABLE, BodyNotRead, fields_of, is_unread
 from .proxies import client_address, client_ip, network_around
-from .users import UserNotLoaded, is_djangos_own, log_unreadable_user, user_key, user_of
+from .users import FAILED, UserNotLoaded, is_djangos_own, log_unreadable_user, user_key, user_of
 
 __all__ = [
     "MAX_API_KEY",
@@ -78,7 +78,7 @@ class Identity:
     On an event loop a part that may block raises SynchronousOnlyOperation; then read it in a thread.
     """
 
-    __slots__ = ("_fields", "_request", "_user", "_values")
+    __slots__ = ("_fields", "_request", "_user", "_values", "has_failed")
 
     def __init__(self, request: HttpRequest) -> None:
         self._request = request
@@ -86,13 +86,18 @@ class Identity:
         self._values: dict[str, str | None] = {}
         #: The user of the request, if only a coroutine has read it.
         self._user: Any = None
+        #: A store or the project's code has failed to give a value, which counts as missing.
+        self.has_failed = False
 
     def value(self, name: str) -> str | None:
         """Return the request's value for this name, which is one of a rule's `partition_by`. No value is empty."""
         found = self._values.get(name, "")
         if found == "":  # not read yet
             find = _FINDERS.get(name)
-            found = self._values[name] = (self._find(name) if find is None else find(self._request)) or None
+            found = self._find(name) if find is None else find(self._request)
+            if not found:
+                self.has_failed, found = self.has_failed or found is FAILED, None
+            self._values[name] = found
         return found
 
     def assume(self, name: str, value: str) -> None:
@@ -116,7 +121,7 @@ class Identity:
             raise
         except Exception as error:  # project code may raise anything
             log_unreadable_user(error)
-            self._values["user"] = None
+            self.has_failed, self._values["user"] = True, None
 
     @property
     def ip(self) -> str | None:
@@ -292,7 +297,7 @@ def _session(request: HttpRequest) -> str | None:
         raise
     except Exception as error:  # session stores may raise anything
         logger.error("The session of a request cannot be read; it counts as missing: %s", raised_at(error))
-        return None
+        return FAILED
 
 
 def _api_key(request: HttpRequest) -> str | None:
@@ -353,7 +358,7 @@ def _field(name: str, value: object) -> str | None:
 
 
 def _own(request: HttpRequest, path: str | None, name: str) -> str | None:
-    """Return the result of a project's callable for the request; `None` if there is none, or it fails."""
+    """Return the result of a project's callable for the request; `None` if there is none, FAILED if it fails."""
     if path is None:
         return None
     try:
@@ -362,7 +367,7 @@ def _own(request: HttpRequest, path: str | None, name: str) -> str | None:
         raise
     except Exception as error:  # the project's own code
         logger.error("%s failed; it counts as missing: %s", name, raised_at(error))
-        return None
+        return FAILED
 
 
 def _text(value: object, name: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from asyncio import _get_running_loop
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import SynchronousOnlyOperation
@@ -24,6 +24,15 @@ logger = logging.getLogger("django_ratelimiter")
 class UserNotLoaded(SynchronousOnlyOperation):
     """Raised on an event loop if the user is not read yet, because that may block."""
 
+
+class _Failed(str):
+    """The text of FAILED, which is no other empty text."""
+
+    __slots__ = ()
+
+
+#: The value of an identity that could not be read, because a store or the project's own code has failed.
+FAILED: Final = _Failed()
 
 _attribute = object.__getattribute__
 
@@ -58,7 +67,7 @@ def user_of(request: HttpRequest) -> str | None:
         raise UserNotLoaded(*error.args) from None
     except Exception as error:  # project code may raise anything
         log_unreadable_user(error)
-        return None
+        return FAILED
 
 
 @async_unsafe("The user of a request is read from its session; `limiter.acheck` does it in a thread.")

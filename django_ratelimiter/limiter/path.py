@@ -49,6 +49,7 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
         earlier = replace(earlier, delay=0.0)
     try:
         latest = await decide_latest(io, request)
+        earlier = replace(earlier, degraded=True) if request.identity.has_failed else earlier  # type: ignore[union-attr]
     except AccessDenied as denied:
         latest, earlier = None, await _denied_by(io, denied, request, earlier)
     except BodyNotRead:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import InterfaceError, OperationalError, connection
 from django.http import HttpRequest
@@ -15,8 +17,9 @@ from django.utils.functional import SimpleLazyObject
 
 from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine
+from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import EngineUnavailable
-from django_ratelimiter.models import Rule, Tier
+from django_ratelimiter.models import AccessEntry, Rule, Tier
 from django_ratelimiter.rules import cache, tiers
 
 from ..making import MakeRule
@@ -186,3 +189,36 @@ def test_while_the_engine_is_away_rules_are_read_again_at_their_maximum_age(
     assert outcomes(ask()) == [True]
     monkeypatch.setattr(cache.time, "monotonic", lambda: now + 11)
     assert outcomes(ask()) == [False]
+
+
+def fail(_request: HttpRequest) -> str:
+    raise OperationalError("gone")
+
+
+class BrokenSession:
+    def keys(self) -> list[str]:
+        raise OperationalError("gone")
+
+
+@pytest.mark.parametrize("name", ["user", "session", "tenant"])
+@pytest.mark.parametrize(("missing", "decided"), [("skip", 0), ("ip", 1), ("deny", 1)])
+def test_a_decision_without_a_value_that_a_store_failed_to_give_is_degraded(
+    make_rule: MakeRule, check: Callable[..., Decision], name: str, missing: str, decided: int
+) -> None:
+    make_rule("by-value", partition_by=[name], missing_partition=missing)
+    own = {**settings.RATELIMITER, "IDENTITIES": {"tenant": f"{__name__}.fail"}}
+    with override_settings(RATELIMITER=own):
+        request = ask()
+        request.user, request.session = SimpleLazyObject(lambda: fail(request)), BrokenSession()  # type: ignore[assignment]
+        decision = check(request)
+        assert (decision.degraded, len(decision.results), decision.allowed) == (True, decided, missing != "deny")
+        request = ask()
+        assert name == "tenant" or not check(request).degraded  # it has no user and no session
+
+
+def test_an_access_entry_still_denies_if_a_store_fails(check: Callable[..., Decision]) -> None:
+    AccessEntry.objects.create(action="deny", kind="ip", value="127.0.0.1")
+    AccessEntry.objects.create(action="deny", kind="user", value="7")
+    request = ask()
+    request.user = SimpleLazyObject(lambda: fail(request))  # type: ignore[assignment]
+    assert not check(request).allowed

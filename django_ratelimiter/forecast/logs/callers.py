@@ -50,7 +50,7 @@ class LoggedCaller(Identity):
     __slots__ = ("_address", "_entitlements", "early", "is_new", "lacks", "name")
 
     def __init__(self, name: str, values: dict[str, str | None], address: str | None, entitled: Entitlements) -> None:
-        self._fields, self._request, self._user = {}, None, None  # type: ignore[assignment]
+        self._fields, self._request, self._user, self.has_failed = {}, None, None, False  # type: ignore[assignment]
         self._values, self._address, self._entitlements = values, address, entitled
         self.name, self.is_new = name, True
         self.early: LoggedCaller | None = None
