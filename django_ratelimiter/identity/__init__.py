@@ -31,7 +31,7 @@ from ..values.digests import MAX_CACHED, keyed_digest
 from ..values.partitions import UNREADABLE_BODY, encode_partition, is_address
 from .body import UNREADABLE, BodyNotRead, fields_of, is_unread
 from .proxies import client_address, client_ip, network_around
-from .users import FAILED, UserNotLoaded, is_djangos_own, log_unreadable_user, user_key, user_of
+from .users import FAILED, UserNotLoaded, is_djangos_own, log_unreadable_user, ninjas_user, user_key, user_of
 
 __all__ = [
     "MAX_API_KEY",
@@ -150,7 +150,8 @@ class Identity:
     def _part(self, name: str) -> Any:
         """Return what a `plans.CallerIdentity` reads of the caller."""
         if name == "user":
-            return self._user or getattr(self._request, "user", None)
+            user = self._user or getattr(self._request, "user", None)
+            return user if getattr(user, "is_authenticated", False) else ninjas_user(self._request) or user
         return self.address if name == "address" else self.value(name)
 
     @property

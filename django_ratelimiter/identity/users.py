@@ -83,12 +83,20 @@ def user_key(user: Any, request: Any) -> str | None:
     For one of a tenant that has its own users, with the schema before that, such as "acme:7".
     """
     if user is None or not user.is_authenticated:
-        return None
+        user = ninjas_user(request)
+        if user is None:
+            return None
     model, name, is_of_tenant = _model_and_key(user.__class__)
     key = getattr(user, name)
     if key is None or key == "":
         return None
     return f"{tenants.schema_of(request)}:{model}{key}" if is_of_tenant else f"{model}{key}"
+
+
+def ninjas_user(request: Any) -> Any:
+    """Return the user that `auth=` of django-ninja has returned; `None` if it has returned none, or something else."""
+    found = getattr(request, "auth", None)
+    return found if getattr(found, "is_authenticated", False) is True else None
 
 
 @lru_cache(maxsize=256)

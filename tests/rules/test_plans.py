@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.contrib.auth.models import User
+from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connection
 from django.test.utils import CaptureQueriesContext, override_settings
@@ -184,6 +184,11 @@ class TestPaths:
         with resolver("user.first_name"):
             assert (tier(ann), tier()) == ("pro", "guest")
             assert tiers.tier_for(RULES, str(ann.pk), None) is RULES.tiers["pro"]  # from the database
+
+    def test_read_the_user_that_a_framework_has_returned(self, ann: User) -> None:
+        made = SimpleNamespace(META={}, user=AnonymousUser(), auth=ann)
+        with resolver("user.first_name"):
+            assert str(identify(made).entitlement(RULES).tier) == "pro"  # type: ignore[arg-type]
 
     def test_a_row_that_does_not_exist_is_the_default(
         self, ann: User, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
