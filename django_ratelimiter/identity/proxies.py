@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from socket import inet_aton, inet_ntoa
 from typing import Final, NamedTuple
 
@@ -33,6 +33,9 @@ _MAX_ELEMENT: Final = 1_000
 _UNIX_PEERS: Final = ("", "unix:", "localhost")
 
 Address = IPv4Address | IPv6Address
+
+#: Their addresses end with an IPv4 address: IPv4-compatible ones, NAT64 (RFC 6052), NAT64 of one site (RFC 8215).
+_ENDING_IN_IPV4: Final = tuple(map(IPv6Network, ("::/96", "64:ff9b::/96", "64:ff9b:1::/48")))
 
 _PORT: Final = r":(?:[0-9]{1,5}|_[A-Za-z0-9._-]{1,20})"
 _V4_WITH_PORT = re.compile(rf"([0-9.]+){_PORT}", re.ASCII)
@@ -61,7 +64,8 @@ def client_address(request: HttpRequest) -> str | None:
 def network_around(address: str | None, name: str) -> str | None:
     """Return the network around an address by a name such as "ip/48": up to 32 bits of IPv4, more of IPv6."""
     bits = int(name.removeprefix("ip/"))
-    if address is None or (bits > 32) != (":" in address):
+    counted = None if address is None else _counted(address)
+    if address is None or counted is None or (bits > 32) != (counted.version == 6):
         return None
     return _prefix_of(address, min(bits, 32), bits)
 
@@ -210,7 +214,7 @@ def _prefix_of(text: str, ipv4_prefix: int, ipv6_prefix: int) -> str | None:
     """Return the address in `text`, or its network as "ADDRESS/PREFIX" if the prefix is shorter than the address."""
     if ipv4_prefix == 32 and _is_plain(text):
         return text
-    address = _parse(text)
+    address = _counted(text)
     if address is None:
         return None
     prefix = ipv4_prefix if address.version == 4 else ipv6_prefix
@@ -218,6 +222,21 @@ def _prefix_of(text: str, ipv4_prefix: int, ipv6_prefix: int) -> str | None:
     if free_bits == 0:
         return str(address)
     return f"{type(address)(int(address) >> free_bits << free_bits)}/{prefix}"
+
+
+@lru_cache(maxsize=4096)
+def _counted(text: str) -> Address | None:
+    """Return the address in `text`, or the IPv4 address that it embeds; `None` if it is invalid.
+
+    All callers behind a NAT64, or of a Teredo server, have one IPv6 network. Trusted proxies and access entries are
+    compared with the address itself.
+    """
+    address = _parse(text)
+    if not isinstance(address, IPv6Address):
+        return address
+    last = IPv4Address(int(address) & 0xFFFFFFFF)
+    is_last = int(last) >> 24 and any(address in network for network in _ENDING_IN_IPV4)  # not of "::1"
+    return address.teredo[1] if address.teredo else last if is_last else address
 
 
 def _is_plain(text: str) -> bool:

@@ -182,8 +182,45 @@ def test_addresses_are_cut_to_their_prefix() -> None:
     assert ip_of("2001:db8::6", IPV6_PREFIX=128) == "2001:db8::6"
 
 
-def test_an_ipv4_address_inside_ipv6_is_that_address() -> None:
-    assert ip_of("::ffff:203.0.113.77") == ip_of("::ffff:cb00:714d") == ip_of("203.0.113.77") == "203.0.113.77"
+@pytest.mark.parametrize(
+    ("address", "counted"),
+    [
+        ("203.0.113.77", "203.0.113.77"),
+        ("::ffff:203.0.113.77", "203.0.113.77"),
+        ("::ffff:cb00:714d", "203.0.113.77"),
+        ("::203.0.113.77", "203.0.113.77"),
+        ("64:ff9b::203.0.113.77", "203.0.113.77"),
+        ("64:ff9b:1::cb00:714d", "203.0.113.77"),
+        ("2001:0:4136:e378:8000:63bf:34ff:8eb2", "203.0.113.77"),
+        ("::1", "::/64"),
+        ("64:ff9b::", "64:ff9b::/64"),
+        ("64:ff9b:2::203.0.113.77", "64:ff9b:2::/64"),
+        ("2002:cb00:714d:1::1", "2002:cb00:714d:1::/64"),
+    ],
+)
+def test_an_ipv4_address_inside_ipv6_is_counted(address: str, counted: str) -> None:
+    assert ip_of(address) == counted
+    assert ip_of("10.0.0.1", address, TRUSTED_PROXIES=NETWORKS) == counted
+
+
+def test_an_address_that_embeds_that_of_a_proxy_is_not_trusted() -> None:
+    assert ip_of("64:ff9b::10.0.0.1", "198.51.100.1", TRUSTED_PROXIES=NETWORKS) == "10.0.0.1"
+    assert identify(SimpleNamespace(META={"REMOTE_ADDR": "64:ff9b::a00:1"})).address == "64:ff9b::a00:1"  # type: ignore[arg-type]
+
+
+def test_the_user_that_a_framework_returns_counts_if_the_request_has_no_other() -> None:
+    def request(user: Any, auth: Any) -> Any:
+        return SimpleNamespace(META={}, user=user, auth=auth)
+
+    ann, bob = User(pk=1), User(pk=2)
+    for user, auth, key in [
+        (AnonymousUser(), ann, "1"),
+        (None, ann, "1"),
+        (bob, ann, "2"),
+        (AnonymousUser(), "ann", None),
+    ]:
+        assert identify(request(user, auth)).user_id == key
+    assert identify(request(None, AnonymousUser())).user_id is None
 
 
 @pytest.mark.parametrize(
