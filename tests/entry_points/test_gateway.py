@@ -86,6 +86,14 @@ def test_the_request_that_the_gateway_describes_is_decided(ask: Any, make_rule: 
     assert statuses(*(ask("/api/export/7", "POST", headers=other) for _ in range(2))) == [200, 429]
 
 
+def test_a_caller_cannot_choose_its_method_by_a_header(ask: Any, make_rule: MakeRule) -> None:
+    """Which servers read such a header is not known: a rule for POST must apply to POST, whatever it says."""
+    make_rule("posts", quota=1, methods=["POST"])
+    override = {"X-HTTP-Method-Override": "GET", "X-Method-Override": "GET"}
+    assert statuses(*(ask("/api/", "POST", headers=override) for _ in range(2))) == [200, 429]
+    assert statuses(ask("/api/", "GET", headers=dict.fromkeys(override, "POST"))) == [200]
+
+
 def test_an_answer_has_all_fields(ask: Any, make_rule: MakeRule) -> None:
     make_rule("all", quota=1)
     passing, rejected = ask(), ask()
