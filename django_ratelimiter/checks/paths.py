@@ -25,11 +25,13 @@ _NOWHERE: Final = {
 
 @check
 def check_exempt() -> Found:
-    """W012: a rule is for paths that are exempt from all rules. Not for rules with a scope, which code may use."""
+    """W012: a rule is for exempt paths, or every path is exempt. Not for rules with a scope, which code may use."""
     if are_invalid("EXEMPT_PATHS") or not django_setting("ROOT_URLCONF"):
         return
     exempt = _exempt()
     slugs = [rule.slug for rule in rules_in_force() if not rule.scope and _path(rule).startswith(exempt)]
+    if "/" in exempt:  # a rule for every path, too, and every later one
+        slugs = ["all"]
     if slugs:
         yield message(
             "W012",

@@ -108,6 +108,16 @@ def test_rules_for_what_the_middleware_leaves_alone(fields: dict[str, Any], exem
     assert not fires or ("left-alone" in messages[0].msg and SYMPTOMS in (messages[0].hint or ""))
 
 
+@pytest.mark.parametrize("rules", [[], [{"path_kind": "prefix", "path": "/api/"}]])
+@pytest.mark.django_db
+def test_a_setting_that_exempts_every_path_is_named(rules: list[dict[str, Any]]) -> None:
+    for fields in rules:
+        make_rule("api", **fields)
+    with ratelimiter(EXEMPT_PATHS=["/static/", "/"]):
+        [message] = paths.check_exempt()
+    assert (message.id, message.msg.endswith("exempt: all.")) == ("django_ratelimiter.W012", True)
+
+
 CHOSEN = [
     ["query:app"],
     ["cookie:cart"],
