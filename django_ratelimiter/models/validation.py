@@ -86,6 +86,9 @@ def validate_path(path: str, kind: str) -> None:
         if right != path:
             text = _("A path has no host, query, fragment or escapes such as %%20. Write %(path)s.")
             raise ValidationError(text, code="never", params={"path": right})
+        if "*" in path:
+            text = _("“*” has no meaning here. For all paths below it, choose “paths that start with it” and %(path)s.")
+            raise ValidationError(text, code="wildcard", params={"path": path.partition("*")[0]})
     elif kind == "route":
         validate_route(path)
 

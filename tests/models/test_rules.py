@@ -64,6 +64,13 @@ class TestRule:
         assert_database_rejects("ratelimiter_rule_cost", row)
 
     @pytest.mark.parametrize(
+        ("kind", "path", "right"), [("exact", "/api/*", "/api/"), ("prefix", "/*/x", "/"), ("prefix", "/a/v*/", "/a/v")]
+    )
+    def test_rejects_a_wildcard_and_says_what_is_right(self, kind: str, path: str, right: str) -> None:
+        [message] = rejected(Rule(slug="api", name="API", path_kind=kind, path=path))["path"]
+        assert message.endswith(f"choose “paths that start with it” and {right}.")
+
+    @pytest.mark.parametrize(
         "route",
         [
             "items/",

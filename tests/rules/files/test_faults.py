@@ -204,6 +204,11 @@ def test_a_wrong_field_has_no_other_faults_in_its_wake(wrong: str) -> None:
     assert "path_kind" in fault or "exact" in fault
 
 
+def test_a_wildcard_in_a_path_is_a_fault_that_says_what_is_right() -> None:
+    [fault] = faults("rules:\n  a: {path: /api/*, path_kind: exact}")
+    assert "choose “paths that start with it” and /api/." in fault
+
+
 def test_a_file_that_is_not_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "r.yaml"
     path.write_bytes(b"rules:\n  caf\xe9: {}\n")
