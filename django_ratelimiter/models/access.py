@@ -87,6 +87,11 @@ class AccessEntry(models.Model):
             return _("caller %(digest)s, by %(by)s") % {"digest": digest, "by": by}
         return _("user %s") % self.value if self.kind == self.Kind.USER else self.value
 
+    @property
+    def is_for_everybody(self) -> bool:
+        """Return whether it is for every IPv4 or IPv6 address. Raises ValidationError for an invalid value."""
+        return self.kind == self.Kind.IP and normal_network(self.value).endswith("/0")
+
     def natural_key(self) -> tuple[str, str]:
         return self.kind, self.value
 

@@ -14,6 +14,7 @@ from ...models import AccessEntry
 from ...usage.live.names import PERMISSION
 from ..formatting import period_in_words
 from ..lists import NulSafeAdmin
+from ..rules.confirmation import show_question
 from .forms import AccessEntryForm, NewAccessEntryForm
 
 
@@ -61,6 +62,14 @@ class AccessEntryAdmin(NulSafeAdmin):
             return [(None, {"fields": ("subject", "action", "expires_at", "reason")})]
         whom = {"fields": ("ip", "user", "api_key", "digest"), "description": _("Fill in exactly one.")}
         return [(None, {"fields": ("action",)}), (_("Whom"), whom), (None, {"fields": ("expires_at", "reason")})]
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        show_question(
+            context["adminform"],
+            _("Is this entry for everybody?"),
+            _("It would deny every request of every address, or let all of them pass every rule."),
+        )
+        return super().render_change_form(request, context, *args, **kwargs)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return ("subject",) if obj else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +17,7 @@ from django.utils.translation import gettext_lazy
 
 from ...identity import MAX_API_KEY, hash_api_key
 from ...models import AccessEntry, TierAssignment
+from ..rules.confirmation import CONFIRM, Confirmation
 from ..rules.windows import PlainDecimalField
 
 
@@ -96,11 +98,24 @@ class NewAssignmentForm(AssignmentForm):
 
 
 class AccessEntryForm(forms.ModelForm):
-    """The fields of an access entry that can be changed."""
+    """The fields of an access entry that can be changed. For every address, a box must be ticked."""
+
+    confirm_everybody = Confirmation(label=gettext_lazy("Yes, for every address"), required=False)
+
+    needs_confirmation = False
 
     class Meta:
         model = AccessEntry
         fields = ("action", "expires_at", "reason")
+
+    def clean(self) -> dict[str, Any] | None:
+        super().clean()
+        with suppress(ValidationError):  # the value's own error
+            is_new = self.instance.pk is None or "action" in self.changed_data
+            self.needs_confirmation = is_new and self.instance.is_for_everybody
+        if self.needs_confirmation and not self.cleaned_data.get(CONFIRM):
+            self.add_error(CONFIRM, ValidationError(_("Tick this box to save the entry as it is."), code="unconfirmed"))
+        return self.cleaned_data
 
 
 class NewAccessEntryForm(AccessEntryForm):

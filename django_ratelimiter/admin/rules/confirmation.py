@@ -30,6 +30,7 @@ CONFIRM: Final = "confirm_everybody"
 #: The fields of a rule that determine whether it needs confirmation.
 _FIELDS: Final = ("mode", "methods", "path_kind", "path", "view_name", "scope", "partition_by")
 
+_TITLE: Final = gettext_lazy("Enforce this rule for everybody?")
 _WARNING: Final = gettext_lazy(
     "This rule would be enforced for every request, and all callers share one counter. "
     "As soon as its quota is used, every caller is rejected until the counter resets."
@@ -117,11 +118,11 @@ class ConfirmationForm(forms.ModelForm):
         return data
 
 
-def show_question(adminform: AdminForm) -> None:
+def show_question(adminform: AdminForm, title: Any = _TITLE, warning: Any = _WARNING) -> None:
     """Add the checkbox at the top of the form's page, if it is required."""
     if getattr(adminform.form, "needs_confirmation", False):
-        affected: Any = {"fields": (CONFIRM,), "description": _WARNING}
-        adminform.fieldsets = [(_("Enforce this rule for everybody?"), affected), *adminform.fieldsets]
+        affected: Any = {"fields": (CONFIRM,), "description": warning}
+        adminform.fieldsets = [(title, affected), *adminform.fieldsets]
 
 
 def question_page(page: PagesAdmin, request: HttpRequest, queryset: QuerySet[Rule]) -> TemplateResponse | None:

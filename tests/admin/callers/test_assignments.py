@@ -294,6 +294,20 @@ class TestForm:
         assert "typed-key" not in page
         assert not AccessEntry.objects.exists()
 
+    @pytest.mark.parametrize("ip", ["0.0.0.0/0", " 192.0.2.7/0", "::/0", "::ffff:0:0/96"])
+    @pytest.mark.parametrize("action", ["deny", "allow"])
+    def test_asks_before_an_entry_for_every_address(self, admin_client: Client, action: str, ip: str) -> None:
+        sent = {"action": action, "ip": ip, "reason": "flood"}
+        asked = shown(admin_client.post(ADD, sent))
+        assert "It would deny every request of every address" in asked
+        assert "Tick this box" in asked
+        assert not AccessEntry.objects.exists()
+        assert admin_client.post(ADD, sent | {"confirm_everybody": "on"}).status_code == 302
+        entry = AccessEntry.objects.get()
+        other = {"action": "allow" if action == "deny" else "deny", "reason": "other"}
+        assert "Tick this box" in shown(admin_client.post(page_of(entry), other))
+        assert admin_client.post(page_of(entry), {"action": action, "reason": "other"}).status_code == 302
+
     @pytest.mark.parametrize("sent", [{"ip": "192.0.2.7"}, {"api_key": "key"}])
     def test_one_entry_for_each_caller(self, admin_client: Client, sent: dict[str, str]) -> None:
         assert admin_client.post(ADD, {"action": "deny"} | sent).status_code == 302
