@@ -237,12 +237,12 @@ class _Assign(_Grant):
         _forget()
         if caller.kind == "digest":  # no request with its values can be made up
             tier = grounds_of(caller, cache.latest_rules()).tier
-            return Outcome(_obeyed(done), took=done.row.pk in (tier.assignment, tier.multiplied_by))
+            return Outcome(_obeyed(done, caller), took=done.row.pk in (tier.assignment, tier.multiplied_by))
         rules, reasons = cache.latest_rules(), dict[str, int]()
         identity = caller.user_id, caller.api_key, caller.partition, reader_of(caller), reasons.__setitem__
         found = cache.entitlement_for(rules, *identity)
         if done.row.pk in reasons.values():
-            return Outcome(_obeyed(done))
+            return Outcome(_obeyed(done, caller))
         text = _("%(done)s But another assignment applies: tier %(tier)s, %(multiplier)s times each limit.")
         figures = {"tier": found.tier or pgettext("tier", "none"), "multiplier": as_typed(found.multiplier)}
         return Outcome(text % {"done": done.text, **figures}, took=False)
@@ -310,7 +310,7 @@ class _SetAccess(_Grant):
         found = _entry_in_force(caller)
         if found is None or found.action != self.kind:
             return Outcome(_("%(done)s But another access entry applies.") % {"done": done.text}, took=False)
-        return Outcome(_obeyed(done))
+        return Outcome(_obeyed(done, caller))
 
 
 class Allow(_SetAccess):
@@ -467,8 +467,12 @@ def _entry_in_force(caller: Caller) -> AccessRecord | None:
     return cache.access_list().lookup(caller.address, caller.user_id, caller.api_key, digests_of=caller.digests_by)
 
 
-def _obeyed(done: Done) -> str:
+def _obeyed(done: Done, caller: Caller) -> str:
     text = _("%(done)s Checked: it is in force. Every process applies it within %(seconds)s seconds.")
+    if caller.kind == "digest" and not caller.rule:  # typed: no list of callers has it
+        text = _(
+            "%(done)s It is not known whether a caller has this digest. Processes apply it in %(seconds)s seconds."
+        )
     return text % {"done": done.text, "seconds": f"{settings.TIER_CACHE_SECONDS:g}"}
 
 

@@ -331,6 +331,13 @@ def test_whom_only_a_list_knows_can_be_denied_and_allowed(
     assert (row.kind, row.value) == ("digest", f"{kind}:{listed.digest}")
 
 
+def test_an_entry_for_a_digest_that_no_list_has_shown_is_not_called_in_force(operator: User, add_rule: AddRule) -> None:
+    add_rule("a", ["ip"], quota=1)
+    text = perform(operator, caller_of("digest", "a" * 22), Deny(FRIDAY), "abuse", "1").text
+    assert "not known whether a caller has this digest" in text
+    assert "in force" not in text
+
+
 @pytest.mark.parametrize("listed", [by_rule("ip:127.0.0.1", "a"), caller_of("digest", digest("ip:127.0.0.1"))])
 def test_whom_only_a_list_knows_can_be_allowed_more(operator: User, add_rule: AddRule, listed: Caller) -> None:
     free, _pro = (Tier.objects.create(slug=slug, name=slug, rank=rank) for rank, slug in enumerate(("free", "pro")))
