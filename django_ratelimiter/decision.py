@@ -86,12 +86,12 @@ class Decision:
     """The decision on a request.
 
     degraded: made without the engine, by the failure policy of each rule, or without a value that a store or the
-    project's code failed to give. unavailable: rejected because such a policy
-    is `closed`, so the response is 503 and not 429. delay: seconds to delay the allowed request from now on, by the
-    rules that the latest call decided; the delays of earlier calls are over. binding: the result that rejected the
-    request (if there are several, the one with the longest wait), else the one with the smallest remaining share;
-    `None` if no enforced rule matched. results: by ascending priority of their rules, rules in shadow included.
-    access: the access entry that denies the caller (403); `None` = there is none.
+    project's code failed to give. unavailable: rejected because such a policy is `closed`, so the response is 503 and
+    not 429. delay: seconds to delay the allowed request from now on, by the rules that the latest call decided; the
+    delays of earlier calls are over. binding: the result that rejected the request (if there are several, the one with
+    the longest wait), else the one with the smallest remaining share; `None` if no enforced rule matched. results: by
+    ascending priority of their rules, rules in shadow included. access: the access entry that denies the caller (403);
+    `None` = there is none.
     """
 
     allowed: bool

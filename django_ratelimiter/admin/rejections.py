@@ -116,7 +116,7 @@ def _rejected(
 ) -> Iterator[Row]:
     seen = caller_names.views((each.rule, each.partition) for each in rejections)
     known = revealed_to(viewer.request.user, [each.partition for each in rejections])
-    callers = in_words(viewer.request.user, known)
+    callers, unreadable = in_words(viewer.request.user, known), _("Requests whose body cannot be read")
     for each in rejections:
         record, view = records.get(each.rule), seen.get((each.rule, each.partition))
         yield {
@@ -128,18 +128,11 @@ def _rejected(
             "reach": breakable(view or (reach_in_words(record) or _("all requests") if record else "")),
             "caller": each.partition,
             "reference": reference_of(each.rule, each.partition),
-            "name": _name(each, callers),
+            "name": unreadable if is_of_unreadable(each.partition) else callers.get(each.partition, ""),
             "caller_url": viewer.digest_url(each.partition, rule=each.rule),
             "explain_url": viewer.explain_url(_asked(each, record, view, known.get(each.partition))) if record else "",
             "shadow": each.shadow,
         }
-
-
-def _name(rejection: Rejection, callers: Mapping[str, str]) -> str:
-    """Return who was rejected; "" = not known."""
-    if is_of_unreadable(rejection.partition):
-        return _("Requests whose body cannot be read")
-    return callers.get(rejection.partition, "")
 
 
 def _denied(viewer: Viewer, found: list[DeniedCaller]) -> Iterator[Row]:

@@ -25,14 +25,9 @@ class UserNotLoaded(SynchronousOnlyOperation):
     """Raised on an event loop if the user is not read yet, because that may block."""
 
 
-class _Failed(str):
-    """The text of FAILED, which is no other empty text."""
-
-    __slots__ = ()
-
-
-#: The value of an identity that could not be read, because a store or the project's own code has failed.
-FAILED: Final = _Failed()
+#: The value of an identity that could not be read, because a store or the project's own code has failed. Empty, and
+#: no other empty text.
+FAILED: Final[str] = type("Failed", (str,), {})()
 
 _attribute = object.__getattribute__
 
