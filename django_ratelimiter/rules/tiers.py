@@ -14,13 +14,12 @@ from typing import Any, Final, Literal, NamedTuple
 from django.contrib.auth import get_user_model
 from django.core.exceptions import FieldDoesNotExist
 from django.core.signals import setting_changed
-from django.db import router
 from django.db.models import Model, Q, QuerySet
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from ..conf import settings
-from ..databases import compares_bytes, is_joinable
+from ..databases import is_joinable
 from ..exceptions import raised_at
 from ..plans import Anchor, CallerIdentity, InvalidPlan, plan_of, row_key, user_pk
 from ..values.access import DIGEST_MARK, Names, parse_digest
@@ -30,7 +29,7 @@ from .records import TierRecord
 from .ruleset import RuleSet
 from .stored import tables
 from .stored.tables import models
-from .ttl_cache import BatchCache, IdentityCache, KeyCache, OwnCodeFailed, TableCache
+from .ttl_cache import CallerCache, IdentityCache, KeyCache, OwnCodeFailed, TableCache
 
 logger = logging.getLogger("django_ratelimiter")
 _ONE: Final = Decimal(1)
@@ -81,23 +80,6 @@ class _Assigned(NamedTuple):
     multiplier: Decimal
     number: int
     anchor_day: int | None = None
-
-
-class _Subject(NamedTuple):
-    """The callers of an assignment: one field is set, the others are `None` or empty. user, group: primary keys."""
-
-    user: Any
-    group: Any
-    api_key: str
-    partition: str
-
-    def is_about(self, user: Any, api_key: str | None, members: frozenset[tuple[Any, Any]]) -> bool:
-        """Return whether it includes this caller. members: pairs of user and group."""
-        if self.user is not None:
-            return bool(self.user == user)
-        if self.group is not None:
-            return (user, self.group) in members
-        return self.api_key == api_key
 
 
 class _Partitions(NamedTuple):
@@ -238,73 +220,46 @@ def assigned(
     return _Assigned(tier, starts_at is not None or ends_at is not None, multiplier, number, anchor_day)
 
 
-def _find_callers(callers: Sequence[_Caller]) -> dict[_Caller, tuple[_Assigned, ...]]:
-    """Return the assignments of these callers, the latest first; only of the first caller if there are too many.
-
-    One query; two for several callers if some have groups with an assignment. Also only of the first caller if
-    the database may consider two primary keys equal that differ in Python.
-    """
-    if not compares_bytes(get_user_model()._meta.pk, router.db_for_read(get_user_model())):
-        callers = callers[:1]
-    users = {user_id: pk for user_id, _ in callers if (pk := user_pk(user_id)) is not None}
-    keys = {api_key for _, api_key in callers if api_key is not None}
-    conditions = [Q(api_key_hash__in=keys)] if keys else []
-    pks = [*users.values()]
-    if pks:
-        conditions.append(Q(user__in=pks))
-        if (groups := _groups_of(pks)) is not None:
+def _find_caller(caller: _Caller) -> tuple[_Assigned, ...]:
+    """Return the assignments of this caller, the latest first."""
+    user_id, api_key = caller
+    conditions = [] if api_key is None else [Q(api_key_hash=api_key)]
+    if (pk := user_pk(user_id)) is not None:
+        conditions.append(Q(user=pk))
+        if (groups := _groups_of(pk)) is not None:
             conditions.append(Q(group__in=groups))
     if not conditions:
-        return {}
-    rows = list(_in_force(models.TierAssignment.objects.filter(reduce(or_, conditions))))
-    if len(callers) == 1:
-        return {callers[0]: tuple([assigned for _, assigned in rows])}
-    if len(rows) > MAX_ASSIGNMENTS:
-        return _find_callers(callers[:1])
-    members = _members(pks, {row.group for row, _ in rows} - {None})
-    return {
-        caller: tuple([assigned for row, assigned in rows if row.is_about(users.get(caller[0]), caller[1], members)])
-        for caller in callers
-    }
+        return ()
+    return tuple([assigned for _, assigned in _in_force(models.TierAssignment.objects.filter(reduce(or_, conditions)))])
 
 
-def _groups_of(users: list[Any]) -> Any:
-    """Return the groups of these users, for a query's condition; `None` if there are none."""
+def _groups_of(pk: Any) -> Any:
+    """Return the groups of this user, for a query's condition; `None` if there are none."""
     try:
         group: Any = get_user_model()._meta.get_field("groups").related_model
     except FieldDoesNotExist:
         return None
-    groups: Any = get_user_model()._default_manager.filter(pk__in=users).values_list("groups", flat=True)
+    groups: Any = get_user_model()._default_manager.filter(pk=pk).values_list("groups", flat=True)
     return groups if is_joinable(models.TierAssignment, group) else list(groups)
 
 
-def _members(users: list[Any], groups: set[Any]) -> frozenset[tuple[Any, Any]]:
-    """Return pairs of user and group for these users and groups."""
-    found: Any = get_user_model()._default_manager.filter(pk__in=users, groups__in=groups)
-    return frozenset(found.values_list("pk", "groups")) if groups else frozenset()
-
-
-def _in_force(assignments: QuerySet[models.TierAssignment]) -> Iterator[tuple[_Subject, _Assigned]]:
-    """Return the currently active assignments, the latest first, each with its callers."""
+def _in_force(assignments: QuerySet[models.TierAssignment]) -> Iterator[tuple[str, _Assigned]]:
+    """Return the currently active assignments, the latest first, each with its partition."""
     now = timezone.now()
     begun, not_over = Q(starts_at=None) | Q(starts_at__lte=now), Q(ends_at=None) | Q(ends_at__gt=now)
-    rows = (
+    rows: Any = (
         assignments.filter(begun, not_over)
         .order_by("-pk")
-        .values_list(
-            *("user", "group", "api_key_hash", "partition"),
-            *("tier__slug", "starts_at", "ends_at", "multiplier", "pk", "anchor_day"),
-        )[: MAX_ASSIGNMENTS + 1]
+        .values_list("partition", "tier__slug", "starts_at", "ends_at", "multiplier", "pk", "anchor_day")
     )
-    for row in rows:
-        yield _Subject(*row[:4]), assigned(*row[4:])
+    for partition, *row in rows[: MAX_ASSIGNMENTS + 1]:
+        yield partition, assigned(*row)
 
 
 def _find_partitions() -> _Partitions:
     by_value: dict[str, list[_Assigned]] = {}
     names, prefixes, digests = set(), set(), dict[Names, dict[str, list[_Assigned]]]()
-    for number, (subject, assigned) in enumerate(_in_force(models.TierAssignment.objects.filter(partition__gt=""))):
-        value = subject.partition
+    for number, (value, assigned) in enumerate(_in_force(models.TierAssignment.objects.filter(partition__gt=""))):
         if number == MAX_ASSIGNMENTS:
             logger.error("More than %s partitions have a tier; the oldest assignments have no effect.", MAX_ASSIGNMENTS)
             break
@@ -400,7 +355,7 @@ def _has_form(raw: str) -> bool:
         return True
 
 
-_callers: BatchCache[tuple[_Assigned, ...]] = BatchCache(_find_callers, (), "Tier assignments")
+_callers: CallerCache[tuple[_Assigned, ...]] = CallerCache(_find_caller, (), "Tier assignments")
 _plans = IdentityCache(find_plan, NO_PLAN, "The plan of a caller")
 _keys = KeyCache(_find_key, "An API key", TableCache(_find_all_keys, None, "Assignments of API keys"))
 _resolved_keys = KeyCache(_resolve_key, "An API key", has_form=_has_form)

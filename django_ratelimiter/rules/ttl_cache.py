@@ -6,8 +6,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable
-from functools import partial
-from itertools import count
 from threading import Lock, RLock
 from typing import Any, Final, Generic, TypeVar
 
@@ -23,9 +21,6 @@ from ..plans import CallerIdentity
 logger = logging.getLogger("django_ratelimiter")
 
 CACHE_SIZE: Final = 20_000
-
-#: Maximum number of keys in one query.
-MAX_BATCH: Final = 200
 
 #: Maximum number of unknown keys that one process looks up in a second.
 MISSES_PER_SECOND: Final = 100
@@ -98,78 +93,31 @@ class _Cache(Generic[Found]):
             return None, until
 
 
-class BatchCache(_Cache[Found]):
-    """Cache of many keys that are read repeatedly: when one has expired, others are read in the same query.
+class CallerCache(_Cache[Found]):
+    """Cache of what is read for each caller. otherwise: the value of a new caller while the database cannot be read."""
 
-    These are the next MAX_BATCH keys that were read after it, if they have expired too and were used since: a caller
-    that came after it then is likely to come after it now. So a process with thousands of callers makes one query for
-    hundreds of them. find: returns the values of these keys, by key. otherwise: the value while the database cannot be
-    read, and of a key that is not found.
-    """
-
-    def __init__(self, find: Callable[[list[Any]], dict[Any, Found]], otherwise: Found, what: str) -> None:
+    def __init__(self, find: Callable[[Any], Found], otherwise: Found, what: str) -> None:
         self._otherwise = otherwise
-        super().__init__(partial(_readable, find), what)
+        super().__init__(find, what)
 
     def get(self, key: Hashable) -> Found:
         """Return the value of `key`. No query when cached."""
-        now = time.monotonic()
         cached = self._cached.get(key)
-        if cached is None or now >= cached[0]:
-            return self._renew(key, now)
-        cached[2] = True
-        found: Found = cached[1]
-        return found
+        if cached is None or time.monotonic() >= cached[0]:
+            return self._renew(key, cached)
+        return cached[1]
 
     def forget(self) -> None:
         super().forget()
-        #: Expiry, value, whether it was used since, and the number of the read.
-        self._cached: dict[Hashable, list[Any]] = {}
-        self._by_number: dict[int, Hashable] = {}
-        self._numbers = count()
+        self._cached: dict[Hashable, tuple[float, Found]] = {}
 
-    def _renew(self, key: Hashable, now: float) -> Found:
-        """Read the values of `key`, and of the keys that were read after it."""
-        others = self._followers(key, now)
-        answer, until = self._ask([key, *others])
-        found = (
-            answer[0] if answer else {each: known[1] for each in (key, *others) if (known := self._cached.get(each))}
-        )
-        if len(self._by_number) >= CACHE_SIZE:  # two threads may have added one key twice
-            self.forget()
-        result: Found = found.get(key, self._otherwise)
-        self._keep(key, [until, result, True])
-        for other in others:
-            if other in found and other in self._cached:  # the cache was not cleared meanwhile
-                self._keep(other, [until, found[other], False])
-        return result
-
-    def _keep(self, key: Hashable, entry: list[Any]) -> None:
-        if known := self._cached.get(key):
-            self._by_number.pop(known[3], None)
-        number = next(self._numbers)
-        self._cached[key], self._by_number[number] = [*entry, number], key
-
-    def _followers(self, key: Hashable, now: float) -> list[Hashable]:
-        """Return the keys that were read after `key`, have expired, and were used since; none if it is new."""
-        cached = self._cached.get(key)
-        found: list[Hashable] = []
-        for number in range(cached[3] + 1, cached[3] + 1 + MAX_BATCH) if cached else ():
-            other = self._by_number.get(number)
-            entry = self._cached.get(other)
-            if entry and entry[2] and now >= entry[0]:
-                found.append(other)
-        return found
-
-
-def _readable(find: Callable[[list[Any]], dict[Any, Found]], keys: list[Any]) -> dict[Any, Found]:
-    """Return the values of these keys; only of the first if a row of another key may be unreadable."""
-    try:
-        return find(keys)
-    except (ValueError, TypeError, ArithmeticError):
-        if len(keys) == 1:
-            raise
-        return find(keys[:1])
+    def _renew(self, key: Hashable, cached: tuple[float, Found] | None) -> Found:
+        answer, until = self._ask(key)
+        value: Found = answer[0] if answer else cached[1] if cached else self._otherwise
+        if cached is None and len(self._cached) >= CACHE_SIZE:
+            self._cached.clear()
+        self._cached[key] = until, value
+        return value
 
 
 class KeyCache(_Cache[str]):

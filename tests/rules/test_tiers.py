@@ -145,60 +145,6 @@ class TestRemembering:
         now[0] += 0.1
         assert (entitlement(rules), entitlement(rules, ip="192.0.2.7")) == (("pro", 1), ("pro", 1))
 
-    def test_callers_who_come_again_and_again_are_read_together(
-        self, rules: RuleSet, assign: Assign, now: list[float]
-    ) -> None:
-        users = [User.objects.create(username=f"user-{number}") for number in range(4)]
-        group = Group.objects.create(name="staff")
-        users[2].groups.add(group)
-        assign("pro", user=users[1])
-        assign("partner", group=group)
-
-        def slugs(*numbers: int) -> list[str]:
-            found = [entitlement_for(rules, str(users[number].pk), HASH if number == 3 else None) for number in numbers]
-            return [each.tier.slug if each.tier else "" for each in found]
-
-        assert slugs(0, 1, 2, 3) == ["free", "pro", "partner", "free"]
-        assign("pro", user=users[0])
-        assign("pro")
-        TierAssignment.objects.filter(group=group).delete()
-        assert slugs(0, 1, 2, 3) == ["free", "pro", "partner", "free"]
-        now[0] += 5.0
-        with CaptureQueriesContext(connection) as queries:
-            assert slugs(0, 1, 2, 3) == ["pro", "pro", "free", "pro"]
-        assert len(queries) == 1
-        users[3].groups.add(group)
-        assign("partner", group=group)
-        now[0] += 5.0
-        with CaptureQueriesContext(connection) as queries:
-            assert slugs(2, 3) == ["partner", "partner"]
-        assert len(queries) == 2  # and the members of the group
-
-    def test_each_is_read_alone_where_the_database_may_take_two_for_one(
-        self, rules: RuleSet, assign: Assign, now: list[float], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """As MariaDB takes users with the primary keys "Ann" and "ann", by its usual collation."""
-        monkeypatch.setattr(tiers, "compares_bytes", lambda field, database: False)
-        pks = [str(User.objects.create(username=name).pk) for name in ("ann", "bob")]
-        found = [entitlement_for(rules, pk, None) for pk in pks]
-        now[0] += 5.0
-        with CaptureQueriesContext(connection) as queries:
-            assert [entitlement_for(rules, pk, None) for pk in pks] == found
-        assert len(queries) == 2
-
-    def test_who_has_too_many_assignments_costs_no_other_caller_theirs(
-        self, rules: RuleSet, assign: Assign, now: list[float], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(tiers, "MAX_ASSIGNMENTS", 2)
-        few, many = (User.objects.create(username=name) for name in ("ann", "bob"))
-        assign("pro", user=few)
-        for tier in RANKS:
-            assign(tier, user=many)
-        for _ in range(2):  # first one by one; then the other is read with the first
-            assert entitlement_for(rules, str(few.pk), None).tier == rules.tiers["pro"]
-            assert entitlement_for(rules, str(many.pk), None).tier == rules.tiers["partner"]
-            now[0] += 5.0
-
     def test_without_caching_a_change_is_obeyed_at_once(self, rules: RuleSet, assign: Assign) -> None:
         with override_settings(RATELIMITER={"TIER_CACHE_SECONDS": 0}):
             assert entitlement(rules) == ("free", 1)
@@ -265,23 +211,6 @@ class TestRemembering:
         rows.clear()
         assert [callers.get(key) for key in ("b", "a", "c")] == ["2", "1", None]
 
-    def test_a_row_that_cannot_be_read_hides_no_change_from_those_read_with_it(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(ttl_cache, "settings", SimpleNamespace(TIER_CACHE_SECONDS=0.0))
-        rows = {"a": "1", "b": "broken"}
-
-        def find(keys: list[str]) -> dict[str, str]:
-            found = {key: rows[key] for key in keys}
-            if "broken" in found.values():
-                raise ValueError
-            return found
-
-        callers = ttl_cache.BatchCache(find, "none", "Rows")
-        assert [callers.get(key) for key in ("a", "b")] == ["1", "none"]
-        rows["a"] = "2"
-        assert callers.get("a") == "2"
-
     @pytest.mark.parametrize("column", ["multiplier", "ends_at"])
     def test_a_row_that_cannot_be_read_costs_its_own_caller(
         self,
@@ -337,16 +266,16 @@ class TestErrors:
     ) -> None:
         asked = []
 
-        def find(keys: list[str]) -> dict[str, str]:
-            asked.append(keys)
+        def find(key: str) -> str:
+            asked.append(key)
             raise error
 
         monkeypatch.setattr(ttl_cache, "_databases", lambda: {"another than that of the open transaction"})
-        callers = ttl_cache.BatchCache(find, "none", "Rows")
+        callers = ttl_cache.CallerCache(find, "none", "Rows")
         assert [callers.get(key) for key in "aab"] == ["none"] * 3
-        assert asked == [["a"]]
+        assert asked == ["a"]
         now[0] += ttl_cache.RETRY_SECONDS
-        monkeypatch.setattr(callers, "_find", lambda keys: dict.fromkeys(keys, "known"))
+        monkeypatch.setattr(callers, "_find", lambda key: "known")
         assert [callers.get(key) for key in "aab"] == ["known"] * 3
 
 
