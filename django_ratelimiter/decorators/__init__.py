@@ -5,6 +5,7 @@ The names and arguments are those of django-ratelimit, so that a project changes
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
@@ -21,7 +22,7 @@ from django.utils.translation import gettext as _
 from .. import ALL, UNSAFE, limiter
 from ..conf import django_setting
 from ..decision import NOTHING_TO_DECIDE, Decision
-from ..exceptions import LimitExceeded
+from ..exceptions import LimitExceeded, told_safely
 from ..headers import words_of
 from ..limiter import io
 from ..limiter.metered import MeteredCost
@@ -51,6 +52,8 @@ __all__ = [
     "is_ratelimited",
     "ratelimit",
 ]
+
+logger = logging.getLogger("django_ratelimiter")
 
 #: The module of django-ninja's views.
 _NINJAS_VIEWS: Final = "ninja.operation"
@@ -203,7 +206,7 @@ def _wrapper(view: Callable[..., Any], arguments: RatelimitArguments) -> Callabl
             with _rejecting(request, call, arguments):
                 stack.enter_context(charge)
             response = view(*args, **kwargs)
-            charge.cost = arguments.cost_after(response)
+            _set_cost(charge, arguments, response)
         return response
 
     return limited_view
@@ -227,7 +230,7 @@ def _awrapper(view: Callable[..., Any], arguments: RatelimitArguments) -> Callab
             with _rejecting(request, call, arguments):
                 await stack.enter_async_context(charge)
             response = await view(*args, **kwargs)
-            charge.cost = arguments.cost_after(response)
+            _set_cost(charge, arguments, response)
         return response
 
     return limited_view
@@ -244,6 +247,15 @@ def _usual_cost(call: LimiterCall) -> int:
 def _charge(request: Any, call: LimiterCall) -> MeteredCost:
     options = call.limiter_kwargs(request)
     return limiter.charge(request, **(options | {"cost": options["cost"] or _usual_cost(call)}))
+
+
+def _set_cost(charge: MeteredCost, arguments: RatelimitArguments, response: Any) -> None:
+    """Set the cost that `cost_after` returns. If that fails, the usual cost stays charged: the work is done."""
+    try:
+        charge.cost = arguments.cost_after(response)  # type: ignore[misc]
+    except Exception as error:  # the project's own code
+        text = "cost_after of %s failed; %s units are charged: %s"
+        logger.error(text, arguments.name, charge.cost, told_safely(error))
 
 
 @contextmanager

@@ -307,6 +307,43 @@ def test_a_cost_that_the_response_tells_rejects_nobody_that_is_not_blocked() -> 
         ratelimit(key="ip", rate="0/d", cost_after=len)(plain)(*asked(1))
 
 
+@pytest.mark.parametrize(
+    ("returned", "logged"),
+    [
+        (KeyError("s3cret"), f"KeyError at {__file__}:"),
+        ("5", "must be a whole number, not '5'"),
+        (2.5, "must be a whole number"),
+        (-1, "must be 0 or more"),
+    ],
+)
+def test_a_cost_that_cannot_be_known_is_the_usual_one(
+    either: Any, returned: Any, logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def cost(response: Any) -> Any:
+        if isinstance(returned, Exception):
+            raise returned
+        return returned
+
+    decorate = ratelimit(key="ip", rate="3/d", cost=2, cost_after=cost)
+
+    @decorate
+    def rows(request: HttpRequest) -> str:
+        return "done"
+
+    @decorate
+    async def arows(request: HttpRequest) -> str:
+        return "done"
+
+    view = either(rows, arows)
+    assert view(factory.get("/")) == "done"
+    [record] = caplog.records
+    assert logged in record.getMessage()
+    assert "2 units are charged" in record.getMessage()
+    assert "s3cret" not in caplog.text
+    with pytest.raises(Ratelimited):
+        view(factory.get("/"))
+
+
 def test_a_group_is_shared_and_views_are_not() -> None:
     assert limited(noting(), *asked(1)) + limited(noting(), *asked(1)) == [False, True]
     views = [twice(type(name, (Plain,), {}).as_view()) for name in ("One", "Two")]
