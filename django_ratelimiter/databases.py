@@ -63,6 +63,12 @@ def is_in_transaction(*databases: str) -> bool:
     return any(each.in_atomic_block for each in found if not databases or each.alias in databases)
 
 
+def has_connection(*databases: str) -> bool:
+    """Return whether this thread has a connection to one of these databases; other threads may be waiting for it."""
+    found = connections.all(initialized_only=True)
+    return any(each.connection is not None for each in found if each.alias in databases)
+
+
 def in_own_transactions(view: Callable[..., T]) -> Callable[..., T]:
     """Exclude a view from ATOMIC_REQUESTS in all databases, because it opens its own transactions."""
     for alias in connections:

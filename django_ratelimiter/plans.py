@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import time
 from inspect import isawaitable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from asgiref.sync import async_to_sync
 from django.apps import apps
@@ -24,6 +24,8 @@ __all__ = ["Anchor", "CallerIdentity", "Plan"]
 SUBJECTS: Final = ("user", "api_key")
 
 _NOT_READ: Final[Any] = object()
+
+T = TypeVar("T")
 
 
 class InvalidPlan(ValueError):
@@ -142,23 +144,27 @@ def is_attribute_path(resolver: str) -> bool:
     return resolver.startswith(tuple(f"{subject}." for subject in SUBJECTS))
 
 
-def plan_of(resolver: str, identity: CallerIdentity) -> tuple[str | None, Anchor | None]:
-    """Return the slug of a caller's tier by this TIER_RESOLVER, and when the caller's months begin; `None` = unknown.
+def answer_of(resolver: str, identity: CallerIdentity) -> Any:
+    """Return what this TIER_RESOLVER answers; it may be awaitable, then what it may read of the caller is read.
 
-    Raises InvalidPlan, and whatever the project's code raises.
-    A coroutine runs on the event loop if there is one; what it may use was read before.
+    Raises whatever the project's code raises.
     """
     if is_attribute_path(resolver):
-        return _normal(_attribute(resolver, identity))
+        return _attribute(resolver, identity)
     answer = import_string(resolver)(identity)
     if isawaitable(answer):
         _ = identity.user, identity.api_key
-        answer = async_to_sync(_awaited)(answer)
-    return _normal(answer)
+    return answer
 
 
-async def _awaited(answer: Any) -> Any:
+async def awaited(answer: Awaitable[T]) -> T:
+    """Return the result of an awaitable, as a coroutine."""
     return await answer
+
+
+def resolved(answer: Any) -> Any:
+    """Return the answer, or the result of an awaitable one: it runs on the event loop if there is one."""
+    return async_to_sync(awaited)(answer) if isawaitable(answer) else answer
 
 
 def _attribute(path: str, identity: CallerIdentity) -> Any:
@@ -183,8 +189,11 @@ def _attribute(path: str, identity: CallerIdentity) -> Any:
     return found
 
 
-def _normal(answer: Any) -> tuple[str | None, Anchor | None]:
-    """Return the same as `plan_of` for what a resolver has returned. Raises InvalidPlan."""
+def plan_of(answer: Any) -> tuple[str | None, Anchor | None]:
+    """Return the slug of the tier that a resolver has returned, and when the caller's months begin; `None` = unknown.
+
+    Raises InvalidPlan.
+    """
     try:
         plan = Plan(*answer) if isinstance(answer, tuple) else Plan(answer)
     except TypeError:

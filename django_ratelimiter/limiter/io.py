@@ -23,6 +23,7 @@ from ..engine.call import Call
 from ..engine.coroutines import shielded
 from ..engine.memory import MemoryEngine
 from ..identity import Identity
+from ..rules.awaiting import asked_by, look_up
 from ..rules.ruleset import RuleSet
 from ..values.access import AccessList
 
@@ -51,6 +52,7 @@ class IO:
         On an event loop it raises SynchronousOnlyOperation instead of blocking, as Django's database does; then it is
         called again in a thread. together: tasks of the loop share one such call.
         """
+        asked_by.set(None)  # the project's code may use the limiter in a thread that an event loop waits for
         return function(*arguments)
 
     async def read_user(self, identity: Identity) -> None:
@@ -114,17 +116,7 @@ class LoopIO(IO):
             return await sync_to_async(get_async_engine)()
 
     async def look_up(self, function: Callable[..., T], *arguments: Any, together: bool = False) -> T:
-        try:
-            return function(*arguments)
-        except SynchronousOnlyOperation:
-            pass
-        if not together:
-            return await sync_to_async(function)(*arguments)
-        async with _lock_of_this_loop():
-            try:
-                return function(*arguments)  # the task that held the lock has just loaded the data
-            except SynchronousOnlyOperation:
-                return await sync_to_async(function)(*arguments)
+        return await look_up(function, *arguments, together=together)
 
     async def read_user(self, identity: Identity) -> None:
         await identity.read_user()
@@ -213,14 +205,3 @@ async def _end_leases(engine: Any, taking: asyncio.Future[Sequence[Verdict]]) ->
     await asyncio.wait([taking])
     if taking.exception() is None:
         await engine.release(leases(taking.result()))
-
-
-_locks: Final[dict[asyncio.AbstractEventLoop, asyncio.Lock]] = {}
-
-
-def _lock_of_this_loop() -> asyncio.Lock:
-    loop = asyncio.get_running_loop()
-    if loop not in _locks:
-        for ended in [other for other in list(_locks) if other.is_closed()]:  # their locks may keep references to them
-            _locks.pop(ended, None)
-    return _locks.setdefault(loop, asyncio.Lock())

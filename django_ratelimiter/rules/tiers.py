@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from functools import lru_cache, reduce
+from inspect import isawaitable
 from ipaddress import ip_network
 from operator import or_
 from typing import Any, Final, Literal, NamedTuple
@@ -21,7 +22,7 @@ from django.utils.module_loading import import_string
 from ..conf import settings
 from ..databases import is_joinable
 from ..exceptions import raised_at
-from ..plans import Anchor, CallerIdentity, InvalidPlan, plan_of, row_key, user_pk
+from ..plans import Anchor, CallerIdentity, InvalidPlan, answer_of, plan_of, resolved, row_key, user_pk
 from ..values.access import DIGEST_MARK, Names, parse_digest
 from ..values.digests import keyed_digest
 from ..values.partitions import encode_partition, is_identity, partition_names
@@ -322,10 +323,8 @@ def _find_all_keys() -> frozenset[str] | None:
 
 def _resolve_key(raw: str) -> str | None:
     path: Any = settings.API_KEY_RESOLVER
-    try:
+    with _own_code("API_KEY_RESOLVER"):  # if it fails, known keys stay known
         found = import_string(path)(raw)
-    except Exception as error:  # the project's own code; known keys stay known
-        raise OwnCodeFailed(f"RATELIMITER['API_KEY_RESOLVER'] failed: {raised_at(error)}") from None
     if isinstance(found, Model):
         return row_key(found)
     if found is not None and not isinstance(found, str):
@@ -335,15 +334,33 @@ def _resolve_key(raw: str) -> str | None:
 
 def find_plan(identity: CallerIdentity) -> KnownPlan:
     """Return what TIER_RESOLVER says of this caller, without a cache. Raises OwnCodeFailed."""
+    return resolved(_ask_for_plan(identity))  # type: ignore[no-any-return]
+
+
+def _ask_for_plan(identity: CallerIdentity) -> KnownPlan | Awaitable[KnownPlan]:
+    """Return the same as `find_plan`; the awaitable of it if TIER_RESOLVER is a coroutine."""
     path = settings.TIER_RESOLVER
     if path is None:
         return NO_PLAN
+
+    async def awaited_plan() -> KnownPlan:
+        with _own_code("TIER_RESOLVER"):
+            return plan_of(await answer)
+
+    with _own_code("TIER_RESOLVER"):
+        answer = answer_of(path, identity)
+        return awaited_plan() if isawaitable(answer) else plan_of(answer)
+
+
+@contextmanager
+def _own_code(setting: str) -> Iterator[None]:
+    """Raise OwnCodeFailed for what the project's code raises."""
     try:
-        return plan_of(path, identity)
+        yield
     except InvalidPlan as error:
-        raise OwnCodeFailed(f"RATELIMITER['TIER_RESOLVER'] {error}.") from None
-    except Exception as error:  # the project's own code
-        raise OwnCodeFailed(f"RATELIMITER['TIER_RESOLVER'] failed: {raised_at(error)}") from None
+        raise OwnCodeFailed(f"RATELIMITER['{setting}'] {error}.") from None
+    except Exception as error:
+        raise OwnCodeFailed(f"RATELIMITER['{setting}'] failed: {raised_at(error)}") from None
 
 
 def _has_form(raw: str) -> bool:
@@ -356,7 +373,7 @@ def _has_form(raw: str) -> bool:
 
 
 _callers: CallerCache[tuple[_Assigned, ...]] = CallerCache(_find_caller, (), "Tier assignments")
-_plans = IdentityCache(find_plan, NO_PLAN, "The plan of a caller")
+_plans = IdentityCache(_ask_for_plan, NO_PLAN, "The plan of a caller")
 _keys = KeyCache(_find_key, "An API key", TableCache(_find_all_keys, None, "Assignments of API keys"))
 _resolved_keys = KeyCache(_resolve_key, "An API key", has_form=_has_form)
 _partitions = TableCache(_find_partitions, _Partitions({}, frozenset(), frozenset(), {}), "Assignments of partitions")

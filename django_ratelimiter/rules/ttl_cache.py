@@ -6,17 +6,21 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable
-from threading import Lock, RLock
-from typing import Any, Final, Generic, TypeVar
+from concurrent.futures import CancelledError, Future, wait
+from contextlib import ExitStack, suppress
+from functools import partial
+from inspect import isawaitable
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from django.apps import apps
 from django.db import Error, InterfaceError, OperationalError, router
 from django.utils.asyncio import async_unsafe
 
 from ..conf import settings
-from ..databases import is_in_transaction
+from ..databases import has_connection, is_in_transaction
 from ..engine.locks import freed_by_fork
-from ..plans import CallerIdentity
+from ..plans import CallerIdentity, awaited, resolved
+from .awaiting import AnswerAwaited, Start, asked_by
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -28,8 +32,11 @@ MISSES_PER_SECOND: Final = 100
 #: Maximum number of different names that a project's code reads of callers; then all its answers are dropped.
 MAX_NAMES: Final = 32
 
-#: Seconds to wait after a failure of the database.
+#: Seconds to wait after a failure of the database, or MAX_FAILURES in a row of a project's code.
 RETRY_SECONDS: Final = 1.0
+MAX_FAILURES: Final = 3
+#: Then one thread asks again, for all; maximum seconds until another does, if that one gets no answer.
+PROBE_SECONDS: Final = 60.0
 
 
 class NoAnswer(Exception):
@@ -51,21 +58,45 @@ _WAITS: Final = async_unsafe("Assignments have to be read from the database; `li
 Found = TypeVar("Found")
 
 
+class _Entry(NamedTuple, Generic[Found]):
+    """An answer. until, began: when it expires, and when it was asked for, in monotonic seconds."""
+
+    until: float
+    value: Found
+    began: float
+
+
 def _databases() -> set[str]:
-    """Return the databases that have assignments and access entries."""
-    return {router.db_for_read(model) for model in apps.get_app_config("django_ratelimiter").get_models()}
+    """Return the databases that have assignments and access entries; none if the app is not installed."""
+    return {router.db_for_read(model) for model in apps.get_models() if model._meta.app_label == "django_ratelimiter"}
 
 
 class _Cache(Generic[Found]):
-    """The part that all caches share: how they ask the database. find: reads rows. what: their name in the log."""
+    """The part that all caches share: how they ask the database. find: reads rows. what: their name in the log.
+
+    No thread waits for another's call longer than DEADLINE_MS, nor at all if it knows an earlier answer.
+    """
+
+    #: Whether failures that take no time count, too.
+    _counts_quick_failures = True
 
     def __init__(self, find: Callable[..., Any], what: str) -> None:
         self._find, self._what = find, what
         self.forget()
+        freed_by_fork(self)
 
     def forget(self) -> None:
         """Drop all values."""
-        self._paused_until = float("-inf")
+        self._paused_until, self._failures = float("-inf"), 0
+        self._at_fork_reinit()
+
+    def _at_fork_reinit(self) -> None:
+        #: The calls that have not ended.
+        self._under_way: dict[Hashable, Future[None]] = {}
+
+    def _end(self, key: Hashable, call: Future[None]) -> None:
+        self._under_way.pop(key, None)
+        call.set_result(None)
 
     @_WAITS
     def _ask(self, *keys: Any) -> tuple[tuple[Any] | None, float]:
@@ -74,11 +105,16 @@ class _Cache(Generic[Found]):
         An error is no answer, and no cache keeps one in its place: it is asked again after RETRY_SECONDS. After an
         error in an open transaction it is asked again at once: perhaps only this transaction cannot read.
         """
-        now = time.monotonic()
-        if now < self._paused_until:
-            return None, self._paused_until
+        began = time.monotonic()
+        if began < self._paused_until:
+            return None, min(self._paused_until, began + min(RETRY_SECONDS, settings.TIER_CACHE_SECONDS))
+        if self._failures >= MAX_FAILURES:
+            self._paused_until = began + PROBE_SECONDS
+        return self._answer(partial(self._find, *keys), began)
+
+    def _answer(self, find: Callable[[], Any], began: float) -> tuple[tuple[Any] | None, float]:
         try:
-            return (self._find(*keys),), now + settings.TIER_CACHE_SECONDS
+            found = find()
         except _UNREADABLE as error:
             if not isinstance(error, NoAnswer):
                 text = "%s cannot be read; the last ones known or the default are used: %s"
@@ -86,11 +122,21 @@ class _Cache(Generic[Found]):
             is_unreachable = isinstance(error, _UNREACHABLE)  # not because of a transaction in another database
             is_of_database = isinstance(error, Error) or isinstance(error.__context__, Error)
             if is_of_database and is_in_transaction(*(_databases() if is_unreachable else ())):
-                return None, now
-            until = time.monotonic() + min(RETRY_SECONDS, settings.TIER_CACHE_SECONDS)
-            if is_unreachable:  # for all keys
+                self._paused_until = began
+                return None, began
+            now = time.monotonic()
+            until = now + min(RETRY_SECONDS, settings.TIER_CACHE_SECONDS)
+            if is_unreachable:
+                self._failures = MAX_FAILURES
+            elif isinstance(error, OwnCodeFailed):
+                counts = self._counts_quick_failures or now - began >= settings.DEADLINE_MS / 1_000
+                self._failures = self._failures + 1 if counts else 0
+            if self._failures >= MAX_FAILURES:  # for all keys
                 self._paused_until = until
             return None, until
+        if not isawaitable(found):
+            self._paused_until, self._failures = float("-inf"), 0
+        return (found,), time.monotonic() + settings.TIER_CACHE_SECONDS
 
 
 class CallerCache(_Cache[Found]):
@@ -129,6 +175,7 @@ class KeyCache(_Cache[str]):
     contains them. all_keys: every known key; `None` if they cannot be listed. has_form: a test before the lookup.
     """
 
+    _counts_quick_failures = False  # of code that fails for each made-up key
     _since: float
 
     def __init__(
@@ -145,16 +192,20 @@ class KeyCache(_Cache[str]):
         """Return the identity of `key`. address: returns who sent it, if it must be looked up."""
         now = time.monotonic()
         cached = self._cached.get(key)
-        if cached and now < cached[0]:
+        if cached and (now < cached[0] or (key in self._under_way and settings.TIER_CACHE_SECONDS)):
             return cached[1]
         if now < self._unknown.get(key, now):
             return None
         if now - self._since >= 1:
             self._since, self._misses = now, (Counter[str | None](), Counter[str | None]())
-        misses, sender = self._misses[hash(key) in self._turned_away], address()
-        if not self._is_worth_asking(key, misses, sender) or not self._has_form(key):
+        share, sender = hash(key) in self._turned_away, address()
+        if not self._is_worth_asking(key, self._misses[share], sender) or not self._has_form(key):
             return None
-        answer, until = self._ask(key)
+        self._under_way[key] = Future()  # nobody waits for it: a new key is looked up by each thread
+        try:
+            answer, until = self._ask(key)
+        finally:
+            self._under_way.pop(key, None)
         found: str | None = answer[0] if answer else cached and cached[1]
         self._turned_away.discard(hash(key))
         if found is not None:
@@ -166,7 +217,7 @@ class KeyCache(_Cache[str]):
         if len(self._unknown) >= CACHE_SIZE:
             self._unknown.clear()
         self._unknown[key] = until
-        misses[sender] += 1
+        self._misses[share][sender] += 1
         return None
 
     def forget(self) -> None:
@@ -196,11 +247,12 @@ class KeyCache(_Cache[str]):
 class IdentityCache(_Cache[Found]):
     """Cache of what a project's code answers about callers: it is called once for a caller, also by many threads.
 
-    find: takes an identity. The answer counts for this user and API key, and for the values of the other names that
-    were read from the identity. otherwise: the value of a caller for whom there has been no answer.
+    find: takes an identity; it may return an awaitable, which no thread of an event loop waits for. The answer counts
+    for this user and API key, and for the values of the other names that were read from the identity. otherwise: the
+    value of a caller for whom there has been no answer.
     """
 
-    def __init__(self, find: Callable[[CallerIdentity], Found], otherwise: Found, what: str) -> None:
+    def __init__(self, find: Callable[[CallerIdentity], Any], otherwise: Found, what: str) -> None:
         self._otherwise = otherwise
         super().__init__(find, what)
 
@@ -213,14 +265,10 @@ class IdentityCache(_Cache[Found]):
 
     def forget(self) -> None:
         super().forget()
-        #: Expiry and value by user, API key and the values of these names.
-        self._cached: tuple[tuple[tuple[str, ...], dict[Hashable, tuple[float, Found]]], ...] = ()
-        #: Who is being asked about.
-        self._under_way: dict[Hashable, Any] = {}
+        #: Answers by user, API key and the values of these names.
+        self._cached: tuple[tuple[tuple[str, ...], dict[Hashable, _Entry[Found]]], ...] = ()
 
-    def _known(
-        self, user_id: str | None, api_key: str | None, read: Callable[[str], Any]
-    ) -> tuple[float, Found] | None:
+    def _known(self, user_id: str | None, api_key: str | None, read: Callable[[str], Any]) -> _Entry[Found] | None:
         latest = None
         for names, entries in self._cached:
             entry = entries.get((user_id, api_key, *map(read, names)) if names else (user_id, api_key))
@@ -230,21 +278,60 @@ class IdentityCache(_Cache[Found]):
 
     @_WAITS
     def _renew(self, user_id: str | None, api_key: str | None, read: Callable[[str], Any]) -> Found:
+        """Ask for the value of the caller, unless another thread does: then use what is known, or wait for that."""
+        start, came = asked_by.get() or (None, time.monotonic())
         asking = user_id, api_key, read("address") if user_id is None and api_key is None else None
-        with self._under_way.setdefault(asking, freed_by_fork(RLock())):  # code that asks for its own caller goes on
-            try:
-                known = self._known(user_id, api_key, read)
-                if known is not None and time.monotonic() < known[0]:
-                    return known[1]
-                identity = CallerIdentity(user_id, api_key, read)
-                answer, until = self._ask(identity)
-                value: Found = answer[0] if answer else known[1] if known else self._otherwise
-                self._keep(tuple(identity.names), (user_id, api_key, *map(read, identity.names)), (until, value))
-                return value
-            finally:
-                self._under_way.pop(asking, None)
+        while True:
+            call = self._under_way.setdefault(asking, mine := Future[None]())
+            with ExitStack() as stack:
+                if call is mine:
+                    stack.callback(self._end, asking, call)
+                known, now = self._known(user_id, api_key, read), time.monotonic()
+                if known is not None and (now < known.until or known.began > came):
+                    return known.value
+                if call is mine:
+                    return self._call(call, CallerIdentity(user_id, api_key, read), known, start, stack)
+            seconds = came + settings.DEADLINE_MS / 1_000 - now
+            if known is not None and settings.TIER_CACHE_SECONDS:
+                seconds = 0.0
+            elif start is not None:
+                raise AnswerAwaited(call, seconds)
+            if not wait([call], seconds).done:
+                return self._otherwise if known is None else known.value
 
-    def _keep(self, names: tuple[str, ...], key: Hashable, entry: tuple[float, Found]) -> None:
+    def _call(
+        self,
+        call: Future[None],
+        identity: CallerIdentity,
+        known: _Entry[Found] | None,
+        start: Start | None,
+        at_end: ExitStack,
+    ) -> Found:
+        """Call the project's code, and keep its answer. start: for coroutines. at_end: ends `call`."""
+        began = time.monotonic()
+
+        def keep(answer: tuple[Found] | None, until: float) -> Found:
+            value = answer[0] if answer else self._otherwise if known is None else known.value
+            if answer or until > began:
+                self._keep(identity, _Entry(until, value, began))
+            return value
+
+        def finish(task: Future[Found]) -> None:
+            with later, suppress(CancelledError):
+                keep(*self._answer(task.result, began))
+
+        answer, until = self._ask(identity)
+        if answer and isawaitable(answer[0]):
+            if start is not None:
+                task, later = start(awaited(answer[0])), at_end.pop_all()
+                task.add_done_callback(finish)
+                raise AnswerAwaited(call, None)
+            answer, until = self._answer(partial(resolved, answer[0]), began)
+        return keep(answer, until)
+
+    def _keep(self, identity: CallerIdentity, entry: _Entry[Found]) -> None:
+        names = tuple(identity.names)
+        key = (identity.user_id, identity.api_key_hash, *map(identity.value, names))
         if sum(len(entries) for _, entries in self._cached) >= CACHE_SIZE or len(self._cached) > MAX_NAMES:
             self._cached = ()
         for known, entries in self._cached:
@@ -262,27 +349,44 @@ class TableCache(_Cache[Found]):
 
     def __init__(self, find: Callable[[], Found], otherwise: Found, what: str) -> None:
         self._otherwise = otherwise
-        self._lock = freed_by_fork(Lock())
         super().__init__(find, what)
 
     def get(self) -> Found:
         """Return all rows. No query when cached."""
-        if time.monotonic() >= self._until and not (self._is_read and self._lock.locked()):
+        if time.monotonic() >= self._until and not (self._is_read and self._under_way):
             self._renew()
         return self._found
 
     def forget(self) -> None:
         super().forget()
-        self._found, self._is_read, self._until = self._otherwise, False, float("-inf")
+        self._found, self._is_read, self._until, self._began = self._otherwise, False, float("-inf"), float("-inf")
 
     @_WAITS
     def _renew(self) -> None:
-        with self._lock:
-            if time.monotonic() >= self._until:
-                self._read()
+        """Read the rows, unless another thread does: then use the old ones, or wait for that.
+
+        Who has a connection to the database waits for nobody: the other may be waiting for one.
+        """
+        came = time.monotonic()
+        while True:
+            call = self._under_way.setdefault(None, mine := Future[None]())
+            is_due = time.monotonic() >= self._until and self._began <= came
+            if call is mine:
+                try:
+                    return self._read() if is_due else None
+                finally:
+                    self._end(None, call)
+            if not is_due or self._is_read:
+                return None
+            if has_connection(*_databases()):
+                return self._read()
+            if not wait([call], settings.DEADLINE_MS / 1_000).done:
+                return None
 
     def _read(self) -> None:
-        answer, self._until = self._ask()
-        if answer:
-            self._found = answer[0]
-        self._is_read = self._is_read or time.monotonic() < self._until
+        began = time.monotonic()
+        answer, until = self._ask()
+        if answer and began >= self._began:  # else another thread has read them later
+            self._found, self._began = answer[0], began
+        self._until = until
+        self._is_read = self._is_read or time.monotonic() < until

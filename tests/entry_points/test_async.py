@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from asgiref.sync import async_to_sync, iscoroutinefunction
+from asgiref.sync import ThreadSensitiveContext, async_to_sync, iscoroutinefunction
 from django.contrib.auth.middleware import AuthenticationMiddleware
 from django.contrib.auth.models import AnonymousUser, User
 from django.contrib.sessions.backends.db import SessionStore
@@ -29,7 +29,7 @@ from django_ratelimiter.engine.redis.connections.pool import ConnectionPool
 from django_ratelimiter.limiter import io
 from django_ratelimiter.middleware import RateLimitMiddleware
 from django_ratelimiter.models import Tier
-from django_ratelimiter.rules import cache
+from django_ratelimiter.rules import awaiting, cache
 from django_ratelimiter.rules.stored import storage
 
 from ..making import Clock, MakeRule
@@ -268,6 +268,26 @@ def test_it_is_of_the_kind_of_what_it_wraps() -> None:
         assert iscoroutinefunction(made) is iscoroutinefunction(made.process_view) is (wrapped is native)
 
 
+def test_tasks_wait_for_each_other_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of the first may be waiting for a connection that the thread of the second has."""
+    looks, end = iter([lambda: end.wait(60), lambda: end.set() or "by itself"]), threading.Event()
+
+    def look() -> Any:
+        if threading.current_thread() is threading.main_thread():
+            raise SynchronousOnlyOperation
+        return next(looks)()
+
+    async def look_up() -> Any:
+        async with ThreadSensitiveContext():
+            return await io.LOOP.look_up(look, together=True)
+
+    async def together() -> list[Any]:
+        return await asyncio.gather(look_up(), look_up())
+
+    with override_settings(RATELIMITER={"DEADLINE_MS": 50}):
+        assert asyncio.run(together()) == [True, "by itself"]
+
+
 def test_event_loops_that_have_ended_leave_no_lock_behind() -> None:
     """A lock that somebody has waited for holds on to its event loop."""
 
@@ -283,7 +303,7 @@ def test_event_loops_that_have_ended_leave_no_lock_behind() -> None:
 
     for _ in range(3):
         asyncio.run(together())
-    assert len(io._locks) == 1
+    assert len(awaiting._locks) == 1
 
 
 def wrapped(get_response: Any) -> Any:
