@@ -207,7 +207,7 @@ def test_no_command_repeats_it(hostile: User, tmp_path: Path, capsys: Any, words
 
 #: Arguments of each subcommand. FILE and LOG are replaced by files.
 SUBCOMMANDS: Final = {
-    "adopt": [], "advise": ["export"], "apply": ["FILE"], "caller": ["--ip", "192.0.2.7"], "check": ["FILE"],
+    "advise": ["export"], "apply": ["FILE"], "caller": ["--ip", "192.0.2.7"], "check": ["FILE"],
     "collect": [], "explain": ["get", "/hello/"], "export": [], "forget": ["ip:192.0.2.7"], "off": [], "on": [],
     "plan": ["FILE"], "replay": ["LOG"], "watch": [], "about": [],
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""`manage.py ratelimit export|plan|apply|check|adopt`: rules as code."""
+"""`manage.py ratelimit export|plan|apply|check`: rules as code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from django.utils.translation import ngettext
 
 from ..rules import cache
 from ..rules.files.access import access_rows
-from ..rules.files.adopt import adopt
 from ..rules.files.applying import WouldUndo, apply_file
 from ..rules.files.planning import FilePlan, plan_file
 from ..rules.files.reading import RulesFile, load
@@ -50,8 +49,6 @@ def add_file_commands(commands: Any) -> None:
         action="store_true",
         help="Also undo changes made in the database since the last apply or export.",
     )
-    adopt = commands.add_parser("adopt", help="Write a rules file with the limits of the project's other limiters.")
-    _add_target(adopt)
     check = commands.add_parser("check", help="Check a rules file, without a database or Redis.")
     check.set_defaults(skip_checks=True)  # some checks use both
     for command in (plan, apply, check):
@@ -61,13 +58,9 @@ def add_file_commands(commands: Any) -> None:
         command.add_argument("--prune", action="store_true", help=prune)
 
 
-def _add_target(command: ArgumentParser) -> None:
+def _add_export(command: ArgumentParser) -> None:
     command.add_argument("--format", choices=("yaml", "json"), help="Default: by the name of the file, else YAML.")
     command.add_argument("--to", metavar="FILE", help="Write to this new file.")
-
-
-def _add_export(command: ArgumentParser) -> None:
-    _add_target(command)
     command.add_argument("--own", action="store_true", help="Make all rules belong to the file from now on.")
     access = command.add_mutually_exclusive_group()
     access.add_argument(
@@ -111,26 +104,6 @@ class FileCommands(SayingCommand):
             write_file(self._options["to"], text, is_new=True)
         else:
             self.stdout.write(text, ending="")
-
-    def run_adopt(self) -> None:
-        """Write rules that replace other limiters; comments name what is left as it is, and what cannot be seen."""
-        found = adopt()
-        self._write(found.text(self._style))
-        if self._style == "json":  # which has no comments
-            self.stderr.write(on_terminal(found.comments()))
-        rules = ngettext("%d rule", "%d rules", len(found.rules)) % len(found.rules)
-        words = {
-            "rules": rules,
-            "left": len(found.left),
-            "urls": (urls := found.inventory).count,
-            "unseen": urls.unseen,
-            "bare": urls.bare,
-        }
-        text = _(
-            "%(rules)s. Left as it is: %(left)d. Of %(urls)d URLs, %(unseen)d have something that may limit and cannot "
-            "be seen; on %(bare)d nothing can be seen."
-        )
-        self.stderr.write(text % words)
 
     def run_check(self) -> None:
         """Report the errors of a file. Uses neither the database nor Redis."""

@@ -1,7 +1,6 @@
 """Code asks algorithms for their traits: none but the registry and the algorithms themselves name one.
 
-The admin's presets are rules that somebody has thought out, and name the algorithm as an operator does. What is adopted
-from another limiter names the one that does the same.
+The admin's presets are rules that somebody has thought out, and name the algorithm as an operator does.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ REGISTRY = PACKAGE / "engine/registry.py"
 SOURCES = [
     path
     for path in PACKAGE.rglob("*.py")
-    if path not in (REGISTRY, PACKAGE / "admin/rules/presets.py", PACKAGE / "rules/files/adopt.py")
+    if path not in (REGISTRY, PACKAGE / "admin/rules/presets.py")
     and path.parent not in (PACKAGE / "engine/algorithms", PACKAGE / "migrations")
 ]
 

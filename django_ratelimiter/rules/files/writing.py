@@ -85,12 +85,10 @@ def file_fields(data: Data, columns: Columns, always: Iterable[str] = ("name",))
     }
 
 
-def yaml_of(
-    document: dict[str, Any], comments: Sequence[str] = (), on_rules: Mapping[str, Sequence[str]] | None = None
-) -> str:
+def yaml_of(document: dict[str, Any], comments: Sequence[str] = ()) -> str:
     """Return a document as YAML: an empty line before each rule, and lists of words in one line. Raises LibraryMissing.
 
-    comments: lines at its top. on_rules: lines above rules, by slug.
+    comments: lines at its top.
     """
     yaml = library(writer=True)
     yaml.indent(mapping=2, sequence=4, offset=2)
@@ -100,10 +98,8 @@ def yaml_of(
         if section in found:
             found.yaml_set_comment_before_after_key(section, before="\n")
     rules = found.get("rules", {})
-    for place, slug in enumerate(rules):
-        lines = ([""] if place else []) + [*(on_rules or {}).get(str(slug), ())]
-        if lines:
-            rules.yaml_set_comment_before_after_key(slug, before="\n".join(lines) or "\n", indent=2)
+    for slug in [*rules][1:]:
+        rules.yaml_set_comment_before_after_key(slug, before="\n", indent=2)
     written = StringIO()
     written.writelines(f"# {line}\n" if line else "#\n" for line in comments)
     yaml.dump(found, written)

@@ -261,7 +261,7 @@ def test_a_file_that_is_there_is_never_written(tmp_path: Path) -> None:
     """People have written it, with their comments: `plan` shows what differs."""
     path = tmp_path / "limits.yaml"
     path.write_text(FILE)
-    for words in (("export",), ("export", "--schema"), ("adopt",)):
+    for words in (("export",), ("export", "--schema")):
         code, said = run(*words, "--to", str(path))
         assert (code, said) == (1, f"{path} exists already. Choose another name, or delete it first.")
     assert (path.read_text(), [each.name for each in tmp_path.iterdir()]) == (FILE, ["limits.yaml"])
@@ -400,15 +400,14 @@ def run(*words: str) -> tuple[int, str]:
 
 
 def test_the_name_of_a_new_file_says_its_format(tmp_path: Path) -> None:
-    for command in ("export", "adopt"):
-        run(command, "--to", str(tmp_path / f"{command}.json"))
-        assert json.loads((tmp_path / f"{command}.json").read_text())["version"] == 1
+    run("export", "--to", str(tmp_path / "made.json"))
+    assert json.loads((tmp_path / "made.json").read_text())["version"] == 1
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     file, nowhere = tmp_path / "limits.yaml", str(tmp_path / "no" / "such")
     file.write_text(FILE)
-    for words in (("export", "--to", nowhere), ("adopt", "--to", nowhere), ("plan", str(file), "--out", nowhere)):
+    for words in (("export", "--to", nowhere), ("plan", str(file), "--out", nowhere)):
         code, said = run(*words)
         assert (code, said.splitlines()[-1]) == (1, f"{nowhere}: No such file or directory.")
 
