@@ -95,7 +95,7 @@ PAGES: Final = [
     Page("rules", "django_ratelimiter_rule_changelist"),
     Page("rule", "django_ratelimiter_rule_change", args=first(Rule)),
     Page("rule-changed", "django_ratelimiter_rule_change", args=lambda: [changed_rule().pk]),
-    Page("rule-forecast", "django_ratelimiter_rule_change", {"_forecast": "advise"}, args=first(Rule)),
+    Page("rule-forecast", "django_ratelimiter_rule_change", {"_forecast": "1"}, args=first(Rule)),
     Page("rule-add", "django_ratelimiter_rule_add", viewer=403),
     Page("rule-log", "django_ratelimiter_rule_history", args=first(Rule)),
     Page("rule-delete", "django_ratelimiter_rule_delete", args=first(Rule), viewer=403),

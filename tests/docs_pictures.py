@@ -85,7 +85,7 @@ def _conflict(window: Browser, address: str, folder: Path) -> None:
 
 
 def _forecast(window: Browser, address: str, folder: Path) -> None:
-    """Ask what a lower quota would do to a calm day and to one of an attack, and for proposals."""
+    """Ask what a lower quota would do to a calm day and to one of an attack."""
     rule = Rule.objects.get(slug="search")
     attack = timezone.localdate(floor(now(), Granularity.DAY, now().tzinfo) - timedelta(hours=62))
     window.resize(1000, 900)
@@ -94,16 +94,12 @@ def _forecast(window: Browser, address: str, folder: Path) -> None:
         "limits-0-quota": "40",
         "forecast-quota": "40",
         "forecast-beside": attack.isoformat(),
-        "forecast-share": "2",
     }.items():
         window.script("document.getElementById(`id_${arguments[0]}`).value = arguments[1]", field, value)
-    window.script("document.querySelector('.ratelimiter-forecast-choices [value=advise]').click()")
-    window.wait_for(".ratelimiter-advice tbody tr")
-    for name, first, last in (
-        ("line", "#ratelimiter-forecast", ".ratelimiter-quota-line"),
-        ("advice", ".ratelimiter-advice", ".ratelimiter-advice"),
-    ):
-        _picture(window, folder / f"change-a-limit-{name}.png", first, last, margin=6)
+    window.script("document.querySelector('.ratelimiter-forecast-choices [value='1']').click()")
+    window.wait_for(".ratelimiter-quota-line")
+    picture = folder / "change-a-limit-line.png"
+    _picture(window, picture, "#ratelimiter-forecast", ".ratelimiter-quota-line", margin=6)
 
 
 def _picture(window: Browser, file: Path, first: str, last: str, margin: int = 20) -> None:

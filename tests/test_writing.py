@@ -185,7 +185,6 @@ def hostile(db: None) -> User:
         ["apply", "FILE", "--author", EVIL],
         ["export"],
         ["export", "--format", "json"],
-        ["advise", EVIL],
         ["replay", "LOG", "--no-progress"],
         ["replay", "LOG", "--format", f"({EVIL}"],
         ["replay", "LOG", "--csv", "--no-progress"],
@@ -207,7 +206,7 @@ def test_no_command_repeats_it(hostile: User, tmp_path: Path, capsys: Any, words
 
 #: Arguments of each subcommand. FILE and LOG are replaced by files.
 SUBCOMMANDS: Final = {
-    "advise": ["export"], "apply": ["FILE"], "caller": ["--ip", "192.0.2.7"], "check": ["FILE"],
+    "apply": ["FILE"], "caller": ["--ip", "192.0.2.7"], "check": ["FILE"],
     "collect": [], "explain": ["get", "/hello/"], "export": [], "forget": ["ip:192.0.2.7"], "off": [], "on": [],
     "plan": ["FILE"], "replay": ["LOG"], "watch": [], "about": [],
 }  # fmt: skip

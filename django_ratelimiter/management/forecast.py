@@ -1,4 +1,4 @@
-"""`manage.py ratelimit replay` and `advise`."""
+"""`manage.py ratelimit replay`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from ..forecast.logs.report.data import csv_of, json_of
 from ..forecast.logs.report.decisions import decision_writer
 from ..forecast.logs.report.html import html_of
 from ..forecast.logs.report.text import lines_of, not_known, notes_of
-from ..forecast.samples import console as advice
 from ..values.terminal import on_terminal
 from .output import Progress, SayingCommand, require_writable, whole_file, write_file
 
@@ -24,11 +23,6 @@ class ForecastCommands(SayingCommand):
     def add_forecast_commands(self, commands: Any) -> None:
         """Add the subcommands."""
         add_replay(commands.add_parser("replay", help="Show what rules would do with the requests of an access log."))
-        advice.add_arguments(commands.add_parser("advise", help="Propose limits for a rule, from recorded usage."))
-
-    def advise(self) -> None:
-        """Propose limits for a rule. Nothing changes."""
-        self.say(*advice.run(self._options))
 
     def replay(self) -> None:
         """Replay logs. Nothing is charged, and nothing is saved."""

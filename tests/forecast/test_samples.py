@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from django.contrib.admin.models import ADDITION, CHANGE, DELETION, LogEntry
 from django.contrib.auth.models import User
 from django.contrib.contenttypes.models import ContentType
-from django.utils.timezone import localtime
 
 from django_ratelimiter.engine import Limit
 from django_ratelimiter.forecast.samples import estimates
@@ -26,7 +24,7 @@ from django_ratelimiter.rules.ruleset import rule_from
 from django_ratelimiter.usage.reports.coverage import Period
 from django_ratelimiter.usage.times import now, stored
 
-from .traffic import advised, record
+from .traffic import record
 
 pytestmark = pytest.mark.django_db
 
@@ -275,8 +273,6 @@ def test_the_range_of_a_share() -> None:
     assert round(low, 4) == 0.0041
     assert round(high, 4) == 0.0234
     assert estimates.share_of_callers((0, 0, 0), 0) == estimates.NOTHING
-    assert [estimates.quantile([1, 2, 3, 4], share) for share in (0.25, 0.5, 0.9, 1)] == [1, 2, 4, 4]
-    assert estimates.quantile([], 0.5) == 0
 
 
 def test_a_request_beyond_several_limits_is_one_in_its_hour() -> None:
@@ -378,18 +374,3 @@ def log(flag: int, hours: int) -> None:
         action_flag=flag,
         action_time=stored(PERIOD.start + hours * HOUR),
     )
-
-
-def test_the_command_says_it_too() -> None:
-    Rule.objects.create(slug="search", name="Search", partition_by=["user"], mode="shadow")
-    record(START, {"a": [9], "b": [20]})
-    day = localtime(START).date()
-    assert HAVE not in advised("search")
-    during_attack = stored(START - timedelta(days=2) + timedelta(minutes=30))  # START can be midnight
-    row = grant(starts_at=during_attack - 30 * HOUR, ends_at=during_attack)
-    assert HAVE not in advised("search", "--period", str(day))
-    assert HAVE in advised("search", "--period", str(day), "--attack", str(day - timedelta(days=2)))
-    row.delete()
-    grant()
-    assert HAVE in advised("search")
-    assert HAVE in json.loads(advised("search", "--json"))["notes"][0]

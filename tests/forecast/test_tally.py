@@ -22,7 +22,6 @@ pytestmark = pytest.mark.django_db
 START = datetime(2026, 10, 22, 5, 30, tzinfo=UTC)
 #: Clocks in Berlin are put back within these days.
 PERIOD = Period(START, START + timedelta(days=5))
-ATTACK = Period(START + timedelta(days=1), START + timedelta(days=1, hours=3))
 
 MINUTE, HOUR, DAY = (Width(seconds) for seconds in (60, 3_600, 86_400))
 BERLIN = Width(86_400, "day", "Europe/Berlin")
@@ -54,33 +53,33 @@ def seconds(moment: datetime) -> int:
     return int(aware(moment).timestamp())
 
 
-def plain(width: Width, without: Period | None) -> dict[tuple[str, str], Counter[int]]:
+def plain(width: Width) -> dict[tuple[str, str], Counter[int]]:
     """Requests of each tier and caller by cell."""
     found: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
-    for (tier, who, _minute), (cell, count) in by_minute(width, without).items():
+    for (tier, who, _minute), (cell, count) in by_minute(width).items():
         found[tier, who][cell] += count
     return found
 
 
-def by_minute(width: Width, without: Period | None) -> dict[tuple[str, str, int], tuple[int, int]]:
+def by_minute(width: Width) -> dict[tuple[str, str, int], tuple[int, int]]:
     """The cell and the requests of each tier, caller and minute, from one object for each row."""
     found = {}
     starts = width.starts(*map(seconds, PERIOD)) if width.calendar else []
     for row in UsageSample.objects.filter(rule_slug="search"):
         moment = aware(row.minute)
-        if PERIOD.start <= moment < PERIOD.end and not (without and without.start <= moment < without.end):
+        if PERIOD.start <= moment < PERIOD.end:
             at = seconds(row.minute)
             cell = max(each for each in starts if each <= at) if starts else at // width.seconds * width.seconds
             found[row.tier_slug, row.partition_hash, at] = cell, row.count
     return found
 
 
-def beyond(width: Width, without: Period | None) -> dict[tuple[str, int], list[int]]:
+def beyond(width: Width) -> dict[tuple[str, int], list[int]]:
     """Requests beyond each threshold, by tier and cell; of minutes and long cells by hour. One request at a time."""
     by_hour = width == MINUTE or width.calendar or width.seconds > HOUR.seconds
     in_cell: Counter[tuple[str, str, int]] = Counter()
     found: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0])
-    for (tier, who, minute), (cell, count) in sorted(by_minute(width, without).items()):
+    for (tier, who, minute), (cell, count) in sorted(by_minute(width).items()):
         earlier, in_cell[tier, who, cell] = in_cell[tier, who, cell], in_cell[tier, who, cell] + count
         for place, threshold in enumerate(THRESHOLDS[width]):
             if tier in threshold and (more := earlier + count - max(earlier, threshold[tier])) > 0:
@@ -88,25 +87,22 @@ def beyond(width: Width, without: Period | None) -> dict[tuple[str, int], list[i
     return dict(found)
 
 
-@pytest.mark.parametrize("without", [None, ATTACK])
 @pytest.mark.parametrize("seed", range(4))
-def test_one_pass_finds_what_a_sum_over_all_rows_finds(
-    seed: int, without: Period | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_pass_finds_what_a_sum_over_all_rows_finds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tally, "MAX_PAIRS", 50)
     recorded(seed)
     start, end = map(seconds, PERIOD)
     found = SampleTally(WIDTHS, THRESHOLDS, (start, end), reading.Seconds())
-    for caller in reading.callers(Source("search", PERIOD, without=without)):
+    for caller in reading.callers(Source("search", PERIOD)):
         found.add(*caller)
-    sums = {width: plain(width, without) for width in WIDTHS}
+    sums = {width: plain(width) for width in WIDTHS}
     for width, expected in sums.items():
         for tier in ("", "free", "pro"):
             peaks = sorted(max(cells.values()) for (of, _), cells in expected.items() if of == tier)
             assert sorted(found.peaks_of(tier, width)) == peaks
             assert found.sampled(tier) == len(peaks)
             assert found.requests[tier] == sum(cells.total() for (of, _), cells in expected.items() if of == tier)
-        assert {key: [*row] for key, row in found.beyond(width).items() if any(row)} == beyond(width, without)
+        assert {key: [*row] for key, row in found.beyond(width).items() if any(row)} == beyond(width)
     ranked = sorted((-max(cells.values()), *key) for key, cells in sums[MINUTE].items())
     assert [each[:3] for each in found.top] == ranked[: tally.MAX_CALLERS]
     for each in found.top:

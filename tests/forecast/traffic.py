@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from io import StringIO
-
-from django.core.management import call_command
 
 from django_ratelimiter.models import UsageBucket, UsageSample
 from django_ratelimiter.usage.times import stored
@@ -43,10 +40,3 @@ def record(
             allowed=total - rejected,
             rejected=rejected,
         )
-
-
-def advised(*arguments: str) -> str:
-    """What the command that proposes limits says."""
-    out = StringIO()
-    call_command("ratelimit", "advise", *arguments, stdout=out)
-    return out.getvalue()

@@ -1,10 +1,9 @@
-"""The operator's choices for a forecast: the periods, the limit whose quota is the line, and a share of callers."""
+"""The operator's choices for a forecast: the periods, and the limit whose quota is the line."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date
-from decimal import Decimal
 from typing import Any, Final
 
 from django import forms
@@ -26,9 +25,6 @@ from ...forecast.samples.periods import (
 
 #: The prefix of the fields, which are in the rule's form.
 PREFIX: Final = "forecast"
-
-#: The share of callers that a proposal of the advisor may reject, in percent.
-DEFAULT_SHARE: Final = Decimal("0.1")
 
 
 def _day(label: Any) -> forms.DateField:
@@ -56,23 +52,11 @@ class ChoicesForm(forms.Form):
     )
     day = _day(gettext_lazy("Day"))
     beside = _day(gettext_lazy("Compare with the day"))
-    share = forms.DecimalField(
-        label=gettext_lazy("Callers that a proposal may reject, in percent"),
-        required=False,
-        min_value=Decimal("0.001"),
-        max_value=50,
-        max_digits=6,
-        decimal_places=3,
-        initial=DEFAULT_SHARE,
-        widget=forms.NumberInput({"step": "any"}),
-    )
     limit = forms.ChoiceField(label=gettext_lazy("Limit"), required=False)
     quota = forms.IntegerField(required=False, min_value=1, max_value=2**48 - 1)
     quota_of = forms.CharField(required=False, max_length=100)
 
     def __init__(self, data: Any = None, *, limits: Sequence[tuple[str, str]] = ()) -> None:
-        if data is not None and not data.get(f"{PREFIX}-share"):  # missing if the request comes from another form
-            data = {**dict(data.items()), f"{PREFIX}-share": DEFAULT_SHARE}
         super().__init__(data, prefix=PREFIX, label_suffix="")
         self._default = YESTERDAY
         limit: Any = self.fields["limit"]
@@ -99,11 +83,6 @@ class ChoicesForm(forms.Form):
         if self.is_bound:  # then the page shows what was sent
             self.data = {**dict(self.data.items()), f"{PREFIX}-period": WEEK}
         return True
-
-    @property
-    def share_of_callers(self) -> float:
-        """Return the share that a proposal may reject, from 0 to 1."""
-        return float((self.cleaned_data.get("share") if self.is_bound else None) or DEFAULT_SHARE) / 100
 
     @property
     def periods(self) -> list[NamedPeriod]:

@@ -7,13 +7,10 @@ from typing import Any, Final
 
 from django.http import HttpRequest
 from django.utils import timezone
-from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
 from ...engine.limits import Limit
 from ...forecast.samples import answer, words
-from ...forecast.samples.advice import advise
-from ...forecast.samples.console import attack_in_words, proposal_in_words
 from ...forecast.samples.doubts import doubts, is_partial
 from ...forecast.samples.forecast import Forecast
 from ...forecast.samples.periods import one_day
@@ -26,7 +23,6 @@ from ..names import names_in_words
 from . import line
 from .choices import ChoicesForm
 from .line import LimitRow
-from .proposals import value_of
 
 #: Maximum number of callers below the first sentence: those that would be rejected, the busiest first.
 MAX_REJECTED: Final = 5
@@ -51,32 +47,6 @@ def panel_context(
         "is_off": after.is_off,
         "periods": [_period(request, name, forecast, tiers) for name, forecast in forecasts],
         "line": None if row is None or limit is None else _line(forecasts, row, limit, choices),
-    }
-
-
-def advice_context(after: RuleRecord, choices: ChoicesForm, rows: Sequence[LimitRow]) -> dict[str, Any]:
-    """Return the proposals of the advisor for the selected periods."""
-    tiers = dict(Tier.objects.values_list("slug", "name"))
-    first, *others = choices.periods
-    attack = others[0] if others else None
-    found = advise(after, first.period, choices.share_of_callers, attack and attack.period)
-    return {
-        "percent": words.decimal(100 * choices.share_of_callers),
-        "attack": attack.name if attack and any(each.attack_share for each in found.proposals) else "",
-        "is_certain": all(each.is_certain for each in found.proposals),
-        "days": number_format(round(found.days, 1)),
-        "sampled": found.sampled,
-        "largest": found.largest,
-        "rows": [
-            {
-                "tier": _tier_name(each.tier, tiers),
-                "limit": proposal_in_words(each),
-                "value": value_of(each, rows),
-                "proposal": each,
-                "attack": "" if each.attack_share is None else attack_in_words(each),
-            }
-            for each in found.proposals
-        ],
     }
 
 

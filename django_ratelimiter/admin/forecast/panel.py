@@ -25,19 +25,12 @@ from ..conflicts import SEEN, conflict
 from ..versioned import VersionedAdmin
 from ..viewer import VIEW_USAGE
 from .choices import PREFIX, ChoicesForm
-from .figures import advice_context, panel_context
+from .figures import panel_context
 from .line import LimitRow, limit_rows
-from .proposals import with_proposal
 
 #: The names of the two buttons; the first one, in a URL, shows the forecast of the saved rule.
 ASK: Final = "_forecast"
 TAKE: Final = "_forecast_take"
-
-#: The name of the buttons that copy a proposal to the form.
-PROPOSAL: Final = "_forecast_proposal"
-
-#: The value of the button that also requests proposals.
-ADVISE: Final = "advise"
 
 
 class UnsavedForm(forms.ModelForm):
@@ -71,8 +64,6 @@ class ForecastPanel(VersionedAdmin):
             raise PermissionDenied
         if TAKE in request.POST:
             request.POST = _with_number(request.POST)
-        if PROPOSAL in request.POST:
-            request.POST = with_proposal(request.POST, request.POST[PROPOSAL])
         return self._looked_at(request, object_id, form_url, extra_context)
 
     @csrf_protect_m  # type: ignore[untyped-decorator]
@@ -102,7 +93,6 @@ class ForecastPanel(VersionedAdmin):
             "choices": choices,
             "ask": ASK,
             "take": TAKE if may_save else "",
-            "proposal": PROPOSAL if may_save and any(row.limit.quota for row in rows) else "",
             "is_outdated": getattr(request, "ratelimiter_outdated", False),
         }
         if context["errors"]:
@@ -114,7 +104,7 @@ class ForecastPanel(VersionedAdmin):
     def _forecast(
         self, request: HttpRequest, context: dict[str, Any], choices: ChoicesForm, rows: list[LimitRow], pk: str | None
     ) -> dict[str, Any]:
-        """Return the forecast, and the proposals if requested; or the reason why there is none."""
+        """Return the forecast, or the reason why there is none."""
         form, limits = context["adminform"].form.instance, [row.limit for row in rows]
         saved = Rule.objects.get(pk=pk) if pk else None
         if saved and not any(issubclass(each.formset.model, RuleLimit) for each in context["inline_admin_formsets"]):
@@ -134,13 +124,11 @@ class ForecastPanel(VersionedAdmin):
             }
         after = replace(after, slug=saved.slug)
         before = None if pk is None else _record(saved, list(_limits_of(saved)))[0]
-        panel = panel_context(request, before, after, choices, rows) | {"recorded_by": "" if pk else str(saved)}
-        is_wanted = PROPOSAL in request.POST or ADVISE in (request.POST.get(ASK), request.GET.get(ASK))
-        return panel | ({"advice": advice_context(after, choices, rows)} if is_wanted else {})
+        return panel_context(request, before, after, choices, rows) | {"recorded_by": "" if pk else str(saved)}
 
 
 def _is_asked(request: HttpRequest) -> bool:
-    return request.method == "POST" and any(name in request.POST for name in (ASK, TAKE, PROPOSAL))
+    return request.method == "POST" and any(name in request.POST for name in (ASK, TAKE))
 
 
 def _follow(request: HttpRequest, rule: Rule) -> bool:

@@ -115,7 +115,7 @@ def _of_data(forecast: Forecast) -> Iterator[str]:
         text = _("Tiers that are not limited now are not counted, so nothing is known about them: %(tiers)s.")
         yield text % {"tiers": tiers_in_words(forecast.unrecorded)}
     if not forecast.is_shared:
-        yield from multiplier_doubts(forecast.period)
+        yield from _multiplier_doubts(forecast.period)
         has_anchors = TierAssignment.objects.exclude(anchor_day=None).exists
         if forecast.after.has_months and (settings.TIER_RESOLVER or has_anchors()):
             yield _("The months of some callers may begin on their own day. It is not recorded: the limit's is used.")
@@ -126,18 +126,18 @@ def tiers_in_words(tiers: Iterable[str]) -> str:
     return ", ".join([tier or _("every other tier") for tier in tiers])
 
 
-def multiplier_doubts(*periods: Period) -> Iterator[str]:
-    """Yield what readers must know about multipliers in these periods: at most one sentence and two queries.
+def _multiplier_doubts(period: Period) -> Iterator[str]:
+    """Yield what readers must know about multipliers in this period: at most one sentence and two queries.
 
     Samples contain the callers' tiers, but not their multipliers. An assignment that was changed or deleted has left an
     entry in the admin's log, which does not contain its multiplier.
     """
-    if any(_assigned(period) for period in periods):
+    if _assigned(period):
         yield _(
             "Some callers have a multiplier. It is not recorded, so the forecast uses the limits of their tier "
             "without it."
         )
-    elif _changed_since(min(period.start for period in periods)):
+    elif _changed_since(period.start):
         yield _(
             "Tier assignments were changed or deleted since the period began. If they had a multiplier, it is "
             "not recorded, so the forecast uses the limits of the tier without it."

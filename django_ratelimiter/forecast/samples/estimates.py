@@ -73,8 +73,3 @@ def _wilson(found: int, sampled: int) -> tuple[float, float]:
     spread = _ERRORS * sqrt(share * (1 - share) / sampled + square / (4 * sampled**2))
     low, high = ((middle + side * spread) / (1 + square / sampled) for side in (-1, 1))
     return max(low, 0.0) if found else 0.0, min(high, 1.0)
-
-
-def quantile(ordered: list[int], share: float) -> int:
-    """Return the value that this share of the ordered values does not exceed; 0 without any."""
-    return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))] if ordered else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from operator import gt
@@ -97,9 +97,8 @@ MUCH, TIMES = 100, 3
 class Forecast:
     """The forecast of one rule and period. Data is read at its first use; samples only once.
 
-    before: the old rule; `None` = there is none. after: the new rule. widths: additional widths of cells for the
-    callers' peaks. beyond: additional thresholds, by width, above which `tally` adds up requests. without: a part
-    of the period whose samples are excluded. Memory: that of `SampleTally` and of `reading.callers`.
+    before: the old rule; `None` = there is none. after: the new rule. Memory: that of `SampleTally` and of
+    `reading.callers`.
     """
 
     def __init__(
@@ -108,17 +107,13 @@ class Forecast:
         after: RuleRecord,
         period: Period,
         *,
-        widths: Iterable[Width] = (),
-        beyond: Mapping[Width, Sequence[ByTier]] | None = None,
-        without: Period | None = None,
         coverage: Coverage | None = None,
     ) -> None:
         self.before, self.after, self.period = before, after, period
         self.coverage = coverage or read_coverage()
         counted_as = before or after
         self.is_shared = not counted_as.partition_by
-        self.source = Source(counted_as.slug, period, self.is_shared, without)
-        self._further, self._further_thresholds = tuple(widths), beyond or {}
+        self.source = Source(counted_as.slug, period, self.is_shared)
 
     @cached_property
     def recorded(self) -> dict[str, Figures]:
@@ -144,7 +139,7 @@ class Forecast:
     def widths(self) -> list[Width]:
         """The widths of all cells, those of the new rule first."""
         own = [width for limits in reversed(self.limits) for of_tier in limits.values() for width in of_tier]
-        return [*dict.fromkeys([*own, *self._further])] or [MINUTE]
+        return [*dict.fromkeys(own)] or [MINUTE]
 
     @cached_property
     def tally(self) -> SampleTally:
@@ -153,8 +148,6 @@ class Forecast:
             width: [_thresholds(limits, width, level) for limits in self.limits for level in range(3)]
             for width in self.widths
         }
-        for width, further in self._further_thresholds.items():
-            thresholds[width] += further
         start, end = (int(moment.timestamp()) for moment in self.period)
         found = SampleTally(self.widths, thresholds, (start, end), reading.Seconds())
         for tier, who, minutes, counts in reading.callers(self.source):

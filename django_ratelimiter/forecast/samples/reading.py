@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from django.db import connections, router
-from django.db.models import Aggregate, BinaryField, F, Func, Max, Q, QuerySet, Sum, TextField
+from django.db.models import Aggregate, BinaryField, F, Func, Q, QuerySet, Sum, TextField
 from django.utils import timezone
 
-from ...models import TopPartition, UsageBucket, UsageSample
+from ...models import UsageBucket, UsageSample
 from ...usage.reports.coverage import DAY, Period
 from ...usage.times import Granularity, aware, stored
 
@@ -31,15 +31,11 @@ Minute = Any
 
 
 class Source(NamedTuple):
-    """The requests to read: those of one rule in a period, excluding another period.
-
-    is_shared: all callers share one counter.
-    """
+    """The requests to read: those of one rule in a period. is_shared: all callers share one counter."""
 
     rule: str
     period: Period
     is_shared: bool = False
-    without: Period | None = None
 
 
 class CallerMinutes(NamedTuple):
@@ -135,13 +131,6 @@ class Seconds(dict[Minute, int]):
         return found
 
 
-def largest(source: Source) -> int | None:
-    """Return the most requests of any caller in one hour, sampled or not; `None` = not known. One query."""
-    rows = TopPartition.objects.filter(_within(source, "start"), rule_slug=source.rule, granularity=Granularity.HOUR)
-    found: int | None = rows.aggregate(most=Max(F("allowed") + F("rejected")))["most"]
-    return found
-
-
 def _shared(source: Source) -> Iterator[CallerMinutes]:
     """Yield the minutes of a rule with a counter that callers share: these are counted, not sampled."""
     rows: QuerySet[Any, Any] = UsageBucket.objects.filter(
@@ -174,11 +163,7 @@ def _integers(packed: bytes) -> array[int]:
 def _within(source: Source, column: str) -> Q:
     """Return the condition that a time is in the period of the source."""
     start, end = map(stored, source.period)
-    found = Q(**{f"{column}__gte": start, f"{column}__lt": end})
-    if source.without is not None:
-        start, end = map(stored, source.without)
-        found &= Q(**{f"{column}__lt": start}) | Q(**{f"{column}__gte": end})
-    return found
+    return Q(**{f"{column}__gte": start, f"{column}__lt": end})
 
 
 def _database() -> str:

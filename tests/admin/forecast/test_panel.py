@@ -106,7 +106,6 @@ def test_the_number_of_the_line_goes_into_the_form(admin_client: Client, rule: R
     assert response.context["forecast"]["line"]["quota"] == 11
     assert "2 of 3 sampled callers (66.7 %)" in shown(response)
     assert ">Quota per minute</label>" in shown(response)
-    assert 'name="forecast-share" value="0.1"' in shown(response), "what holds where nothing was typed"
     response = ask(admin_client, rule, **line, _forecast_take="1")
     assert response.context["inline_admin_formsets"][0].formset.forms[0]["quota"].value() == "11"
     assert tiers_of(response)["Free"]["after_callers"].startswith("about 32 ")
@@ -180,18 +179,6 @@ def test_callers_are_named_to_those_alone_who_may_know(
     assert "lovelace" in shown(ask(client, rule))
 
 
-@pytest.mark.usefixtures("traffic")
-def test_the_advisor(admin_client: Client, rule: Rule) -> None:
-    record(yesterday() - timedelta(days=2), {"bot": [500]}, rule="export", tier="free")
-    beside = {"forecast-beside": timezone.localtime(yesterday() - timedelta(days=2)).date().isoformat()}
-    assert "Advisor" not in shown(ask(admin_client, rule))
-    response = ask(admin_client, rule, _forecast="advise", **beside, **{"forecast-share": "40"})
-    row = response.context["forecast"]["advice"]["rows"][0]
-    assert (row["limit"], row["proposal"].busiest, row["tier"]) == ("12 per minute", (12, 40, 40, 40), "Free")
-    assert row["attack"] == "in the attack: 100 % of the callers, about 7,808 requests"
-    assert "at most 40 % of callers" in shown(response)
-
-
 def test_errors_come_first(admin_client: Client, rule: Rule) -> None:
     page = shown(ask(admin_client, rule, quota=0))
     assert "Correct the errors below" in page
@@ -246,30 +233,13 @@ def test_a_new_rule_shows_no_caller_without_the_permission(operator: Callable[..
 
 
 @pytest.mark.usefixtures("traffic")
-def test_a_proposal_goes_into_the_form(admin_client: Client, rule: Rule) -> None:
-    response = ask(admin_client, rule, _forecast="advise")
-    rows = response.context["forecast"]["advice"]["rows"]
-    assert rows[1]["value"] == "limits-0:40:3600:"
-    assert 'value="limits-0:40:3600:"' in shown(response)
-    response = ask(admin_client, rule, _forecast_proposal="limits-0:40:3600:9")
-    form = response.context["inline_admin_formsets"][0].formset.forms[0]
-    limit = form.instance
-    assert (limit.quota, limit.window_seconds, limit.burst, limit.algorithm) == (40, 3600, 9, "token_bucket")
-    assert rule.limits.get(tier__slug="free").quota == 100
-    for wrong in ("", "limits-9:1:2:", "limits-0:x:1:"):
-        assert ask(admin_client, rule, _forecast_proposal=wrong).status_code == 200
-
-
-@pytest.mark.usefixtures("traffic")
 def test_who_may_only_look_chooses_by_links(operator: Callable[..., Client], rule: Rule) -> None:
     client = operator(*(each for each in MAY if each != "change_rule"))
     page = shown(client.get(page_of(rule), {"_forecast": "1"}))
     assert "forecast-period=7d" in page
     assert 'name="forecast-period"' not in page
-    response = client.get(page_of(rule), {"_forecast": "advise", "forecast-period": "7d"})
+    response = client.get(page_of(rule), {"_forecast": "1", "forecast-period": "7d"})
     assert response.context["forecast"]["periods"][0]["name"] == "the last 7 days"
-    assert response.context["forecast"]["advice"]["rows"]
-    assert "_forecast_proposal" not in shown(response)
 
 
 @pytest.mark.usefixtures("traffic")
