@@ -114,12 +114,11 @@ PURE = {
     "usage/collector/rollup.py": "_starts",
     "prometheus.py": "_counters_for",
     "models/options.py": "columns_used _choices",
-    "api/support/answers.py": "serializer_of",
     "admin/rules/limits.py": "_timezones",
     "decorators/__init__.py": "_ninja_class",
 }
-#: Caches of what code consists of: classes of reports, columns, one setting.
-UNBOUNDED = {"_choices", "_ninja_class", "_peers_settings", "serializer_of"}
+#: Caches of what code consists of: columns, a class, one setting.
+UNBOUNDED = {"_choices", "_ninja_class", "_peers_settings"}
 
 
 def caches() -> Iterator[tuple[str, str, str]]:

@@ -1,1 +1,1 @@
-"""A JSON API of rules, usage and each caller's own limits, for Django REST framework. Include `api.urls` to use it."""
+"""Each caller's own limits as JSON, for Django REST framework. Include `api.urls` to use it."""

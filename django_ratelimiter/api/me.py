@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
-from typing import Annotated, NamedTuple
+from typing import Any, NamedTuple
 
 from django.http import HttpRequest
 
@@ -29,37 +28,11 @@ from ..rules.tiers import Entitlement
 from ..values.partitions import PROVEN, is_address
 
 
-class OwnLimit(NamedTuple):
-    """One limit of the caller, with the caller's tier and other assignments."""
-
-    rule: str
-    name: str
-    in_words: str
-    counted_by: Sequence[str]
-    cost: Annotated[int, "Units that one request uses, unless the code of a view sets its cost."]
-    policy: Annotated[str, "Its name in the RateLimit fields."]
-    quota: Annotated[int, "Units per window; of a bucket, what it holds when full. As in the fields."]
-    window_seconds: Annotated[
-        float | None, "Seconds in which the quota comes back; null for calendars and for requests in progress."
-    ]
-    remaining: Annotated[int | None, "Units, not requests; null = depends on the request, or Redis is out of reach."]
-    resets_in: Annotated[float | None, "Seconds until the full quota is back; null = not known."]
-    resets_at: datetime | None
-    retry_in: Annotated[float | None, "Seconds until a request of this cost would pass; null = never, or not known."]
-
-
-class OwnTier(NamedTuple):
-    """A tier."""
-
-    slug: str
-    name: str
-
-
 class OwnReport(NamedTuple):
-    """The caller's limits and usage."""
+    """The caller's limits and usage, as their serializers read them."""
 
-    tier: OwnTier | None
-    limits: Sequence[OwnLimit]
+    tier: TierRecord | None
+    limits: Sequence[dict[str, Any]]
     usage: Usage
 
 
@@ -83,14 +56,13 @@ def own_report(request: HttpRequest) -> OwnReport:
     access = access_entry_for(cache.access_list(), identity)
     if access is not None and access.action == "deny":
         raise AccessDenied(access)
-    limits, digests = list[OwnLimit](), dict[str, str]()
+    limits, digests = list[dict[str, Any]](), dict[str, str]()
     if access is None and rules.enforced and settings.ENABLED:
         for rule, tier, limit, verdict in _limits(rules, granted, request, identity):
             limits.append(_own_limit(rule, tier, limit, verdict))
             if (found := _digest(rule, identity)) is not None:
                 digests[rule.slug] = found
-    own_tier = None if granted.tier is None else OwnTier(granted.tier.slug, granted.tier.name)
-    return OwnReport(own_tier, limits, usage_of(digests))
+    return OwnReport(granted.tier, limits, usage_of(digests))
 
 
 def _limits(
@@ -106,17 +78,27 @@ def _limits(
             yield from ((rule, granted.tier, record.limit, None) for record in rule.limits_for(*granted))
 
 
-def _own_limit(rule: RuleRecord, tier: TierRecord | None, limit: Limit, verdict: Verdict | None) -> OwnLimit:
-    quota, words = quota_of(limit), limit_in_words(LimitRecord(limit))
-    window = None if quota.window is None else float(quota.window)
-    about = rule.slug, rule.name, words, rule.partition_by, rule.cost, name_of(rule, tier, limit), quota.units, window
+def _own_limit(rule: RuleRecord, tier: TierRecord | None, limit: Limit, verdict: Verdict | None) -> dict[str, Any]:
+    quota = quota_of(limit)
+    found: dict[str, Any] = {
+        "rule": rule.slug,
+        "name": rule.name,
+        "in_words": limit_in_words(LimitRecord(limit)),
+        "counted_by": rule.partition_by,
+        "cost": rule.cost,
+        "policy": name_of(rule, tier, limit),
+        "quota": quota.units,
+        "window_seconds": quota.window,
+    }
     if verdict is None:
-        return OwnLimit(*about, None, None, None, None)
-    # If the caller lacks the value that the rule is split by, everything is rejected, whatever it costs.
-    remaining = 0 if verdict.charge.cost == NEVER else verdict.remaining
-    resets_at = moment_of(verdict.at_us + round(verdict.reset_after * 1_000_000))
-    retry_in = 0.0 if verdict.allowed else verdict.retry_after
-    return OwnLimit(*about, remaining, verdict.reset_after, resets_at, retry_in)
+        return found | dict.fromkeys(("remaining", "resets_in", "resets_at", "retry_in"))
+    return found | {
+        # If the caller lacks the value that the rule is split by, everything is rejected, whatever it costs.
+        "remaining": 0 if verdict.charge.cost == NEVER else verdict.remaining,
+        "resets_in": verdict.reset_after,
+        "resets_at": moment_of(verdict.at_us + round(verdict.reset_after * 1_000_000)).isoformat(),
+        "retry_in": 0.0 if verdict.allowed else verdict.retry_after,
+    }
 
 
 def _is_proof(name: str) -> bool:

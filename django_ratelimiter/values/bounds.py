@@ -1,6 +1,6 @@
 """Bounds of what people send: how long a text is, what JSON may hold, and how much of either an answer repeats.
 
-Each input of the admin, of the API and of a command is compared with them before it is parsed.
+Each input of the admin and of a command is compared with them before it is parsed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Any, Final
 
-#: Maximum length of a text: a field of a form, the body of a request to the API, a line of a log.
+#: Maximum length of a text: a field of a form, a line of a log.
 MAX_TEXT: Final = 65_536
 #: Maximum length of a text that is searched for. SQLite takes 1,000 words at most.
 MAX_SEARCH: Final = 500
@@ -35,15 +35,10 @@ def json_from(text: str) -> Any:
     try:
         found = json.loads(text)
         if "\\ud" in text or "\\uD" in text or not text.isascii():
-            encodable(found)
+            json.dumps(found, ensure_ascii=False, default=str).encode()  # not half a UTF-16 pair
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     return found
-
-
-def encodable(found: Any) -> None:
-    """Raise ValueError if parsed JSON holds half a UTF-16 pair, which no output and no database takes."""
-    json.dumps(found, ensure_ascii=False, default=str).encode()
 
 
 def closest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str:

@@ -1,4 +1,4 @@
-"""Whatever staff sends to a page or to the API: it is answered, without a server error, and at little cost.
+"""Whatever staff sends to a page: it is answered, without a server error, and at little cost.
 
 The cost is processor time of this thread, which what else runs on the machine hardly changes. Counting calls would miss
 what patterns and copies of long texts take. An ordinary answer takes a tenth of MAX_SECONDS.
@@ -22,7 +22,6 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.urls import reverse
 
-from django_ratelimiter.api.urls import urlpatterns
 from django_ratelimiter.rules.files.faults import WrongFile
 from django_ratelimiter.rules.files.reading import read
 from tests.admin_pages import Page, fill, pages
@@ -31,7 +30,7 @@ from .pages import ADD_RULE, rule_form, shown
 from .test_hostile_texts import PARAMETERS
 from .test_urls import addresses
 
-pytestmark = [pytest.mark.django_db, pytest.mark.once, pytest.mark.urls("tests.admin.any_input_urls")]
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 #: Three times the two seconds that a request may take on an idle machine.
 MAX_SECONDS: Final = 6.0
@@ -61,23 +60,6 @@ TEXTS: Final = (
     "id:1" + "0" * 30,
     "\x1b[2J\x9b::add-mask::a\r\n",
     "\u202e\ufeff\x7f\0",
-)
-
-#: What only JSON can hold.
-VALUES: Final = ("\ud800", None, True, -1, 10**30, 1e308, [[]], {"\ud800": "\ud800"}, ["a"] * 10_000, {"a": {"a": 1}})
-BODIES: Final = (
-    "[" * 100_000,
-    '{"a":' * 100_000,
-    '{"kind":' + "[" * 900 + "]" * 900 + "}",
-    '"\\ud800"',
-    '{"\\ud800": 1}',
-    "9" * 5_000,
-    "[" + "1," * 500_000 + "1]",
-    "{" + ",".join(f'"k{number}":1' for number in range(150_000)) + "}",
-    "{" + ",".join(f'"k{number}":1' for number in range(5_000)) + "}",
-    '{"known":[' + "[]," * 20_000 + "[]]}",
-    "NaN",
-    b"\xff\xfe",
 )
 
 
@@ -118,12 +100,12 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "django")
 
 
-def answered(ask: Callable[..., Any], url: str, sent: Any, **options: Any) -> Any:
+def answered(ask: Callable[..., Any], url: str, sent: Any) -> Any:
     """Return the response; it was made at little cost, and is no server error."""
     about = f"{url}: {repr(sent)[:500]}"
     began = thread_time()
     try:
-        response = ask(url, sent, **options)
+        response = ask(url, sent)
     except Exception as error:
         raise AssertionError(about) from error
     took = thread_time() - began
@@ -169,29 +151,6 @@ def test_parameters(admin_client: Client, admin_user: User, draw: random.Random)
     for url in all_addresses().values():
         for sent in sendings(dict.fromkeys(draw.sample(names, TRIED), ""), draw):
             answered(admin_client.get, url.partition("?")[0], sent)
-
-
-def test_the_api(admin_client: Client, admin_user: User, draw: random.Random) -> None:
-    fill(admin_user)
-    usual = {"kind": "user", "value": str(admin_user.pk), "reason": "x", "path": "/hello/", "counter": "x"}
-    usual |= {"began_us": "1", "multiplier": "2", "until": "2027-01-01T00:00:00Z"}
-    for pattern in urlpatterns:
-        view: Any = pattern.callback.cls  # type: ignore[attr-defined]
-        url = reverse(f"ratelimiter_api:{pattern.name}", args=["search"] if "slug" in str(pattern.pattern) else [])
-        if not hasattr(view, "post"):
-            query = dict.fromkeys(("rule", "tier", "period", "until", "granularity", "by", "page", "mode"), "")
-            for sent in sendings(query, draw):
-                answered(admin_client.get, url, sent)
-            continue
-        names = view.serializer_class().fields
-        fields = {name: value for name, value in usual.items() if name in names}
-        bodies: list[Any] = [*BODIES, *({**fields, name: value} for name in names for value in VALUES)]
-        for name in names:
-            text = draw.choice(TEXTS)[:60_000]
-            bodies += [{**fields, name: value} for value in (text, [text] * 2, {text: text})]
-        for body in bodies:
-            sent = body if isinstance(body, str | bytes) else json.dumps(body)
-            answered(admin_client.post, url, sent, content_type="application/json")
 
 
 def with_faults(tiers: int, limits: int) -> str:

@@ -1,8 +1,7 @@
-"""Who sees the names of callers: every address of the admin and of the API, opened with the permission and without."""
+"""Who sees the names of callers: every address of the admin, opened with the permission and without."""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 from decimal import Decimal
@@ -15,10 +14,8 @@ from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import AnonymousUser, Permission, User
 from django.test import Client, RequestFactory
-from django.urls import include, path, reverse
 
 from django_ratelimiter import limiter
-from django_ratelimiter.api.urls import urlpatterns as api
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, TopCaller, TopPartition, UsageBatch, UsageBucket
@@ -27,13 +24,10 @@ from django_ratelimiter.rules.stored import storage
 from django_ratelimiter.usage.reports.coverage import HOUR
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 from tests.admin_pages import Page
-from tests.urls import urlpatterns as of_the_admin
 
 from .test_urls import addresses
 
-urlpatterns = [*of_the_admin, path("limits/", include("django_ratelimiter.api.urls"))]
-
-pytestmark = [pytest.mark.django_db, pytest.mark.urls(__name__)]
+pytestmark = pytest.mark.django_db
 
 #: A name by the rule that counts its caller; each text appears nowhere else.
 ADDRESS, ORG, LOGIN, DENIED = "203.0.113.77", "zebra-corp", "zoe-the-caller", "203.0.113.66"
@@ -41,7 +35,7 @@ ADDRESS, ORG, LOGIN, DENIED = "203.0.113.77", "zebra-corp", "zoe-the-caller", "2
 #: Where whoever may see names must see one.
 LISTS: Final = {
     "/admin/django_ratelimiter/", "rejections/", "usagebucket/rule/", "usagebucket/top.csv", "usagebucket/top.json",
-    "usagebucket/top-callers/", "/partitions/", "/limits/usage/top-callers/", "/limits/callers/",
+    "usagebucket/top-callers/",
 }  # fmt: skip
 
 
@@ -77,8 +71,8 @@ def callers() -> dict[str, str]:
     return found | {"denied": digest(f"ip:{DENIED}")}
 
 
-def asked(callers: dict[str, str]) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Every address, with what makes it show a caller, and the body of those that take one."""
+def asked(callers: dict[str, str]) -> Iterator[str]:
+    """Every address, with what makes it show a caller."""
     rule, version = Rule.objects.get(slug="by-ip").pk, storage.committed_version().number
     queries = [{}]
     for slug, who in callers.items():
@@ -87,26 +81,14 @@ def asked(callers: dict[str, str]) -> Iterator[tuple[str, dict[str, Any] | None]
     for name in sorted({*addresses(admin.site.get_urls()), "app_list"}):
         for args in ([], [rule], [version], ["django_ratelimiter"]):
             if url := Page(name, name, args=lambda args=args: args).url:
-                yield from ((f"{url}?{urlencode(query)}", None) for query in queries)
-    for pattern in api:
-        for slug, who in callers.items():
-            args = [slug] if "slug" in str(pattern.pattern) else []
-            url = reverse(f"ratelimiter_api:{pattern.name}", args=args)
-            yield f"{url}?period=24h", None
-            yield f"{url}?period=24h&identity=ip", None
-            yield url, {"kind": "digest", "value": who}
-            yield url, {"kind": "reference", "value": f"{slug}#{who[:8]}"}
-            yield url, {"method": "GET", "path": "/hello/", "pasted": f"{slug}#{who[:8]}"}
+                yield from (f"{url}?{urlencode(query)}" for query in queries)
 
 
 def seen_by(client: Client, callers: dict[str, str]) -> dict[str, set[str]]:
     """The names in the answers, by address."""
     found: dict[str, set[str]] = {}
-    for url, body in asked(callers):
-        if body is None:
-            response = client.get(url)
-        else:
-            response = client.post(url, json.dumps(body), content_type="application/json")
+    for url in asked(callers):
+        response = client.get(url)
         assert response.status_code < 500, url
         text = b"".join(response).decode()
         found.setdefault(url.partition("?")[0], set()).update(

@@ -1,20 +1,17 @@
-"""Rules for the API to tell of, people who ask, and usage."""
+"""Rules for the API to tell of, and people who ask."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.test import Client
-from django.utils import timezone
 
 from django_ratelimiter.identity import hash_api_key
-from django_ratelimiter.models import Rule, RuleLimit, Tier, TierAssignment, UsageBucket
+from django_ratelimiter.models import Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache
-from django_ratelimiter.usage.times import stored
 
 MakeRule = Callable[..., Rule]
 
@@ -65,22 +62,3 @@ def as_ann(ann: User) -> Client:
     client = Client()
     client.force_login(ann)
     return client
-
-
-@pytest.fixture
-def as_staff(db: None) -> Client:
-    """A client of somebody who may view usage reports."""
-    user = User.objects.create(username="staff", is_staff=True)
-    user.user_permissions.add(Permission.objects.get(codename="view_usage_report"))
-    client = Client()
-    client.force_login(user)
-    return client
-
-
-def moment(ago: timedelta) -> datetime:
-    """So long ago, at the start of a minute, as models keep it."""
-    return stored(timezone.now().replace(second=0, microsecond=0) - ago)
-
-
-def bucket(ago: timedelta = timedelta(minutes=5), rule: str = "rule", tier: str = "free", **fields: Any) -> UsageBucket:
-    return UsageBucket.objects.create(rule_slug=rule, tier_slug=tier, start=moment(ago), **fields)

@@ -380,15 +380,37 @@ def test_where_redis_goes_away_in_between(make_rule: MakeRule, as_ann: Client, m
     assert told(as_ann, "remaining") == [("per-ip", None)]
 
 
-def test_in_the_callers_language(make_rule: MakeRule, as_ann: Client, as_staff: Client, settings: Any) -> None:
+def test_in_the_callers_language(make_rule: MakeRule, as_ann: Client, settings: Any) -> None:
     make_rule("api")
     settings.MIDDLEWARE = ["django.middleware.locale.LocaleMiddleware", *settings.MIDDLEWARE]
-    german = {"Accept-Language": "de"}
     with translation.override("en-us"):  # what the middleware activates stays active
-        own = me(as_ann, **german)
-        wrong = as_staff.get("/limits/usage/", {"period": "2w"}, headers=german).json()
-        unknown = as_staff.get("/limits/rules/none/", headers=german).json()
+        own = me(as_ann, **{"Accept-Language": "de"})
     assert own["limits"][0]["in_words"] == "5 pro Tag, Token-Bucket"
     assert own["usage"]["explanation"].startswith("Anfragen werden nach Regel und Stufe gezählt")
-    assert wrong == {"period": ["Schreiben Sie eine Länge wie 90m, 36h oder 30d, höchstens 366d."]}
-    assert unknown == {"detail": "Es gibt keine Regel „none“."}
+
+
+def test_shows_the_answer_on_a_page_to_browsers(make_rule: MakeRule, as_ann: Client) -> None:
+    make_rule("api")
+    response = as_ann.get("/limits/me/", headers={"Accept": "text/html"})
+    assert (response.status_code, response["Content-Type"]) == (200, "text/html; charset=utf-8")
+
+
+FORMATS = {
+    "DATE_FORMAT": "%d.%m.",
+    "DATETIME_FORMAT": "%d.%m.",
+    "DEFAULT_VERSIONING_CLASS": "rest_framework.versioning.NamespaceVersioning",
+}
+
+
+@override_settings(REST_FRAMEWORK=FORMATS)
+def test_formats_and_versions_of_the_project_do_not_matter(make_rule: MakeRule, as_ann: Client) -> None:
+    make_rule("api")
+    answer = me(as_ann)
+    assert answer["usage"]["until"] == str(today())
+    assert datetime.fromisoformat(answer["limits"][0]["resets_at"]).utcoffset() == timedelta(0)
+
+
+def test_other_methods_are_not_allowed(as_ann: Client) -> None:
+    assert {getattr(as_ann, method)("/limits/me/").status_code for method in ("post", "put", "patch", "delete")} == {
+        405
+    }

@@ -1,4 +1,4 @@
-"""The ten recipes and a rules file, typed from their pages into a new project: commands, and what these print."""
+"""The ten recipes, an API and a rules file, typed from their pages into a project: commands, and what they print."""
 
 from __future__ import annotations
 
@@ -125,6 +125,10 @@ def test_a_recipe_does_what_it_says(reader: Reader, heading: str) -> None:
     reader.type(section(PAGE, heading))
     assert "no issues" in reader.shell("python manage.py check 2>&1")
     reader.shell("python -c 'import mysite.asgi'")
+
+
+def test_an_api_for_staff_does_what_its_page_shows(reader: Reader) -> None:
+    reader.type(section(PAGES["docs/howto/api.md"], "## An API for staff").replace("NAME:PASSWORD", "me:x"))
 
 
 def test_a_rules_file_is_checked_planned_and_applied_as_its_page_shows(reader: Reader) -> None:

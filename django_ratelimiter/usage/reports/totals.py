@@ -20,14 +20,10 @@ def last(length: timedelta) -> Period:
     return Period(end - length, end)
 
 
-#: The names of periods of the calendar.
-CALENDAR: Final = ("today", "this-week", "this-month", "last-month")
-
-
 def named(name: str, end: datetime) -> Period:
     """Return a period of the calendar in the time zone of `end`, up to `end`; "last-month" is the whole month before.
 
-    Weeks begin on Monday.
+    name: also today, this-week (from Monday) or this-month.
     """
     day = datetime.combine(end, time.min, end.tzinfo)
     month = day.replace(day=1)

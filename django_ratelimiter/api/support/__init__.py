@@ -1,1 +1,0 @@
-"""For staff and their tools: one caller, acts for the caller, and explanations of decisions."""
