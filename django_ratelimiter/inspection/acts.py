@@ -9,7 +9,7 @@ from datetime import datetime
 from decimal import Decimal
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from django.db.models import Case, Q, QuerySet, When
 from django.utils import timezone
@@ -38,19 +38,15 @@ GRANT: Final = "django_ratelimiter.grant_caller"
 
 
 class InvalidAct(ValueError):
-    """An act that is not possible for this caller; the message says why, and nothing was changed. field: of the act."""
-
-    def __init__(self, text: str, field: str = "detail") -> None:
-        super().__init__(text)
-        self.field = field
+    """An act that is not possible for this caller; the message says why, and nothing was changed."""
 
 
 class Outcome(NamedTuple):
     """The outcome of an act."""
 
     text: str
-    took: Annotated[bool, "Whether a check afterwards found it in force."] = True
-    changed: Annotated[bool, "False = an act with this number was already started."] = True
+    took: bool = True  # whether a check afterwards found it in force
+    changed: bool = True  # False = an act with this number was already started
 
 
 class Done(NamedTuple):
@@ -63,9 +59,9 @@ class Done(NamedTuple):
 
 @dataclass
 class Act(ABC):
-    """An action of an operator for a caller. Its fields are those of the form and of the API.
+    """An action of an operator for a caller. Its fields are those of the form.
 
-    kind: its name in the log, on the page's buttons and in the API's addresses. permission: that it needs. writes: the
+    kind: its name in the log and on the page's buttons. permission: that it needs. writes: the
     model of the row that it writes, in a transaction; `None` = it calls the engine, outside of a transaction.
     """
 
@@ -88,10 +84,10 @@ class ResetCounters(Act):
 
     kind = "reset"
     permission = UNBLOCK
-    counters: Annotated[Sequence[str], "Names of counters; empty = all of the caller's own."] = ()
+    counters: Sequence[str] = ()  # names of counters; empty = all of the caller's own
 
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
-        self._counters = counters = own_counters(caller, self.counters, "counters")
+        self._counters = counters = own_counters(caller, self.counters)
         get_engine().reset([each.charge for each in counters])
         rules = listed(dict.fromkeys(each.rule.slug for each in counters))
         return Done(ngettext("Reset %(count)d counter: %(rules)s.", "Reset %(count)d counters: %(rules)s.",
@@ -114,7 +110,7 @@ class _CounterAct(Act):
     """An act on one of the caller's own counters, by its name."""
 
     permission = UNBLOCK
-    counter: Annotated[str, "The name of the counter."]
+    counter: str  # the name of the counter
 
     def found(self, caller: Caller) -> Counter:
         """Return the counter, and store it for the check. Raises InvalidAct."""
@@ -142,7 +138,7 @@ class GiveBack(_CounterAct):
     """Refund units of one counter."""
 
     kind = "refund"
-    units: Annotated[int, "1 or more."]
+    units: int  # 1 or more
 
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
         counter = self.found(caller)
@@ -170,7 +166,7 @@ class EndLease(_CounterAct):
     """End a lease: its slot is free at once. The request continues."""
 
     kind = "end-lease"
-    began_us: Annotated[int, "When it began, as in the list of leases."]
+    began_us: int  # when it began, as in the list of leases
 
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
         counter = self.found(caller)
@@ -194,7 +190,7 @@ def counters_now(caller: Caller) -> Counters:
     return counters_of(caller, rules, grounds_of(caller, rules).entitlement)
 
 
-def own_counters(caller: Caller, names: Collection[str] = (), field: str = "counter") -> list[Counter]:
+def own_counters(caller: Caller, names: Collection[str] = ()) -> list[Counter]:
     """Return the caller's own counters with these names; without names, all. Raises InvalidAct if there is none."""
     own = counters_now(caller).own
     known = dict.fromkeys(each.name for each in own)
@@ -202,7 +198,7 @@ def own_counters(caller: Caller, names: Collection[str] = (), field: str = "coun
         raise InvalidAct(_("No rule in force counts this caller separately."))
     if not known.keys() >= {*names}:
         problem, right = _("There is no such counter of this caller's own."), _("The caller's counters: %s.")
-        raise InvalidAct(f"{problem} {right % listed(known)}", field)
+        raise InvalidAct(f"{problem} {right % listed(known)}")
     return [each for each in own if each.name in (names or known)]
 
 
@@ -211,15 +207,15 @@ class _Grant(Act):
     """An act with an end."""
 
     permission = GRANT
-    until: Annotated[datetime, "When it ends: a time, or a date, which includes that day."]
+    until: datetime  # when it ends: a time, or a date, which includes that day
 
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
         try:
             self.until = stored(aware(self.until))
         except OverflowError as error:
-            raise InvalidAct(_("Choose until when."), "until") from error
+            raise InvalidAct(_("Choose until when.")) from error
         if self.until <= timezone.now():
-            raise InvalidAct(_("The end must be in the future."), "until")
+            raise InvalidAct(_("The end must be in the future."))
         return _for_whom(self.grant(caller, operator, reason, end_in_words(self.until)), caller)
 
     @abstractmethod
@@ -260,7 +256,7 @@ class GrantMore(_Assign):
     """Multiply every limit of a caller until a time, on top of what the caller has; the tier stays as it is."""
 
     kind = "more"
-    multiplier: Annotated[Decimal, "Times each limit."]
+    multiplier: Decimal  # times each limit
 
     def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
         if not 0 < self.multiplier < 100_000:
@@ -277,7 +273,7 @@ class MoveTier(_Assign):
     """Assign a caller to another tier until a time."""
 
     kind = "tier"
-    tier: Annotated[str, "Its slug."]
+    tier: str  # its slug
 
     def grant(self, caller: Caller, operator: Any, reason: str, until: str) -> Done:
         tier = Tier.objects.filter(slug=self.tier).first()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from django.contrib.auth import SESSION_KEY, get_user_model
 from django.core import signing
@@ -32,9 +32,7 @@ from .references import digests_of, everybody, find_reference, rules_of
 
 
 class UnknownCaller(ValueError):
-    """The input is not a caller; the message says what would be. field: of a body of the API."""
-
-    field = "value"
+    """The input is not a caller; the message says what would be."""
 
 
 def find_user(text: str) -> Any:
@@ -108,8 +106,8 @@ class Caller:
 
     MEMBERS: ClassVar = ("kind", "value", "digest")
 
-    kind: Annotated[str, "As it was looked up; digest = only the digest of its counters is known."]
-    value: Annotated[str, "A known API key by its hash."]
+    kind: str  # as it was looked up; digest = only the digest of its counters is known
+    value: str  # a known API key by its hash
     #: Values by the names that rules are split by.
     known: Mapping[str, str] = field(default_factory=dict)
     #: The whole IP address.
@@ -214,7 +212,8 @@ class Caller:
         return [] if value is None else digests(value)
 
     @property
-    def digest(self) -> Annotated[str, "Of the caller alone, as in reports, logs and the names of keys in Redis."]:
+    def digest(self) -> str:
+        """The digest of the caller alone, as in reports, logs and the names of keys in Redis."""
         if self.kind == "digest":
             return self.value
         if self.kind in self.known:

@@ -1,13 +1,13 @@
 """A caller's report: who it is, its tier and why, its counters now, and what happened lately. Nothing is charged.
 
-The caller's page shows it, `manage.py ratelimit caller` prints its lines or its data, and the API returns the data.
+The caller's page shows it, and `manage.py ratelimit caller` prints its lines or its data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 from django.utils.translation import gettext as _
 
@@ -42,33 +42,26 @@ class CallerReport:
     )
 
     caller: Caller
-    enforced: Annotated[bool, "false while all enforcement is stopped."]
-    blocked: Annotated[
-        bool | None,
-        "By counters of its own. null = not known: of a digest whom no rule rejects that has rejected it lately, of a "
-        "user whom only rules in `before_login` reject, and without Redis.",
-    ]
-    blocked_shared: Annotated[
-        Sequence[RuleRecord], "Rules whose counter all callers share and is used up: they reject everybody now."
-    ]
-    blocked_scopes: Annotated[
-        Sequence[RuleRecord],
-        "Rules for a scope that no view names, which now reject tasks and other code that ask for it.",
-    ]
+    enforced: bool  # false while all enforcement is stopped
+    #: By counters of its own. `None` = not known: of a digest whom no rule rejects that has rejected it lately, of a
+    #: user whom only rules in `before_login` reject, and without Redis.
+    blocked: bool | None
+    #: Rules whose counter all callers share and is used up: they reject everybody now.
+    blocked_shared: Sequence[RuleRecord]
+    #: Rules for a scope that no view names, which now reject tasks and other code that ask for it.
+    blocked_scopes: Sequence[RuleRecord]
     access: AccessExplanation | None
     tier: TierExplanation
-    hidden: Annotated[Sequence[str], "What you may not view."]
+    hidden: Sequence[str]  # what you may not view
     counters: Sequence[Counter]
-    before_login: Annotated[
-        Sequence[Counter],
-        "Of rules that have other limits where a REST framework view checks a token itself: what they decide by then.",
-    ]
+    #: Of rules that have other limits where a REST framework view checks a token itself: what they decide by then.
+    before_login: Sequence[Counter]
     unread: Sequence[Unread]
-    unlimited: Annotated[Sequence[RuleRecord], "Rules without a limit for the tier."]
+    unlimited: Sequence[RuleRecord]  # rules without a limit for the tier
     rejections: Sequence[CallerRejection]
-    denials: Annotated[Sequence[DeniedCaller], "Empty if you may not view access entries."]
+    denials: Sequence[DeniedCaller]  # empty if you may not view access entries
     log: Sequence[LogLine]
-    problem: Annotated[str, "Why Redis could not be reached; empty = it was reached."]
+    problem: str  # why Redis could not be reached; empty = it was reached
 
     rules: RuleSet
     grounds: Grounds

@@ -8,18 +8,27 @@ from typing import Any, Final
 from .asking import asked
 from .question import Question, pairs
 from .references import ParsedRejection
-from .report import texts_of
 
-#: Options with one text.
-_TEXTS: Final = ("view", "user", "api_key", "ip", "session", "scope", "body", "gateway")
+#: Options with one text, and what that is.
+_TEXTS: Final = {
+    "view": "The name of a view, instead of a path.",
+    "user": "A login name or a primary key.",
+    "api_key": "An API key as callers send it, or the hash of a known key.",
+    "ip": "The IP address that connects to the site.",
+    "session": "A session key.",
+    "scope": "A scope that your code asks for, besides those that the view is known to name.",
+    "body": "The body of the request.",
+    "gateway": "The route of a view that gateways ask, such as /gateway/: for a request to another server.",
+}
 
 
 def add_question(parser: ArgumentParser) -> None:
     """Add the arguments of a question."""
-    for name, default in (("method", "GET"), ("path", "")):
-        parser.add_argument(name, nargs="?", default=default, metavar=name.upper(), help=texts_of(Question)[name])
-    for name in _TEXTS:
-        parser.add_argument(f"--{name.replace('_', '-')}", default="", help=texts_of(Question)[name])
+    path = "A path of this site, with or without a query, or a URL."
+    for name, default, text in (("method", "GET", "Such as GET."), ("path", "", path)):
+        parser.add_argument(name, nargs="?", default=default, metavar=name.upper(), help=text)
+    for name, text in _TEXTS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", default="", help=text)
     parser.add_argument(
         "--header", action="append", default=[], metavar="NAME:VALUE", help="A header field. May be repeated."
     )

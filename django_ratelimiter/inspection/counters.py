@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from django.apps import apps
 
@@ -46,23 +46,25 @@ class Counter:
     tier: str
     record: LimitRecord
     charge: Charge
-    digest: Annotated[str, "Of the caller, as in its key, in logs and reports."]
+    digest: str  # of the caller, as in its key, in logs and reports
     #: Of a request with the charge's cost now; `None` = not known.
     verdict: Verdict | None = None
     #: It counts requests from the address that lack the value that the rule is split by.
     stands_in: bool = False
     #: The caller's tier is not known, so this may not be its limit.
     is_assumed: bool = False
-    logged: Annotated[bool, "It is the counter of the rejection that the reference names."] = False
+    logged: bool = False  # it is the counter of the rejection that the reference names
 
     @property
-    def key(self) -> Annotated[str, "Its name in Redis."]:
+    def key(self) -> str:
+        """The name of the counter in Redis."""
         engine = get_engine()
         stored_name: Callable[[Charge], str] | None = getattr(getattr(engine, "engine", engine), "stored_name", None)
         return stored_name(self.charge) if stored_name else self.charge.key + self.charge.limit.tag
 
     @property
-    def name(self) -> Annotated[str, "The name of the counter in acts."]:
+    def name(self) -> str:
+        """The name of the counter in acts."""
         return f"{self.rule.slug}{self.charge.limit.tag}"
 
     @property
@@ -70,15 +72,18 @@ class Counter:
         return self.rule.mode
 
     @property
-    def limit(self) -> Annotated[str, "In words."]:
+    def limit(self) -> str:
+        """The limit in words."""
         return limit_in_words(self.record)
 
     @property
-    def shared(self) -> Annotated[bool, "All callers share this counter."]:
+    def shared(self) -> bool:
+        """True if all callers share this counter."""
         return self.rule.is_shared
 
     @property
-    def leases(self) -> Annotated[bool, "It counts requests in progress."]:
+    def leases(self) -> bool:
+        """True if it counts requests in progress."""
         return self.charge.limit.holds_leases
 
     @property
@@ -87,15 +92,18 @@ class Counter:
         return self.charge.sync_interval is not None and self.charge.sync_interval < 0
 
     @property
-    def capacity(self) -> Annotated[int, "Units."]:
+    def capacity(self) -> int:
+        """The capacity in units."""
         return self.charge.limit.capacity
 
     @property
-    def cost(self) -> Annotated[int, "Units of a request."]:
+    def cost(self) -> int:
+        """The units of a request."""
         return min(self.charge.cost, self.capacity + 1)
 
     @property
-    def never(self) -> Annotated[bool, "A request costs more than the limit, or lacks a value."]:
+    def never(self) -> bool:
+        """True if a request costs more than the limit, or lacks a value."""
         return self.charge.cost > self.capacity
 
     @property
@@ -112,7 +120,8 @@ class Counter:
         return min(100 * (self.used or 0) / self.capacity, 100)
 
     @property
-    def used(self) -> Annotated[int | None, "Units; null = not known."]:
+    def used(self) -> int | None:
+        """The used units; `None` = not known."""
         return None if self.verdict is None else max(self.capacity - self.verdict.remaining, 0)
 
     @property
@@ -126,19 +135,23 @@ class Counter:
         return self.is_limited and self.rule.mode == "enforce" and not self.is_assumed
 
     @property
-    def allowed(self) -> Annotated[bool | None, "A request would be; null = not known, as of a digest."]:
+    def allowed(self) -> bool | None:
+        """Whether a request would be allowed; `None` = not known, as of a digest."""
         return None if self.is_assumed or self.verdict is None else self.verdict.allowed
 
     @property
-    def blocked(self) -> Annotated[bool | None, "Not allowed by an enforced rule; null = not known."]:
+    def blocked(self) -> bool | None:
+        """Whether an enforced rule rejects a request; `None` = not known."""
         return None if self.is_assumed else self.is_blocked
 
     @property
-    def blocked_until(self) -> Annotated[datetime | None, "null = a request is allowed, or never allowed."]:
+    def blocked_until(self) -> datetime | None:
+        """When a request would be allowed; `None` = it is, or it never will be."""
         return self._after(self.verdict.retry_after) if self.verdict and self.allowed is False else None
 
     @property
-    def full_at(self) -> Annotated[datetime | None, "When the full quota is back; null = it is, or not known."]:
+    def full_at(self) -> datetime | None:
+        """When the full quota is back; `None` = it is, or not known."""
         return self._after(self.verdict.reset_after) if self.verdict else None
 
     def _after(self, seconds: float | None) -> datetime | None:
@@ -231,18 +244,18 @@ MAX_SHOWN: Final = 20
 class CallerRejection(NamedTuple):
     """Requests of a caller that a rule has rejected recently."""
 
-    rule: Annotated[str, "Its name."]
-    at: Annotated[datetime, "The time of the last one."]
-    since: Annotated[datetime, "The time of the first one."]
+    rule: str  # its name
+    at: datetime  # the time of the last one
+    since: datetime  # the time of the first one
     times: int
-    shadow: Annotated[bool, "They would have been rejected if the rule were enforced."]
-    is_estimate: Annotated[bool, "Some may have been missed."]
-    at_least: Annotated[int, "Less than `times` if these may be of another caller."]
-    tier: Annotated[str, "The tier of the caller at that time; empty = none."]
-    reference: Annotated[str, "In the responses."]
-    limit: Annotated[str, "In words, with its present numbers; empty = the rule does not have it any more."]
-    allowed: Annotated[bool | None, "Its counter would allow such a request now; null = not known."]
-    until: Annotated[datetime | None, "When it would; null = it does, it never will, or not known."]
+    shadow: bool  # they would have been rejected if the rule were enforced
+    is_estimate: bool  # some may have been missed
+    at_least: int  # less than `times` if these may be of another caller
+    tier: str  # the tier of the caller at that time; empty = none
+    reference: str  # in the responses
+    limit: str  # in words, with its present numbers; empty = the rule does not have it any more
+    allowed: bool | None  # its counter would allow such a request now; `None` = not known
+    until: datetime | None  # when it would; `None` = it does, it never will, or not known
 
 
 def rejections_of(caller: Caller, found: Counters, rules: RuleSet) -> list[CallerRejection]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from django.utils.translation import gettext as _
 
@@ -80,16 +80,14 @@ Reason = Literal[Bypass, Mismatch, Uncharged, "off", "rejected earlier"]
 class AccessExplanation:
     """The access entry that decides."""
 
-    action: Annotated[str, "allow or deny."]
-    kind: Annotated[str, "ip, user, api_key or digest."]
-    value: Annotated[
-        str,
-        "An address or network, the primary key of a user, the hash of an API key, or what a caller is counted by and "
-        "its digest: ip:DIGEST.",
-    ]
-    until: Annotated[datetime | None, "null = until it is deleted."]
+    action: str  # allow or deny
+    kind: str  # ip, user, api_key or digest
+    #: An address or network, the primary key of a user, the hash of an API key, or what a caller is counted by and its
+    #: digest: ip:DIGEST.
+    value: str
+    until: datetime | None  # `None` = until it is deleted
     reason: str
-    entry: Annotated[int | None, "Its primary key."]
+    entry: int | None  # its primary key
 
     @classmethod
     def of(cls, record: AccessRecord | None) -> AccessExplanation | None:
@@ -117,14 +115,14 @@ class RuleExplanation:
     rule: RuleRecord
     mode: str
     applies: bool
-    reason: Annotated[Reason, "A code for the first condition that does not match; empty = it applies."] = ""
-    why: Annotated[str, "The same in words."] = ""
-    missing: Annotated[tuple[str, ...], "The names of values that the caller lacks."] = ()
-    lacks: Annotated[tuple[str, ...], "The names of values that are not known here, and that matter."] = ()
-    entry_point: Annotated[str, "Who asks: middleware, throttle, scope, rate or gateway."] = ""
-    rows: Annotated[str, "The tier whose limits apply; empty = those of every other tier."] = ""
-    value: Annotated[str, "The identities that split its counters."] = ""
-    rejects: Annotated[bool | None, "In shadow: it would; null = you may not see it."] = None
+    reason: Reason = ""  # a code for the first condition that does not match; empty = it applies
+    why: str = ""  # the same in words
+    missing: tuple[str, ...] = ()  # the names of values that the caller lacks
+    lacks: tuple[str, ...] = ()  # the names of values that are not known here, and that matter
+    entry_point: str = ""  # who asks: middleware, throttle, scope, rate or gateway
+    rows: str = ""  # the tier whose limits apply; empty = those of every other tier
+    value: str = ""  # the identities that split its counters
+    rejects: bool | None = None  # in shadow: it would; `None` = you may not see it
     counters: tuple[Counter, ...] = ()
 
 
@@ -136,14 +134,14 @@ class CallerResponse:
     """
 
     allowed: bool
-    status: Annotated[int | None, "null = the view's own; 404, 405 = no view, or none of its methods, handles it."]
+    status: int | None  # `None` = the view's own; 404, 405 = no view, or none of its methods, handles it
     fields: Mapping[str, str]
     body: str
-    is_ours: Annotated[bool, "The body is; else it is that of the framework around the view."]
-    binding: Annotated[str, "The rule that decides."]
-    delay: Annotated[float, "Seconds before the response."]
+    is_ours: bool  # the body is; else it is that of the framework around the view
+    binding: str  # the rule that decides
+    delay: float  # seconds before the response
     degraded: bool
-    error: Annotated[str, "What the view's code raised, if it is not known how that is answered."] = ""
+    error: str = ""  # what the view's code raised, if it is not known how that is answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +150,11 @@ class LoggedRejection:
 
     rules: tuple[str, ...]
     rule: str
-    digest: Annotated[str, "The start of the caller's digest."]
-    found: Annotated[bool | None, "One of the counters is the one that rejected; null = you may not see it."]
-    rejections: Annotated[
-        tuple[CallerRejection, ...],
-        "What is known about it, for a day; empty = nothing more, you may not see it, or `doubts` say that it cannot "
-        "be read now.",
-    ]
+    digest: str  # the start of the caller's digest
+    found: bool | None  # one of the counters is the one that rejected; `None` = you may not see it
+    #: What is known about it, for a day; empty = nothing more, you may not see it, or `doubts` say that it cannot be
+    #: read now.
+    rejections: tuple[CallerRejection, ...]
     #: The question is about the caller who was rejected, as one of these rules counts it.
     same_caller: bool = False
     #: Why Redis could not be asked about it or its caller; "" = it was asked.
@@ -173,23 +169,19 @@ class Explanation:
 
     request: Facts
     version: int
-    bypass: Annotated[Bypass, "Why no rule is tested; empty = rules are."]
-    access: Annotated[AccessExplanation | None, "The access entry that decides."]
-    entry_points: Annotated[tuple[str, ...], "In order."]
+    bypass: Bypass  # why no rule is tested; empty = rules are
+    access: AccessExplanation | None  # the access entry that decides
+    entry_points: tuple[str, ...]  # in order
     tier: TierExplanation
-    identities: Annotated[
-        Mapping[str, str | None], "The caller's values, if rules need them; … = a credential, not shown."
-    ]
-    unknown: Annotated[tuple[str, ...], "The names of values that matter and are not known."]
-    doubts: Annotated[tuple[str, ...], "What cannot be known here, in words."]
-    hidden: Annotated[tuple[str, ...], "What you may not view."]
+    identities: Mapping[str, str | None]  # the caller's values, if rules need them; … = a credential, not shown
+    unknown: tuple[str, ...]  # the names of values that matter and are not known
+    doubts: tuple[str, ...]  # what cannot be known here, in words
+    hidden: tuple[str, ...]  # what you may not view
     rules: tuple[RuleExplanation, ...]
-    left_out: Annotated[tuple[RejectedRule, ...], "Rules that are not in force at all."]
-    response: Annotated[CallerResponse | None, "null = you may not see it."]
-    with_token: Annotated[
-        CallerResponse | None, "What a user with a token gets that the view checks itself; null = the same."
-    ]
-    logged: Annotated[LoggedRejection | None, "The rejection that the reference names."]
+    left_out: tuple[RejectedRule, ...]  # rules that are not in force at all
+    response: CallerResponse | None  # `None` = you may not see it
+    with_token: CallerResponse | None  # what a user with a token gets that the view checks itself; `None` = the same
+    logged: LoggedRejection | None  # the rejection that the reference names
 
     @property
     def access_of_logged(self) -> AccessExplanation | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, ClassVar, Final
+from typing import Final
 
 from ..backend import get_engine
 from ..engine.base import Charge, Verdict
@@ -27,10 +27,8 @@ MAX_LEASES: Final = 25
 class Lease:
     """A lease."""
 
-    MEMBERS: ClassVar = ("began_us", "began_at", "ends_at")
-
-    began_us: Annotated[int, "Microseconds since 1970. Send it to end this lease."]
-    ends_at: Annotated[datetime, "At the latest."]
+    began_us: int
+    ends_at: datetime  # at the latest
 
     @property
     def began_at(self) -> datetime:

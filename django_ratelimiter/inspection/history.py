@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta, tzinfo
-from typing import Annotated, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from django.db.models import Case, IntegerField, Sum, When
 from django.utils import timezone
@@ -22,13 +22,11 @@ class Day(NamedTuple):
 
     date: date
     rule: str
-    requests: Annotated[int | None, "null = few: an estimate below 100 is no figure."]
-    allowed: Annotated[int | None, "null = few, or not known."]
-    rejected: Annotated[int | None, "null = few, or not known."]
-    known_from: Annotated[str, "top (among the top 100 of a rule in an hour) or sample."]
-    estimated: Annotated[bool, "Whether the figures are estimates from a sample of requests; else they are exact."] = (
-        False
-    )
+    requests: int | None  # `None` = few: an estimate below 100 is no figure
+    allowed: int | None  # `None` = few, or not known
+    rejected: int | None  # `None` = few, or not known
+    known_from: str  # top (among the top 100 of a rule in an hour) or sample
+    estimated: bool = False  # whether the figures are estimates from a sample of requests; else they are exact
 
     @property
     def in_words(self) -> dict[str, str | None]:
@@ -50,7 +48,7 @@ class Usage(NamedTuple):
 
     since: date
     until: date
-    complete: Annotated[bool, "Always false: most requests are counted by rule and tier only."]
+    complete: bool  # always false: most requests are counted by rule and tier only
     explanation: str
     days: Sequence[Day]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from datetime import datetime
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.contrib.contenttypes.models import ContentType
 from django.core import signing
@@ -40,7 +40,7 @@ class LogLine(NamedTuple):
     at: datetime
     by: str
     text: str
-    number: Annotated[str, "Of the act; empty = it was not finished."]
+    number: str  # of the act; empty = it was not finished
 
 
 def new_token(operator: Any, caller: Caller) -> str:

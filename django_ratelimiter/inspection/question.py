@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from django.utils.translation import gettext as _
@@ -34,23 +34,19 @@ class QuestionError(ValueError):
 class Question:
     """A request, and its caller."""
 
-    method: Annotated[str, "Such as GET."] = "GET"
-    path: Annotated[str, "A path of this site, with or without a query, or a URL."] = ""
-    view: Annotated[str, "The name of a view, instead of a path."] = ""
-    scope: Annotated[str, "A scope that your code asks for, besides those that the view is known to name."] = ""
-    user: Annotated[str, "A login name or a primary key."] = ""
-    api_key: Annotated[str, "An API key as callers send it, or the hash of a known key."] = ""
-    ip: Annotated[str, "The IP address that connects to the site."] = ""
-    session: Annotated[str, "A session key."] = ""
+    method: str = "GET"
+    path: str = ""  # of this site, with or without a query, or a URL
+    view: str = ""  # the name of a view, instead of a path
+    scope: str = ""  # that your code asks for, besides those that the view is known to name
+    user: str = ""  # a login name or a primary key
+    api_key: str = ""  # as callers send it, or the hash of a known key
+    ip: str = ""
+    session: str = ""  # its key
     headers: tuple[tuple[str, str], ...] = ()
-    body: Annotated[str, "The body of the request."] = ""
-    identities: Annotated[Mapping[str, str], "Values to count by, whatever the request contains, by name."] = field(
-        default_factory=dict
-    )
-    status: Annotated[int, "The status of the view's response, if the request is allowed."] = 200
-    gateway: Annotated[
-        str, "The route of a view that gateways ask, such as /gateway/: for a request to another server."
-    ] = ""
+    body: str = ""
+    identities: Mapping[str, str] = field(default_factory=dict)  # values to count by, whatever the request contains
+    status: int = 200  # of the view's response, if the request is allowed
+    gateway: str = ""  # the route of a view that gateways ask: for a request to another server
 
     @property
     def names_host(self) -> bool:

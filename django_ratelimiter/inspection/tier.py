@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated
 
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
@@ -20,33 +19,28 @@ from ..rules.tiers import Entitlement
 class TierExplanation:
     """The caller's tier, and why."""
 
-    kind: Annotated[
-        str,
-        "assignment, resolver or default; failed = the default, because TIER_RESOLVER failed; none = the caller has no "
-        "tier; unchecked = the credentials are not checked yet; unknown = only the caller's digest is known; empty = "
-        "there are no tiers, you may not see it, or the caller is not known.",
-    ] = ""
+    #: assignment, resolver or default; failed = the default, because TIER_RESOLVER failed; none = the caller has no
+    #: tier; unchecked = the credentials are not checked yet; unknown = only the caller's digest is known; empty = there
+    #: are no tiers, you may not see it, or the caller is not known.
+    kind: str = ""
     slug: str = ""
     name: str = ""
-    multiplier: Annotated[Decimal, "Times each limit of the caller's own counters."] = Decimal(1)
-    multiplied_by: Annotated[
-        int | None, "The primary key of the assignment without a tier; null = none, or you may not see it."
-    ] = None
+    multiplier: Decimal = Decimal(1)  # times each limit of the caller's own counters
+    #: The primary key of the assignment without a tier; `None` = none, or you may not see it.
+    multiplied_by: int | None = None
     multiplied_until: datetime | None = None
-    anchored_by: Annotated[
-        int | None, "The primary key of the assignment that gives `anchor_day`; null = none, or you may not see it."
-    ] = None
-    assignment: Annotated[
-        int | None, "The primary key of the assignment that gives the tier; null = none, or you may not see it."
-    ] = None
-    subject: Annotated[str, "user, group, api_key_hash or partition."] = ""
+    #: The primary key of the assignment that gives `anchor_day`; `None` = none, or you may not see it.
+    anchored_by: int | None = None
+    #: The primary key of the assignment that gives the tier; `None` = none, or you may not see it.
+    assignment: int | None = None
+    subject: str = ""  # user, group, api_key_hash or partition
     whom: str = ""
     starts_at: datetime | None = None
     ends_at: datetime | None = None
     reason: str = ""
-    anchor_day: Annotated[int | None, "The day on which the caller's months begin; null = as each limit says."] = None
-    timezone: Annotated[str, "The caller's time zone for months; empty = as each limit says."] = ""
-    anchor_time: Annotated[str, "The time of day at which the caller's months begin; empty = midnight."] = ""
+    anchor_day: int | None = None  # the day on which the caller's months begin; `None` = as each limit says
+    timezone: str = ""  # the caller's time zone for months; empty = as each limit says
+    anchor_time: str = ""  # the time of day at which the caller's months begin; empty = midnight
 
     @classmethod
     def of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
@@ -12,7 +13,6 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
 from ...inspection.acts import ACTS, Act, EndLease, InvalidAct
-from ...inspection.report import members_of
 from ...usage.times import end_from
 
 #: The default end day of grants; Monday is 0.
@@ -60,7 +60,7 @@ def act_from(sent: Any) -> Act:
         "tier": lambda: str(sent.get("tier", "")),
         "until": lambda: _until(sent),
     }
-    return ACTS[kind](**{name: read[name]() for name in members_of(ACTS[kind])})
+    return ACTS[kind](**{each.name: read[each.name]() for each in fields(ACTS[kind])})
 
 
 def _number(text: Any, problem: str) -> int:
