@@ -140,16 +140,16 @@ def _buckets() -> Iterator[UsageBucket]:
             share = of_hundred * (5 if ago in (31, 32) and slug == "search" else wave) / 100
             rejected = min(round(requests * share), requests)
             kind = "shadow_rejected" if slug == "uploads" else "rejected"
-            figures = {"allowed": requests - rejected, kind: rejected, "partitions": 3 + round(busy**0.5 * wave)}
+            figures = {"allowed": requests - rejected, kind: rejected}
             yield UsageBucket(rule_slug=slug, tier_slug=tier, granularity="hour", start=stored(start), **figures)
             day = floor(start, Granularity.DAY, zone).isoformat()
-            sums = days.setdefault((slug, tier, day), [0, 0, 0])
-            for place, figure in enumerate((requests - rejected, rejected, figures["partitions"])):
+            sums = days.setdefault((slug, tier, day), [0, 0])
+            for place, figure in enumerate((requests - rejected, rejected)):
                 sums[place] += figure
-    for (slug, tier, day), (allowed, rejected, partitions) in days.items():
+    for (slug, tier, day), (allowed, rejected) in days.items():
         start = floor(datetime.fromisoformat(day), Granularity.DAY, zone)
         kind = "shadow_rejected" if slug == "uploads" else "rejected"
-        figures = {"allowed": allowed, kind: rejected, "partitions": partitions // 3}
+        figures = {"allowed": allowed, kind: rejected}
         yield UsageBucket(rule_slug=slug, tier_slug=tier, granularity="day", start=stored(start), **figures)
 
 

@@ -176,7 +176,7 @@ def _the_same_of_all_rules(model: type[Model]) -> None:
 def _buckets(granularity: Granularity, width: timedelta, count: int) -> Iterator[UsageBucket]:
     last = floor(now(), granularity, UTC)
     for ago in range(count):
-        sums = {"allowed": 100 + ago % 91, "rejected": ago % 7, "partitions": 40}
+        sums = {"allowed": 100 + ago % 91, "rejected": ago % 7}
         yield UsageBucket(
             rule_slug="rule-1", tier_slug="pro", granularity=granularity, start=stored(last - ago * width), **sums
         )

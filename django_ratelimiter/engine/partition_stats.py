@@ -1,4 +1,4 @@
-"""Statistics of partitions: how many per hour, the top partitions, and samples per minute."""
+"""Statistics of partitions: the top partitions of each hour, and samples per minute."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ RANKED_AFTER_TRIM: Final = 200
 #: Maximum number of labels and partitions that are sampled in one minute, for all rules together.
 MAX_SAMPLED: Final = 1_000
 
-#: Maximum number of different partitions that MemoryEngine keeps for all labels and hours; the oldest hour is dropped.
-MAX_UNIQUE: Final = 100_000
-
-#: An hour since the Unix epoch, with a label or a rule.
+#: An hour since the Unix epoch, with a rule, or with the label of callers over all rules.
 Hour = tuple[int, str]
 
 
@@ -57,8 +54,6 @@ class MemoryPartitions:
 
     def __init__(self, now_us: Callable[[], int]) -> None:
         self.now_us = now_us
-        self._unique: dict[Hour, set[str]] = {}
-        self._unique_count = 0  # how many are in `_unique`
         self._weights: tuple[dict[Hour, dict[str, int]], ...] = ({}, {})
         self._samples: dict[int, dict[tuple[str, str], int]] = {}
 
@@ -76,13 +71,6 @@ class MemoryPartitions:
             self._weigh(label, verdicts[place].charge.partition or "", now // HOUR_US, allowed)
 
     def _note(self, label: str, partition: str, hour: int, minute: int, allowed: bool) -> None:
-        unique = self._unique.setdefault((hour, label), set())
-        if partition not in unique:
-            if self._unique_count >= MAX_UNIQUE and (oldest := min(self._unique))[0] < hour:
-                self.drop_hours([oldest])
-            if self._unique_count < MAX_UNIQUE:
-                unique.add(partition)
-                self._unique_count += 1
         self._weigh(label, partition, hour, allowed)
         if is_sampled(partition):
             samples, whom = self._samples.setdefault(minute, {}), (label, partition)
@@ -98,19 +86,12 @@ class MemoryPartitions:
 
     def forget_before(self, minute: int) -> None:
         """Drop data that was not collected, of hours that began before this minute, too."""
-        self.drop_hours([each for each in self._unique if each[0] * 60 < minute])
         self.drop_top([each for weights in self._weights for each in weights if each[0] * 60 < minute])
         self.drop_samples([each for each in self._samples if each < minute])
 
     def hours(self) -> set[Hour]:
-        """Return the hours and labels with data."""
-        return set(self._unique)
-
-    def count(self, groups: Sequence[tuple[str, Sequence[int]]]) -> list[int]:
-        """Return for each group how many different partitions were counted under a label in some hours."""
-        return [
-            len(set[str]().union(*(self._unique.get((hour, label), ()) for hour in hours))) for label, hours in groups
-        ]
+        """Return the hours and rules with top partitions."""
+        return {each for weights in self._weights for each in weights}
 
     def top_size(self, asked: Sequence[Hour]) -> list[int]:
         """Return for each hour how many counts `top_partitions` would read."""
@@ -130,11 +111,6 @@ class MemoryPartitions:
         for each in asked:
             for weights in self._weights:
                 weights.pop(each, None)
-
-    def drop_hours(self, hours: Iterable[Hour]) -> None:
-        """Delete the partitions of these hours and labels."""
-        for each in hours:
-            self._unique_count -= len(self._unique.pop(each, ()))
 
     def samples(self, before: int, most: int | None = None) -> dict[int, dict[tuple[str, str], int]]:
         """Return requests by label and partition for each minute before `before`. most: of the oldest minutes."""

@@ -258,7 +258,6 @@ class Migration(migrations.Migration):
                 ('shadow_rejected', models.PositiveBigIntegerField(default=0, verbose_name='rejected in shadow')),
                 ('soft_exceeded', models.PositiveBigIntegerField(default=0, verbose_name='soft quota exceeded')),
                 ('degraded', models.PositiveBigIntegerField(db_default=0, default=0, verbose_name='decided without Redis')),
-                ('partitions', models.PositiveBigIntegerField(blank=True, null=True, verbose_name='partitions')),
             ],
             options={
                 'verbose_name': 'usage bucket',

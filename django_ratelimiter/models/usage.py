@@ -60,12 +60,10 @@ class UsageBucket(UsageCounts):
 
     rule_slug, tier_slug: texts instead of foreign keys, so that reports outlive rules; tier_slug "" = no tier.
     allowed, rejected: by the rule itself, whatever other rules decided.
-    partitions: the number of different ones, to about 1 %; `None` = not known, as for every minute.
     """
 
     rule_slug = models.CharField(_("rule"), max_length=50)
     tier_slug = models.CharField(_("tier"), max_length=50, blank=True, default="")
-    partitions = models.PositiveBigIntegerField(_("partitions"), null=True, blank=True)
 
     class Meta:
         verbose_name = _("usage bucket")

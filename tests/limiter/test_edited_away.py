@@ -26,8 +26,8 @@ def test_templates_go_with_their_version(
     sync_interval_ms: int | None,
     is_in_memory: bool,
 ) -> None:
-    # Which callers an hour has met is noted with the template, at most so many times: these go together.
-    monkeypatch.setattr("django_ratelimiter.engine.redis.partition_notes.MAX_NOTIFIED", 2)
+    # Which callers are sampled is kept with the template, at most so many times: these go together.
+    monkeypatch.setattr("django_ratelimiter.engine.redis.partition_notes.MAX_REMEMBERED", 2)
     if is_in_memory:
         settings.RATELIMITER = {**settings.RATELIMITER, "CACHE_ALIAS": None}
     with cache.editing(admin_user, "a rule"):

@@ -66,7 +66,7 @@ def collect_in_steps(steps: Steps) -> None:
         get_engine().take_usage = lambda: take_usage(**later)  # type: ignore[method-assign]
     for method in ("publish", "take_usage", "read_usage", "drop_usage"):
         steps.watch(get_engine(), method)
-    for method in ("hours", "count", "top_partitions", "drop_top", "drop_hours", "samples", "drop_samples"):
+    for method in ("hours", "top_partitions", "drop_top", "samples", "drop_samples"):
         steps.watch(get_engine().partitions, method)  # type: ignore[attr-defined]
     steps.watch(connection, "_commit")
 

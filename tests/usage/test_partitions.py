@@ -1,4 +1,4 @@
-"""What is stored of partitions: how many, the heaviest and samples, by hour, day and minute."""
+"""What is stored of partitions: the top ones and samples, by hour, day and minute."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from unittest.mock import MagicMock
 
 import pytest
 import redis
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine
@@ -46,12 +44,6 @@ def meet(engine: Engine, callers: Sequence[str], at: datetime, label: str = "rul
         engine.check([charge], now_us=int(at.timestamp()) * 1_000_000)
 
 
-def partitions(granularity: str, label: str = "rule|free") -> list[tuple[datetime, int | None]]:
-    rule, tier = label.split("|")
-    rows = UsageBucket.objects.filter(granularity=granularity, rule_slug=rule, tier_slug=tier).order_by("start")
-    return list(rows.values_list("start", "partitions"))
-
-
 def top_partitions(granularity: str) -> dict[datetime, dict[str, tuple[int, int]]]:
     found: dict[datetime, dict[str, tuple[int, int]]] = {}
     for row in TopPartition.objects.filter(granularity=granularity).order_by("start", "partition"):
@@ -79,8 +71,8 @@ def test_an_estimate_is_marked_and_not_above_the_total_of_its_rule(engine: Any, 
 def test_an_estimate_over_all_rules_is_never_above_all_requests(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine.partitions, "estimated_hours", MagicMock(**{"__contains__.return_value": True}), False)
     monkeypatch.setattr(engine.partitions, "top_partitions", lambda asked, _most: [{"a": (64, 32)}] * len(asked))
-    monkeypatch.setattr(engine.partitions, "top_size", lambda asked: [1] * len(asked))
-    monkeypatch.setattr(collecting, "_pools", lambda: {"*user"})
+    hour = int(DAY.timestamp()) // 3_600
+    monkeypatch.setattr(engine.partitions, "hours", lambda: {(hour, "*user"), (hour, "rule")})
     meet(engine, ["a", "b"] + ["a"] * 4, DAY)
     collect()
     assert set(TopCaller.objects.values_list("partition", "allowed", "rejected", "estimated")) == {("a", 4, 2, True)}
@@ -99,7 +91,6 @@ def test_only_so_many_are_kept(engine: Engine, monkeypatch: pytest.MonkeyPatch) 
 def test_what_runs_is_stored_and_goes_on_and_what_is_over_is_forgotten(
     engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In Redis an hour's top callers live as long as the hour, and its partitions as long as the day."""
     clock = [DAY + HOUR / 2]
     monkeypatch.setattr(engine.partitions, "now_us", lambda: int(clock[0].timestamp()) * 1_000_000)
     hours = [int(DAY.timestamp()) // 3_600 + number for number in range(2)]
@@ -113,32 +104,15 @@ def test_what_runs_is_stored_and_goes_on_and_what_is_over_is_forgotten(
     meet(engine, ["a", "c"], DAY)
     collect()
     assert top_partitions("hour") == top_partitions("day") == {DAY: {"a": (2, 0), "b": (1, 0), "c": (1, 0)}}
-    assert partitions("hour") == partitions("day") == [(DAY, 3)]
     assert known() == ({0}, [3, 0])
-    clock[0] = DAY + 1.5 * HOUR
+    clock[0] = DAY + HOUR + timedelta(minutes=1)  # the clock of Redis may be behind
     meet(engine, ["d"], DAY + HOUR)
     collect()
-    assert known() == ({0, 1}, [0, 1])
-    assert partitions("day") == [(DAY, 4)]
-    clock[0] = DAY + 24 * HOUR + timedelta(minutes=1)  # the clock of Redis may be behind
-    collect()
-    assert known() == ({0, 1}, [0, 0])
+    assert known() == ({0, 1}, [3, 1])
     clock[0] += timedelta(minutes=1)
     collect()
-    assert known() == (set(), [0, 0])
-    assert partitions("day") == [(DAY, 4)]
-
-
-def test_a_number_that_is_stored_is_not_written_again(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.partitions, "now_us", lambda: int((DAY + HOUR / 2).timestamp()) * 1_000_000)
-    written = []
-    for callers in (["a", "b"], [], ["a"], ["c"]):
-        meet(engine, callers, DAY)
-        with CaptureQueriesContext(connection) as queries:
-            collect()
-        changed = [query["sql"].partition("WHERE")[0] for query in queries if query["sql"].startswith("UPDATE")]
-        written.append(sum("partitions" in sql for sql in changed))
-    assert written == [2, 0, 0, 2]  # the hour's and the day's
+    assert known() == ({1}, [0, 1])
+    assert len(top_partitions("day")[DAY]) == 4
 
 
 def test_an_older_view_takes_nothing_away(engine: Any) -> None:
@@ -149,17 +123,6 @@ def test_an_older_view_takes_nothing_away(engine: Any) -> None:
     collect()
     collecting._store_top("default", "rule", int(DAY.timestamp()) // 3_600, early)
     assert top_partitions("hour")[DAY] == top_partitions("day")[DAY] == {"a": (2, 0), "b": (1, 0)}
-
-
-def test_an_older_count_takes_nothing_away(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was read of the rows may be out of date; the rows themselves decide."""
-
-    meet(engine, ["a", "b"], DAY)
-    collect()
-    meet(engine, ["a"], DAY)
-    monkeypatch.setattr(collecting, "_stored_counts", lambda *args: MagicMock(**{"get.return_value": 0}))
-    collect()
-    assert partitions("hour") == partitions("day") == [(DAY, 2)]
 
 
 def test_samples(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +197,7 @@ def test_where_days_begin_at_half_past(engine: Any, settings: Any, monkeypatch: 
     collect()
     meet(engine, ["c"], midnight + HOUR / 4)
     collect()
-    assert partitions("hour")[0] == (midnight - HOUR, 3)
+    assert set(top_partitions("hour")[midnight - HOUR]) == {"a", "b", "c", "d"}
 
 
 def test_what_nothing_was_counted_for_is_kept_for_later(engine: Any) -> None:
@@ -251,7 +214,7 @@ def test_what_nothing_was_counted_for_is_kept_for_later(engine: Any) -> None:
 @pytest.mark.parametrize(
     ("broken", "error", "expected"),
     [
-        ("count", IndexError(), "ERROR The figures of partitions could not be collected."),
+        ("top_size", IndexError(), "ERROR The figures of partitions could not be collected."),
         ("hours", EngineUnavailable("gone"), "WARNING The figures of partitions cannot be collected now: gone"),
     ],
 )
@@ -264,9 +227,9 @@ def test_what_goes_wrong_here_leaves_the_counts(
         assert collect() == Collected(1, 1)
     [record] = caplog.records
     assert f"{record.levelname} {record.getMessage()}".startswith(expected)
-    assert partitions("day") == [(DAY, None)]
+    assert top_partitions("day") == {}
     collect()
-    assert partitions("day") == [(DAY, 1)]
+    assert top_partitions("day") == {DAY: {"a": (1, 0)}}
 
 
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)

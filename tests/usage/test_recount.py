@@ -263,17 +263,7 @@ def compare_hours_of_the_day(scene: Scene) -> None:
 
 
 def compare_partitions(scene: Scene) -> None:
-    """How many there were, by the hour and by the day, and what the top callers asked."""
-    for granularity in (Granularity.HOUR, Granularity.DAY):
-        sets: defaultdict[str, set[tuple[str, str | None]]] = defaultdict(set)
-        for each in scene.told:
-            if each.rule == "soft":
-                sets[on_the_wall(each.at, granularity, scene.project)].add((each.tier, each.partition))
-        moments = Report(scene.period, "soft").partition_counts(granularity)
-        found = {on_the_wall(each.period.start, granularity, scene.project): each.partitions for each in moments}
-        assert {start: count for start, count in found.items() if count} == {
-            start: len(callers) for start, callers in sets.items()
-        }
+    """What the top callers asked."""
     sums = recount((each for each in scene.told if each.rule == "soft"), lambda each: each.partition)
     top_partitions = Report(scene.period, "soft").top_partitions
     assert {each.partition: (each.allowed, each.rejected) for each in top_partitions} == {

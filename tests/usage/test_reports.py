@@ -16,7 +16,7 @@ from django_ratelimiter.usage.reports import chart, totals
 from django_ratelimiter.usage.reports.coverage import Period
 from django_ratelimiter.usage.reports.report import Report
 from django_ratelimiter.usage.reports.totals import Figures, Freshness, Point, Total
-from django_ratelimiter.usage.times import Granularity, buckets, floor, now, stored
+from django_ratelimiter.usage.times import Granularity, buckets, floor, stored
 
 Queries = Callable[[int], Any]
 
@@ -68,21 +68,6 @@ class TestTotals:
         add(0, allowed=2**40)
         add(1, allowed=2**40)
         assert Report(hours(1)).totals == [Total("rule", "free", Figures(allowed=2**41))]
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize("most", range(4))
-def test_most_partitions_of_a_day_that_the_period_touches(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """The days at its ends are read from hours and minutes, and those between with the figures."""
-    zone, latest = timezone.get_default_timezone(), now()
-    midnights = [floor(latest - timedelta(days=5 - day), Granularity.DAY, zone) for day in range(5)]  # hours are left
-    for day, start in enumerate(midnights):
-        add(0, start=start, granularity="hour", allowed=1)
-        found = 9 if day - 1 == most else 100 if day == 0 else None if day == 3 else day
-        add(0, start=start, granularity="day", allowed=1, partitions=found)
-    period = Period(midnights[1] + timedelta(hours=9), midnights[4] + timedelta(hours=5))
-    monkeypatch.setattr(Report, "partitions_by", Granularity.DAY)
-    assert Report(period).most_partitions == {("rule", "free"): 9}
 
 
 def test_figures() -> None:

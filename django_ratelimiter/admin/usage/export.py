@@ -40,7 +40,6 @@ def as_json(report: Report, table: str) -> JsonResponse:
         "rule": report.rule,
         "tier": report.tier,
         "identity": report.identity,
-        "partitions_by": report.partitions_by,
         **({"together": _figures(report.together)} if table == "totals" else {}),
         table: [{name: _plain(value) for name, value in row.items()} for row in read(report)],
     }
@@ -54,7 +53,6 @@ def _totals(report: Report) -> list[Row]:
             "tier_slug": total.tier_slug,
             **_figures(total.figures),
             "requests_before": _requests_before(report, total.rule_slug, total.tier_slug),
-            "most_partitions": report.most_partitions.get(total[:2]),
         }
         for total in report.totals
     ]
@@ -72,12 +70,6 @@ def _figures(figures: Figures) -> Row:
     return {"requests": figures.requests, **asdict(figures), "rejection_rate": figures.rejection_rate}
 
 
-def _callers(report: Report) -> list[Row]:
-    return [
-        {"start": each.period.start, "end": each.period.end, "partitions": each.partitions} for each in report.callers
-    ]
-
-
 def _top_partitions(report: Report) -> list[Row]:
     return [
         {"caller": report.names.get(row.partition, row.partition), **row._asdict(), **row.figures}
@@ -89,9 +81,8 @@ _COUNTS: Final = tuple(_figures(Figures()))
 
 #: The tables of a report by name: their columns, and how their rows are read. Columns have the names of their values.
 TABLES: Final[dict[str, tuple[tuple[str, ...], Callable[[Report], list[Row]]]]] = {
-    "totals": (("rule_slug", "tier_slug", *_COUNTS, "requests_before", "most_partitions"), _totals),
+    "totals": (("rule_slug", "tier_slug", *_COUNTS, "requests_before"), _totals),
     "series": (("start", "end", *_COUNTS), lambda report: _points(report.points)),
-    "callers": (("start", "end", "partitions"), _callers),
     "day": (
         ("hour", "average_requests"),
         lambda report: [{"hour": each.hour, "average_requests": round(each.requests, 2)} for each in report.day],

@@ -88,8 +88,6 @@ def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
         "has_shadow": bool(together.shadow_rejected),
         "has_soft": bool(together.soft_exceeded),
         "has_degraded": bool(together.degraded),
-        "has_callers": bool(report.most_partitions),
-        "callers_by": report.partitions_by,
         "chart": chart.draw(report.points),
         "points": [(chart.span(point), _figure_row(point.figures)) for point in report.points],
         "downloads": {table: _downloads(request, table) for table in ("totals", "series", "day", "busiest")},
@@ -109,13 +107,9 @@ def _rows(viewer: Viewer, report: Report) -> list[dict[str, Any]]:
             "rule_url": of_rule + quote_plus(rule),
             "tier": _tier_name(viewer, tier),
             "tier_url": of_tier + quote_plus(tier),
-            "figures": _figure_row(
-                figures,
-                None if report.before is None else before.get((rule, tier), Figures()),
-                report.most_partitions.get((rule, tier)),
-            ),
+            "figures": _figure_row(figures, None if report.before is None else before.get((rule, tier), Figures())),
         }
-        for rule, tier, figures, _most in report.totals
+        for rule, tier, figures in report.totals
     ]
 
 
@@ -124,18 +118,14 @@ def _tier_name(viewer: Viewer, slug: str) -> str:
 
 
 def _callers(viewer: Viewer, report: Report) -> dict[str, Any]:
-    """Return different callers of a rule over time, the top ones, and one that is searched."""
+    """Return the top callers of a rule, and one that is searched."""
     caller = viewer.request.GET.get("caller", "")
     found = report.top_partition(caller) if caller else None
-    counts = [moment for moment in report.callers if moment.partitions is not None]
     return {
-        "callers_chart": chart.callers(report.callers) if counts else None,
-        "callers": [(chart.span(each.period), units(each.partitions or 0)) for each in counts],
         **_top(viewer, report),
         "caller": caller,
         "search_result": found and {"partition": found.partition, **found.in_words()},
         "search_url": report_url(viewer.request, "caller", caller=None),
-        "callers_downloads": _downloads(viewer.request, "callers"),
     }
 
 
@@ -183,11 +173,10 @@ def _hours(report: Report) -> dict[str, Any]:
     }
 
 
-def _figure_row(figures: Figures, before: Figures | None = None, callers: int | None = None) -> dict[str, str]:
+def _figure_row(figures: Figures, before: Figures | None = None) -> dict[str, str]:
     """Return figures as text. "" = not known.
 
-    rate_width: the share of rejections as the width of its bar. change: of requests since the period before. callers:
-    the most in one hour or day.
+    rate_width: the share of rejections as the width of its bar. change: of requests since the period before.
     """
     rate = 100 * (figures.rejection_rate or 0)
     counts = {"requests": figures.requests, **asdict(figures)}
@@ -196,7 +185,6 @@ def _figure_row(figures: Figures, before: Figures | None = None, callers: int | 
         "rate": _("%s %%") % number_format(round(rate, 1), decimal_pos=1) if figures.requests else "\u2013",
         "rate_width": f"{rate:.2f}%",
         "change": "" if before is None else _change(figures.requests, before.requests),
-        "callers": "" if callers is None else units(callers),
     }
 
 

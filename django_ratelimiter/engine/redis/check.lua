@@ -7,8 +7,8 @@
 --
 -- KEYS[1]  the version key, "{namespace:SHARD}:version"
 -- KEYS[2…] where there are more keys than the counters: "usage:MINUTE" of this minute, and "recent"; then the counters
---          of the charges, then those of the refunds; then for each note what it needs of "unique:HOUR:LABEL" and
---          "hours", "allowed:HOUR:RULE" and "rejected:HOUR:RULE", "sample:MINUTE" and "sampled"; then "held:ID", unless
+--          of the charges, then those of the refunds; then for each note what it needs of "allowed:HOUR:RULE",
+--          "rejected:HOUR:RULE" and "hours", "sample:MINUTE" and "sampled"; then "held:ID", unless
 --          the ID is empty, and "usage:MINUTE" of each held count. The caller guesses the time: where the minute is
 --          not that of the clock, nothing is done
 -- ARGV[1]  the caller's version, "EPOCH:NUMBER"; empty = do not compare
@@ -220,37 +220,24 @@ if notes > 0 then
   local byte, hour = string.byte, floor(minute / 60)
   for i = 5, 2 + notes, 3 do
     local what, label, partition = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-    local flags, weight = byte(what, 1, 2)
-    local rule = match(label, '^[^|]*')
-    if flags % 2 == 1 then
-      local unique, hours, added = KEYS[key + 1], KEYS[key + 2], nil
-      key = key + 2
-      if #what > 2 then
-        added = call('PFADD', unique, partition)
-      else -- new ones, one a line
-        local partitions = {}
-        for line in string.gmatch(partition, '[^\n]+') do partitions[#partitions + 1] = line end
-        added = call('PFADD', unique, (table.unpack or _G.unpack)(partitions))
-      end
-      if added == 1 and call('SADD', hours, hour .. ':' .. label) == 1 then
-        call('EXPIRE', unique, USAGE_SECONDS)
-        call('EXPIRE', hours, USAGE_SECONDS)
-      end
-    end
+    local is_sampled, weight = byte(what, 1, 2)
     if weight > 0 then
       if weight > 1 then weight = weight + 1 / 1048576 end -- a fraction marks an estimate
-      local set = KEYS[key + 1]
+      local set, hours = KEYS[key + 1], KEYS[key + 3]
       for place = 3, #what do
         if not levels[byte(what, place)][7] then set = KEYS[key + 2] end
       end
-      key = key + 2
+      key = key + 3
       if tonumber(call('ZINCRBY', set, weight, partition)) == weight then -- perhaps new
         local members = call('ZCARD', set)
-        if members == 1 then call('EXPIRE', set, USAGE_SECONDS) end
+        if members == 1 then
+          call('EXPIRE', set, USAGE_SECONDS)
+          if call('SADD', hours, hour .. ':' .. match(label, '^[^|]*')) == 1 then call('EXPIRE', hours, USAGE_SECONDS) end
+        end
         if members > MAX_WEIGHED then call('ZREMRANGEBYRANK', set, 0, -1 - WEIGHED_KEPT) end
       end
     end
-    if flags >= 2 then
+    if is_sampled == 1 then
       local samples, sampled, field = KEYS[key + 1], KEYS[key + 2], label .. '\n' .. partition
       key = key + 2
       if call('HINCRBY', samples, field, 1) == 1 then

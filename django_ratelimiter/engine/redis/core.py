@@ -67,13 +67,9 @@ class RedisCore(CallEncoder, ABC):
 
     def _read(self, packed: PackedCall, reply: list[int]) -> Answer | None:
         """Return the answer in the reply to a packed call; `None` = it must be repeated by `_check_again`."""
-        _, has_new, call = packed
         try:
             if reply[0] >= 0:
-                answer = Answer(call, reply)
-                if has_new:
-                    self._partition_tracker.acknowledge_new(call, reply[0])
-                return answer
+                return Answer(packed[1], reply)
             self.decode_retry(reply, None)
             return None
         except NOT_A_REPLY as error:
@@ -82,7 +78,7 @@ class RedisCore(CallEncoder, ABC):
     async def _check_again(self, packed: PackedCall, version: int | Version | None, began: float) -> Answer:
         """Repeat a packed call. began: monotonic seconds, when it was sent."""
         deadline_at = self._deadline and began + self._deadline
-        return await self._call(ScriptMode.CHECK, packed[2], (), version, None, deadline_at=deadline_at)
+        return await self._call(ScriptMode.CHECK, packed[1], (), version, None, deadline_at=deadline_at)
 
     async def _decide(
         self,
@@ -162,8 +158,6 @@ class RedisCore(CallEncoder, ABC):
                     answer = Answer(call, reply)
                     if mode == ScriptMode.REJECTED:
                         answer.reject()
-                    if notes:
-                        self._partition_tracker.acknowledge(notes, reply[0])
                     return answer
                 times = self.decode_retry(reply, now_us)
             except NOT_A_REPLY as error:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from ..base import Version
 from ..call import Call, CallTemplate
 from .packing import FLAGS, flags_of
-from .partition_notes import IS_NEW, IS_SAMPLED, MAX_CHARGES, NoteKind, PartitionNote, pool_notes
+from .partition_notes import MAX_CHARGES, NoteKind, PartitionNote, pool_notes
 
 #: The partition that is packed into a hole: as long as a digest, but never equal to one.
 _HOLE: Final = "\x00hole of a partition\x00\x01"
@@ -97,15 +97,15 @@ class CallFormats:
         return form
 
 
-def _notes_of(charges: Call, weight: int, sampled: int, new: int) -> tuple[list[PartitionNote], list[int]]:
+def _notes_of(charges: Call, weight: int, sampled: int) -> tuple[list[PartitionNote], list[int]]:
     """Return the notes of a call, and for each the place of its first charge."""
     notes, noted = [], []
     for label, group in groupby(range(min(len(charges), MAX_CHARGES)), lambda place: charges[place].usage):
         places = list(group)
-        flags = IS_SAMPLED * (sampled >> places[0] & 1) + IS_NEW * (new >> places[0] & 1)
-        if label is not None and (weight or flags):
+        is_sampled = sampled >> places[0] & 1
+        if label is not None and (weight or is_sampled):
             numbers = [place + 1 for place in places]
-            notes.append(PartitionNote(bytearray((flags, weight, *numbers)), label, _HOLE, ()))
+            notes.append(PartitionNote(bytearray((is_sampled, weight, *numbers)), label, _HOLE))
             noted.append(places[0])
     if weight:
         notes += pool_notes(charges, weight)

@@ -11,7 +11,7 @@ from typing import Final
 from .. import usage
 from ..base import Charge, Verdict
 from ..limits import EXACT, MAX_UNITS
-from .partition_notes import IS_SAMPLED, PartitionNote, keys_of
+from .partition_notes import PartitionNote, keys_of
 
 #: The flags of a charge that carries nothing, by `gating` and `count_refusals`.
 FLAGS: Final = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
@@ -80,7 +80,7 @@ def receipt_of(verdict: Verdict, units: int) -> bytes:
 def more_of(notes: Sequence[PartitionNote], counts: usage.UsageCarry | None) -> list[bytes]:
     """Return the arguments after the three of every call."""
     words = [b"%d" % len(notes)]
-    for what, label, partition, _ in notes:
+    for what, label, partition in notes:
         words += bytes(what), label.encode(), partition.encode()
     if counts:
         words.append(counts.id.encode())
@@ -94,11 +94,9 @@ def keys_of_more(
 ) -> list[bytes]:
     """Return the packed keys after the counters."""
     keys: list[bytes] = []
-    for (flags, weight, *_), label, _, _ in notes:
-        first = (
-            minute if flags & IS_SAMPLED else minute // 60 * 60
-        )  # the first of the hour, so that it is cached for longer
-        keys += _keys_of_note(prefix, flags, weight > 0, label, first)
+    for (sampled, weight, *_), label, _ in notes:
+        first = minute if sampled else minute // 60 * 60  # the first of the hour, so that it is cached for longer
+        keys += _keys_of_note(prefix, sampled, weight > 0, label, first)
     if counts:
         if counts.id:
             keys.append(bulk_string(f"{prefix}held:{counts.id}".encode()))
@@ -107,5 +105,5 @@ def keys_of_more(
 
 
 @lru_cache(maxsize=1_000)
-def _keys_of_note(prefix: str, flags: int, weighs: bool, label: str, minute: int) -> list[bytes]:
-    return [bulk_string(f"{prefix}{name}".encode()) for name in keys_of(flags, weighs, label, minute)]
+def _keys_of_note(prefix: str, is_sampled: int, weighs: bool, label: str, minute: int) -> list[bytes]:
+    return [bulk_string(f"{prefix}{name}".encode()) for name in keys_of(is_sampled, weighs, label, minute)]

@@ -1,4 +1,4 @@
-"""Statistics of partitions in Redis, over all shards: each partition is in one shard only, so numbers add up."""
+"""Statistics of partitions in Redis, over all shards."""
 
 from __future__ import annotations
 
@@ -38,21 +38,9 @@ class RedisPartitions:
         return min(seconds * 1_000_000 + microseconds for seconds, microseconds in times)
 
     def hours(self) -> set[Hour]:
-        """Return the hours and labels with data."""
+        """Return the hours and rules with top partitions."""
         names = (name.partition(":") for name in set(chain(*self._members("hours"))))
-        return {(int(hour), label) for hour, _, label in names}
-
-    def count(self, groups: Sequence[tuple[str, Sequence[int]]]) -> list[int]:
-        """Return for each group the number of different partitions under a label in some hours; to about 1 %."""
-
-        def commands(prefix: str) -> Iterator[Keyed[int]]:
-            for place, (label, hours) in enumerate(groups):
-                yield place, ("PFCOUNT", *(f"{prefix}unique:{hour}:{label}" for hour in hours))
-
-        sums = [0] * len(groups)
-        for place, count in self._replies(commands):
-            sums[place] += count
-        return sums
+        return {(int(hour), rule) for hour, _, rule in names}
 
     def top_size(self, asked: Sequence[Hour]) -> list[int]:
         """Return for each hour how many counts `top_partitions` would read."""
@@ -86,12 +74,7 @@ class RedisPartitions:
     def drop_top(self, asked: Sequence[Hour]) -> None:
         """Delete the top partitions of these hours and rules."""
         self._delete(lambda prefix: [("DEL", *_sets(prefix, each)) for each in asked])
-
-    def drop_hours(self, hours: Iterable[Hour]) -> None:
-        """Delete the partitions of these hours and labels."""
-        names = [f"{hour}:{label}" for hour, label in hours]
-        self._delete(lambda prefix: [("DEL", f"{prefix}unique:{name}") for name in names])
-        self._delete(lambda prefix: [("SREM", f"{prefix}hours", name) for name in names])
+        self._delete(lambda prefix: [("SREM", f"{prefix}hours", f"{hour}:{rule}") for hour, rule in asked])
 
     def samples(self, before: int, most: int | None = None) -> dict[int, dict[tuple[str, str], int]]:
         """Return requests by label and partition for each minute before `before`. most: of the oldest minutes.

@@ -59,8 +59,8 @@ MAX_CACHED_HEADS: Final = 5_000
 COUNTING: Final = (ScriptMode.CHECK, ScriptMode.REJECTED)
 
 
-#: A call as it is sent; whether it has notes of new partitions, so that `acknowledge_new` must follow; and the call.
-PackedCall = tuple[bytes, bool, Call]
+#: A call as it is sent, and the call.
+PackedCall = tuple[bytes, Call]
 
 
 class Parts(NamedTuple):
@@ -106,7 +106,7 @@ class CallEncoder:
         #: The latest version, and its word in a call.
         self._version_word: tuple[int | Version | None, bytes] = None, bulk_string(b"")
         self._formats = CallFormats(self._encode_format)
-        self._partition_tracker = PartitionTracker(at_once=shards > 1)
+        self._partition_tracker = PartitionTracker()
         #: Microseconds that the clock of Redis is ahead of ours, as its last reply with another minute has shown.
         self._clock_ahead = 0
 
@@ -185,9 +185,8 @@ class CallEncoder:
             return None
         at_us = time.time_ns() // 1_000 + self._clock_ahead
         kind = self._partition_tracker.kind_of(call, at_us)
-        if kind is None or (packed := self._formats.fill(call, version, at_us // MINUTE_US, kind)) is None:
-            return None
-        return packed, kind[2] != 0, call
+        packed = self._formats.fill(call, version, at_us // MINUTE_US, kind)
+        return None if packed is None else (packed, call)
 
     def _encode_format(
         self, call: Call, version: int | Version | None, minute: int, notes: Sequence[PartitionNote]
@@ -263,8 +262,6 @@ class CallEncoder:
     def decode_retry(self, reply: list[int], now_us: int | None) -> Sequence[int]:
         """Return the times of a reply without a result. Raises StaleRules if the reply is about the version."""
         if reply[0] == -1:
-            if len(reply) == 1:  # Redis has lost its data
-                self._partition_tracker.forget()
             raise StaleRules(reply[2], reply[1]) if len(reply) == 3 else StaleRules(None)
         if now_us is None:
             if reply[1] < EARLIEST_US:

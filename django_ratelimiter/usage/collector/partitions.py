@@ -1,16 +1,15 @@
-"""Moves partition statistics from the engine to SQL: how many different ones, the top ones, and samples.
+"""Moves partition statistics from the engine to SQL: the top ones, and samples.
 
 Nothing is added up here: each figure is a maximum, whichever collector writes it, and however often. So
 collectors can be killed, repeated, and run at the same time. An hour's top partitions are deleted from the engine when
-the hour is over and stored, its number of partitions when the day is.
+the hour is over and stored.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import product
 from typing import Any, Final
 
 from django.db import transaction
@@ -19,10 +18,8 @@ from django.db.models import Count, F, Q, QuerySet, Sum
 from ...databases import limit_wait, upsert
 from ...engine.base import Engine
 from ...engine.call import OVER_ALL_RULES
-from ...engine.partition_stats import MINUTE_US, Hour, merge_top, rule_of
+from ...engine.partition_stats import MINUTE_US, Hour, merge_top
 from ...models import TopCaller, TopPartition, UsageBucket, UsageSample, UsageTotal
-from ...rules import cache
-from ...rules.inline import identity_of
 from ..times import Granularity, start_of, stored
 from .rollup import starts_of
 from .upsert import slug
@@ -72,63 +69,30 @@ def collect_partitions(engine: Engine, database: str, progress: Callable[[], Non
 
 def _store_hours(database: str, stats: Any, hours: Sequence[Hour], before: int, progress: Callable[[], None]) -> None:
     """Store these, and delete complete hours from the engine. before: the minute before which nothing is added."""
-    _store_unique(database, stats, hours)
-    over, today = before // 60, starts_of(before)[DAY]
-    early: set[Hour] = set()  # their counts are not stored yet
-    estimated: set[int] = getattr(stats, "estimated_hours", set())
+    over, estimated = before // 60, getattr(stats, "estimated_hours", set[int]())
     estimated.clear()  # `top_partitions` adds to it; of an hour, the callers over all rules are read first
-    ranked = {(hour, rule_of(label)) for hour, label in hours} | set(product({hour for hour, _ in hours}, _pools()))
-    for some in _batches(stats, sorted(ranked)):
-        for (hour, rule), weights in zip(some, stats.top_partitions(some, MAX_PARTITIONS), strict=True):
+    for some in _batches(stats, hours):
+        complete = list[Hour]()
+        for each, weights in zip(some, stats.top_partitions(some, MAX_PARTITIONS), strict=True):
             progress()
-            if not _store_top(database, rule, hour, weights, hour in estimated):
-                early.add((hour, rule))
-        stats.drop_top([each for each in some if each[0] < over and each not in early])
-    complete = (each for each in hours if each[0] < over and starts_of(each[0] * 60)[DAY] < today)
-    stats.drop_hours([(hour, label) for hour, label in complete if (hour, rule_of(label)) not in early])
-
-
-def _pools() -> set[str]:
-    """Return the labels that callers are counted under over all rules, for the identities of the current rules."""
-    return {OVER_ALL_RULES + identity for identity in map(identity_of, cache.current_rules().rules) if identity}
+            hour, rule = each
+            if _store_top(database, rule, hour, weights, hour in estimated) and hour < over:
+                complete.append(each)
+        stats.drop_top(complete)
 
 
 def _batches(stats: Any, rules: Sequence[Hour]) -> Iterator[list[Hour]]:
-    """Yield those of these hours and rules that have data, in batches of limited size."""
+    """Yield these hours and rules in batches of limited size."""
     some: list[Hour] = []
     size = 0
     for each, weights in zip(rules, stats.top_size(rules), strict=True):
-        if weights:
-            if some and size + weights > MAX_AT_ONCE:
-                yield some
-                some, size = [], 0
-            some.append(each)
-            size += weights
+        if some and size + weights > MAX_AT_ONCE:
+            yield some
+            some, size = [], 0
+        some.append(each)
+        size += weights
     if some:
         yield some
-
-
-def _store_unique(database: str, stats: Any, hours: Iterable[Hour]) -> None:
-    groups: defaultdict[tuple[str, str, datetime], list[int]] = defaultdict(list)
-    for hour, label in hours:
-        for granularity in (HOUR, DAY):
-            groups[label, granularity, starts_of(hour * 60)[granularity]].append(hour)
-    counts = stats.count([(label, spanned) for (label, _, _), spanned in groups.items()])
-    rows = UsageBucket.objects.using(database)
-    stored_counts = _stored_counts(database, {start for _, _, start in groups})
-    for (label, granularity, start), count in zip(groups, counts, strict=True):
-        rule, _, tier = label.partition("|")
-        key = granularity, slug(rule), slug(tier), start
-        if count > stored_counts.get(key, count):
-            some = rows.filter(granularity=granularity, rule_slug=key[1], tier_slug=key[2], start=start)
-            some.filter(Q(partitions=None) | Q(partitions__lt=count)).update(partitions=count)
-
-
-def _stored_counts(database: str, starts: Iterable[datetime]) -> dict[tuple[str, str, str, datetime], int]:
-    """Return the current counts of rows; 0 for a row without one."""
-    rows = UsageBucket.objects.using(database).filter(granularity__in=(HOUR, DAY), start__in=starts)
-    fields = ("granularity", "rule_slug", "tier_slug", "start")
-    return {tuple(key): partitions or 0 for *key, partitions in rows.values_list(*fields, "partitions")}
 
 
 def _store_top(database: str, rule: str, hour: int, weights: Weights, estimated: bool = False) -> bool:

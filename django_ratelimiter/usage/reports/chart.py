@@ -14,7 +14,7 @@ from django.utils.translation import pgettext
 
 from ...rules.formatting import units
 from .coverage import Period
-from .report import HourOfDay, PartitionCount, TopPartitionRow
+from .report import HourOfDay, TopPartitionRow
 from .totals import Point
 
 #: Minutes between two ticks on the time axis; the first that gives no more ticks than MAX_TICKS is used.
@@ -94,16 +94,6 @@ def days(totals: Sequence[tuple[date, int, int | None]]) -> Chart:
             labels.append(f"{on}: {_('%s allowed') % units(requests - rejected)}, {_('%s rejected') % units(rejected)}")
     zone = timezone.get_current_timezone()
     return stacked(stacks, labels, _ticks([datetime.combine(day, time(), zone) for day, *_rest in totals]))
-
-
-def callers(counts: Sequence[PartitionCount]) -> Chart:
-    """Return one bar for each hour or day: its number of different callers."""
-    labels = [
-        f"{span(each.period)}: {_('not known') if each.partitions is None else units(each.partitions)}"
-        for each in counts
-    ]
-    ticks = _ticks([each.period.start for each in counts])
-    return stacked([{"plain": each.partitions or 0} for each in counts], labels, ticks)
 
 
 def hours(day: Sequence[HourOfDay]) -> Chart:

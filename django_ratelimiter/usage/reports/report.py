@@ -14,14 +14,14 @@ from operator import or_
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
-from django.db.models import Case, Count, F, Max, Q, QuerySet, Sum, When
+from django.db.models import Case, Count, F, Q, QuerySet, Sum, When
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from ...models import TopCaller, TopPartition, UsageBucket, UsageTotal
 from ...rules.formatting import about
-from ..times import Granularity, aware, buckets, floor, stored
-from .coverage import DAY, GRANULARITIES, HOUR, NEVER, BucketRange, Coverage, Period, next_start, read_coverage
+from ..times import Granularity, aware, buckets, floor
+from .coverage import DAY, GRANULARITIES, HOUR, NEVER, BucketRange, Coverage, Period, read_coverage
 from .totals import SUMS, Figures, Point, Total
 
 #: The number of top partitions that are shown.
@@ -89,16 +89,6 @@ class TopPartitionRow(NamedTuple):
         return {name: in_words(figure, estimated=self.estimated) for name, figure in self.figures.items()}
 
 
-class PartitionCount(NamedTuple):
-    """The number of different partitions in one hour or day, to about 1 %.
-
-    `None` = not known: there was no request, or partitions were not counted.
-    """
-
-    period: Period
-    partitions: int | None
-
-
 #: The part of a period, from its end, whose busy hours are shown: whole weeks, so that each weekday counts alike.
 MAX_PERIOD: Final = 28 * DAY
 
@@ -151,30 +141,18 @@ class Report:
         """Return the width of the buckets of `points`."""
         return self.coverage.granularity(self.period)
 
-    @property
-    def partitions_by(self) -> Granularity:
-        """Return hours or days: different partitions are only counted for these."""
-        is_short = self.period.end - self.period.start <= 8 * DAY
-        finest = self.coverage.finest(self.period.start)
-        return Granularity.HOUR if is_short and finest is not Granularity.DAY else Granularity.DAY
-
     @cached_property
     def totals(self) -> list[Total]:
         """The sums of each rule and tier with usage in the period, by their slugs."""
         ranges = self.coverage.bucket_ranges(self.period)
         # SQLite reads one range in the order of its index, but must sort several; PostgreSQL reads them faster at once.
         is_sqlite = connections[UsageBucket.objects.db].vendor == "sqlite"
-        most = Max("partitions", filter=Q(granularity=self.partitions_by))
-        sums: dict[tuple[str, str], tuple[Figures, list[int]]] = {}
+        sums: dict[tuple[str, str], Figures] = {}
         for together in [[each] for each in ranges] if is_sqlite else [ranges]:
-            rows = self._rows(together).values_list("rule_slug", "tier_slug").annotate(**SUMS, most=most)
-            for slug, of_tier, *figures, partitions in rows.order_by("rule_slug", "tier_slug"):
-                known, counts = sums.get((slug, of_tier), (Figures(), []))
-                sums[slug, of_tier] = (
-                    known + Figures(*figures),
-                    [*counts, *([] if partitions is None else [partitions])],
-                )
-        return [Total(*key, figures, max(counts, default=None)) for key, (figures, counts) in sorted(sums.items())]
+            rows = self._rows(together).values_list("rule_slug", "tier_slug").annotate(**SUMS)
+            for slug, of_tier, *figures in rows.order_by("rule_slug", "tier_slug"):
+                sums[slug, of_tier] = sums.get((slug, of_tier), Figures()) + Figures(*figures)
+        return [Total(*key, figures) for key, figures in sorted(sums.items())]
 
     @cached_property
     def together(self) -> Figures:
@@ -263,49 +241,6 @@ class Report:
         return UsageBucket.objects.filter(
             condition, **{name: slug for name, slug in wanted.items() if slug is not None}
         )
-
-    @cached_property
-    def most_partitions(self) -> Mapping[tuple[str, str], int]:
-        """The highest known number of different partitions in one hour or day, by the slugs of rule and tier.
-
-        Hours or days that the totals include are not read again.
-        """
-        most = {total[:2]: total.most_partitions for total in self.totals if total.most_partitions is not None}
-        ranges = self.coverage.bucket_ranges(self.period)
-        read = [each for each in ranges if each.granularity is self.partitions_by]
-        starts = [
-            start
-            for start in self._starts_counted(self.partitions_by)
-            if not any(each.start <= start < each.end for each in read)
-        ]
-        rows = self._counted(starts, self.partitions_by).values_list("rule_slug", "tier_slug")
-        for slug, of_tier, partitions in rows.annotate(most=Max("partitions")).order_by():
-            most[slug, of_tier] = max(partitions, most.get((slug, of_tier), 0))
-        return most
-
-    def partition_counts(self, granularity: Granularity) -> list[PartitionCount]:
-        """Return the count of a rule for each hour or day that overlaps the period, in the project's time zone.
-
-        A caller whose tier changes in between is counted for both tiers.
-        """
-        starts = self._starts_counted(granularity)
-        rows = self._counted(starts, granularity).values_list("start").annotate(sum=Sum("partitions")).order_by("start")
-        counts = {aware(start): partitions for start, partitions in rows}
-        return [PartitionCount(Period(start, next_start(start, granularity)), counts.get(start)) for start in starts]
-
-    def _starts_counted(self, granularity: Granularity) -> list[datetime]:
-        return [*buckets(*self.period, granularity, timezone.get_default_timezone())]
-
-    def _counted(self, starts: Iterable[datetime], granularity: Granularity) -> QuerySet[UsageBucket]:
-        """Return the buckets that begin at these times and have a count."""
-        # With a list: for a range, PostgreSQL expects as many hours as minutes, and would read the whole table.
-        named = {"start__in": [stored(start) for start in starts], "partitions__isnull": False}
-        return self._of_rule(Q(granularity=granularity, **named))
-
-    @cached_property
-    def callers(self) -> list[PartitionCount]:
-        """Different callers of each hour or day; empty for all rules, which would count a caller many times."""
-        return [] if self.rule is None else self.partition_counts(self.partitions_by)
 
     @cached_property
     def top_partitions(self) -> list[TopPartitionRow]:

@@ -91,16 +91,11 @@ def by_start(condition: Q) -> dict[datetime, Figures]:
 
 
 class Total(NamedTuple):
-    """The figures of one rule and tier. tier_slug "" = callers without a tier.
-
-    most_partitions: the highest number of different partitions in one of the requested buckets; `None` = none
-    of these has a number.
-    """
+    """The figures of one rule and tier. tier_slug "" = callers without a tier."""
 
     rule_slug: str
     tier_slug: str
     figures: Figures
-    most_partitions: int | None = None
 
 
 class Point(NamedTuple):

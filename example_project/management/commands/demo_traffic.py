@@ -104,18 +104,15 @@ def _charges(rule: RuleRecord, sample: UsageSample) -> list[Charge]:
 def _buckets(samples: list[UsageSample], rejected: list[int], shadow: set[str]) -> Iterator[UsageBucket]:
     """Yield the counts of minutes, hours and days that the samples represent."""
     counts: defaultdict[tuple[str, str, str, datetime], Counter[str]] = defaultdict(Counter)
-    callers: defaultdict[tuple[str, str, str, datetime], set[str]] = defaultdict(set)
     zone = timezone.get_default_timezone()
     for each, count in zip(samples, rejected, strict=True):
         outcome = "shadow_rejected" if each.rule_slug in shadow else "rejected"
         for granularity in Granularity:
             when = each.rule_slug, each.tier_slug, granularity, stored(floor(each.minute, granularity, zone))
             counts[when] += Counter({"allowed": SAMPLED_ONE_IN * (each.count - count), outcome: SAMPLED_ONE_IN * count})
-            callers[when].add(each.partition_hash)
     for when, figures in counts.items():
         names = dict(zip(("rule_slug", "tier_slug", "granularity", "start"), when, strict=True))
-        known = when[2] != Granularity.MINUTE
-        yield UsageBucket(**names, **figures, partitions=SAMPLED_ONE_IN * len(callers[when]) if known else None)
+        yield UsageBucket(**names, **figures)
 
 
 def _top(samples: list[UsageSample], rejected: list[int], shadow: set[str]) -> dict[Any, list[Any]]:

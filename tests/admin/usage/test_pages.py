@@ -27,19 +27,14 @@ from .test_admin import REPORT, lines
 pytestmark = pytest.mark.django_db
 
 RULE = f"{REPORT}rule/?rule=search"
-TABLES = ("totals", "series", "callers", "day", "busiest", "top")
+TABLES = ("totals", "series", "day", "busiest", "top")
 
 
 def count(ago: timedelta, rule: str = "search", tier: str = "free", **figures: Any) -> None:
     """Usage of so long ago, in its minute, its hour and its day."""
     for granularity in Granularity:
-        seen = {
-            name: value
-            for name, value in figures.items()
-            if granularity is not Granularity.MINUTE or name != "partitions"
-        }
         UsageBucket.objects.create(
-            rule_slug=rule, tier_slug=tier, granularity=granularity, start=stored(start_of(ago, granularity)), **seen
+            rule_slug=rule, tier_slug=tier, granularity=granularity, start=stored(start_of(ago, granularity)), **figures
         )
 
 
@@ -149,27 +144,6 @@ class TestThePeriodBefore:
 
 
 class TestCallers:
-    def test_the_most_in_an_hour_or_a_day(self, staff: Client) -> None:
-        count(3 * HOUR, allowed=50, partitions=7)
-        count(5 * HOUR, tier="pro", allowed=50)
-        response = staff.get(REPORT)
-        assert [row[-1] for row in lines(response)][:3] == ["Most callers in an hour", "7", "\u2013"]
-        assert lines(staff.get(f"{REPORT}?period=30d"))[0][-1] == "Most callers in a day"
-
-    def test_over_time(self, staff: Client) -> None:
-        count(3 * HOUR, allowed=50, partitions=7)
-        count(3 * HOUR, tier="pro", allowed=50, partitions=4)
-        page = text_of(staff.get(RULE))
-        assert "Different callers per hour" in page
-        assert [count for _time, count in staff.get(RULE).context["callers"]] == ["11"]
-        assert "Different callers per day" in text_of(staff.get(f"{RULE}&period=30d"))
-
-    def test_by_the_day_where_no_hours_are_left(self, staff: Client) -> None:
-        at = timezone.localtime() - 200 * DAY
-        count(200 * DAY, allowed=50, partitions=7)
-        query = f"&period=custom&since={at - DAY:%Y-%m-%dT%H:%M}&until={at + DAY:%Y-%m-%dT%H:%M}"
-        assert "Different callers per day" in text_of(staff.get(RULE + query))
-
     def test_the_top_callers(self, staff: Client) -> None:
         count(3 * HOUR, allowed=50)
         for ago in (2 * HOUR, 3 * HOUR):
@@ -221,8 +195,8 @@ class TestData:
     @pytest.fixture(autouse=True)
     def _usage(self) -> None:
         count(60 * HOUR, allowed=1)
-        count(30 * HOUR, allowed=40, rejected=10, partitions=3)
-        count(3 * HOUR, allowed=50, rejected=50, shadow_rejected=1, soft_exceeded=2, degraded=3, partitions=9)
+        count(30 * HOUR, allowed=40, rejected=10)
+        count(3 * HOUR, allowed=50, rejected=50, shadow_rejected=1, soft_exceeded=2, degraded=3)
         weigh(3 * HOUR, "aaaa", 10, 1)
 
     @pytest.mark.parametrize("table", TABLES)

@@ -87,7 +87,7 @@ class _DryEngine(RedisEngine):
         names += [f"{charge.key}{charge.limit.tag}" for charge in _CHARGES]
         names += [f"{name}:{minute}" for name in ("usage", "sample") for minute in self._minutes]
         for hour in {minute // 60 for minute in self._minutes}:
-            names += f"unique:{hour}:{_LABEL}", f"allowed:{hour}:{rule}", f"rejected:{hour}:{rule}"
+            names += f"allowed:{hour}:{rule}", f"rejected:{hour}:{rule}"
         with suppress(ResponseError):  # a server that rejects this has closed no minute either
             names += [f"batch:{batch}" for batch in waiting(client, prefix)]
         client.delete(*(f"{prefix}{name}" for name in names))
