@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import secrets
@@ -32,6 +33,11 @@ from .engine.redis import CLIENT_ERRORS, RedisEngine
 from .engine.usage import UsageBuffer
 from .exceptions import EngineUnavailable, told_safely
 from .values.addresses import ADVICE, addresses_of, shown_address, wrong_address
+
+logger = logging.getLogger("django_ratelimiter")
+
+COUNTS_ALONE: Final = "Each process counts requests in its own memory, so each process allows the whole limit."
+WAY_OUT: Final = "Name a Redis entry of CACHES in RATELIMITER['CACHE_ALIAS']."
 
 #: Usage that this process has counted itself. It is sent with a later call of the engine.
 usage_buffer: Final = UsageBuffer()
@@ -132,6 +138,8 @@ def _exact() -> Engine:
     if settings.ENGINE is not None:
         return _custom(settings.ENGINE)
     if settings.CACHE_ALIAS is None:
+        if not is_alone():
+            logger.warning("%s %s", COUNTS_ALONE, WAY_OUT)
         return MemoryEngine()
     return _redis(settings.CACHE_ALIAS)
 
@@ -140,6 +148,11 @@ def are_tests_running() -> bool:
     """Return whether Django's test environment is set up, as `manage.py test` and pytest-django do."""
     loaded = sys.modules.get("django.test.utils")
     return hasattr(getattr(loaded, "_TestState", None), "saved_data")
+
+
+def is_alone() -> bool:
+    """Return whether this process is one of tests, or of `manage.py runserver`: no other counts the same requests."""
+    return are_tests_running() or any(word.startswith("runserver") for word in sys.argv[1:])
 
 
 def _namespace() -> str:

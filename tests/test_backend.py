@@ -16,6 +16,7 @@ from django.core.management import CommandError, call_command
 from django.http import HttpResponse
 from django.test import RequestFactory, override_settings
 
+from django_ratelimiter import backend
 from django_ratelimiter.backend import get_async_engine, get_engine, server_in_words, wrong_location
 from django_ratelimiter.checks.project import check_engine
 from django_ratelimiter.conf import without_secrets
@@ -44,6 +45,22 @@ def test_the_breakers_of_a_former_engine_do_not_count(monkeypatch: pytest.Monkey
         assert open_breakers() == 1, "threads and event loops share it"
     assert get_engine() is not engine
     assert open_breakers() == 0  # although somebody still has them
+
+
+@pytest.mark.parametrize(
+    ("argv", "in_tests", "told"),
+    [(["gunicorn", "mysite.wsgi"], False, 1), (["manage.py", "runserver"], False, 0), (["manage.py", "test"], True, 0)],
+)
+@override_settings(RATELIMITER={})
+def test_process_that_counts_alone_logs_it_once(
+    argv: list[str], in_tests: bool, told: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sys.argv", argv)
+    monkeypatch.setattr(backend, "are_tests_running", lambda: in_tests)
+    for _ in range(3):
+        get_engine()
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * told
+    assert all("RATELIMITER['CACHE_ALIAS']" in record.getMessage() for record in caplog.records)
 
 
 def djangos(location: Any, **options: Any) -> Any:

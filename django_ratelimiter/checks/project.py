@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from django.db.models import Max, Min
 
-from ..backend import wrong_location
+from ..backend import COUNTS_ALONE, WAY_OUT, is_alone, wrong_location
 from ..conf import ENTRIES, django_setting, problems, settings, without_secrets
 from ..models import RuleSetVersion, UsageBatch
 from ..rules.stored import storage
@@ -103,12 +103,8 @@ def check_engine() -> Found:
             )
     elif settings.CACHE_ALIAS is not None:
         yield from _redis_alias(settings.CACHE_ALIAS)
-    elif not django_setting("DEBUG"):
-        yield message(
-            "W002",
-            "Each process counts requests in its own memory, so each process allows the whole limit.",
-            f"Name a Redis entry of CACHES in RATELIMITER['CACHE_ALIAS']. See {SYMPTOMS}",
-        )
+    elif not is_alone():
+        yield message("W002", COUNTS_ALONE, f"{WAY_OUT} See {SYMPTOMS}")
 
 
 @check

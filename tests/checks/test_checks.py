@@ -93,17 +93,21 @@ def test_an_unknown_setting_is_told_with_the_name_that_is_like_it(written: objec
     assert error.msg.endswith(ends)
 
 
-@pytest.mark.parametrize("wrong", [["rl"], {"CACHE_ALIAS": 5}, {"ENGINE": 5}, {"TRUSTED_PROXIES": "10.0.0.0/8"}])
+@pytest.mark.parametrize(
+    "wrong", [["rl"], {"CACHE_ALIAS": 5}, {"ENGINE": 5}, {"TRUSTED_PROXIES": "10.0.0.0/8", "CACHE_ALIAS": "ratelimit"}]
+)
 def test_a_wrong_entry_is_told_once_and_breaks_no_other_check(wrong: Any) -> None:
-    with override_settings(RATELIMITER=wrong, USE_X_FORWARDED_HOST=True, DEBUG=True):
+    with override_settings(RATELIMITER=wrong, USE_X_FORWARDED_HOST=True):
         assert ids(django_checks.run_checks(tags=[checks.TAG])) == ["E001"]
 
 
-def test_the_memory_engine_with_debug_off_and_on() -> None:
-    with override_settings(RATELIMITER={}, DEBUG=False):
+@pytest.mark.parametrize("debug", [False, True])
+@override_settings(RATELIMITER={})
+def test_memory_engine_is_told_by_check_and_not_by_runserver(debug: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    with override_settings(DEBUG=debug):
         [message] = project.check_engine()
-    assert (ids([message]), SYMPTOMS in (message.hint or "")) == (["W002"], True)
-    with override_settings(RATELIMITER={}, DEBUG=True):
+        assert (ids([message]), SYMPTOMS in (message.hint or "")) == (["W002"], True)
+        monkeypatch.setattr(sys, "argv", ["manage.py", "--settings=x", "runserver", "8000"])
         assert project.check_engine() == []
 
 
