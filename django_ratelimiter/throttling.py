@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, wraps
+from inspect import getattr_static
 from threading import local
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
@@ -93,39 +94,50 @@ class _CurrentRates:
 
 
 class _CacheWithHistory:
-    """DRF's cache, in which a throttle finds the requests that the limiter has counted, as subclasses of DRF's do."""
+    """DRF's cache, in which a throttle finds the requests that the limiter has counted, as subclasses of DRF's do.
+
+    What a subclass adds to this history is charged; any other change of it is an error.
+    """
 
     def __init__(self, throttle: SimpleRateThrottle) -> None:
         self._throttle, self._cache = throttle, throttling.SimpleRateThrottle.cache
 
     def get(self, key: str, default: Any = None, **options: Any) -> Any:
-        if self._is_history(key):
+        if self._throttle._decision is not None and key == self._throttle.key:
             return self._throttle.history
         stored = self._cache.get(key, **options)
         return (self._throttle._counted(key) or default) if stored is None else stored
 
     def set(self, key: str, value: Any, *args: Any, **options: Any) -> None:
-        if not self._is_history(key):
+        if self._is_counted(key):
+            self._throttle._record(len(value))
+        else:
             self._cache.set(key, value, *args, **options)
-        elif not self._throttle._decision.allowed or len(value) < len(self._throttle.history):  # type: ignore[union-attr]
-            raise _unchangeable(self._throttle)
-
-    def delete(self, key: str, **options: Any) -> bool:
-        if self._is_history(key):
-            raise _unchangeable(self._throttle)
-        return self._cache.delete(key, **options)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._cache, name)
+        """Return another method of the cache, which is not for the key of the history."""
+        method = getattr(self._cache, name)
 
-    def _is_history(self, key: str) -> bool:
-        return self._throttle._decision is not None and key == self._throttle.key
+        def call(*args: Any, **options: Any) -> Any:
+            for named in (*args[:1], *options.values()):
+                keys = [named] if isinstance(named, str) or not isinstance(named, Iterable) else named
+                if any(map(self._is_counted, keys)):
+                    raise _unchangeable(self._throttle, name)
+            return method(*args, **options)
+
+        return call if callable(method) else method
+
+    def _is_counted(self, key: object) -> bool:
+        """Return whether the limiter counts what a subclass has under this key, and not its own `allow_request`."""
+        throttle = self._throttle
+        is_limited = key == throttle.key and bool(getattr(throttle, "num_requests", None))
+        return is_limited and (throttle._decision is not None or throttle._is_counted_here)
 
 
-def _unchangeable(throttle: SimpleRateThrottle) -> ImproperlyConfigured:
+def _unchangeable(throttle: SimpleRateThrottle, what: str) -> ImproperlyConfigured:
     return ImproperlyConfigured(
-        f"{type(throttle).__qualname__}: self.cache cannot change the history of self.key, because the limiter counts: "
-        "every allowed request, and no rejected one."
+        f"{type(throttle).__qualname__}: self.cache cannot {what} the history of self.key, because the limiter counts: "
+        "read it by `get`, and add requests to it by `set`."
     )
 
 
@@ -141,8 +153,8 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
 
     Subclasses can set and override the same names as in DRF. If several throttles of a view apply, and one rejects a
     request, none is charged. Rates up to 10,000 requests are exact; above that, `sliding_window_counter` is used.
-    A subclass finds the counted requests in `cache`, and cannot change them there. Its own `timer` sets the limiter's
-    time, too.
+    A subclass finds the counted requests in `cache`, and can add some there: its own `throttle_success` says how often
+    a request counts. Its own `timer` sets the limiter's time, too.
 
     As in DRF, results are attributes of the instance. They are local to the thread, so instances can be shared.
     """
@@ -161,12 +173,24 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
     #: The rules of this scope also apply.
     _rule_scope: str | None = None
     _history: list[float] | None = None
+    #: How many requests the subclass knows in the history.
+    _known = 0
+    #: How often a subclass counts the request while it is asked, or explained; `None` = it charges what it records.
+    _times: int | None = None
+    #: False for a subclass whose own `allow_request` may keep its own history in the cache.
+    _is_counted_here: ClassVar[bool] = True
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if getattr_static(cls, "cache") is not SimpleRateThrottle.__dict__["cache"]:
+            raise ImproperlyConfigured(
+                f"{cls.__qualname__}.cache: the limiter counts in the cache that RATELIMITER['CACHE_ALIAS'] names. "
+                "Remove this attribute."
+            )
         own = cls.allow_request
         if own.__module__ != __name__ and not hasattr(own, _MEETS_RULES):
             cls.allow_request = _meeting_rules(own)  # type: ignore[assignment, method-assign]
+            cls._is_counted_here = False
 
     def parse_rate(self, rate: str | None) -> tuple[int, int] | tuple[None, None]:
         """Return requests and seconds; (None, None) = no limit. Raises ImproperlyConfigured for an invalid rate."""
@@ -199,23 +223,26 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
 
     def allow_request_by(self, check: Check, request: Any, view: Any) -> bool:
         """Decide as `allow_request` does. check: what to call as `limiter.check`."""
-        self._decision = self._history = None
+        self._decision = self._history = answer = None
         extra = self._extra(request, view)
         if extra is None and not isinstance(request, Request | HttpRequest):
             return True
         http, asked = _begin(request)
+        second: Second = ""
         if extra is not None:
             earlier: Decision = getattr(http, "ratelimit", NOTHING_TO_DECIDE)
             if not earlier.allowed:
                 return self._looks_only(request, extra)
             if earlier is not NOTHING_TO_DECIDE and (asked or extra.rule.slug in earlier.slugs):
-                extra = self._with_distinct_names(asked, extra)
+                extra = extra._replace(rule=self._rule(self.num_requests or 0, second := self._shares(asked, extra)))
             asked[extra.rule.slug] = extra
+            if type(self).throttle_success is not throttling.SimpleRateThrottle.throttle_success:  # it may count 0 or 2
+                extra, answer = self._ask_first(request, extra, second)
         self._decision = decision = _decided(check, request, self._rule_scope, () if extra is None else (extra,))
         if extra is None:
             allowed = decision.allowed
         elif decision.allowed:
-            allowed = self.throttle_success()
+            allowed = True if answer is None else answer
         else:
             allowed = self.throttle_failure()
             if allowed:  # allowed by a subclass; the next throttle must see it as allowed
@@ -237,16 +264,31 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
 
     def _looks_only(self, request: Any, extra: InlineRule) -> bool:
         """Return whether this throttle would allow a request that another one rejected. DRF uses the longest wait."""
-        decision = limiter.peek(request, extra=(extra,))
-        own = [result for result in decision.results if result.rule is extra.rule]
-        self._decision = decide(own, decision.version)
+        self._decision = self._peek(request, extra)
         return self._decision.allowed or self.throttle_failure()
 
-    def throttle_success(self) -> bool:
-        """Called when the request is allowed; its return value is that of `allow_request`."""
-        if self._decision is None:  # called by another allow_request, which keeps its history in the cache
-            return super().throttle_success()
-        return True
+    def _peek(self, request: Any, extra: InlineRule) -> Decision:
+        """Return what this throttle alone would decide now."""
+        decision = limiter.peek(request, extra=(extra,))
+        return decide([result for result in decision.results if result.rule is extra.rule], decision.version)
+
+    def _ask_first(self, request: Any, extra: InlineRule, second: Second) -> tuple[InlineRule, bool | None]:
+        """Return this throttle as a rule that costs as often as the subclass's `throttle_success` counts the request,
+        and what that returned; `None` if the throttle rejects the request, so that it is not called.
+        """
+        type(self)._is_counted_here = True
+        self._decision = decision = self._peek(request, extra)
+        if not decision.allowed:
+            return extra, None
+        after, self._times = self._times, 0
+        try:
+            answer, times = self.throttle_success(), self._times
+        finally:
+            self._times = after
+        self._history = None
+        cost = min([times, *[each.verdict.remaining for each in decision.results if each.verdict]])
+        rule = _rule_of(type(self), self.scope, self.num_requests or 0, self.duration, second, cost)  # type: ignore[arg-type]
+        return extra._replace(rule=rule), answer
 
     def wait(self) -> float | None:
         """Return the seconds until the rejected request would be allowed; `None` = never."""
@@ -260,11 +302,24 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
             name, quota = f":{digest(str(self.key))}", self.num_requests
             own = [each for each in verdicts if each.charge.key.endswith(name) and each.charge.limit.quota == quota]
             self._history = _times_of(own[0], self.now, self.duration) if own else []
+            self._known = len(self._history)
         return self._history
 
     @history.setter
     def history(self, history: list[float]) -> None:
         self._history = history
+
+    def _record(self, entries: int) -> None:
+        """Let what a subclass has added to the history count: with the decision that follows, or else at once."""
+        if self._decision is not None:
+            _ = self.history  # to know how many there are
+        more, self._known = entries - self._known, entries
+        if more < 0:
+            raise _unchangeable(self, "shorten")
+        if self._times is not None:
+            self._times += more
+        elif more and settings.ENABLED:
+            self._ask("check", self.key, cost=more, gating=False, usage=None, count_refusals=True)
 
     def _extra(self, request: Any, view: Any) -> InlineRule | None:
         """Return this throttle as a rule with the value that it counts by; `None` if it does not limit the request."""
@@ -281,16 +336,23 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
 
     def _counted(self, key: str) -> list[float]:
         """Return the times of the requests that this throttle's limit counts for a key, before it decides."""
-        quota: int | None = getattr(self, "num_requests", None)
-        if not quota or not isinstance(key, str):
+        if not getattr(self, "num_requests", None) or not isinstance(key, str):
             return []
-        [charge] = RuleTemplate(self._rule(quota), NO_ENTITLEMENT).charges(None, None)
-        now, is_usual = self.timer(), self.timer is type(self)._system_timer
+        [verdict] = self._ask("peek", key)
+        times = _times_of(verdict, self.timer(), self.duration)
+        if key == self.key:
+            self._known = len(times)
+        return times
+
+    def _ask(self, method: Literal["check", "peek"], key: Any, **terms: Any) -> Sequence[Verdict]:
+        """Return the engine's verdict on a request with this key. terms: in place of those of its charge."""
+        [charge] = RuleTemplate(self._rule(self.num_requests or 0), NO_ENTITLEMENT).charges(None, None)
+        now_us = None if self.timer is type(self)._system_timer else round(self.timer() * 1_000_000)
         try:
-            [verdict] = get_engine().peek([charge.fill(digest(key))], None if is_usual else round(now * 1_000_000))
+            ask: Callable[..., Sequence[Verdict]] = getattr(get_engine(), method)
+            return ask([charge.fill(digest(str(key)))._replace(**terms)], now_us=now_us)
         except EngineUnavailable as error:
             raise LimiterUnavailable from error
-        return _times_of(verdict, now, self.duration)
 
     def _rule(self, quota: int, second: Second = "") -> RuleRecord:
         """Return this throttle as a rule."""
@@ -303,17 +365,16 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         inline.register(rule)
         return rule
 
-    def _with_distinct_names(self, asked: Mapping[str, InlineRule], extra: InlineRule) -> InlineRule:
-        """Return the rule with names that no earlier throttle of this view has, unless that was this one.
+    def _shares(self, asked: Mapping[str, InlineRule], extra: InlineRule) -> Second:
+        """Return what this throttle's rule shares with an earlier one of this view, unless that was this one.
 
         asked: the rules of the earlier throttles by slug. Throttles with one history do not count a request twice.
         """
         same = asked.get(extra.rule.slug)
         if same is not None and same[:2] == extra[:2]:
-            return extra
+            return ""
         counters = [(each.value, each.rule.limits[None][0].limit.tag) for each in (extra, *asked.values())]
-        second: Second = "counters" if counters[0] in counters[1:] else "slug"
-        return extra._replace(rule=self._rule(self.num_requests or 0, second))
+        return "counters" if counters[0] in counters[1:] else "slug"
 
 
 class AnonRateThrottle(SimpleRateThrottle, throttling.AnonRateThrottle):
@@ -350,11 +411,13 @@ class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
 
 @lru_cache(maxsize=1_000)
 def _rule_of(
-    throttle: type[SimpleRateThrottle], scope: str | None, quota: int, window: int, second: Second
+    throttle: type[SimpleRateThrottle], scope: str | None, quota: int, window: int, second: Second, cost: int = 1
 ) -> RuleRecord:
     """Return the rule of a throttle. As in DRF, throttles with the same key share their counters."""
     slug = inline.slug_of(scope or "", throttle.__qualname__ if second or not scope else "")
     rule = inline.rule_of(slug, quota, window, "caller")
+    if cost != 1:
+        rule = replace(rule, cost=cost)
     return rule if second == "counters" else replace(rule, counters=_COUNTERS)
 
 

