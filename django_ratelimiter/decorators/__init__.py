@@ -26,7 +26,7 @@ from ..exceptions import LimitExceeded, told_safely
 from ..headers import words_of
 from ..limiter import io
 from ..limiter.metered import MeteredCost
-from ..rules.routes import is_of_api_view
+from ..rules.routes import is_of_api_view, part_of_match
 from .arguments import (
     NO_CALL,
     STAND_INS,
@@ -285,8 +285,8 @@ def _reject(request: Any, decision: Decision) -> None:
         raise (import_string(exception) if isinstance(exception, str) else exception)
     view = (getattr(request, "parser_context", None) or {}).get("view")
     if view is None or decision.access is not None:
-        match = django_request(request).resolver_match
-        is_ninjas = match is not None and getattr(match.func, "__module__", None) == _NINJAS_VIEWS
+        func = part_of_match(django_request(request), "func")
+        is_ninjas = getattr(func, "__module__", None) == _NINJAS_VIEWS
         raise _as_ninja_knows_it(decision) if is_ninjas else Ratelimited(decision)
     # DRF answers 403 to Ratelimited.
     if decision.unavailable:

@@ -24,6 +24,7 @@ from ..databases import spelled
 from ..exceptions import raised_at
 from ..rules import cache
 from ..rules.records import RuleRecord
+from ..rules.routes import part_of_match
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, Note, is_known_api_key, resolve_api_key
 from ..values.access import AccessRecord, Names, parse_digest
@@ -49,6 +50,7 @@ __all__ = [
     "message_for",
     "meta_name",
     "names_of",
+    "part_of_match",
     "partition",
 ]
 
@@ -345,8 +347,8 @@ def _query(request: HttpRequest, name: str) -> str | None:
 
 
 def _path(request: HttpRequest, name: str) -> str | None:
-    match = request.resolver_match
-    return _text(match.kwargs.get(name), f"The identity path:{name}") if match else None
+    kwargs = part_of_match(request, "kwargs") or {}
+    return _text(kwargs.get(name), f"The identity path:{name}")
 
 
 def _field(name: str, value: object) -> str | None:

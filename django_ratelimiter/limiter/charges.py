@@ -121,8 +121,8 @@ def limit_request(
     elif not isinstance(scope, str):  # no rule would match it
         raise TypeError(f"scope: must be a text, not {scope!r}.")
     cost = None if cost is None else whole_units(cost)
-    match = http.resolver_match
-    route, view_name = (match.route or "", match.view_name or "") if match else ("", "")
+    match = http.resolver_match  # a test's stand-in may lack some
+    route, view_name = getattr(match, "route", "") or "", getattr(match, "view_name", "") or ""
     # Without the prefix, as in urls.py: some servers let callers choose it. Under ASGI, a mounted site's root is empty.
     facts = _new(Facts, (http.method or "", http.path_info or "/", route, view_name, scope))
     who, body = Identity(http), "first_the_others"

@@ -22,7 +22,7 @@ from ..engine.fallback import FallbackEngine
 from ..engine.limits import Limit
 from ..engine.locks import freed_by_fork
 from ..exceptions import EngineUnavailable
-from ..identity import Identity, denied_as, names_of
+from ..identity import Identity, denied_as, names_of, part_of_match
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
 from ..usage.live import denials
 from ..usage.live.names import notes
@@ -121,14 +121,14 @@ async def send_reached(io: IO, request: HttpRequest, results: Iterable[Result]) 
 def note_denied(request: HttpRequest, identity: Identity, record: AccessRecord) -> None:
     """Record, outside of the request path, that an access entry denies a request."""
     if (found := denied_as(identity, record)) is not None:
-        (by, who), match = found, request.resolver_match
-        denials.note(record, by, who, names_of(identity, {who: by}), match.view_name if match else "")
+        by, who = found
+        denials.note(record, by, who, names_of(identity, {who: by}), part_of_match(request, "view_name") or "")
 
 
 def _note_rejection(request: HttpRequest, latest: Decision) -> None:
     """Let the view of a rejection wait to be sent, with the names of the callers that it rejects."""
-    match, by = request.resolver_match, latest.rejection.by
-    if notes.add_view(latest.rejection.reference, match.view_name if match else "", by):
+    by = latest.rejection.by
+    if notes.add_view(latest.rejection.reference, part_of_match(request, "view_name") or "", by):
         notes.add(names_of(Identity(request), {each.digest: each.rule.partition_by for each in by if each.digest}))
 
 

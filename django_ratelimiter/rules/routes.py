@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+from django.http import HttpRequest
 from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver, resolve
 from django.utils import translation
 from django.utils.translation import gettext_lazy
@@ -184,6 +185,11 @@ def view_of(match: ResolverMatch) -> View:
     """Return the view of a match."""
     route = match.route or ""
     return View(match.view_name, route, scopes_named_by(match.func), *start_of(route))
+
+
+def part_of_match(request: HttpRequest, part: str) -> Any:
+    """Return an attribute of the request's `resolver_match`; `None` = it has none, or a test's stand-in lacks it."""
+    return getattr(request.resolver_match, part, None)
 
 
 def start_of(route: str) -> tuple[str, bool]:

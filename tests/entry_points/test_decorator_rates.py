@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,13 +15,13 @@ from django.contrib.sessions.middleware import SessionMiddleware
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory, override_settings
-from django.urls import path
+from django.urls import ResolverMatch, path
 from django.utils import translation
 
 import django_ratelimiter
 from django_ratelimiter import core, exceptions
 from django_ratelimiter.decorators import ALL, UNSAFE, Ratelimited, get_usage, is_ratelimited, ratelimit
-from django_ratelimiter.models import Tier
+from django_ratelimiter.models import AccessEntry, Tier
 from django_ratelimiter.rules import inline
 
 from ..limiter.test_limiter import Broken
@@ -29,6 +30,28 @@ from ..making import MakeRule
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("clock")]
 
 factory = RequestFactory()
+
+
+@pytest.mark.parametrize("stand_in", [SimpleNamespace(), ResolverMatch, SimpleNamespace(kwargs={"pk": 5}, route="x/")])
+def test_request_with_a_stand_in_for_its_match_is_decided(stand_in: object, make_rule: MakeRule) -> None:
+    """Allowed, rejected, and denied by an access entry."""
+    make_rule("part", 9, partition_by=["path:pk"])
+
+    @ratelimit(key="ip", rate="1/h")
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    def ask(address: str) -> HttpResponse:
+        request = factory.get("/", REMOTE_ADDR=address)
+        request.resolver_match = stand_in  # type: ignore[assignment]
+        return view(request)
+
+    AccessEntry.objects.create(action="deny", kind="ip", value="192.0.2.7")
+    assert ask("192.0.2.8").status_code == 200
+    for address in ("192.0.2.8", "192.0.2.7"):
+        with pytest.raises(Ratelimited) as rejected:
+            ask(address)
+    assert rejected.value.decision.access is not None
 
 
 def limited(view: Callable[[HttpRequest], Any], *requests: HttpRequest) -> list[bool]:
