@@ -52,6 +52,25 @@ def test_a_line_allows_what_it_says(now: str, passing: int) -> None:
         assert [passes() for _ in range(passing + 2)] == [True] * passing + [False] * 2
 
 
+def test_function_in_place_of_skip_if_frees_its_path() -> None:
+    [written] = re.findall(r"^\| `skip_if=\S+` \| `@(.*?)` \| \d+ \|$", PAGE, re.MULTILINE)
+    view = eval(written, {"ratelimit": ratelimit})(lambda request: HttpResponse())
+    with override_rules():
+        assert [view(RequestFactory().get("/free/")).status_code for _ in range(5)] == [200] * 5
+
+
+def test_a_decorator_for_each_method_counts_it_apart() -> None:
+    view = lambda request: HttpResponse()  # noqa: E731
+    for method in ("GET", "POST"):
+        view = ratelimit(method, key="ip", rate="2/h", method=method)(view)
+    with override_rules():
+        for method in ("get", "post"):
+            ask = getattr(RequestFactory(), method)
+            assert [view(ask("/")).status_code for _ in range(2)] == [200, 200]
+            with pytest.raises(Ratelimited):
+                view(ask("/"))
+
+
 RATES = {"DEFAULT_THROTTLE_RATES": {"anon": "3/hour", "user": "3/hour", "scope": "3/hour"}}
 
 
