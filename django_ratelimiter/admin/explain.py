@@ -35,6 +35,7 @@ from ..inspection.words import (
 from ..models import Rule
 from ..models.validation import METHODS
 from ..values.bounds import MAX_TEXT
+from ..values.terminal import without_controls
 from .identities import label_of
 from .logged import caller_url, logged_context, rejection_rows
 from .pages import PagesAdmin
@@ -183,7 +184,8 @@ def answer_context(request: HttpRequest, explanation: Explanation) -> dict[str, 
         "bypass": bypass_in_words(explanation),
         "tier": tier_in_words(explanation.tier),
         "counted_as": [
-            (label_of(name), _("missing") if value is None else value) for name, value in explanation.identities.items()
+            (label_of(name), _("missing") if value is None else without_controls(value))
+            for name, value in explanation.identities.items()
         ],
         "logged_text": logged_in_words(explanation),
         "rejections": rejection_rows(

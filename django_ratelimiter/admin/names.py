@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from ..exceptions import EngineUnavailable
 from ..inspection.caller_report import key_labels, labelled
 from ..usage.live.names import Name, revealed_to
+from ..values.terminal import without_controls
 from .identities import label_of
 
 
@@ -31,7 +32,7 @@ def in_words(reader: Any, known: Mapping[str, Name]) -> Mapping[str, str]:
     """
     logins = _login_names({name.value for name in known.values() if name.kind == "user"})
     labels = key_labels(reader, {name.value for name in known.values() if name.kind == "api_key"})
-    return {digest: _in_words(name, logins, labels) for digest, name in known.items()}
+    return {digest: without_controls(_in_words(name, logins, labels)) for digest, name in known.items()}
 
 
 def _in_words(name: Name, logins: Mapping[str, str], labels: Mapping[str, str]) -> str:

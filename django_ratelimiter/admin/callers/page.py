@@ -29,6 +29,7 @@ from ...rules import inline
 from ...rules.formatting import until_in_words
 from ...rules.records import RuleRecord
 from ...values.partitions import is_identity
+from ...values.terminal import without_controls
 from ..identities import label_of
 from ..logged import rejection_rows
 from ..pages import PagesAdmin
@@ -173,7 +174,8 @@ class CallerPage(PagesAdmin):
         }
         if viewer.may("view_usage_report"):
             context |= rows.usage_rows(report.found)
-        return self.page(request, "caller", _title(caller, name or context["key_name"]), context)
+        title = without_controls(_title(caller, name or context["key_name"]))
+        return self.page(request, "caller", title, context)
 
     def _counters(self, request: HttpRequest, report: CallerReport, viewer: Viewer) -> dict[str, Any]:
         found, shown = report.found, report.found.of(report.caller)

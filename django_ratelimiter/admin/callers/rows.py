@@ -20,6 +20,7 @@ from ...rules.inline import identity_of
 from ...rules.records import RuleRecord
 from ...usage.live.denials import DeniedCaller
 from ...usage.reports import chart
+from ...values.terminal import without_controls
 from ..formatting import period_in_words, split_in_words
 from ..identities import label_of, may_see_names
 from ..logged import asked_about
@@ -214,4 +215,4 @@ def name_of(caller: Caller, request: HttpRequest) -> str:
     """Return the name of the user, if this reader may view users or the names of callers."""
     if caller.user is None or not may_see_names(request.user):
         return ""
-    return str(caller.user.get_username())
+    return without_controls(str(caller.user.get_username()))

@@ -27,6 +27,7 @@ from ...inspection.references import digests_of, find_reference, known_rules, ru
 from ...models import Rule, TierAssignment
 from ...values.bounds import MAX_SEARCH
 from ...values.references import parse_reference
+from ...values.terminal import without_controls
 from ..identities import may_see_names
 from ..viewer import Viewer
 
@@ -156,7 +157,7 @@ def _users(text: str, viewer: Viewer) -> Iterator[Match]:
         yield Match(_("Caller"), text, viewer.caller_url("user", by_key(text)))
     sees_names = may_see_names(viewer.request.user)
     for user in _users_of(text):
-        name = user.get_username() if sees_names else str(user.pk)
+        name = without_controls(user.get_username()) if sees_names else str(user.pk)
         yield Match(_("User"), name, viewer.caller_url("user", by_key(user.pk)))
 
 
@@ -208,7 +209,7 @@ def _assignments(text: str, viewer: Viewer) -> Iterator[Match]:
             url = viewer.caller_url("api_key", row.api_key_hash) if is_caller else viewer.row_url(row)
             found = capfirst(_("API key")), f"{row.api_key_hash[:8]}…", url
         elif row.user is not None:
-            name = row.user.get_username() if sees_names else str(row.user.pk)
+            name = without_controls(row.user.get_username()) if sees_names else str(row.user.pk)
             found = _("User"), name, viewer.caller_url("user", by_key(row.user.pk))
         else:
             found = _("Caller"), row.partition, _partition_url(row.partition, viewer)

@@ -13,9 +13,10 @@ from django.http import HttpResponse, JsonResponse
 
 from ...usage.reports.report import Report
 from ...usage.reports.totals import Figures, Point
+from ...values.terminal import without_controls
 
-#: The first characters of a text that spreadsheets read as a formula. A digest is none.
-_FORMULA: Final = re.compile(r"(?!-[\w-]{21}\Z)[=+\-@\t\r]", re.ASCII)
+#: The start of a text that spreadsheets read as a formula; a negative number is none.
+_FORMULA: Final = re.compile(r"[=+@]|-(?![0-9.]+\Z)", re.ASCII)
 
 Row = dict[str, Any]
 
@@ -105,4 +106,6 @@ def _plain(value: Any) -> Any:
 
 def _cell(value: Any) -> Any:
     value = ("yes" if value else "no") if isinstance(value, bool) else _plain(value)
-    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+    if not isinstance(value, str):
+        return value
+    return f"'{text}" if _FORMULA.match(text := without_controls(value)) else text

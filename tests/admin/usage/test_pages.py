@@ -248,9 +248,11 @@ class TestData:
         assert "There is no period" in response.content.decode()
 
     def test_no_spreadsheet_takes_a_name_for_a_formula(self, staff: Client) -> None:
-        count(3 * HOUR, rule="=1+1", tier="@x", allowed=1)
+        for rule, tier in (("=1+1", "@x"), ("-1+1", "-1.5"), ("+1\t", "::1-\r")):
+            count(3 * HOUR, rule=rule, tier=tier, allowed=1)
         rows = list(csv.DictReader(io.StringIO(staff.get(f"{REPORT}totals.csv").content.decode())))
-        assert (rows[0]["rule_slug"], rows[0]["tier_slug"]) == ("'=1+1", "'@x")
+        found = sorted((row["rule_slug"], row["tier_slug"]) for row in rows)
+        assert found == [("'+1\\t", r"::1-\r"), ("'-1+1", "-1.5"), ("'=1+1", "'@x"), ("search", "free")]
 
 
 class TestUnknownRules:

@@ -7,14 +7,17 @@ import io
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.test import Client
+from django.test import Client, override_settings
+from django.urls import reverse
 from django.utils import timezone
 
 from django_ratelimiter.identity import digest
-from django_ratelimiter.models import TopCaller, UsageBucket
+from django_ratelimiter.models import Rule, TopCaller, UsageBucket
+from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.live import names
 from django_ratelimiter.usage.reports.totals import named
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
@@ -100,12 +103,32 @@ def test_names_only_for_who_may_see_them(operator: Callable[..., Client], ada: s
     assert [row["name"] for row in rows(reveals)[:1]] == [f"user: ada (id {User.objects.get(username='ada').pk})"]
     assert [row["caller"] for row in table(reveals, "period=this-month&identity=user")] == [
         rows(reveals)[0]["name"],
-        "-" + 21 * "x",
+        "'-" + 21 * "x",
     ]
     Permission.objects.get(codename="reveal_caller").user_set.clear()
     assert "name" not in rows(reveals)[0]
-    assert [row["caller"] for row in table(reveals, "period=this-month&identity=user")] == [ada, "-" + 21 * "x"]
+    assert [row["caller"] for row in table(reveals, "period=this-month&identity=user")] == [ada, "'-" + 21 * "x"]
     assert table(reveals, "period=this-month") == []  # neither a rule nor an identity
+
+
+@override_settings(RATELIMITER={"REVEAL": ["user", "header:X-Org"]})
+def test_control_characters_of_callers_are_written_out(admin_client: Client) -> None:
+    """On pages and in CSV; they would turn the direction of the text around them."""
+    name = "ann\u202e\u2066\x9b"
+    ann, partition = User.objects.create(username=name), f"header:X-Org={name}"
+    names.remember(who := digest(f"user:{ann.pk}"), "user", str(ann.pk))
+    meet(who, 5)
+    with cache.editing():
+        Rule.objects.create(slug="org", name="Org", partition_by=["header:X-Org"])
+    caller, explain = [reverse(f"admin:django_ratelimiter_{page}") for page in ("caller", "explain")]
+    for response in (
+        admin_client.get(PAGE),
+        admin_client.get(f"{REPORT}top.csv?period=this-month&identity=user"),
+        admin_client.get(f"{caller}?{urlencode({'kind': 'user', 'value': f'id:{ann.pk}'})}"),
+        admin_client.get(f"{caller}?{urlencode({'kind': 'partition', 'value': partition})}"),
+        admin_client.post(explain, {"path": "/", "method": "GET", "identities": partition}),
+    ):
+        assert r"ann\u202e\u2066\u009b" in response.content.decode(), response.request
 
 
 def test_of_nothing_and_of_a_wrong_period(staff: Client) -> None:
