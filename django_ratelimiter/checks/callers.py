@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from inspect import isfunction
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses
+from itertools import chain
 from typing import Any, Final
 
 from django.contrib.auth import get_user_model
@@ -16,12 +17,16 @@ from django.template.loader import get_template
 from ..conf import django_setting, settings
 from ..models.people import missing_users
 from ..plans import is_attribute_path
-from ..rules.records import RuleRecord
+from ..rules.records import LimitRecord, RuleRecord
 from ..values.partitions import IDENTITIES
 from .common import Found, are_invalid, check, check_deployed, from_database, import_or_none, message, rules_in_force
 
 #: Identities that callers can choose freely.
 _CHOSEN: Final = ("session", "header:", "field:", "query:", "cookie:")
+#: Of a counter in Redis, as in docs/howto/production.md; and how many new values callers are supposed to send.
+_COUNTER_BYTES: Final = 130
+_NEW_VALUES: Final = 100
+_WEEK: Final = 604_800
 #: Networks with shorter prefixes are too large to contain only a site's proxies.
 _MIN_PREFIX: Final = {4: 8, 6: 16}
 #: Fields whose values are no slugs.
@@ -100,12 +105,7 @@ def check_template() -> Found:
 def check_caller_choices() -> Found:
     """W007: a rule counts by a value that callers choose, and no rule by address limits how often they change it."""
     rules = list(rules_in_force())
-    trusted = () if are_invalid("TRUSTED_IDENTITIES") else settings.TRUSTED_IDENTITIES
-    kinds = (*_CHOSEN, "host") if _accepts_any_host() else _CHOSEN
-    chosen = [
-        rule for rule in rules if any(name.startswith(kinds) and name not in trusted for name in rule.partition_by)
-    ]
-    slugs = [rule.slug for rule in chosen if not any(_bounds(each, rule) for each in rules)]
+    slugs = [rule.slug for rule in _chosen(rules) if not any(_bounds(each, rule) for each in rules)]
     if slugs:
         yield message(
             "W007",
@@ -131,6 +131,21 @@ def check_unreadable() -> Found:
             "Choose that a request without the value is rejected or skips the rule. Or name a view or one whole path: "
             "then all requests whose body cannot be read share one counter.",
         )
+
+
+@check
+def check_kept_choices() -> Found:
+    """W032: a rule counts by a value that callers choose, and keeps each value's counter for more than a week."""
+    for rule in _chosen(rules_in_force()):
+        seconds = max(map(_kept_seconds, chain(*rule.limits.values())), default=0)
+        if seconds > _WEEK:
+            memory = seconds * _NEW_VALUES * _COUNTER_BYTES / 1e9
+            yield message(
+                "W032",
+                f"Callers can choose the value that {rule.slug} counts by, and each value's counter is kept for "
+                f"{seconds / 86_400:.0f} days: {_NEW_VALUES} new values a second would fill {memory:.0f} GB of Redis.",
+                "Shorten the window. If callers cannot choose the value, name it in TRUSTED_IDENTITIES.",
+            )
 
 
 @check
@@ -196,6 +211,19 @@ def _callables() -> Iterator[tuple[str, str]]:
     if not are_invalid("IDENTITIES"):
         for name, path in settings.IDENTITIES.items():
             yield f"IDENTITIES: {name}", path
+
+
+def _chosen(rules: Iterable[RuleRecord]) -> list[RuleRecord]:
+    """Return those that count by a value that callers choose."""
+    trusted = () if are_invalid("TRUSTED_IDENTITIES") else settings.TRUSTED_IDENTITIES
+    kinds = (*_CHOSEN, "host") if _accepts_any_host() else _CHOSEN
+    return [rule for rule in rules if any(name.startswith(kinds) and name not in trusted for name in rule.partition_by)]
+
+
+def _kept_seconds(record: LimitRecord) -> float:
+    """Return how long the counter of one request is kept: its window, or until a bucket is full again."""
+    limit = record.limit
+    return limit.window_us / 1_000_000 / (limit.quota if limit.is_bucket and limit.refill != "interval" else 1)
 
 
 def _accepts_any_host() -> bool:

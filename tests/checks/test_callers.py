@@ -211,6 +211,37 @@ def test_a_wide_rule_by_field_must_say_what_happens_to_unreadable_bodies(fields:
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("names", "limit", "told"),
+    [
+        (
+            ["header:X-Device"],
+            {"window_seconds": 30 * 86_400},
+            (30, 34),
+        ),
+        (
+            ["header:X-Device"],
+            {"window_seconds": None, "calendar": "year"},
+            (366, 411),
+        ),
+        (["header:X-Device"], {"window_seconds": 7 * 86_400}, None),
+        (["header:X-Device"], {"window_seconds": 30 * 86_400, "algorithm": "gcra"}, None),  # kept for a 90th of it
+        (["header:X-Tenant"], {"window_seconds": 30 * 86_400}, None),
+        (["user"], {"window_seconds": 30 * 86_400}, None),
+    ],
+)
+def test_chosen_values_that_are_kept_for_weeks_are_told_with_their_memory(
+    names: list[str], limit: dict[str, Any], told: tuple[int, int] | None
+) -> None:
+    make_rule("chosen", 90, algorithm=limit.pop("algorithm", "fixed_window"), limit=limit, partition_by=names)
+    with ratelimiter(TRUSTED_IDENTITIES=["header:X-Tenant"]):
+        messages = callers.check_kept_choices()
+    assert ids(messages) == (["W032"] if told else [])
+    says = "kept for %s days: 100 new values a second would fill %s GB"
+    assert all(says % told in message.msg for message in messages if told)
+
+
+@pytest.mark.django_db
 def test_an_identity_that_nobody_made() -> None:
     make_rule("tenants", partition_by=["tenant", "user", "path:pk"])
     assert ids(callers.check_identities()) == ["W008"]
