@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -19,11 +20,13 @@ from rest_framework.viewsets import ViewSet
 
 from django_ratelimiter import gateway
 from django_ratelimiter.checks.views import check_addresses, check_estimates, check_gateways, check_rates, check_views
+from django_ratelimiter.conf import settings
 from django_ratelimiter.decorators import ratelimit
 from django_ratelimiter.rules.routes import all_views
 from django_ratelimiter.throttling import RuleThrottle, ScopedRateThrottle, UserRateThrottle
 
 from ..making import make_rule
+from ..pages import PAGES
 from ..urls import say_hello
 from .test_checks import ids
 
@@ -288,3 +291,11 @@ def test_gateways_that_nobody_or_everybody_may_be(trusted: Any, urls: list[Any],
     number, _, text = says.partition(": ")
     assert ids(messages) == [number] * bool(says)
     assert not says or text in messages[0].msg
+
+
+def test_settings_that_the_docs_name_for_tests_keep_what_checks_ask_for() -> None:
+    [written] = re.findall(r"rate in code.*?`RATELIMITER = (.*?)`", PAGES["docs/howto/testing.md"])
+    own = {"CACHE_ALIAS": "ratelimit", "TRUSTED_PROXIES": ["10.0.0.0/8"]}
+    with override_settings(ROOT_URLCONF=(ASKED,), RATELIMITER=eval(written, {"RATELIMITER": own})):
+        assert settings.CACHE_ALIAS is None
+        assert check_gateways() == []
