@@ -197,3 +197,15 @@ def test_a_synchronous_worker_rejects_what_would_have_to_wait(serve: Callable[..
     answers = [server.get("/slow/0/") for _ in range(3)]
     assert [answer.status for answer in answers] == [429] * 3
     assert all(0 < int(answer.headers["Retry-After"]) <= 3_600 for answer in answers)
+
+
+@pytest.mark.parametrize("kind", ["uvicorn", "uvicorn behind synchronous"])
+def test_rejected_upload_reads_its_429_from_a_server_that_reads_bodies(kind: str, serve: Callable[..., Server]) -> None:
+    """A client that sends all of it before it reads; more than the buffers between them hold."""
+    server, size = serve(kind, "fixed_window", window_seconds=86_400), 20_000_000
+    with server.asking("/slow/0/") as client:
+        read_until(client, b"HTTP/1.1")
+    with socket.create_connection((HOST, server.port), SOON) as client:
+        client.sendall(f"GET /slow/0/ HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {size}\r\n\r\n".encode())
+        client.sendall(bytes(size))
+        read_until(client, b"HTTP/1.1 429")
