@@ -173,7 +173,7 @@ def hostile(db: None) -> User:
     "words",
     [
         ["explain", "GET", "/hello/", "--user", EVIL],
-        ["explain", "GET", f"/{EVIL}", "--header", f"X-Evil:{EVIL}"],
+        ["explain", "GET", f"/{EVIL}", "--identity", f"header:X-Evil={EVIL}"],
         ["explain", "GET", f"/{EVIL}", "--json"],
         ["explain", "--reference", EVIL],
         ["caller", "--user", EVIL],

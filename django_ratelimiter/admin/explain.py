@@ -17,14 +17,12 @@ from django.views.decorators.debug import sensitive_post_parameters
 from ..inspection.answer import explain
 from ..inspection.asking import asked, names_caller
 from ..inspection.caller import by_key
-from ..inspection.curl import with_curl
+from ..inspection.curl import parse_curl
 from ..inspection.explanation import CALLER_FIELDS, CallerHidden, Explanation, RuleExplanation, rights_of
 from ..inspection.question import MAX_LENGTHS, Question, QuestionError, pairs
 from ..inspection.references import ParsedRejection, known_rules, parse_log_line
-from ..inspection.request import gateway_views
 from ..inspection.tier import tier_in_words
 from ..inspection.words import (
-    ENTRY_POINTS,
     bypass_in_words,
     counter_in_words,
     headline_of,
@@ -42,10 +40,7 @@ from .pages import PagesAdmin
 from .viewer import Viewer
 
 #: Fields that a URL may contain. Others are secrets, and URLs are logged. A "reference" replaces a pasted one.
-_IN_URLS: Final = (
-    *("method", "path", "view", "scope", "user", "ip", "status", "gateway", "api_key"),
-    *("digest", "logged_rules"),
-)
+_IN_URLS: Final = ("method", "path", "view", "scope", "user", "ip", "api_key", "digest", "logged_rules")
 
 
 #: Attributes of fields whose values browsers must not keep.
@@ -57,10 +52,10 @@ def _short(name: str, label: Any, **options: Any) -> forms.CharField:
     return forms.CharField(label=label, required=False, max_length=MAX_LENGTHS[name], **options)
 
 
-def _long(label: Any, rows: int, *, strip: bool = True, **attributes: Any) -> forms.CharField:
+def _long(label: Any, rows: int, **attributes: Any) -> forms.CharField:
     """Return a field of several lines."""
     widget = forms.Textarea({"rows": rows, "spellcheck": "false", **_NOT_KEPT, **attributes})
-    return forms.CharField(label=label, required=False, max_length=MAX_TEXT, widget=widget, strip=strip)
+    return forms.CharField(label=label, required=False, max_length=MAX_TEXT, widget=widget)
 
 
 class QuestionForm(forms.Form):
@@ -78,29 +73,16 @@ class QuestionForm(forms.Form):
     scope = _short("scope", gettext_lazy("Scope"))
     user = _short("user", gettext_lazy("User (login name or ID)"))
     api_key = _short("api_key", capfirst(gettext_lazy("API key")), widget=forms.PasswordInput(_NOT_KEPT))
-    session = _short("session", gettext_lazy("Session key"), widget=forms.PasswordInput(_NOT_KEPT))
     ip = forms.GenericIPAddressField(label=capfirst(gettext_lazy("IP address")), required=False)
-    status = forms.IntegerField(
-        label=gettext_lazy("Status of the view's response"), required=False, min_value=100, max_value=599, initial=200
-    )
-    headers = _long(gettext_lazy("Header fields, one “Name: value” per line"), 3)
     identities = _long(
-        gettext_lazy("Values to count by, one “name=value” per line"), 2, placeholder="field:email=ann@example.org"
+        gettext_lazy("Values to count by, one “name=value” per line"), 2, placeholder="header:X-Org=acme"
     )
-    body = _long(gettext_lazy("Body"), 2, strip=False)
-    gateway = forms.ChoiceField(label=gettext_lazy("Asked by"), required=False)
     digest = forms.CharField(required=False, max_length=100, widget=forms.HiddenInput)
     logged_rules = forms.CharField(required=False, max_length=4_000, widget=forms.HiddenInput)
 
     def __init__(self, data: Any = None, *, asks_callers: bool, initial: Any = None) -> None:
         super().__init__(data, initial=initial, label_suffix="")
         self.fields["method"].widget.attrs["list"] = "ratelimiter-methods"
-        routes = gateway_views()
-        if routes:
-            asked = [(route, _("a gateway, at %(route)s") % {"route": route}) for route in routes]
-            self.fields["gateway"].choices = [("", _("no gateway: a request to this site")), *asked]  # type: ignore[attr-defined]
-        else:
-            del self.fields["gateway"]
         if not asks_callers:
             for name in CALLER_FIELDS:
                 del self.fields[name]
@@ -109,18 +91,16 @@ class QuestionForm(forms.Form):
         """Return the question. Raises QuestionError."""
         data = self.cleaned_data
         return Question(
-            headers=pairs(data["headers"].splitlines(), ":", "headers"),
             identities=dict(pairs(data["identities"].splitlines(), "=", "identities")),
-            status=data["status"] or 200,
             method=data["method"] or "GET",
-            **{name: data.get(name, "") for name in ("path", "view", "scope", "ip", "body", "gateway", *CALLER_FIELDS)},
+            **{name: data.get(name, "") for name in ("path", "view", "scope", "ip", *CALLER_FIELDS)},
         )
 
     def asked(self, reader: Any) -> tuple[Question, ParsedRejection | None]:
         """Return the question, with what was pasted, and the rejection if it names one. Raises QuestionError."""
         pasted = self.cleaned_data["pasted"]
         if parse_log_line(pasted, known_rules()) is None:
-            return with_curl(pasted, self.question()), None
+            return parse_curl(pasted, self.question()) if pasted else self.question(), None
         return asked(self.question(), "", pasted, reader)
 
     def logged(self) -> ParsedRejection | None:
@@ -205,7 +185,6 @@ def _card(viewer: Viewer, each: RuleExplanation, explanation: Explanation) -> di
         "rule": each.rule,
         "mode": Rule.Mode(each.mode).label,
         "url": viewer.rule_url(slug),
-        "entry_point": ENTRY_POINTS[each.entry_point],
         "rows": "" if "tiers" in explanation.hidden else rows_in_words(each, explanation.tier),
         "shadow": shadow_in_words(each),
         "edge": edge if each.rejects else "",
@@ -223,4 +202,4 @@ def _from_url(request: HttpRequest) -> dict[str, str]:
         given.pop("api_key", None)
     if "reference" in request.GET:
         given["pasted"] = request.GET["reference"]
-    return {"method": "GET", "status": "200", **given}
+    return {"method": "GET", **given}

@@ -6,24 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from django.core.exceptions import PermissionDenied
-from django.http import HttpResponse
-from django.http.response import HttpResponseBase
 from django.utils import translation
 
-from ..conf import is_secret, settings
+from ..conf import django_setting, is_secret, settings
 from ..engine.base import Verdict
 from ..exceptions import EngineUnavailable
-from ..headers import rejection_response, write_fields
-from ..identity import Identity, digest
+from ..identity import digest
 from ..limiter.charges import limit_request, value_of, why_uncharged
-from ..limiter.refunds import unearned_results
 from ..limiter.templates import RuleCharge
 from ..models import TierAssignment
 from ..rules.cache import access_list
 from ..rules.records import Facts, LimitRecord, RuleRecord
 from ..rules.tiers import callers_differ
-from ..values.access import NOBODY, AccessList
+from ..values.access import NOBODY
 from ..values.partitions import is_address
 from .asking import names_caller
 from .counters import Counter, rejections_logged
@@ -41,9 +36,8 @@ from .explanation import (
 )
 from .question import Question
 from .references import ParsedRejection
-from .request import BuiltRequest, build_request, find_caller, find_view, has_limiter, language_of
+from .request import build_request, language_of, resolve_view
 from .tier import TierExplanation
-from .views import checks_credentials
 from .words import doubts_in_words, reason_in_words, unread_in_words
 
 
@@ -56,33 +50,34 @@ def explain(question: Question, reader: Any = None, logged: ParsedRejection | No
     """
     sees = rights_of(reader)
     sees.check(question)
-    entries = access_list() if sees.entries else NOBODY
-    http, trial, response = _answered(question, entries)
+    http = build_request(question)
+    with translation.override(language_of(http)):
+        resolve_view(http)
+        trial = run_trial(question, http, access_list() if sees.entries else NOBODY)
     is_same = logged is not None and sees.counters and _is_same_caller(logged, trial)
     is_anybody = logged is not None and not is_same and not names_caller(question)
-    unknown = _unknown(question, http, trial, is_anybody=is_anybody)
+    is_unchecked = not question.user and (
+        "HTTP_AUTHORIZATION" in http.META or django_setting("SESSION_COOKIE_NAME") in http.COOKIES
+    )
+    unknown = _unknown(trial, is_anybody=is_anybody, is_unchecked=is_unchecked)
     tier = _explain_tier(trial) if sees.tiers else TierExplanation()
     if logged and is_anybody and tier.kind in ("default", "none"):
         tier = replace(tier, kind="" if logged.names_nobody or logged.problem else "unknown")
-    with_token = _with_token(question, http, entries, response) if sees.counters else None
     explaining = _Explaining(trial, sees, tier, unknown, logged)
-    rules = tuple(map(explaining.rule, (*trial.rules.rules, *trial.coded)))
+    rules = tuple(map(explaining.rule, trial.rules.rules))
     rejection = logged and _explain_logged(logged, rules, sees, trial, is_same)
     doubts = doubts_in_words(
         hides_entries=not sees.entries,
         problem=trial.problem,
         unknown=unknown,
-        is_unchecked=not question.user and "HTTP_AUTHORIZATION" in http.META,
-        depends_on_token=with_token is not None,
-        unexplained=trial.unexplained,
-        error=response.error,
+        is_unchecked=is_unchecked,
+        has_view=http.resolver_match is not None or trial.bypass == "redirect",
     )
     return Explanation(
-        request=_facts(http, trial),
+        request=_facts(trial),
         version=trial.rules.version.number,
         bypass=_bypass(trial),
         access=AccessExplanation.of(next((each.access for each in trial.entry_points if each.access), None)),
-        entry_points=tuple(each.name for each in trial.entry_points),
         tier=tier,
         identities=_identities(trial) if sees.counters else {},
         unknown=unknown,
@@ -90,33 +85,17 @@ def explain(question: Question, reader: Any = None, logged: ParsedRejection | No
         hidden=sees.hidden,
         rules=rules,
         left_out=trial.rules.left_out,
-        response=response if sees.counters else None,
-        with_token=with_token,
+        in_code=trial.in_code,
+        response=_response(trial) if sees.counters else None,
         logged=rejection,
     )
 
 
-def _answered(
-    question: Question, entries: AccessList, *, has_token: bool = False
-) -> tuple[BuiltRequest, Trial, CallerResponse]:
-    """Return the request, its decisions, and its response. has_token: its user comes with a token."""
-    http = build_request(question)
-    with translation.override(language_of(http)):
-        find_view(http)
-        caller = replace(find_caller(question, http), has_token=has_token)
-        trial = run_trial(question, http, caller, entries)
-        return http, trial, _response(question, http, trial)
-
-
-def _with_token(
-    question: Question, http: BuiltRequest, entries: AccessList, response: CallerResponse
-) -> CallerResponse | None:
-    """Return the response to a user with a token, which the middleware cannot check, if it differs."""
-    if not question.user or "HTTP_AUTHORIZATION" in http.META or not checks_credentials(http):
-        return None
-    other = _answered(question, entries, has_token=True)[2]
-    is_alike = other.allowed == response.allowed and (other.allowed or other.binding == response.binding)
-    return None if is_alike else other
+def _response(trial: Trial) -> CallerResponse:
+    decision = trial.decision
+    rejection = None if decision.allowed else decision.rejection
+    rule = rejection.binding.rule.slug if rejection and rejection.binding else ""
+    return CallerResponse(decision.allowed, rejection and rejection.status, rule, trial.delay, decision.degraded)
 
 
 def _bypass(trial: Trial) -> Bypass:
@@ -125,8 +104,8 @@ def _bypass(trial: Trial) -> Bypass:
     return "" if "" in bypasses else bypasses[-1]
 
 
-def _facts(http: BuiltRequest, trial: Trial) -> Facts:
-    return trial.entry_points[-1].request.facts if trial.entry_points else limit_request(http).facts
+def _facts(trial: Trial) -> Facts:
+    return trial.entry_points[-1].request.facts if trial.entry_points else limit_request(trial.http).facts
 
 
 class _Explaining(NamedTuple):
@@ -147,7 +126,7 @@ class _Explaining(NamedTuple):
         reason = _reason(rule, self.trial)
         missing = _missing(rule, _nearest(rule, self.trial)) if reason == "missing" else ()
         lacks = self._lacks(rule, missing) if reason == "missing" else ()
-        why = reason_in_words(reason, rule, _facts(self.trial.http, self.trial), self.tier, missing, lacks)
+        why = reason_in_words(reason, rule, _facts(self.trial), self.tier, missing, lacks)
         rejects = False if self.sees.counters else None
         return RuleExplanation(rule, rule.mode, False, reason, why, missing, lacks, rejects=rejects)
 
@@ -160,9 +139,7 @@ class _Explaining(NamedTuple):
             applies=True,
             missing=missing,
             lacks=self._lacks(rule, missing),
-            entry_point=point.name,
             rows=tier.slug if has_rows and tier else "",
-            value=value_of(rule, point.request) or "" if self.sees.counters else "",
             rejects=any(each.allowed is False for each in counters) if self.sees.counters else None,
             counters=counters if self.sees.counters else (),
         )
@@ -198,7 +175,7 @@ def _is_same_caller(logged: ParsedRejection, trial: Trial) -> bool:
     """Return whether a rule that may have rejected counts this caller so, whether it is tested here or not."""
     values = [
         (rule.slug, value_of(rule, point.request))
-        for rule in (*trial.rules.rules, *trial.coded)
+        for rule in trial.rules.rules
         for point in trial.entry_points
         if rule.slug in logged.rules and not rule.is_shared
     ]
@@ -227,9 +204,6 @@ def _nearest(rule: RuleRecord, trial: Trial) -> EntryPoint:
 
 
 def _missing(rule: RuleRecord, point: EntryPoint) -> tuple[str, ...]:
-    for coded in point.request.inline:
-        if coded.rule is rule:
-            return () if coded.value is not None else rule.partition_by
     identity = point.request.identity
     return tuple(name for name in rule.partition_by if identity is not None and identity.value(name) is None)
 
@@ -239,65 +213,13 @@ def _explain_tier(trial: Trial) -> TierExplanation:
     point = trial.entry_points[-1] if trial.entry_points else None
     if point is None or point.bypass or not callers_differ(trial.rules):
         return TierExplanation()
-    granted, identity, reasons = point.entitlement, point.request.identity, dict(point.reasons)
+    granted, reasons = point.entitlement, dict(point.reasons)
     rows = TierAssignment.objects.select_related("tier").in_bulk([pk for pk in reasons.values() if pk])
     more, own = (rows.get(reasons.pop(name, 0)) for name in ("multiplier", "anchor"))
     kind, row = next(((kind, rows.get(pk)) for kind, pk in reasons.items()), ("default", None))
     if granted.tier is None:
-        unchecked = point.request.before_authentication and identity and identity.awaits_authentication
-        kind = "unchecked" if unchecked else "none"
+        kind = "none"
     return TierExplanation.of(kind, granted, row, more, own)
-
-
-def _response(question: Question, http: BuiltRequest, trial: Trial) -> CallerResponse:
-    """Return the response of the entry points, made by the code that makes responses."""
-    decision, status = trial.decision, trial.status or question.status
-    if http.gateway is not None and trial.response is not None:  # from the gateway's view, and complete
-        return _as_caller_gets(trial, trial.response, trial.response.status_code, is_ours=True)
-    is_ours, response = False, trial.response
-    if response is not None and not trial.is_rejected:
-        status, response = response.status_code, None
-    is_known = response is not None or not trial.is_rejected
-    if response is None and trial.is_rejected and _is_answered_by_us(trial):
-        response, is_ours, is_known = rejection_response(http, decision), True, True
-    if response is None:
-        if isinstance(trial.error, PermissionDenied):
-            status, is_known = 403, True
-        elif trial.is_rejected:
-            status = 500
-        response = HttpResponse(status=status)
-        del response["Content-Type"]
-    if has_limiter():
-        for result in unearned_results(http, response):
-            if result.verdict is not None:
-                result.verdict.mark_refunded()
-        write_fields(http, response, decision)
-    known = trial.status if not trial.is_rejected else response.status_code if is_known else None
-    return _as_caller_gets(trial, response, known, is_ours=is_ours, is_known=is_known)
-
-
-def _as_caller_gets(
-    trial: Trial, response: HttpResponseBase, status: int | None, *, is_ours: bool, is_known: bool = True
-) -> CallerResponse:
-    binding = trial.decision.binding
-    return CallerResponse(
-        allowed=not trial.is_rejected,
-        status=status,
-        fields=dict(response.items()),
-        body=getattr(response, "content", b"").decode("utf-8", "replace"),
-        is_ours=is_ours,
-        binding=binding.rule.slug if binding and trial.decision.access is None else "",
-        delay=trial.delay,
-        degraded=trial.decision.degraded,
-        error="" if is_known else type(trial.error).__qualname__,
-    )
-
-
-def _is_answered_by_us(trial: Trial) -> bool:
-    """Return whether our middleware responds: it has rejected the request, or handles the view's exception."""
-    if trial.error is None:
-        return True
-    return has_limiter() and getattr(trial.error, "decision", None) is trial.decision
 
 
 def _concerned(trial: Trial) -> list[RuleRecord]:
@@ -313,34 +235,24 @@ def _identities(trial: Trial) -> dict[str, str | None]:
     return {name: "…" if value and is_secret(name) else value for name, value in values.items()}
 
 
-def _unknown(question: Question, http: BuiltRequest, trial: Trial, *, is_anybody: bool) -> tuple[str, ...]:
+def _unknown(trial: Trial, *, is_anybody: bool, is_unchecked: bool) -> tuple[str, ...]:
     """Return the names of values that rules need here and that only a real request has.
 
     is_anybody: the question is about a rejected request without its caller, so what it lacks is not known, either.
+    is_unchecked: the request has credentials that only the site can check, so its user is not known.
     """
     names: dict[str, None] = {}
-    lacking = [rule for rule in trial.coded if _missing(rule, _nearest(rule, trial))]
-    for rule in [*_concerned(trial), *lacking]:
-        names |= dict.fromkeys(rule.partition_by)
-        if rule.missing_partition == "ip" and _missing(rule, _nearest(rule, trial)):
-            names["ip"] = None
-    lost = {name for rule in _concerned(trial) for name in _missing(rule, _nearest(rule, trial)) if is_anybody}
-    known = question.identities
-    return tuple(each for each in names if each not in known and (each in lost or _is_unknown(each, question, http)))
+    for rule in _concerned(trial):
+        lost = _missing(rule, _nearest(rule, trial))
+        names |= dict.fromkeys((*lost, "ip") if lost and rule.missing_partition == "ip" else lost)
+    known = trial.question
+    names = {each: None for each in names if each not in known.identities}
+    return tuple(each for each in names if is_anybody or (each == "user" and is_unchecked) or _is_unknown(each, known))
 
 
-def _is_unknown(name: str, question: Question, http: BuiltRequest) -> bool:
+def _is_unknown(name: str, question: Question) -> bool:
     if is_address(name):
         return not question.ip
     if name == "host":
         return not question.names_host
-    if name.startswith("field:"):
-        return not (question.body or question.gateway)  # at a gateway, the request has none
-    return name in settings.IDENTITIES and _reads_body(name, http)
-
-
-def _reads_body(name: str, http: BuiltRequest) -> bool:
-    """Return whether the project's code reads a body, but the question has none."""
-    http.forget_body()
-    Identity(http).value(name)
-    return http.body_missed
+    return name == "session" or name.startswith("field:") or name in settings.IDENTITIES

@@ -13,7 +13,7 @@ from ..exceptions import EngineUnavailable
 from ..usage.live.names import Name, revealed_to
 from ..values.references import DIGITS
 from .caller import by_key, is_hash
-from .curl import with_curl
+from .curl import parse_curl
 from .explanation import SEES_TIERS
 from .question import Question, QuestionError
 from .references import ParsedRejection, as_in_force, digests_of, known_rules, parse_log_line, rule_of
@@ -25,7 +25,7 @@ def asked(question: Question, curl: str, reference: str, reader: Any = None) -> 
     Both may be empty. The caller of a reference is added if this user may see its name (`None` = may see everything),
     unless the question names a caller. Also returns the content of the reference. Raises QuestionError.
     """
-    question = with_curl(curl, question)
+    question = parse_curl(curl, question) if curl else question
     if not reference:
         return question, None
     logged = parse_log_line(reference, known_rules())
@@ -46,7 +46,7 @@ def asked(question: Question, curl: str, reference: str, reader: Any = None) -> 
 
 def names_caller(question: Question) -> bool:
     """Return whether the question says who the caller is."""
-    known = question.user, question.api_key, question.ip, question.session, question.identities
+    known = question.user, question.api_key, question.ip, question.identities
     return any(known) or any(
         name.lower() in ("authorization", "cookie", settings.API_KEY_HEADER.lower())
         for name, _value in question.headers

@@ -15,10 +15,7 @@ _TEXTS: Final = {
     "user": "A login name or a primary key.",
     "api_key": "An API key as callers send it, or the hash of a known key.",
     "ip": "The IP address that connects to the site.",
-    "session": "A session key.",
     "scope": "A scope that your code asks for, besides those that the view is known to name.",
-    "body": "The body of the request.",
-    "gateway": "The route of a view that gateways ask, such as /gateway/: for a request to another server.",
 }
 
 
@@ -29,14 +26,8 @@ def add_question(parser: ArgumentParser) -> None:
         parser.add_argument(name, nargs="?", default=default, metavar=name.upper(), help=text)
     for name, text in _TEXTS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", default="", help=text)
-    parser.add_argument(
-        "--header", action="append", default=[], metavar="NAME:VALUE", help="A header field. May be repeated."
-    )
-    identity = "A value that rules count by, such as tenant=acme or field:email=a@example.org. May be repeated."
+    identity = "A value that rules count by, such as tenant=acme or header:X-Org=acme. May be repeated."
     parser.add_argument("--identity", action="append", default=[], metavar="NAME=VALUE", help=identity)
-    parser.add_argument(
-        "--status", type=int, default=200, help="The status of the view's response. Default: %(default)s."
-    )
     parser.add_argument("--curl", default="", metavar="COMMAND", help="A curl command, instead of METHOD and PATH.")
     reference = (
         "The reference of a rejection, such as export#eJL8d1F2, or a response or line of the log: marks its counter."
@@ -49,9 +40,7 @@ def question_from(options: dict[str, Any]) -> tuple[Question, ParsedRejection | 
     question = Question(
         method=options["method"],
         path=options["path"],
-        headers=pairs(options["header"], ":", "headers"),
         identities=dict(pairs(options["identity"], "=", "identities")),
-        status=options["status"],
         **{name: options[name] for name in _TEXTS},
     )
     return asked(question, options["curl"], options["reference"])

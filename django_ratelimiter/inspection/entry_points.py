@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
-from django.http.response import HttpResponseBase
+from django.http import HttpRequest
 
-from .. import gateway
 from ..backend import get_engine
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision
-from ..decorators import Ratelimited
-from ..engine.base import Charge, Verdict, Version, as_charged, mark_refunded_if_denied
+from ..decorators import limits_of
+from ..engine.base import Verdict, Version
+from ..engine.call import Call
 from ..engine.coroutines import run_sync
-from ..identity import meta_name
-from ..identity.users import UserByKey
-from ..limiter.charges import NO_ENTITLEMENT, InlineRule, LimitRequest, access_entry_for, entitlement_of, limit_request
+from ..limiter.charges import NO_ENTITLEMENT, LimitRequest, access_entry_for, entitlement_of, limit_request
 from ..limiter.io import THREAD, TrialIO
 from ..limiter.path import decide
 from ..limiter.templates import RuleCharge, owned
-from ..middleware import decides_later, exemption
+from ..middleware import ASKED_BY_GATEWAYS, decides_later, exemption
 from ..rules import cache
-from ..rules.records import RuleRecord
+from ..rules.routes import chosen_classes, class_of, throttle_scope
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, callers_differ
 from ..values.access import NOBODY, AccessList, AccessRecord
 from .explanation import Bypass
 from .question import Question
-from .request import BuiltRequest, KnownCaller, assume_values, has_limiter, log_in
-from .views import Check, Step, ViewCode, checks_credentials, code_of
+from .request import assume_values, has_limiter
 
 
 @dataclass(slots=True)
 class EntryPoint:
     """One call of the limiter."""
 
-    name: str
     request: LimitRequest
     #: Why it tested no rule.
     bypass: Bypass = ""
@@ -46,7 +41,7 @@ class EntryPoint:
     entitlement: Entitlement = NO_ENTITLEMENT
     #: Why the caller has this tier and multiplier, with the primary keys of assignments.
     reasons: dict[str, int] = field(default_factory=dict)
-    #: What it would charge, each with its counter before the call; `None` = not known.
+    #: What it would charge, each with its counter now; `None` = not known.
     charges: list[tuple[RuleCharge, Verdict | None]] = field(default_factory=list)
 
 
@@ -60,21 +55,15 @@ class _EntryPointIO(TrialIO):
 
     async def check(
         self,
-        charges: Sequence[Charge],
+        charges: Call,
         version: Version | None = None,
         receipts: Sequence[Verdict] = (),
         now_us: int | None = None,
     ) -> Sequence[Verdict]:
-        engine = get_engine()
-        engine.check((), version=version)
-        if not charges:
-            return ()
-        peeked = engine.peek(charges, now_us=now_us)
-        trial = getattr(engine, "trial", None)  # a project's own engine may lack it
-        tried = trial(charges, now_us) if trial else as_charged(engine.peek(charges, now_us=now_us))
-        mark_refunded_if_denied(receipts, tried)
-        self._point.charges += zip(owned(charges), peeked, strict=True)  # type: ignore[arg-type]  # from the path
-        return tried
+        get_engine().check((), version=version)
+        verdicts = await super().check(charges, version, receipts, now_us) if charges else ()
+        self._point.charges += zip(owned(charges), verdicts, strict=True)
+        return verdicts
 
     def note_outage(self, charges: Sequence[RuleCharge], error: Exception) -> None:
         self.problem = str(error)
@@ -86,30 +75,21 @@ class Trial:
     """All entry points in order, and the result for the request."""
 
     question: Question
-    http: BuiltRequest
-    caller: KnownCaller
+    http: HttpRequest
     #: The current ones.
     rules: RuleSet
     entries: AccessList
+    #: Why the middleware tests no rule.
+    bypass: Bypass = ""
+    entry_points: list[EntryPoint] = field(default_factory=list)
+    #: Scopes that code would ask for if the request were not rejected before.
+    unreached: list[str] = field(default_factory=list)
+    #: The limits in the view's code, which are not decided.
+    in_code: tuple[str, ...] = ()
     #: Why the engine did not answer.
     problem: str = ""
-    #: Of the current entry point.
-    name: str = "middleware"
     #: Seconds, of all entry points.
     delay: float = 0.0
-    entry_points: list[EntryPoint] = field(default_factory=list)
-    bypass: Bypass = ""
-    #: Scopes that the view would name if it were called.
-    unreached: list[str] = field(default_factory=list)
-    is_rejected: bool = False
-    #: What ended it: raised by an entry point that rejected the request, or by the view's framework before any.
-    error: Exception | None = None
-    #: The framework's response to the error.
-    response: HttpResponseBase | None = None
-    #: Names of the view's own code that limits it.
-    unexplained: tuple[str, ...] = ()
-    #: Of the response if no code of the project handles the request; see `ViewCode`.
-    status: int | None = None
 
     @property
     def decision(self) -> Decision:
@@ -117,29 +97,15 @@ class Trial:
         decision: Decision = getattr(self.http, "ratelimit", NOTHING_TO_DECIDE)
         return decision
 
-    @property
-    def coded(self) -> list[RuleRecord]:
-        """The rules in code of these entry points, also those that lack the value that they count by."""
-        asked = [point.request for point in self.entry_points if not point.bypass]
-        found = {id(each.rule): each.rule for request in asked for each in request.inline if not each.rule.is_off}
-        return [rule for rule in found.values() if not any(rule.slug == other.slug for other in self.rules.rules)]
-
-    def check(
-        self,
-        http: Any,
-        *,
-        scope: str | None = None,
-        cost: int | None = None,
-        before_authentication: bool = False,
-        extra: Sequence[InlineRule] = (),
-    ) -> Decision:
+    def ask(self, scope: str | None = None, *, before_authentication: bool = False) -> None:
         """Decide for an entry point, as `limiter.check` does. The delay is recorded, but not waited for."""
-        request = limit_request(http, scope, cost, before_authentication=before_authentication, inline=tuple(extra))
-        if not request.earlier.allowed:
-            return request.earlier
+        if not self.decision.allowed:
+            self.unreached += [scope] if scope else []
+            return
+        request = limit_request(self.http, scope, before_authentication=before_authentication)
         assert request.identity is not None
-        assume_values(request.identity, self.question, self.caller)
-        point = EntryPoint(self.name, request._replace(heeds_access=self.entries is not NOBODY))
+        assume_values(request.identity, self.question)
+        point = EntryPoint(request._replace(heeds_access=self.entries is not NOBODY))
         self.entry_points.append(point)
         io = _EntryPointIO(point)
         decision = run_sync(decide(io, point.request))
@@ -147,8 +113,7 @@ class Trial:
         self._note_access_and_tier(point)
         if decision.delay:
             self.delay += decision.delay
-            decision = self.http.ratelimit = replace(decision, delay=0.0)  # type: ignore[attr-defined]
-        return decision
+            self.http.ratelimit = replace(decision, delay=0.0)  # type: ignore[attr-defined]
 
     def _note_access_and_tier(self, point: EntryPoint) -> None:
         """Note why the path tested no rule, or with which tier it did."""
@@ -162,93 +127,53 @@ class Trial:
             point.entitlement = entitlement_of(self.rules, point.request, point.reasons.__setitem__)
 
 
-def run_trial(question: Question, http: BuiltRequest, caller: KnownCaller, entries: AccessList) -> Trial:
-    """Run the entry points in turn, until one rejects the request. Their own code runs; nothing is charged."""
-    trial = Trial(question, http, caller, cache.latest_rules(), entries)
-    _run(trial)
+def run_trial(question: Question, http: HttpRequest, entries: AccessList) -> Trial:
+    """Decide at the middleware, then for the scopes that the view names, until one rejects. The view does not run."""
+    view: Any = http.resolver_match.func if http.resolver_match else None
+    trial, later = Trial(question, http, cache.latest_rules(), entries), decides_later(view)
+    trial.bypass = _bypass_of_middleware(http, view)
+    if not trial.bypass:
+        trial.ask(before_authentication=later)
+    scopes, trial.in_code = _limits_in_code(view, http.method or "")
+    if later:
+        trial.ask(throttle_scope(view))
+    for scope in dict.fromkeys((*scopes, question.scope)):
+        if scope:
+            trial.ask(scope)
     return trial
 
 
-def _ask_gateway(trial: Trial, options: gateway.GatewayOptions) -> None:
-    """Run the view that gateways call."""
-    http, trial.name = trial.http, "gateway"
-    if http.gateway_error is not None:
-        trial.bypass, trial.is_rejected = "undecided", True
-        trial.response = gateway.error_response(http.gateway_error, options)
-        return
-    if options.user_header:
-        http.META.pop(field := meta_name(options.user_header), None)  # the gateway removes the caller's own field
-        if trial.question.user:
-            http.META[field] = pk = str(trial.caller.user.pk)
-            http.user = UserByKey(pk)  # type: ignore[assignment]
-    trial.bypass = gateway.bypass_of(http)
-    for spelling in () if trial.bypass else gateway.spellings(http.path_info, options):
-        http.path_info = spelling
-        trial.is_rejected = trial.is_rejected or not trial.check(http, scope=options.scope).allowed
-    if trial.is_rejected:
-        trial.response = gateway.rejection(http, trial.decision, options)
-    else:
-        trial.response = gateway.passing(http, trial.decision)
-
-
-def _run(trial: Trial) -> None:
-    http, caller = trial.http, trial.caller
-    if http.gateway is not None:
-        _ask_gateway(trial, http.gateway)
-        return
-    view = http.resolver_match.func if http.resolver_match else None
-    later = decides_later(view)
-    trial.bypass = _bypass_of_middleware(http)
-    log_in(http, caller, before_view=later or checks_credentials(http))
-    if not trial.bypass:
-        trial.is_rejected = not trial.check(http, before_authentication=later).allowed
-    try:
-        code = code_of(http)
-    except Exception:  # the project's own view, which may need a real request
-        code = ViewCode(unexplained=[getattr(view, "__qualname__", str(view))])
-    trial.unexplained = tuple(code.unexplained)
-    trial.status = None if trial.bypass == "redirect" else code.status
-    if code.respond is None:
-        log_in(http, caller)
-    for step in code.first:
-        _ask_step(trial, step)
-    log_in(http, caller)
-    for step in code.then:
-        if _ask_step(trial, step) and trial.error is not None and code.respond is not None:
-            trial.response = _respond(code.respond, trial.error)
-    if trial.question.scope:
-        _ask_step(trial, Step("scope", partial(_ask_for, trial), trial.question.scope))
-
-
-def _respond(respond: Callable[[Exception], HttpResponseBase], error: Exception) -> HttpResponseBase | None:
-    """Return the framework's response; `None` if it has none for this error."""
-    try:
-        return respond(error)
-    except Exception:  # it raises unknown exceptions again
-        return None
-
-
-def _ask_step(trial: Trial, step: Step) -> bool:
-    """Run a step of the view's code; returns False if the request was rejected before."""
-    if trial.is_rejected or trial.error is not None:
-        if step.scope:
-            trial.unreached.append(step.scope)
-        return False
-    trial.name = step.name
-    try:
-        step.ask(trial.check)
-    except Exception as error:  # the view's own code: its exception determines the response
-        trial.is_rejected, trial.error = step.is_entry_point, error
-    return True
-
-
-def _ask_for(trial: Trial, check: Check) -> None:
-    decision = check(trial.http, scope=trial.question.scope)
-    if not decision.allowed:
-        raise Ratelimited(decision)
-
-
-def _bypass_of_middleware(http: BuiltRequest) -> Bypass:
+def _bypass_of_middleware(http: HttpRequest, view: Any) -> Bypass:
     if not settings.ENABLED:
         return "disabled"
+    if hasattr(view, ASKED_BY_GATEWAYS):
+        return "gateway"
     return exemption(http) if has_limiter() else "no middleware"
+
+
+def _limits_in_code(view: Any, method: str) -> tuple[list[str], tuple[str, ...]]:
+    """Return the scopes that a view names for requests of this method, and the names of its own limits."""
+    cls, handler = class_of(view), method.lower()
+    if handler == "head" and not hasattr(cls, "head"):
+        handler = "get"
+    handler = (getattr(view, "actions", None) or {}).get(handler, handler)
+    parts = (view, getattr(cls, "check_throttles", None), getattr(cls, handler, None))
+    limits = [each for part in parts for each in limits_of(part)]
+    limits = [each for each in limits if not each.arguments.methods or method in each.arguments.methods]
+    throttles = [each for each in chosen_classes(view, "throttle_classes") if not _asks_rules_alone(each)]
+    rates = [each.arguments for each in limits if not each.scope]
+    named = [f"@ratelimit(key={_text(each.key)}, rate={_text(each.rate)})" for each in rates]
+    named += map(_text, throttles)
+    if getattr(view, "__module__", "") == "ninja.operation":
+        named.append("django-ninja")
+    return [each.scope for each in limits if each.scope], tuple(dict.fromkeys(named))
+
+
+def _text(given: Any) -> str:
+    """Return a name for a class or a function, and other values as text."""
+    return getattr(given, "__qualname__", str(given))
+
+
+def _asks_rules_alone(throttle: Any) -> bool:
+    """Return whether a throttle is our `RuleThrottle`, which has no rate of its own."""
+    return getattr(throttle, "decides_rules", False) and not hasattr(throttle, "rate")

@@ -1,4 +1,4 @@
-"""The explanation: what each rule decides for a request, and the response."""
+"""The explanation: what each rule decides for a request, and the answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ SEES_COUNTERS: Final = "django_ratelimiter.view_usage_report"
 SEES_TIERS: Final = "django_ratelimiter.view_tierassignment"
 
 #: The caller's values: only for readers that may see what is known about callers.
-CALLER_FIELDS: Final = ("user", "api_key", "session")
+CALLER_FIELDS: Final = ("user", "api_key")
+_CALLERS: Final = (*CALLER_FIELDS, "session")
 
 
 class CallerHidden(Exception):
@@ -48,11 +49,11 @@ class Rights(NamedTuple):
 
     def check(self, question: Question) -> None:
         """Raise CallerHidden if the question names a caller, which this reader must not do."""
-        if not self.names_callers and any(
-            getattr(question, name) or name in question.identities for name in CALLER_FIELDS
-        ):
+        if self.names_callers:
+            return
+        if question.user or question.api_key or any(name in question.identities for name in _CALLERS):
             text = _("To use %(names)s you need the permission to view usage reports or tier assignments.")
-            raise CallerHidden(text % {"names": ", ".join(CALLER_FIELDS)})
+            raise CallerHidden(text % {"names": ", ".join(_CALLERS)})
 
 
 def rights_of(reader: Any) -> Rights:
@@ -69,8 +70,8 @@ def may_view(reader: Any, model: type[Any]) -> bool:
 
 
 #: Why no rule is tested: the limiter is off by its setting, enforcement is stopped, the request is exempt, an access
-#: entry decides, there is no entry point, or the path is ambiguous.
-Bypass = Literal[Exemption, "disabled", "stopped", "allowed", "denied", "no middleware", "undecided"]
+#: entry decides, there is no entry point, or gateways ask this view about other requests.
+Bypass = Literal[Exemption, "disabled", "stopped", "allowed", "denied", "no middleware", "gateway"]
 
 #: The first condition that does not match; "" = the rule applies.
 Reason = Literal[Bypass, Mismatch, Uncharged, "off", "rejected earlier"]
@@ -119,29 +120,20 @@ class RuleExplanation:
     why: str = ""  # the same in words
     missing: tuple[str, ...] = ()  # the names of values that the caller lacks
     lacks: tuple[str, ...] = ()  # the names of values that are not known here, and that matter
-    entry_point: str = ""  # who asks: middleware, throttle, scope, rate or gateway
     rows: str = ""  # the tier whose limits apply; empty = those of every other tier
-    value: str = ""  # the identities that split its counters
     rejects: bool | None = None  # in shadow: it would; `None` = you may not see it
     counters: tuple[Counter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CallerResponse:
-    """What the caller would get now.
-
-    If the request is allowed, status and body come from the view, and only our fields are known; all are for a gateway.
-    """
+    """What the caller would get now, as far as rules and access entries decide."""
 
     allowed: bool
-    status: int | None  # `None` = the view's own; 404, 405 = no view, or none of its methods, handles it
-    fields: Mapping[str, str]
-    body: str
-    is_ours: bool  # the body is; else it is that of the framework around the view
-    binding: str  # the rule that decides
+    status: int | None  # of a rejection, unless your own RESPONSE has another; `None` = the view's own
+    binding: str  # the rule that rejects
     delay: float  # seconds before the response
     degraded: bool
-    error: str = ""  # what the view's code raised, if it is not known how that is answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +163,6 @@ class Explanation:
     version: int
     bypass: Bypass  # why no rule is tested; empty = rules are
     access: AccessExplanation | None  # the access entry that decides
-    entry_points: tuple[str, ...]  # in order
     tier: TierExplanation
     identities: Mapping[str, str | None]  # the caller's values, if rules need them; … = a credential, not shown
     unknown: tuple[str, ...]  # the names of values that matter and are not known
@@ -179,8 +170,8 @@ class Explanation:
     hidden: tuple[str, ...]  # what you may not view
     rules: tuple[RuleExplanation, ...]
     left_out: tuple[RejectedRule, ...]  # rules that are not in force at all
+    in_code: tuple[str, ...]  # the view's own limits, which are not decided here
     response: CallerResponse | None  # `None` = you may not see it
-    with_token: CallerResponse | None  # what a user with a token gets that the view checks itself; `None` = the same
     logged: LoggedRejection | None  # the rejection that the reference names
 
     @property

@@ -10,16 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 from django.utils.translation import gettext as _
 
 #: Maximum characters of the short texts of a question, by name.
-MAX_LENGTHS: Final = {
-    "method": 20,
-    "path": 4_000,
-    "view": 200,
-    "scope": 100,
-    "user": 200,
-    "api_key": 300,
-    "session": 100,
-    "gateway": 200,
-}
+MAX_LENGTHS: Final = {"method": 20, "path": 4_000, "view": 200, "scope": 100, "user": 200, "api_key": 300}
 
 
 class QuestionError(ValueError):
@@ -41,18 +32,15 @@ class Question:
     user: str = ""  # a login name or a primary key
     api_key: str = ""  # as callers send it, or the hash of a known key
     ip: str = ""
-    session: str = ""  # its key
     headers: tuple[tuple[str, str], ...] = ()
-    body: str = ""
     identities: Mapping[str, str] = field(default_factory=dict)  # values to count by, whatever the request contains
-    status: int = 200  # of the view's response, if the request is allowed
-    gateway: str = ""  # the route of a view that gateways ask: for a request to another server
 
     @property
     def names_host(self) -> bool:
         """True if it contains the host: in a header, or in a URL of this site."""
-        named = any(name.lower() in ("host", "x-forwarded-host") for name, _ in self.headers)
-        return named or bool(self.address.netloc and not self.gateway)
+        return bool(self.address.netloc) or any(
+            name.lower() in ("host", "x-forwarded-host") for name, _value in self.headers
+        )
 
     @property
     def address(self) -> SplitResult:

@@ -20,8 +20,8 @@ class TierExplanation:
     """The caller's tier, and why."""
 
     #: assignment, resolver or default; failed = the default, because TIER_RESOLVER failed; none = the caller has no
-    #: tier; unchecked = the credentials are not checked yet; unknown = only the caller's digest is known; empty = there
-    #: are no tiers, you may not see it, or the caller is not known.
+    #: tier; unknown = only the caller's digest is known; empty = there are no tiers, you may not see it, or the caller
+    #: is not known.
     kind: str = ""
     slug: str = ""
     name: str = ""
@@ -98,7 +98,6 @@ def tier_in_words(tier: TierExplanation) -> str:
         "unknown": _(
             "not known, as only the digest of this caller is known: another limit may apply than is shown here"
         ),
-        "unchecked": _("none, as the credentials of this request have not been checked yet"),
     }
     kinds = {"user": _("user"), "group": _("group"), "api_key_hash": _("API key"), "partition": _("partition")}
     whom = tier.whom

@@ -10,9 +10,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..rules.formatting import end_in_words, moment_in_words, units, until_in_words
+from ..rules.inline import PREFIX
 from ..rules.records import Facts, RuleRecord
 from ..usage.live.rejections import times_in_words
-from ..values.partitions import UNREADABLE_BODY
 from .counters import CallerRejection, Counter
 from .explanation import AccessExplanation, CallerResponse, Explanation, LoggedRejection, Reason, RuleExplanation
 from .tier import TierExplanation, tier_in_words
@@ -32,15 +32,7 @@ BYPASSES: Final[dict[str, Any]] = {
     ),
     "allowed": gettext_lazy("An access entry allows this caller: no rule applies."),
     "denied": gettext_lazy("An access entry denies this caller: every request is rejected."),
-    "undecided": gettext_lazy("The view that gateways ask does not decide this request: servers read it differently."),
-}
-
-ENTRY_POINTS: Final[dict[str, Any]] = {
-    "middleware": gettext_lazy("the middleware, before the view"),
-    "throttle": gettext_lazy("the view's throttle, after authentication"),
-    "scope": gettext_lazy("the view, by scope"),
-    "rate": gettext_lazy("the view, by a rate in its code"),
-    "gateway": gettext_lazy("the view that gateways ask"),
+    "gateway": gettext_lazy("Gateways ask this view about other requests. Enter the path of such a request."),
 }
 
 
@@ -62,6 +54,10 @@ def logged_in_words(explanation: Explanation) -> str:
         return _("One of the counters below is the one that rejected.")
     if explanation.bypass:
         return _("This is the caller who was rejected.") if logged.same_caller else ""
+    if logged.rule.startswith(PREFIX):
+        return _("A limit in code rejected, which is not decided here: %s. The caller's page shows its counter.") % (
+            logged.rule
+        )
     meant = [each for each in explanation.rules if each.rule.slug in logged.rules]
     if wanted := [name for each in meant for name in (*each.lacks, *each.missing)]:
         text = _("Enter the caller's values to see the counter that rejected. Not known here: %s.")
@@ -95,8 +91,7 @@ _CONDITIONS: Final[dict[str, Any]] = {
     "tier": gettext_lazy("It has no limits for the tier %(tier)s, and none for every other tier."),
     "no tier": gettext_lazy("It has no limits for callers without a tier."),
     "missing": gettext_lazy("It counts by %(names)s, which this request lacks. Such requests skip the rule."),
-    "body": gettext_lazy("It counts by a field of the body, and the request is rejected before the body is read."),
-    "rejected earlier": gettext_lazy("The view would ask for its scope, but the request is rejected before that."),
+    "rejected earlier": gettext_lazy("The view would ask for it, but the request is rejected before that."),
 }
 
 
@@ -131,8 +126,6 @@ def _condition(reason: Reason, rule: RuleRecord, given: str | None, tier: TierEx
     """Return the name of the text in `_CONDITIONS`."""
     if reason in ("view", "scope"):
         return reason if given else f"no {reason}"
-    if reason == "rejected earlier":
-        return reason if rule.scope else "body"
     if reason != "tier":
         return rule.path_kind if reason == "path" else reason
     if not tier.kind:
@@ -148,8 +141,6 @@ def rows_in_words(each: RuleExplanation, tier: TierExplanation) -> str:
         text = _("the limits of the tier %(tier)s") % {"tier": tier.name}
     else:
         text = _("the limits of every other tier") if each.rule.depends_on_tier else _("the limits for everyone")
-    if each.value == UNREADABLE_BODY:
-        text = _("%(rows)s, for all requests together whose body cannot be read") % {"rows": text}
     if tier.multiplier != 1 and not each.rule.is_shared:
         multiplier = number_format(tier.multiplier.normalize())
         text = _("%(rows)s, times %(multiplier)s") % {"rows": text, "multiplier": multiplier}
@@ -213,13 +204,12 @@ def at_limit_in_words(rule: RuleRecord) -> str:
 
 
 def headline_of(explanation: Explanation) -> str:
-    """Return what the caller would get, in one line; two results if it depends on how the user is logged in.
+    """Return what the caller would get, in one line. It never says "allowed" if a limit cannot be decided here.
 
-    It never says "allowed" if a rule cannot be decided here. "" if the reader may not see the response.
+    "" if the reader may not see the response.
     """
     if explanation.response is None:
         return ""
-    answer = answer_in_words(explanation.response)
     if explanation.response.allowed and (undecided := explanation.undecided):
         values = {
             "names": ", ".join(dict.fromkeys(name for each in undecided for name in each.lacks)),
@@ -227,14 +217,13 @@ def headline_of(explanation: Explanation) -> str:
         }
         text = _("Not known without %(names)s, which these rules count by: %(rules)s. The others allow this request.")
         return text % values
-    if explanation.with_token is None:
-        return answer
-    text = _("If a session logs the user in: %(answer)s With a token that the view checks itself: %(other)s")
-    return text % {"answer": answer, "other": answer_in_words(explanation.with_token)}
+    if explanation.response.allowed and explanation.in_code:
+        text = _("The rules allow this request. These limits in the view's code are not decided here: %s.")
+        return text % ", ".join(explanation.in_code)
+    return _answer_in_words(explanation.response)
 
 
-def answer_in_words(response: CallerResponse) -> str:
-    """Return the response to a request, in one line."""
+def _answer_in_words(response: CallerResponse) -> str:
     if not response.allowed:
         by = (
             _("Rejected with status %(status)s by %(rule)s.")
@@ -242,10 +231,6 @@ def answer_in_words(response: CallerResponse) -> str:
             else _("Rejected with status %(status)s.")
         )
         return by % {"status": response.status, "rule": response.binding}
-    if response.status == 404:
-        return _("No view answers this path: Django responds with status 404. Rules count such requests, too.")
-    if response.status == 405:
-        return _("The view does not answer this method: it responds with status 405. Rules count such requests, too.")
     if response.delay:
         return _("Allowed after a delay of %(seconds)s seconds.") % {"seconds": number_format(round(response.delay, 3))}
     return _("Allowed.")
@@ -264,38 +249,25 @@ def doubts_in_words(
     problem: str,
     unknown: Sequence[str],
     is_unchecked: bool,
-    depends_on_token: bool,
-    unexplained: Sequence[str],
-    error: str,
+    has_view: bool,
 ) -> Iterator[str]:
     """Yield what cannot be known here.
 
-    problem: why Redis did not answer. is_unchecked: the request has a field Authorization, which only the view could
-    check, and the question names no user. unexplained: the view's own code that limits it. error: raised by the view.
+    problem: why Redis did not answer. is_unchecked: the request has credentials, and the question names no user.
     """
     if hides_entries:
         yield _("You may not view access entries: this answer is as if there were none.")
     if problem:
         yield _("Redis cannot be reached now, so the rules' failure policies decide: %s") % problem
     if unknown:
-        text = _("Not known here, so treated as missing: %(names)s. Enter the values, or the body that contains them.")
-        yield text % {"names": ", ".join(unknown)}
+        yield _("Not known here, so treated as missing: %(names)s. Enter the values.") % {"names": ", ".join(unknown)}
     if is_unchecked:
         yield _(
-            "The credentials in the field Authorization are not checked here: this answer is for a caller "
+            "Session cookies and the field Authorization are not checked here: this answer is for a caller "
             "who is not logged in. Enter the user to see the answer for that user."
         )
-    if depends_on_token:
-        yield _(
-            "The middleware cannot check a token: it decides the rules that need no user as for an anonymous "
-            "caller. The answer below is for a session. Add the field Authorization to see the answer for a "
-            "token."
-        )
-    if unexplained:
-        text = _("These also limit the view, with their own code, and are not explained here: %s.")
-        yield text % ", ".join(unexplained)
-    if error:
-        yield _("The view's code raises %s. How your project responds to it is not known here.") % error
+    if not has_view:
+        yield _("No view answers this path. Rules count such requests, too.")
 
 
 def unread_in_words(logged: LoggedRejection | None) -> str:
@@ -306,16 +278,12 @@ def unread_in_words(logged: LoggedRejection | None) -> str:
 
 def lines_of(explanation: Explanation) -> Iterator[str]:
     """Yield the lines of the command."""
-    request, response = explanation.request, explanation.response
+    request = explanation.request
     named = _(", view %(view)s, route %(route)s") % {"view": request.view_name, "route": request.route}
     yield f"{request.method} {request.path}{named if request.route or request.view_name else ''}"
     rejections = explanation.logged.rejections if explanation.logged else ()
     yield from (rejection_in_words(each, explanation.access_of_logged) for each in rejections)
     yield _("Now: %s") % headline_of(explanation) if rejections else headline_of(explanation)
-    if response is not None:
-        yield from (f"  {name}: {value}" for name, value in response.fields.items())
-        if response.body:
-            yield from ("", *(f"  {line}" for line in response.body.splitlines()))
     for text in (bypass_in_words(explanation), *explanation.doubts, logged_in_words(explanation)):
         if text:
             yield f"! {text}"

@@ -240,12 +240,16 @@ def parts_of(view: Any) -> list[Any]:
     return [view, *[getattr(made_of, method, None) for method in (*methods, "check_throttles")]]
 
 
+def throttle_scope(view: Any) -> str | None:
+    """Return the `throttle_scope` of a DRF view."""
+    chosen: str | None = getattr(view, "initkwargs", {}).get("throttle_scope")
+    return chosen or getattr(class_of(view), "throttle_scope", None)
+
+
 def scopes_named_by(view: Any) -> tuple[str, ...]:
     """Return the scopes of a view: from `@ratelimit`, also on methods of its class, or from `throttle_scope`."""
-    made_of = class_of(view)
     found = [scope for each in parts_of(view) for scope in getattr(each, "ratelimit_scopes", ())]
-    found.append(getattr(view, "initkwargs", {}).get("throttle_scope") or getattr(made_of, "throttle_scope", None))
-    return tuple(dict.fromkeys(filter(None, found)))
+    return tuple(dict.fromkeys(filter(None, (*found, throttle_scope(view)))))
 
 
 def for_no_view(rules: Iterable[RuleRecord]) -> set[str]:

@@ -17,6 +17,8 @@ from .pages import IN_BROWSER, open_as
 
 pytestmark = [*IN_BROWSER, pytest.mark.urls("tests.inspection.urls")]
 
+OVERVIEW = reverse("admin:app_list", args=["django_ratelimiter"])
+
 
 def test_a_pasted_command_is_explained(window: Browser, live_server: Any, make_rule: MakeRule, people: None) -> None:
     User.objects.create_superuser("admin", password="secret")
@@ -44,4 +46,26 @@ def test_a_pasted_command_is_explained(window: Browser, live_server: Any, make_r
     for width, dark in ((1280, False), (1280, True), (360, False)):
         window.resize(width, 900, dark=dark)
         assert window.script("return document.documentElement.scrollWidth") <= width
+    assert window.complaints() == []
+
+
+def test_why_a_customer_is_blocked_takes_two_clicks(
+    window: Browser, live_server: Any, make_rule: MakeRule, people: None
+) -> None:
+    User.objects.create_superuser("admin", password="secret")
+    make_rule("exports", quota=1, partition_by=["user"], path_kind="exact", path="/hello/")
+    customer = Client()
+    customer.force_login(User.objects.get(username="ann"))
+    for _ in range(2):
+        customer.get("/hello/")
+    window.resize(1280, 900)
+    open_as(window, "admin", f"{live_server.url}{OVERVIEW}")
+    window.click("nav a[href*=rejections]")  # the first click
+    window.wait_for("#ratelimiter-rejections a[href*=explain]")
+    window.click("#ratelimiter-rejections a[href*=explain]")  # the second
+    window.wait_for("#ratelimiter-answer")
+    [page] = window.texts("#content-main")
+    assert "Rejected with status 429 by exports." in page
+    assert "1 of 1 used, 0 left; blocked until" in page
+    assert "rejected before" in page
     assert window.complaints() == []

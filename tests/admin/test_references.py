@@ -90,7 +90,7 @@ def test_it_is_pasted_into_the_page_that_explains(
     assert linked.context["form"].initial["digest"] == form.initial["digest"]
     for org, found in (("acme", True), ("other", False)):
         kept = {name: form.initial[name] for name in ("digest", "logged_rules")}
-        sent = {"path": "/hello/", "headers": f"X-Org: {org}", "method": "GET", **kept}
+        sent = {"path": "/hello/", "identities": f"header:X-Org={org}", "method": "GET", **kept}
         assert client.post(address, sent).context["explanation"].logged.found is found
 
 

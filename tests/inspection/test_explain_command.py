@@ -36,16 +36,9 @@ def test_lines_say_what_is_answered_and_why(make_rule: MakeRule, people: None, c
     make_rule("shadow", quota=1, mode="shadow", partition_by=["ip"])
     text = run("GET", "/hello/", "--user", "ann", "--ip", "127.0.0.1")
     assert text.startswith("GET /hello/, view hello, route hello/\nAllowed.\n")
-    assert "RateLimit:" in text
     assert "posts: Method: it is for POST, and this is GET." in text
     client.get("/hello/")
     assert "Enforced, it would reject this request." in run("GET", "/hello/", "--ip", "127.0.0.1")
-
-
-def test_lines_say_that_unreadable_bodies_are_counted_together(make_rule: MakeRule) -> None:
-    make_rule("name", partition_by=["field:name"], missing_partition="ip", path_kind="exact", path="/hello/")
-    text = run("POST", "/hello/", "--ip", "127.0.0.1", "--body", "name=ann", "--header", "Content-Type: text/plain")
-    assert "name (enforce): the limits for everyone, for all requests together whose body cannot be read" in text
 
 
 def test_a_curl_command_will_do(make_rule: MakeRule) -> None:
@@ -55,7 +48,8 @@ def test_a_curl_command_will_do(make_rule: MakeRule) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("GET",), ("GET", "/hello/", "--user", "nobody"), ("GET", "/", "--header", "x"), ("--curl", "wget x")]
+    "arguments",
+    [("GET",), ("GET", "/hello/", "--user", "nobody"), ("GET", "/", "--identity", "x"), ("--curl", "wget x")],
 )
 def test_what_cannot_be_asked_is_an_error(arguments: tuple[str, ...]) -> None:
     with pytest.raises(CommandError):
@@ -155,6 +149,12 @@ def test_the_reference_of_a_caller_who_is_denied_now(make_rule: MakeRule, client
     access_cache.forget()
     elsewhere = run("GET", "/nowhere/", "--reference", reference, "--ip", "127.0.0.1")
     assert "! The rule that rejected does not apply to this request now: hello." in elsewhere
+
+
+def test_the_reference_of_a_limit_in_code_is_said_to_be_one(client: Client, db: None) -> None:
+    reference = [client.get("/coded/") for _ in range(6)][-1]["X-RateLimit-Reference"]
+    text = run("GET", "/coded/", "--reference", reference, "--ip", "127.0.0.1")
+    assert "! A limit in code rejected, which is not decided here: code:" in text
 
 
 def test_json_says_whether_the_counter_of_a_reference_is_there(make_rule: MakeRule, client: Client) -> None:

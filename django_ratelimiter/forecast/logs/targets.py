@@ -63,7 +63,7 @@ def target_finder(met: Callable[[EntryCall], object] = id) -> Callable[[str, str
         if method in ("", "PRI", "CONNECT") or not (path.startswith("/") or "://" in path):
             return UNREACHED
         http = _request(method, path, root)
-        with translation.override(language_of(http)) if translated else nullcontext():  # type: ignore[arg-type]
+        with translation.override(language_of(http)) if translated else nullcontext():
             target = _target(http, in_middleware)
         for call in target.calls:
             met(call)
