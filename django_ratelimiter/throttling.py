@@ -36,9 +36,6 @@ from .rules.records import RuleRecord
 if TYPE_CHECKING:  # it imports the classes in DEFAULT_THROTTLE_CLASSES, and so this module
     from rest_framework.views import APIView
 
-#: `limiter.check`, or what decides in its place when a request that nobody has sent is explained.
-Check = Callable[..., Decision]
-
 _DISPATCH, _MEETS_RULES = "_ratelimit_dispatch", "_ratelimit_meets_rules"
 #: The name of the counters of all throttles: DRF's throttles with the same key have one history.
 _COUNTERS: Final = "code:throttle"
@@ -69,12 +66,8 @@ class RuleThrottle(BaseThrottle):
     decides_rules = True
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        return self.allow_request_by(limiter.check, request, view)
-
-    def allow_request_by(self, check: Check, request: Request, view: APIView) -> bool:
-        """Decide as `allow_request` does. check: what to call as `limiter.check`."""
         scope, extra = self.asks(request, view)
-        decision = _decided(check, request, scope, extra)
+        decision = _decided(request, scope, extra)
         if decision.allowed:
             _hold(decision)
             return True
@@ -175,7 +168,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
     _history: list[float] | None = None
     #: How many requests the subclass knows in the history.
     _known = 0
-    #: How often a subclass counts the request while it is asked, or explained; `None` = it charges what it records.
+    #: How often a subclass counts the request while it is asked; `None` = it charges what it records.
     _times: int | None = None
     #: False for a subclass whose own `allow_request` may keep its own history in the cache.
     _is_counted_here: ClassVar[bool] = True
@@ -219,10 +212,6 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
 
     def allow_request(self, request: Any, view: Any) -> bool:
         """Return whether this throttle and the matching rules allow the request, and charge it if they do."""
-        return self.allow_request_by(limiter.check, request, view)
-
-    def allow_request_by(self, check: Check, request: Any, view: Any) -> bool:
-        """Decide as `allow_request` does. check: what to call as `limiter.check`."""
         self._decision = self._history = answer = None
         extra = self._extra(request, view)
         if extra is None and not isinstance(request, Request | HttpRequest):
@@ -238,7 +227,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
             asked[extra.rule.slug] = extra
             if type(self).throttle_success is not throttling.SimpleRateThrottle.throttle_success:  # it may count 0 or 2
                 extra, answer = self._ask_first(request, extra, second)
-        self._decision = decision = _decided(check, request, self._rule_scope, () if extra is None else (extra,))
+        self._decision = decision = _decided(request, self._rule_scope, () if extra is None else (extra,))
         if extra is None:
             allowed = decision.allowed
         elif decision.allowed:
@@ -258,7 +247,7 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
         if not isinstance(http, HttpRequest) or http.__dict__.get(_DISPATCH, (None,))[0] is request:
             return True
         _begin(request)
-        self._decision = decision = _decided(limiter.check, request, self._rule_scope)
+        self._decision = decision = _decided(request, self._rule_scope)
         _hold(decision)
         return decision.allowed
 
@@ -402,11 +391,11 @@ class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
     def __init__(self) -> None:  # the rate depends on the view
         pass
 
-    def allow_request_by(self, check: Check, request: Any, view: Any) -> bool:
+    def allow_request(self, request: Any, view: Any) -> bool:
         self.scope = self._rule_scope = getattr(view, self.scope_attr, None)
         self.rate = self.get_rate() if self.scope else None
         self.num_requests, self.duration = self.parse_rate(self.rate)
-        return super().allow_request_by(check, request, view)
+        return super().allow_request(request, view)
 
 
 @lru_cache(maxsize=1_000)
@@ -444,9 +433,9 @@ def _meeting_rules(own: Callable[[Any, Any, Any], bool]) -> Callable[[Any, Any, 
     return allow_request
 
 
-def _decided(check: Check, request: Any, scope: str | None, extra: tuple[InlineRule, ...] = ()) -> Decision:
+def _decided(request: Any, scope: str | None, extra: tuple[InlineRule, ...] = ()) -> Decision:
     """Return the decision on a request. Raises if it is rejected by an access entry or a failure policy."""
-    decision = check(request, scope=scope, extra=extra)
+    decision = limiter.check(request, scope=scope, extra=extra)
     if decision.allowed:
         return decision
     if decision.access is not None:

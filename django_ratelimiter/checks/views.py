@@ -112,7 +112,7 @@ def check_estimates() -> Found:
         for match in (all_views(get_resolver()) if django_setting("ROOT_URLCONF") else ())
         for part in parts_of(match.func)
         for limit in limits_of(part)
-        if limit.arguments.cost_after is not None and limit.arguments.cost is None
+        if limit.cost_after is not None and limit.cost is None
     }
     if late:
         yield message(

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial, wraps
 from types import FrameType
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
@@ -72,34 +72,6 @@ class Ratelimited(PermissionDenied):
         self.decision = decision
 
 
-class ViewLimit(NamedTuple):
-    """The limit of one decorator on a view."""
-
-    view: Callable[..., Any]
-    arguments: RatelimitArguments
-
-    @property
-    def scope(self) -> str:
-        """The scope whose rules apply; "" = it has a rate."""
-        given = self.arguments
-        return given.group if given.group and given.key is None and given.rate is None else ""
-
-    def check(self, request: Any, check: Callable[..., Decision], bound: Callable[..., Any] | None = None) -> Decision:
-        """Decide a request as the decorator does before it calls the view. Raises Ratelimited if it is rejected.
-
-        check: what to call as `limiter.check`. bound: the method that Django's `method_decorator` would pass; it does
-        not exist yet at decoration.
-        """
-        arguments = self.arguments
-        view = bound if bound is not None and self.view.__module__ == STAND_INS else self.view
-        call = arguments.resolve(request, view)
-        if arguments.cost_after is not None and call is not NO_CALL:
-            call = call._replace(cost=call.cost or _usual_cost(call))
-        decision = _check(request, call, check)
-        _apply_decision(request, call, decision, arguments.block)
-        return decision
-
-
 def ratelimit(
     group: str | None = None,
     key: Key | None = None,
@@ -154,8 +126,8 @@ def ratelimit(
         if not hasattr(view, "__name__"):  # a callable object: as Django names it
             wrapper.__name__ = wrapper.__qualname__ = type(view).__name__
         wrapper.ratelimits = number
-        wrapper.ratelimit_limits = (*getattr(view, "ratelimit_limits", ()), ViewLimit(view, arguments))
-        if group and key is None and rate is None and method == ALL:
+        wrapper.ratelimit_limits = (*getattr(view, "ratelimit_limits", ()), arguments)
+        if arguments.scope and method == ALL:
             wrapper.ratelimit_scopes = (*getattr(view, "ratelimit_scopes", ()), group)
         if is_of_api_view(made):
             made.ratelimits = number  # for the OpenAPI schema, which only sees the class
@@ -177,8 +149,8 @@ def _wrapped_by(function: Any) -> Iterator[Any]:
             yield cell.cell_contents
 
 
-def limits_of(view: Any) -> list[ViewLimit]:
-    """Return the limits of a view's decorators, the outermost first; with `@api_view`, those of the function."""
+def limits_of(view: Any) -> list[RatelimitArguments]:
+    """Return the arguments of a view's decorators, the outermost first; with `@api_view`, those of the function."""
     for each in (view, *_wrapped_by(view)):
         if callable(each) and (limits := getattr(each, "ratelimit_limits", ())):
             return list(reversed(limits))
@@ -196,7 +168,9 @@ def _wrapper(view: Callable[..., Any], arguments: RatelimitArguments) -> Callabl
         request = _request_of(args, kwargs)
         call = arguments.resolve(request, view)
         if arguments.cost_after is None or call is NO_CALL:
-            decision = _check(request, call, limiter.check)
+            decision = NOTHING_TO_DECIDE
+            if call is not NO_CALL:
+                decision = limiter.check(request, **call.limiter_kwargs(request))
             _apply_decision(request, call, decision, arguments.block)
             if decision.delay:
                 io.sleep(decision.delay)
@@ -234,10 +208,6 @@ def _awrapper(view: Callable[..., Any], arguments: RatelimitArguments) -> Callab
         return response
 
     return limited_view
-
-
-def _check(request: Any, call: LimiterCall, check: Callable[..., Decision]) -> Decision:
-    return NOTHING_TO_DECIDE if call is NO_CALL else check(request, **call.limiter_kwargs(request))
 
 
 def _usual_cost(call: LimiterCall) -> int:

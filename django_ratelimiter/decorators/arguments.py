@@ -152,6 +152,11 @@ class RatelimitArguments:
         if self.key and self.fixed_rate and view.__module__ != STAND_INS:
             self._rule(self.group or self.name or name_of(view), *self.fixed_rate)
 
+    @property
+    def scope(self) -> str:
+        """The scope whose rules apply; "" = it has a rate."""
+        return self.group if self.group and self.key is None and self.rate is None else ""
+
     def _rule(self, group: str, quota: int, window: float) -> RuleRecord:
         try:
             rule = _rule_of(self, group, quota, window, self.failure_policy or _peers_settings().failure_policy)

@@ -87,7 +87,7 @@ def _arguments(
 ) -> RatelimitArguments:
     if group is None and fn is None:
         raise ImproperlyConfigured("get_usage: name a group or a function.")
-    decorators = [limit.arguments for limit in getattr(fn, "ratelimit_limits", ())]
+    decorators: tuple[RatelimitArguments, ...] = getattr(fn, "ratelimit_limits", ())
     asked = (group, key, rate)
     found = ((each.name, each.number) for each in decorators if (each.group, each.key, each.rate) == asked)
     name, number = next(found, ("", 0))

@@ -159,10 +159,9 @@ def _limits_in_code(view: Any, method: str) -> tuple[list[str], tuple[str, ...]]
     handler = (getattr(view, "actions", None) or {}).get(handler, handler)
     parts = (view, getattr(cls, "check_throttles", None), getattr(cls, handler, None))
     limits = [each for part in parts for each in limits_of(part)]
-    limits = [each for each in limits if not each.arguments.methods or method in each.arguments.methods]
+    limits = [each for each in limits if not each.methods or method in each.methods]
     throttles = [each for each in chosen_classes(view, "throttle_classes") if not _asks_rules_alone(each)]
-    rates = [each.arguments for each in limits if not each.scope]
-    named = [f"@ratelimit(key={_text(each.key)}, rate={_text(each.rate)})" for each in rates]
+    named = [f"@ratelimit(key={_text(each.key)}, rate={_text(each.rate)})" for each in limits if not each.scope]
     named += map(_text, throttles)
     if getattr(view, "__module__", "") == "ninja.operation":
         named.append("django-ninja")

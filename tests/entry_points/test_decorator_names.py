@@ -131,7 +131,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
 
 
 def slug_of(view: Any) -> str:
-    extra = view.ratelimit_limits[-1].arguments.resolve(*asked(1), view).extra
+    extra = view.ratelimit_limits[-1].resolve(*asked(1), view).extra
     assert extra
     return str(extra.rule.slug)
 

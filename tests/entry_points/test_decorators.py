@@ -358,6 +358,6 @@ def test_functions_within_api_view_are_not_shared_nor_are_limits_around_and_with
 
     views = [twice(api_view(["GET"])(function)) for function in (one, plain)]
     assert [view(*asked(1)).status_code for view in views * 2] == [200] * 4
-    assert views[0].ratelimit_limits[0].arguments.resolve(*asked(1), views[0]).extra.rule.slug == f"code:{__name__}.one"
+    assert views[0].ratelimit_limits[0].resolve(*asked(1), views[0]).extra.rule.slug == f"code:{__name__}.one"
     around = twice(api_view(["GET"])(twice(lambda request: Response("ok"))))
     assert [around(*asked(1)).status_code for _ in range(2)] == [200] * 2

@@ -8,14 +8,12 @@ import pytest
 import rest_framework.throttling
 from django.core.cache import cache as django_cache
 from django.core.exceptions import ImproperlyConfigured
-from django.urls import path
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_ratelimiter import backend, throttling
 from django_ratelimiter.engine import MemoryEngine
-from django_ratelimiter.explain import Question, explain
 from django_ratelimiter.throttling import AnonRateThrottle
 
 from ..making import Clock
@@ -192,24 +190,6 @@ def test_rejection_counts_if_a_subclass_records_it(classes: Any, clock: Clock) -
     assert passed == [200, 200, *[429] * 10]
     clock.now_us += 60_000_000
     assert statuses(view, 1) == [200]
-
-
-def test_explained_rejection_records_nothing(clock: Clock, settings: Any) -> None:
-    class Penal(AnonRateThrottle):
-        rate = "2/min"
-
-        def throttle_failure(self) -> bool:
-            self.cache.set(self.key, [self.now, *self.history])
-            return False
-
-    view = view_of(Penal)
-    settings.ROOT_URLCONF = (path("penal/", view),)
-    for wait, status in ((30, 200), (1, 200), (30, None), (0, 200)):
-        if status is None:
-            assert explain(Question(path="/penal/", ip="127.0.0.1")).response.status == 429
-        else:
-            assert statuses(view, 1) == [status]
-        clock.now_us += wait * 1_000_000
 
 
 @pytest.mark.parametrize(
