@@ -94,26 +94,10 @@ def receipts_of(verdicts: Iterable[Verdict]) -> list[Verdict]:
     return list({id(verdict): verdict for verdict in verdicts if verdict.spent}.values())
 
 
-def mark_refunded_if_denied(receipts: Iterable[Verdict], verdicts: Iterable[Verdict], *, reject: bool = False) -> None:
-    """Mark the receipts as refunded if a verdict rejects the call, or `reject` is set."""
-    if receipts and (reject or any(not verdict.allowed and verdict.charge.gating for verdict in verdicts)):
-        mark_refunded(receipts)
-
-
 def mark_refunded(receipts: Iterable[Verdict]) -> None:
     """Mark the receipts as refunded."""
     for receipt in receipts:
         receipt.mark_refunded()
-
-
-def as_charged(peeked: list[Verdict]) -> list[Verdict]:
-    """Return the verdicts of a peek with the remaining units after the check; their times do not change."""
-    if all(verdict.allowed or not verdict.charge.gating for verdict in peeked):
-        for verdict in peeked:
-            if verdict.allowed:
-                verdict.spent = verdict.charge.cost
-                verdict.remaining = max(verdict.remaining - verdict.spent, 0)
-    return peeked
 
 
 class Version(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...exceptions import EngineUnavailable
 from ..adapters import ImmediateAdapter, as_async
-from ..base import Charge, Verdict, Version, as_charged
+from ..base import Charge, Verdict, Version
 from ..call import Answer, Call
 from ..coroutines import run_sync
 from ..usage.rejections import CounterRejections
@@ -168,13 +168,6 @@ class LocalFirstEngine(_LocalFirst):
         charges = list(charges)
         found: CounterRejections = self.engine.peek_at_caller([each for each in charges if not is_local(each)])
         return found._replace(verdicts=self.counters.peek(charges, found.verdicts))
-
-    def trial(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
-        """Return the verdicts of `check`, with the remaining units after it. Charges and counts nothing."""
-        charges = list(charges)
-        if now_us is not None or all(charge.sync_interval is None for charge in charges):
-            return self.engine.trial(charges, now_us)  # type: ignore[no-any-return]
-        return as_charged(self.peek(charges))
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Refund these verdicts, once each."""

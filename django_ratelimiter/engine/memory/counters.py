@@ -79,15 +79,6 @@ class MemoryCounters:
         parts = zip(*settled, strict=True) if settled else ((), (), (), ())
         return _new(CounterStates, (now, *parts))
 
-    def trial(self, named: Sequence[Named], now: int) -> CounterStates:
-        """Return the result of `decide` with spending, without changing the counters."""
-        counters = self._by_name
-        self._by_name = dict(counters)  # a copy, which `decide` may change
-        try:
-            return self.decide(named, now, spending=True)
-        finally:
-            self._by_name = counters
-
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Refund what these verdicts used, once."""
         for verdict in verdicts:

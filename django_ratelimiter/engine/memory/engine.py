@@ -113,12 +113,6 @@ class MemoryEngine:
         """Return the verdicts that `check` would give now. Nothing is charged or counted."""
         return self.look(Call.of(charges), now_us).peeked()
 
-    def trial(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
-        """Return the verdicts of `check`, with what would be left after it. Nothing is charged or counted."""
-        call = Call.of(charges)
-        with self._lock:
-            return [*Answer.of(call, self._counters.trial(self._counters.named(call), self._now(now_us)))]
-
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Refund these verdicts, once each. Units that no longer count are ignored."""
         with self._lock:

@@ -23,8 +23,7 @@
 --          field and calls of each; a field may be named by the counters that have rejected, see engine/usage/__init__.py
 -- mode     0 check; 1 peek: spend and count nothing; 2 refund, and do nothing else;
 --          3 publish: put the version in force where none is; 4 rejected: as a check that is rejected whatever is found;
---          5 undo: refund, and take back what was counted once at that time; 6 trial: find what a check would, and
---          write nothing
+--          5 undo: refund, and take back what was counted once at that time
 -- Returns  {-1} where no version is held, {-1, epoch, number} where a later one is, {-2, time, then for each charge
 --          the time by its clock} where that is not in the calendar window that a record names, or not in the minute
 --          that KEYS[2] names, and nothing was done; else {time, then for each charge: remaining, whatever its
@@ -77,7 +76,7 @@ if timed then
   now = time[1] * 1000000 + time[2]
 end
 
-local decides = mode == 0 or mode == 4 or mode == 6
+local decides = mode == 0 or mode == 4
 -- Tables grow slowly: this one and the reply begin with the room that they nearly always take.
 local levels, rejected, plain = { 0, 0, 0 }, mode == 4, true
 local elsewhere = counts and minute ~= floor(now / 60000000)
@@ -168,9 +167,7 @@ for i = 1, charges do
     wait = -1 - delay
   end
   if reset > 0 then reset = reset + lead end
-  if mode == 6 then
-    state = nil
-  elseif state and reset == expires then
+  if state and reset == expires then
     call('SET', KEYS[first + i], state, 'KEEPTTL') -- it expires when it would anyway, and this costs less
   elseif state then
     call('SET', KEYS[first + i], state, 'PX', ceil((reset + GRACE_US) / 1000))

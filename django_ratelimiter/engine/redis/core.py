@@ -11,7 +11,7 @@ from typing import Any
 from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
 from ..algorithms import TIMED_STEPS, unpacked
-from ..base import Charge, Verdict, Version, as_charged, mark_refunded, receipts_of
+from ..base import Charge, Verdict, Version, mark_refunded, receipts_of
 from ..call import NO_CHARGES, Answer, Call
 from .cluster.sharding import ShardCall, ShardCoordinator, names_by_shard
 from .connections.faults import NOT_A_REPLY
@@ -105,11 +105,6 @@ class RedisCore(CallEncoder, ABC):
         if self._coordinator:
             return await self._coordinator.peek(call, now_us, self._deadline_from_now())
         return (await self._call(ScriptMode.PEEK, call, (), None, now_us)).peeked()
-
-    async def _trial(self, charges: Iterable[Charge], now_us: int | None) -> list[Verdict]:
-        if self._coordinator:  # no shard knows whether another one rejects the call
-            return as_charged(await self._peek(charges, now_us))
-        return [*await self._call(ScriptMode.TRIAL, Call.of(charges), (), None, now_us)]
 
     async def _refund(self, verdicts: Iterable[Verdict]) -> None:
         receipts = receipts_of(verdicts)

@@ -135,10 +135,6 @@ class RedisEngine(RedisCore):
         """Return the verdicts that `check` would give now. Nothing is charged or counted."""
         return run_sync(self._peek(charges, now_us))
 
-    def trial(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
-        """Return the verdicts of `check`, with the remaining units after it. Charges and counts nothing."""
-        return run_sync(self._trial(charges, now_us))
-
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Refund these verdicts, once each. Units that no longer count are ignored."""
         run_sync(self._refund(verdicts))

@@ -46,7 +46,6 @@ class ScriptMode:
     PUBLISH: Final = 3
     REJECTED: Final = 4
     UNDO: Final = 5
-    TRIAL: Final = 6
 
 
 #: The clocks that calls may be decided by: that of Redis, and that of this process.
