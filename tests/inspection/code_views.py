@@ -107,13 +107,6 @@ class Foreigner(Known):
     throttle_classes: ClassVar[Any] = [Foreign, UserRateThrottle]
 
 
-class Chooser(Known):
-    throttle_classes: ClassVar[Any] = [UserRateThrottle]
-
-    def check_throttles(self, request: Request) -> None:
-        raise AssertionError("It may charge.")
-
-
 #: One throttle for all requests.
 SHARED = RuleThrottle()
 
@@ -136,6 +129,5 @@ urlpatterns = [
     path("things/", Things.as_view({"get": "list"})),
     path("within/", within),
     path("foreign/", Foreigner.as_view()),
-    path("chooser/", Chooser.as_view()),
     path("sharing/", Sharing.as_view()),
 ]

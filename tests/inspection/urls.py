@@ -7,7 +7,6 @@ from typing import ClassVar
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
-from django.views import View
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -38,20 +37,6 @@ class Unthrottled(APIView):
         return Response()
 
 
-class Busy(Throttled):
-    """A view that says 429 of itself."""
-
-    def get(self, request: Request) -> Response:
-        return Response({"detail": "Busy."}, status=429)
-
-
-class OwnDispatch(View):
-    """A view that answers every method itself."""
-
-    def dispatch(self, request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
-        return hello(request)
-
-
 def tenant(request: HttpRequest) -> str | None:
     """An identity that the body holds."""
     return request.POST.get("tenant")
@@ -63,8 +48,6 @@ urlpatterns = [
     path("nameless/", tenant),
     path("items/<int:item>/", hello, name="item"),
     path("api/", Throttled.as_view(), name="api"),
-    path("own-dispatch/", OwnDispatch.as_view()),
-    path("busy/", Busy.as_view(), name="busy"),
     path("unthrottled/", Unthrottled.as_view(), name="unthrottled"),
     path("gateway/", gateway.view()),
     path("posts-scoped/", ratelimit("export", method="POST")(hello)),
