@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from threading import Lock
 from typing import Any, Final
 
+from django.apps import apps
 from django.db import Error
 from django.db.models.signals import post_delete, post_migrate, post_save, pre_delete, pre_save
 from django.utils.asyncio import async_unsafe
@@ -23,8 +25,9 @@ from ..exceptions import EngineUnavailable, RulesUnavailable, StaleRules
 from ..signals import rules_changed, rules_committed
 from ..values.terminal import visible
 from .heartbeats import beat, pulse
+from .reading import turns
 from .ruleset import NO_VERSION, RuleSet
-from .stored import storage, uncommitted, versions
+from .stored import storage, tables, uncommitted, versions
 from .stored.access_cache import access_list
 from .stored.storage import enforcement_enabled
 from .stored.tables import models
@@ -57,6 +60,7 @@ logger = logging.getLogger("django_ratelimiter")
 SWITCH_SECONDS: Final = 0.8
 
 UNREADABLE: Final = "The rules are stale, and the database was just being edited or could not be read."
+SLOW: Final = "The rules are stale, and the database does not answer in time."
 OLDER: Final = (
     "The database returns rules of version {0.number}, older than version {1.number}, which is in force: a cache of "
     "queries or a replica answers for it. With django-cachalot, set CACHALOT_UNCACHABLE_APPS = ['django_ratelimiter']."
@@ -74,7 +78,7 @@ class _State:
     """
 
     def __init__(self) -> None:
-        self.lock = freed_by_fork(Lock())  # only one reload at a time
+        self.lock = freed_by_fork(Lock())  # never held during a query
         self.rules = RuleSet(NO_VERSION)
         self.outdated = True
         self.confirmed_at = float("-inf")
@@ -94,7 +98,7 @@ def current_rules() -> RuleSet:
     if uncommitted.any_open and (edited := versions.uncommitted_rules()) is not None:
         return edited
     if _state.outdated and _is_outdated():
-        _load_if(_is_outdated)
+        _load_if(_is_outdated, _load_or_keep)
     return _state.rules
 
 
@@ -112,8 +116,8 @@ def latest_rules() -> RuleSet:
 def reload(stale: StaleRules, seen: RuleSet) -> RuleSet:
     """Return the committed rules after the engine's `stale` to the rules `seen`; publish them if none were.
 
-    Raises RulesUnavailable if the database cannot be read, or not repaired without waiting for a lock: then only
-    failure policies may decide. A transaction that edits rules uses its own, and publishes nothing.
+    Raises RulesUnavailable if the database cannot be read in time, or not repaired without waiting for a lock: then
+    only failure policies may decide. A transaction that edits rules uses its own, and publishes nothing.
     """
     if (edited := versions.uncommitted_rules()) is not None:
         return edited
@@ -150,10 +154,12 @@ def rules_during_outage() -> RuleSet:
     The switch for all enforcement is read every SWITCH_SECONDS. A transaction that edits rules sees only its own.
     """
     if versions.uncommitted_rules() is None:
+        now = time.monotonic()
         if _is_aged():
-            _load_if(_is_aged, confirm=True)
-        elif _is_switch_check_due():
-            _load_if_switched()
+            _load_if(_is_aged, _load_aged, apart=True)
+        elif now >= _state.switch_check_at:
+            _state.switch_check_at = now + SWITCH_SECONDS  # only this thread checks
+            _load_if(lambda: True, _load_if_switched, apart=True)
     return current_rules()
 
 
@@ -212,32 +218,42 @@ def _renewed(seen: RuleSet, behind: Version | None) -> RuleSet | None:
 
 @_WAITS
 def _reload(seen: RuleSet, behind: Version | None) -> RuleSet:
-    rules = _reread(seen, behind)
+    rules = _in_turn(partial(_reread, seen, behind), partial(_renewed, seen, behind))
+    if rules is None:
+        raise RulesUnavailable(SLOW)
     _send_if_changed()
     return rules
 
 
+def _in_turn(
+    read: Callable[[], RuleSet], found: Callable[[], RuleSet | None], *, apart: bool = False
+) -> RuleSet | None:
+    """Return the rules that `found` returns or `read` reads, see `Turns.take`; `None` = not in time."""
+    if not apps.is_installed(tables.APP):
+        return read()
+    rules = turns.take(storage.primary(), read, found, _send_if_changed, apart=apart)
+    if rules is None:
+        _note_failure(SLOW)
+    return rules
+
+
 def _reread(seen: RuleSet, behind: Version | None) -> RuleSet:
-    with _state.lock:
-        renewed = _renewed(seen, behind)
-        if renewed is not None:
-            return renewed
-        try:
-            rules = storage.load()
-            if behind is not None and not _reaches(rules, behind):
-                rules = _reaching(behind)
-                if not _reaches(rules, behind):
-                    _note_failure(problem := OLDER.format(rules.version, behind))
-                    raise RulesUnavailable(problem)
-        except Error as error:
-            _note_failure()
-            raise RulesUnavailable("The rules are stale and the database cannot be read now.") from error
-        if (edited := versions.uncommitted_rules()) is not None:  # it contains the new epoch
-            return edited
-        if behind is None:
-            _publish_missing(rules, seen)
-        _keep(rules)
-        return rules
+    try:
+        rules = storage.load()
+        if behind is not None and not _reaches(rules, behind):
+            rules = _reaching(behind)
+            if not _reaches(rules, behind):
+                _note_failure(problem := OLDER.format(rules.version, behind))
+                raise RulesUnavailable(problem)
+    except Error as error:
+        _note_failure()
+        raise RulesUnavailable("The rules are stale and the database cannot be read now.") from error
+    if (edited := versions.uncommitted_rules()) is not None:  # it contains the new epoch
+        return edited
+    if behind is None:
+        _publish_missing(rules, seen)
+    _keep(rules)
+    return rules
 
 
 def _publish_missing(rules: RuleSet, seen: RuleSet) -> None:
@@ -273,43 +289,38 @@ def _is_aged() -> bool:
 
 
 @_WAITS
-def _load_if(is_due: Callable[[], bool], *, confirm: bool = False) -> None:
-    """Reload the rules, unless another thread has done so. confirm: until they are due again, even after a failure."""
-    with _state.lock:
-        if is_due():
-            _load_or_keep()
-            if confirm and not is_in_transaction(storage.primary()):
-                mark_confirmed(_state.rules)
+def _load_if(is_due: Callable[[], bool], load: Callable[[], RuleSet], *, apart: bool = False) -> None:
+    """Reload the rules, unless another thread has done so. If the database does not answer in time, keep them."""
+    _in_turn(load, lambda: None if is_due() else _state.rules, apart=apart)
     _send_if_changed()
 
 
-def _is_switch_check_due() -> bool:
-    return time.monotonic() >= _state.switch_check_at
+def _load_aged() -> RuleSet:
+    """Reload the rules. They count as current until they are due again, even after a failure."""
+    rules = _load_or_keep()
+    if not is_in_transaction(storage.primary()):
+        mark_confirmed(rules)
+    return rules
 
 
-@_WAITS
-def _load_if_switched() -> None:
-    """Reload the rules if enforcement was stopped or resumed in the database. Only one thread checks."""
-    with _state.lock:
-        if not _is_switch_check_due():
-            return
-        _state.switch_check_at = time.monotonic() + SWITCH_SECONDS
+def _load_if_switched() -> RuleSet:
+    """Reload the rules if enforcement was stopped or resumed in the database."""
     try:
-        switched = enforcement_enabled() is not _state.rules.enforced
+        is_switched = enforcement_enabled() is not _state.rules.enforced
     except Error:  # each attempt may take as long as the connection timeout
         if not is_in_transaction(storage.primary()):
             _state.switch_check_at = time.monotonic() + settings.RULES_MAX_AGE
-        return
-    if switched:
-        _load_if(lambda: True)
+        return _state.rules
+    return _load_or_keep() if is_switched else _state.rules
 
 
-def _load_or_keep() -> None:
+def _load_or_keep() -> RuleSet:
     try:
         _keep(storage.load())
     except Error:
         _note_failure()
         logger.exception("The rules cannot be read; deciding by version %s.", _state.rules.version)
+    return _state.rules
 
 
 def _send_if_changed() -> None:

@@ -1,0 +1,147 @@
+"""Reads of the database that requests wait for: one thread reads for all, and nobody waits without a bound."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Condition, Lock, Thread
+from typing import Any, Final, Generic, TypeVar
+
+from django.db import connections
+
+from .. import backend
+from ..engine.locks import freed_by_fork
+
+#: Seconds that requests wait for a database that does not answer: once, until it has answered.
+PATIENCE: Final = 2.0
+#: Seconds that a thread with an open connection waits for the read of another thread.
+TURN_SECONDS: Final = 0.1
+#: Seconds until the next read while the database does not answer; each further pause is twice as long.
+FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0
+
+Found = TypeVar("Found")
+
+
+class _Read(Generic[Found]):
+    """A read under way. is_left: whoever began it does not wait for it any more."""
+
+    def __init__(self) -> None:
+        self.began, self.process = time.monotonic(), os.getpid()
+        self.answer: Found | None = None
+        self.error: BaseException | None = None
+        self.is_left = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.answer is not None or self.error is not None
+
+
+class Turns:
+    """Whose turn it is to read.
+
+    A read runs in a thread of its own, so that requests can leave it behind; its answer counts when it comes. A thread
+    reads by itself if only it can, and also if it has a connection: the other thread may wait for such a one.
+    """
+
+    def __init__(self) -> None:
+        self._changed: Final = freed_by_fork(Condition(Lock()))  # never held during a read
+        self._reads: list[_Read[Any]] = []
+
+    @property
+    def is_hanging(self) -> bool:
+        """True if the database has not answered within PATIENCE, and not since."""
+        return bool(reads := self._reads) and time.monotonic() - reads[0].began >= PATIENCE
+
+    def take(
+        self,
+        database: str,
+        read: Callable[[], Found],
+        found: Callable[[], Found | None],
+        after: Callable[[], object],
+        *,
+        apart: bool,
+    ) -> Found | None:
+        """Return what `found` returns once it is not `None`, or what `read` returns; `None` = neither came in time.
+
+        after: called after a read that nobody has waited for. apart: never read in this thread, unless only it can.
+        """
+        connection, reads, changed = connections[database], self._reads, self._changed
+        is_bound = _is_bound(connection)
+        here = is_bound or (not apart and connection.connection is not None)
+
+        def may_go_on() -> bool:
+            return not reads or found() is not None
+
+        with changed:
+            reads[:] = [each for each in reads if each.process == os.getpid()]  # a fork has none of the threads
+            if here and len(reads) == 1:
+                changed.wait_for(may_go_on, TURN_SECONDS)
+            if len(reads) > (1 if here else 0):
+                changed.wait_for(may_go_on, reads[0].began + PATIENCE - time.monotonic())
+            if (known := found()) is not None:
+                return known
+            here = is_bound or (here and not self.is_hanging)
+            if reads and not (is_bound or (here and len(reads) == 1) or self._is_due_again()):
+                return None
+            wait = 0 if self.is_hanging else PATIENCE
+            mine = _Read[Found]()
+            reads.append(mine)
+        thread = Thread(target=self._run_apart, args=(mine, read, after), name="ratelimiter-read", daemon=True)
+        if here or not _is_started(thread):
+            return self._run(mine, read)
+        with changed:
+            changed.wait_for(lambda: mine.is_over or found() is not None, wait)
+            mine.is_left = not mine.is_over
+        if mine.error is not None:
+            raise mine.error
+        return found() if mine.is_left else mine.answer
+
+    def _is_due_again(self) -> bool:
+        """Return whether to ask a hanging database once more. Reads that it never answers become rare."""
+        pause = min(FIRST_PAUSE * 2 ** len(self._reads), MAX_PAUSE)
+        return self.is_hanging and time.monotonic() - self._reads[-1].began >= pause
+
+    def _run(self, mine: _Read[Found], read: Callable[[], Found]) -> Found:
+        try:
+            mine.answer = answer = read()
+            return answer
+        except BaseException as error:
+            mine.error = error
+            raise
+        finally:
+            with self._changed:
+                if mine in self._reads:  # those before it have missed this answer, so nobody waits for theirs
+                    del self._reads[: 1 + self._reads.index(mine)]
+                self._changed.notify_all()
+
+    def _run_apart(self, mine: _Read[Found], read: Callable[[], Found], after: Callable[[], object]) -> None:
+        def read_and_leave() -> Found:
+            try:
+                return read()
+            finally:
+                connections.close_all()
+
+        with suppress(Exception):  # whoever waits raises it
+            self._run(mine, read_and_leave)
+            if mine.is_left:
+                after()
+        connections.close_all()
+
+
+def _is_bound(connection: Any) -> bool:
+    """Return whether only this thread sees the data: in an open transaction, a database in memory, or tests."""
+    return connection.in_atomic_block or backend.are_tests_running() or getattr(connection, "is_in_memory_db", bool)()
+
+
+def _is_started(thread: Thread) -> bool:
+    try:
+        thread.start()
+    except RuntimeError:  # no more threads available, or the process is ending
+        return False
+    return True
+
+
+#: Of all reads of rules and access entries.
+turns: Final = Turns()
