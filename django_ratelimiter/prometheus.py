@@ -63,7 +63,7 @@ SOFT_EXCEEDED: Final = Counter(
 )
 DEGRADED: Final = Counter(
     "ratelimiter_degraded_decisions",
-    "Requests that were decided without Redis, by the failure policy.",
+    "Requests that were decided without Redis, by the failure policy; or without rules.",
     ("rule", "tier"),
 )
 SECONDS: Final = Histogram(

@@ -29,7 +29,7 @@ def test_defaults_need_no_entry() -> None:
     assert (settings.NAMESPACE, settings.SHARDS) == ("rl", 64)
     assert (settings.VERSION_CHECK_INTERVAL, settings.RULES_MAX_AGE, settings.TIER_CACHE_SECONDS) == (1.0, 10.0, 5.0)
     assert (settings.IPV4_PREFIX, settings.IPV6_PREFIX, settings.LOCAL_SHARE) == (32, 64, 0.5)
-    assert settings.EXEMPT_PATHS is None
+    assert (settings.EXEMPT_PATHS, settings.WITHOUT_RULES) == (None, "open")
     assert settings.HEADERS == ("ratelimit", "x-ratelimit")
     assert not settings.TRUSTED_PROXIES.networks
     assert problems() == []
@@ -79,6 +79,7 @@ RIGHT = [
     ("DEADLINE_MS", 250, 250.0),
     ("RULES_MAX_AGE", 60, 60.0),
     ("LOCAL_SHARE", 1, 1.0),
+    ("WITHOUT_RULES", "closed", "closed"),
     ("IPV6_PREFIX", 128, 128),
     ("EXEMPT_PATHS", ["/health/"], ("/health/",)),
     ("EXEMPT_PATHS", (), ()),
@@ -120,6 +121,7 @@ LOGGED: dict[str, list[Any]] = {
     "IPV4_PREFIX": [0, 33],
     "IPV6_PREFIX": [64.0],
     "LOCAL_SHARE": [0, 1.1],
+    "WITHOUT_RULES": ["local", None],
     "EXEMPT_PATHS": ["/health/", ["health/"]],
     "HEADERS": ["ratelimit", ["x-rate-limit"]],
     "RESPONSE": ["reject", "slow down.txt", print],

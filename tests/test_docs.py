@@ -75,7 +75,9 @@ def test_every_model_and_field_stands_in_its_table() -> None:
 def test_every_response_field_stands_in_the_table() -> None:
     request = RequestFactory().get("/", headers={"Origin": "https://example.org"})
     rejected = decide([*results(DENIED), *results(ALLOWED, slug="other")], Version(1))
-    sent = {*rejection_response(request, rejected).headers, *response_fields(decide(softly(), Version(1)))}
+    unread = decide(results(ALLOWED, slug="without-rules"), Version(0), degraded=True)
+    others = [response_fields(each) for each in (decide(softly(), Version(1)), unread)]
+    sent = {*rejection_response(request, rejected).headers, *others[0], *others[1]}
     told = rows(section(PAGES["docs/reference/fields.md"], "## Fields"))
     assert {cells[0].strip("`") for cells in told} == sent
 

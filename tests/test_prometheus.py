@@ -26,9 +26,11 @@ from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
 from django_ratelimiter.limiter import events
+from django_ratelimiter.rules import cache
 from django_ratelimiter.testing import RulesInForce, override_rules
 from django_ratelimiter.usage.collector.lag import Lag, lag
 from django_ratelimiter.usage.live import names
+from django_ratelimiter.values.access import NOBODY
 from example_project.redis_server import RedisServer
 
 from .urls import say_hello
@@ -73,6 +75,16 @@ class Unreachable(MemoryEngine):
 
     def take_usage(self, *, now_us: int | None = None) -> list[str]:
         raise EngineUnavailable("away")
+
+
+def test_decisions_without_rules_are_counted(monkeypatch: pytest.MonkeyPatch, gained: Gained) -> None:
+    rules = cache.rules_unread("closed")
+    for name, value in (("current_rules", rules), ("rules_during_outage", rules), ("access_list", NOBODY)):
+        monkeypatch.setattr(cache, name, lambda value=value: value)
+    monkeypatch.setattr("django_ratelimiter.backend._engine", Unreachable())
+    assert limiter.check(RequestFactory().get("/")).unavailable
+    assert decisions(gained, "without-rules") == [0, 1, 0]
+    assert gained("degraded_decisions_total", rule="without-rules", tier="") == 1
 
 
 def test_decisions_are_counted_by_rule_tier_and_outcome(

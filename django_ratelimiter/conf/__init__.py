@@ -183,6 +183,8 @@ class Settings:
     VERSION_CHECK_INTERVAL = Entry(1.0, number(0, 3600, "a number of seconds from 0 (ask each time) to 3600"))
     #: Seconds after which rules are read from the database again while Redis is out of reach.
     RULES_MAX_AGE = Entry(10.0, number(0, 3600, "a number of seconds above 0 and at most 3600", above=True))
+    #: Whether requests are allowed ("open") or rejected ("closed") while a process can read no rules anywhere.
+    WITHOUT_RULES = Entry("open", one_of("open", "closed"))
     #: Maximum seconds until a changed tier assignment takes effect; 0 = at once.
     TIER_CACHE_SECONDS = Entry(5.0, number(0, 3600, "a number of seconds from 0 (no caching) to 3600"))
     #: The request header with the API key.

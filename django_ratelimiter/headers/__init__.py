@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from .fields import response_fields, retry_after, write_fields
-from .responses import (
-    PROBLEM_JSON,
-    add_reference,
-    may_wait,
-    rejection_response,
-    words_of,
-)
+from .responses import PROBLEM_JSON, add_reference, may_wait, rejection_response, words_of
 from .syntax import name_of, quota_of
 
 __all__ = [

@@ -15,7 +15,7 @@ from django.utils.cache import patch_vary_headers
 from ..conf import settings
 from ..decision import Decision, Result
 from ..engine.base import NEVER, Charge
-from ..rules.records import RuleRecord, TierRecord
+from ..rules.records import UNREAD, RuleRecord, TierRecord
 from . import syntax
 from .syntax import ShownLimit, fitting, quoted, shown_limit
 
@@ -113,6 +113,8 @@ def _fields_of(decision: Decision, families: Sequence[str]) -> dict[str, Field]:
             shown, policy = call.shown or _limits_of(call)
             numbers = zip(shown, remaining, waits, resets, repeat(at_us))
             _add_quotas(fields, policy, numbers, families, decision.allowed)
+    elif UNREAD in decision.slugs and "x-ratelimit" in families:
+        fields["x-ratelimit-degraded"] = "X-RateLimit-Degraded", UNREAD
     if rejection and rejection.reference and "x-ratelimit" in families:
         fields["x-ratelimit-reference"] = "X-RateLimit-Reference", rejection.reference
     return fields

@@ -145,6 +145,8 @@ class Identity:
 
     def entitlement(self, rules: RuleSet, note: Note | None = None) -> Entitlement:
         """Return what the caller may have. note: see `rules.tiers.entitlement_for`."""
+        if rules.is_copy:  # assignments are not in it
+            self.has_failed = True
         return cache.entitlement_for(
             rules, self.value("user"), self.api_key, partial(partition, self), self._part, note
         )

@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from threading import Lock
 from typing import Any, Final
 
 from django.apps import apps
-from django.db import Error
+from django.db import Error, transaction
 from django.db.models.signals import post_delete, post_migrate, post_save, pre_delete, pre_save
 from django.utils.asyncio import async_unsafe
 from django.utils.translation import override
 
+from .. import backend
 from ..backend import get_engine
 from ..conf import settings
 from ..databases import is_in_transaction
@@ -25,9 +28,11 @@ from ..exceptions import EngineUnavailable, RulesUnavailable, StaleRules
 from ..signals import rules_changed, rules_committed
 from ..values.terminal import visible
 from .heartbeats import beat, pulse
-from .reading import turns
+from .inline import rule_of
+from .reading import Turns, turns
+from .records import UNREAD
 from .ruleset import NO_VERSION, RuleSet
-from .stored import storage, tables, uncommitted, versions
+from .stored import access_cache, copies, storage, tables, uncommitted, versions
 from .stored.access_cache import access_list
 from .stored.storage import enforcement_enabled
 from .stored.tables import models
@@ -79,18 +84,21 @@ class _State:
 
     def __init__(self) -> None:
         self.lock = freed_by_fork(Lock())  # never held during a query
-        self.rules = RuleSet(NO_VERSION)
+        self.rules = self.unread = RuleSet(NO_VERSION)
         self.outdated = True
         self.confirmed_at = float("-inf")
         self.checked_at = float("-inf")
         self.failed_at = float("-inf")
         self.problem = UNREADABLE  # at that time
+        self.copied_at = float("-inf")  # when the copy in Redis was read last
         self.switch_check_at = float("-inf")
         self.notified = NO_VERSION  # the version that receivers last got
         self.published: RuleSet | None = None  # the rules whose version the engine did not hold last time
 
 
 _state = _State()
+#: Of reads of the copy.
+copying: Final = Turns()
 
 
 def current_rules() -> RuleSet:
@@ -156,7 +164,7 @@ def rules_during_outage() -> RuleSet:
     if versions.uncommitted_rules() is None:
         now = time.monotonic()
         if _is_aged():
-            _load_if(_is_aged, _load_aged, apart=True)
+            _load_if(_is_aged, _load_or_keep, apart=True)
         elif now >= _state.switch_check_at:
             _state.switch_check_at = now + SWITCH_SECONDS  # only this thread checks
             _load_if(lambda: True, _load_if_switched, apart=True)
@@ -170,9 +178,13 @@ def connect() -> None:
             signal.connect(versions.number_first, sender=model, dispatch_uid="django_ratelimiter.number_first")
         for signal in (post_save, post_delete):
             signal.connect(_number_edit, sender=model, dispatch_uid="django_ratelimiter.number_edit")
+    for signal in (post_save, post_delete):
+        signal.connect(_on_access_entry, sender=models.AccessEntry, dispatch_uid="django_ratelimiter.copy_entries")
     post_save.connect(_number_anew, sender=models.RuleSetState, dispatch_uid="django_ratelimiter.number_anew")
     rules_committed.connect(_mark_outdated, dispatch_uid="django_ratelimiter.mark_outdated")
-    post_migrate.connect(_on_migration, dispatch_uid="django_ratelimiter.note_migration")
+    post_migrate.connect(
+        _on_migration, sender=apps.get_app_config(tables.APP), dispatch_uid="django_ratelimiter.note_migration"
+    )
     # A version that was committed meanwhile may not be published; the first call sends the version that was read.
     on_recovered(_mark_outdated)
 
@@ -192,14 +204,22 @@ def _number_anew(raw: bool, **signal: Any) -> None:
         versions.number_anew()
 
 
+def _on_access_entry(using: str, **_signal: Any) -> None:
+    transaction.on_commit(copies.write_entries, using=using)
+
+
 def _mark_outdated(**kwargs: Any) -> None:
     _state.outdated = True
     _state.failed_at = float("-inf")
 
 
-def _on_migration(**_signal: Any) -> None:
-    if _state.rules is storage.NO_TABLES:
-        _mark_outdated()
+def _on_migration(using: str = "", **_signal: Any) -> None:
+    """Read the rules again: `flush` sends this signal, too, but those of its deletions are missing."""
+    tables.forget()
+    _mark_outdated()
+    is_flush = using == storage.primary() and not backend.are_tests_running()  # each test may end with one
+    if is_flush and tables.is_present(models.RuleSetState, using) and not storage.state().exists():
+        versions.number_anew()
 
 
 def _reaches(rules: RuleSet, version: Version | None) -> bool:
@@ -233,7 +253,7 @@ def _in_turn(
         return read()
     rules = turns.take(storage.primary(), read, found, _send_if_changed, apart=apart)
     if rules is None:
-        _note_failure(SLOW)
+        _note_unreadable(SLOW)
     return rules
 
 
@@ -246,7 +266,7 @@ def _reread(seen: RuleSet, behind: Version | None) -> RuleSet:
                 _note_failure(problem := OLDER.format(rules.version, behind))
                 raise RulesUnavailable(problem)
     except Error as error:
-        _note_failure()
+        _note_unreadable()
         raise RulesUnavailable("The rules are stale and the database cannot be read now.") from error
     if (edited := versions.uncommitted_rules()) is not None:  # it contains the new epoch
         return edited
@@ -285,7 +305,7 @@ def _is_outdated() -> bool:
 
 
 def _is_aged() -> bool:
-    return time.monotonic() - _state.confirmed_at > settings.RULES_MAX_AGE
+    return time.monotonic() - max(_state.confirmed_at, _state.failed_at) > settings.RULES_MAX_AGE
 
 
 @_WAITS
@@ -293,14 +313,6 @@ def _load_if(is_due: Callable[[], bool], load: Callable[[], RuleSet], *, apart: 
     """Reload the rules, unless another thread has done so. If the database does not answer in time, keep them."""
     _in_turn(load, lambda: None if is_due() else _state.rules, apart=apart)
     _send_if_changed()
-
-
-def _load_aged() -> RuleSet:
-    """Reload the rules. They count as current until they are due again, even after a failure."""
-    rules = _load_or_keep()
-    if not is_in_transaction(storage.primary()):
-        mark_confirmed(rules)
-    return rules
 
 
 def _load_if_switched() -> RuleSet:
@@ -318,8 +330,40 @@ def _load_or_keep() -> RuleSet:
     try:
         _keep(storage.load())
     except Error:
-        _note_failure()
+        _note_unreadable()
         logger.exception("The rules cannot be read; deciding by version %s.", _state.rules.version)
+    return _state.rules
+
+
+def _note_unreadable(problem: str = UNREADABLE) -> None:
+    """Record that the database cannot be read, and use the copy in Redis if it is later than the known rules.
+
+    Not in an open transaction: perhaps only that cannot read.
+    """
+    using, since = storage.primary(), time.monotonic() - RETRY_SECONDS
+    if not is_in_transaction(using):
+        copying.take(using, _use_copy, lambda: _state.rules if _state.copied_at > since else None, bool, apart=True)
+    _note_failure(problem)  # from now on, nobody waits
+
+
+def _use_copy() -> RuleSet:
+    """Use the copy. Without it, WITHOUT_RULES decides in a process that has never read rules."""
+    copy, is_first = None, _state.rules is _state.unread
+    for pause in (0.0, *(versions.PUBLISH_PAUSES if is_first else ())):  # the first call has to connect
+        time.sleep(pause)
+        with suppress(EngineUnavailable):
+            copy = copies.read()
+            break
+    known = _state.rules  # the database may have answered meanwhile
+    if copy is not None and (known.is_copy or copy.rules.version.order > known.version.order):
+        access_cache.use_copy(copy.entries)
+        if copy.rules is not known:
+            _state.rules, _state.outdated = copy.rules, True
+            logger.error("Deciding by the copy of the rules in Redis, of version %s.", copy.rules.version)
+    elif known is _state.unread:
+        _state.rules, _state.outdated = rules_unread(policy := settings.WITHOUT_RULES), True
+        logger.error("Neither the database nor Redis has returned rules: WITHOUT_RULES, %r, decides.", policy)
+    _state.copied_at = time.monotonic()
     return _state.rules
 
 
@@ -332,6 +376,12 @@ def _send_if_changed() -> None:
         _state.notified = version
     logger.info("Deciding by version %s.", version.number, extra={"version": version.number})
     rules_changed.send_robust(RuleSet, version=version)
+
+
+def rules_unread(policy: str) -> RuleSet:
+    """Return the rules of a process that could read none: this failure policy decides each request."""
+    rule = rule_of(UNREAD, 1_000_000, 1, "", failure_policy=policy)
+    return RuleSet(NO_VERSION, rules=[replace(rule, partition_by=())])
 
 
 def _keep(rules: RuleSet) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import Future
 from threading import Condition, Lock, Thread
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from django.db import connections
 
@@ -24,18 +24,12 @@ FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0
 Found = TypeVar("Found")
 
 
-class _Read(Generic[Found]):
-    """A read under way. is_left: whoever began it does not wait for it any more."""
+class _Read(Future[Found]):
+    """A read under way."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.began, self.process = time.monotonic(), os.getpid()
-        self.answer: Found | None = None
-        self.error: BaseException | None = None
-        self.is_left = False
-
-    @property
-    def is_over(self) -> bool:
-        return self.answer is not None or self.error is not None
 
 
 class Turns:
@@ -65,7 +59,8 @@ class Turns:
     ) -> Found | None:
         """Return what `found` returns once it is not `None`, or what `read` returns; `None` = neither came in time.
 
-        after: called after a read that nobody has waited for. apart: never read in this thread, unless only it can.
+        after: called in another thread that has read, when the others go on. apart: do not read in this thread, unless
+        only it can.
         """
         connection, reads, changed = connections[database], self._reads, self._changed
         is_bound = _is_bound(connection)
@@ -88,59 +83,42 @@ class Turns:
             wait = 0 if self.is_hanging else PATIENCE
             mine = _Read[Found]()
             reads.append(mine)
-        thread = Thread(target=self._run_apart, args=(mine, read, after), name="ratelimiter-read", daemon=True)
-        if here or not _is_started(thread):
-            return self._run(mine, read)
-        with changed:
-            changed.wait_for(lambda: mine.is_over or found() is not None, wait)
-            mine.is_left = not mine.is_over
-        if mine.error is not None:
-            raise mine.error
-        return found() if mine.is_left else mine.answer
+        try:
+            if not here:
+                Thread(target=self._run, args=(mine, read, after), name="ratelimiter-read", daemon=True).start()
+        except RuntimeError:  # no more threads available, or the process is ending
+            here = True
+        if here:
+            self._run(mine, read)
+        else:
+            with changed:
+                changed.wait_for(lambda: mine.done() or found() is not None, wait)
+        return mine.result() if mine.done() else found()
 
     def _is_due_again(self) -> bool:
         """Return whether to ask a hanging database once more. Reads that it never answers become rare."""
         pause = min(FIRST_PAUSE * 2 ** len(self._reads), MAX_PAUSE)
         return self.is_hanging and time.monotonic() - self._reads[-1].began >= pause
 
-    def _run(self, mine: _Read[Found], read: Callable[[], Found]) -> Found:
+    def _run(self, mine: _Read[Found], read: Callable[[], Found], after: Callable[[], object] | None = None) -> None:
         try:
-            mine.answer = answer = read()
-            return answer
-        except BaseException as error:
-            mine.error = error
-            raise
-        finally:
-            with self._changed:
-                if mine in self._reads:  # those before it have missed this answer, so nobody waits for theirs
-                    del self._reads[: 1 + self._reads.index(mine)]
-                self._changed.notify_all()
-
-    def _run_apart(self, mine: _Read[Found], read: Callable[[], Found], after: Callable[[], object]) -> None:
-        def read_and_leave() -> Found:
-            try:
-                return read()
-            finally:
-                connections.close_all()
-
-        with suppress(Exception):  # whoever waits raises it
-            self._run(mine, read_and_leave)
-            if mine.is_left:
-                after()
-        connections.close_all()
+            mine.set_result(read())
+        except BaseException as error:  # whoever waits raises it
+            mine.set_exception(error)
+        if after is not None:
+            connections.close_all()
+        with self._changed:
+            if mine in self._reads:  # those before it have missed this answer, so nobody waits for theirs
+                del self._reads[: 1 + self._reads.index(mine)]
+            self._changed.notify_all()
+        if after is not None and mine.exception() is None:
+            after()
+            connections.close_all()
 
 
 def _is_bound(connection: Any) -> bool:
     """Return whether only this thread sees the data: in an open transaction, a database in memory, or tests."""
     return connection.in_atomic_block or backend.are_tests_running() or getattr(connection, "is_in_memory_db", bool)()
-
-
-def _is_started(thread: Thread) -> bool:
-    try:
-        thread.start()
-    except RuntimeError:  # no more threads available, or the process is ending
-        return False
-    return True
 
 
 #: Of all reads of rules and access entries.

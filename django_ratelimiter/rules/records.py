@@ -18,6 +18,9 @@ PATH_KINDS: Final = ("any", "exact", "prefix", "route")
 MISSING_PARTITION: Final = ("skip", "ip", "deny")
 CHARGE_WHEN: Final = ("any", "success", "failure")
 
+#: The slug of the rule that decides while a process can read no rules.
+UNREAD: Final = "without-rules"
+
 #: The options of a limit besides quota, window and algorithm; absent or empty = the engine's default.
 OPTIONS: Final = ("burst", "soft_quota", "slots", "anchor", "refill", "calendar", "timezone", "anchor_day")
 

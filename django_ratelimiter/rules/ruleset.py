@@ -50,7 +50,7 @@ class RuleSet:
     enforced: False = an operator has stopped all enforcement; then no rule and no access entry applies.
     compared_as: the version that calls of the engine send, to compare it with the current one; `None` = no comparison,
     because these rules are not committed, or there are no tables. kept: what the limiter caches for these rules. It is
-    freed with them.
+    freed with them. is_copy: they are the copy in Redis, so the database cannot be read, and assignments neither.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class RuleSet:
     ) -> None:
         self.version = version
         self.compared_as = version if is_versioned else None
-        self.enforced = enforced
+        self.enforced, self.is_copy = enforced, False
         self.tiers = {tier.slug: tier for tier in tiers}
         self.rules = tuple(sorted(rules, key=lambda rule: (rule.priority, rule.slug)))
         self.left_out = tuple(left_out)

@@ -246,6 +246,7 @@ def _groups_of(pk: Any) -> Any:
 
 def _in_force(assignments: QuerySet[models.TierAssignment]) -> Iterator[tuple[str, _Assigned]]:
     """Return the currently active assignments, the latest first, each with its partition."""
+    tables.must_exist("TierAssignment")
     now = timezone.now()
     begun, not_over = Q(starts_at=None) | Q(starts_at__lte=now), Q(ends_at=None) | Q(ends_at__gt=now)
     rows: Any = (

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -21,7 +22,8 @@ from django_ratelimiter.exceptions import RulesUnavailable
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache, reading
 from django_ratelimiter.rules.ruleset import RuleSet
-from django_ratelimiter.rules.stored import storage
+from django_ratelimiter.rules.stored import copies, storage, tables
+from django_ratelimiter.rules.ttl_cache import NoAnswer
 
 from .rows import make_rule
 
@@ -35,19 +37,15 @@ class StuckDatabase:
         self.asked: list[str] = []
         self.is_asked, self.answers = threading.Event(), threading.Event()
         self.is_stuck: Callable[[], bool] = lambda: connection.connection is None
-        for name in ("load", "enforcement_enabled"):
-            monkeypatch.setattr(storage, name, self.wrapped(getattr(storage, name)))
-        monkeypatch.setattr(cache, "enforcement_enabled", storage.enforcement_enabled)
+        self.load = storage.load
+        monkeypatch.setattr(storage, "load", self.ask)
 
-    def wrapped(self, read: Callable[[], Any]) -> Callable[[], Any]:
-        def ask() -> Any:
-            self.asked.append(threading.current_thread().name)
-            if self.is_stuck():
-                self.is_asked.set()
-                assert self.answers.wait(60)
-            return read()
-
-        return ask
+    def ask(self) -> RuleSet:
+        self.asked.append(threading.current_thread().name)
+        if self.is_stuck():
+            self.is_asked.set()
+            assert self.answers.wait(60)
+        return self.load()
 
 
 @pytest.fixture
@@ -61,6 +59,8 @@ def rules(monkeypatch: pytest.MonkeyPatch, settings: Any) -> RuleSet:
     """Rules that this process knows, and that another process has edited since."""
     settings.RATELIMITER = {**settings.RATELIMITER, "TIER_CACHE_SECONDS": 3_600}
     monkeypatch.setattr(cache, "turns", reading.Turns())
+    monkeypatch.setattr(copies, "write", lambda: None)
+    monkeypatch.setattr(reading, "PATIENCE", 60.0)
     cache.access_list()
     make_rule(quota=5)
     rules = cache.current_rules()
@@ -117,16 +117,6 @@ def test_threads_with_a_connection_read_while_another_waits_for_one(
     assert len(database.asked) == 2  # the others took the answer of the first that had a connection
 
 
-def test_a_transaction_reads_while_another_thread_waits(
-    database: StuckDatabase, rules: RuleSet, threads: ThreadPoolExecutor
-) -> None:
-    stale = behind()
-    threads.submit(cache.reload, stale, rules)
-    assert database.is_asked.wait(60)
-    with transaction.atomic():
-        assert quota_of(cache.reload(stale, rules)) == 7
-
-
 def test_a_task_whose_thread_has_a_connection_decides_while_another_waits(
     database: StuckDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,12 +148,6 @@ class TestDatabaseThatHangs:
         database.is_stuck = lambda: True
         connection.close()  # what has one reads by itself
 
-    def test_stale_rules_decide_nothing(self, rules: RuleSet, threads: ThreadPoolExecutor) -> None:
-        waiting = [threads.submit(cache.reload, behind(), rules) for _ in range(4)]
-        for each in waiting:
-            with pytest.raises(RulesUnavailable):
-                each.result(60)
-
     def test_failure_policies_decide_meanwhile(self, threads: ThreadPoolExecutor) -> None:
         decisions = [each.result(60) for each in [threads.submit(ask) for _ in range(4)]]
         assert [(each.degraded, each.results[0].limit.quota) for each in decisions] == [(True, 5)] * 4
@@ -192,6 +176,7 @@ class TestDatabaseThatHangs:
             raise EngineUnavailable("made to fail")
 
         monkeypatch.setattr(get_engine(), "check", fail)
+        monkeypatch.setattr("django_ratelimiter.rules.cache._state.confirmed_at", 0.0)  # they are aged
         decisions = [threads.submit(connected, ask).result(60) for _ in range(4)]  # also with a connection
         assert [(each.degraded, each.results[0].limit.quota) for each in decisions] == [(True, 5)] * 4
         assert [*database.asked] == ["ratelimiter-read"]
@@ -207,16 +192,24 @@ class TestDatabaseThatHangs:
         for _ in range(600):
             turns.take("default", read, lambda: None, lambda: None, apart=True)
             now[0] += 0.25
-        assert turns.is_hanging
-        answers.set()
-        assert asked == [0, 2, 6, 14, 30, 62, 122]
-
-    def test_an_answer_ends_the_hanging(self, now: list[float]) -> None:
-        turns, answers = reading.Turns(), threading.Event()
-        turns.take("default", lambda: answers.wait(60), lambda: None, lambda: None, apart=True)
-        now[0] += 2 * reading.PATIENCE
-        assert turns.is_hanging
-        with transaction.atomic():
+        assert (asked, turns.is_hanging) == ([0, 2, 6, 14, 30, 62, 122], True)
+        with transaction.atomic():  # which reads by itself
             assert turns.take("default", lambda: 1, lambda: None, lambda: None, apart=True) == 1
         assert not turns.is_hanging
+        answers.set()
+
+    def test_look_ups_go_on_when_another_connection_answers(
+        self, monkeypatch: pytest.MonkeyPatch, now: list[float]
+    ) -> None:
+        turns, answers = reading.Turns(), threading.Event()
+        monkeypatch.setattr(tables, "turns", turns)
+        turns.take("default", answers.wait, lambda: None, lambda: None, apart=True)
+        now[0] += 1
+        with pytest.raises(NoAnswer):
+            tables.must_exist("AccessEntry")
+        while turns.is_hanging:
+            now[0] += reading.MAX_PAUSE
+            with suppress(NoAnswer):
+                tables.must_exist("AccessEntry")
+            threading.Event().wait(0.01)
         answers.set()

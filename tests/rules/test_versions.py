@@ -286,18 +286,6 @@ def test_stale_rules_do_not_decide_while_the_database_is_away(monkeypatch: pytes
     assert cache.current_rules() is rules
 
 
-def test_a_process_that_could_never_read_the_rules_asks_for_the_version_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It knows no rule, so that no request asks along with a charge."""
-
-    def away() -> None:
-        raise DatabaseError("away")
-
-    monkeypatch.setattr(storage, "load", away)
-    rules = cache.current_rules()
-    assert rules.rules == ()
-    assert [cache.is_version_check_due(rules) for _ in range(2)] == [True, False]
-
-
 def test_a_database_that_is_away_is_not_asked_by_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
     now, asked = [1_000.0], []
 

@@ -36,7 +36,7 @@ from .connections.server import Server
 from .connections.transport import Transport
 from .core import RedisCore
 from .heartbeats import RedisHeartbeats
-from .packing import RECENT
+from .packing import RECENT, text_of
 from .partition_stats import RedisPartitions
 from .rejections import remembered_in
 
@@ -220,6 +220,15 @@ class RedisEngine(RedisCore):
     def peek_at_caller(self, charges: Iterable[Charge]) -> CounterRejections:
         """Return the verdicts of `peek` and the recent rejections, from one pipeline for each node."""
         return peek_at_caller(self.commands, list(charges), self.denials.key, self._pipeline, self.peek)
+
+    def write_rules(self, text: str) -> None:
+        """Store the copy of the rules, in the first shard; it does not expire."""
+        self.commands.execute_slowly(0, [("SET", self.commands.key(0, "rules"), text)])
+
+    def read_rules(self) -> str | None:
+        """Return the copy of the rules; `None` = there is none."""
+        [found] = self.commands.execute(0, [("GET", self.commands.key(0, "rules"))])
+        return None if found is None else text_of(found)
 
     def retire(self) -> None:
         """Record that another engine replaces this one and its `to_async`: their breakers do not count any more."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, Error, connections, router, transaction
 from django.db.models import Model
 
+from ..reading import turns
 from ..ttl_cache import NoAnswer
 
 __all__ = ["command_for", "exists", "forget", "is_present", "models", "must_exist"]
@@ -68,9 +70,16 @@ def exists(name: str, alias_for: Callable[[type[Model]], str]) -> bool:
 
 
 def must_exist(*names: str) -> None:
-    """Raise NoAnswer unless these models' tables exist where they are read."""
-    if not all(exists(name, router.db_for_read) for name in names):
+    """Raise NoAnswer unless these models' tables exist where they are read; at once while the rules' database hangs."""
+    if (turns.is_hanging and _hangs_still()) or not all(exists(name, router.db_for_read) for name in names):
         raise NoAnswer
+
+
+def _hangs_still() -> bool:
+    """Return whether the database of the rules hangs. It is asked again now and then."""
+    using = router.db_for_write(models.RuleSetVersion)
+    ask = partial(_has_table, models.RuleSetVersion, using)
+    return turns.take(using, ask, lambda: None, bool, apart=True) is None
 
 
 def is_present(model: type[Model], using: str) -> bool:

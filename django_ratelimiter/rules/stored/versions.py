@@ -28,7 +28,7 @@ from ...engine.base import Version
 from ...exceptions import EngineUnavailable, StaleRules
 from ...signals import rules_committed
 from ..ruleset import RuleSet, Snapshot
-from . import storage, uncommitted
+from . import copies, storage, uncommitted
 from .tables import models
 from .uncommitted import Edits
 
@@ -97,7 +97,7 @@ def number(summary: Callable[[], str]) -> None:
 
 
 def number_anew() -> None:
-    """Take a number later than any before, because a fixture has overwritten the row with the latest number."""
+    """Take a number later than any before: the row with the latest one was flushed, or overwritten by a fixture."""
     using = storage.primary()
     with transaction.atomic(using=using):
         edits = _numbered(using)
@@ -148,7 +148,8 @@ def begin_epoch(behind: Version) -> None:
             number=begun.number, epoch=begun.epoch
         ):
             edits.note_stored()
-        transaction.on_commit(partial(_log_new_epoch, behind), using=using)
+        if numbered:
+            transaction.on_commit(partial(_log_new_epoch, behind), using=using)
 
 
 def _log_new_epoch(behind: Version) -> None:
@@ -177,6 +178,7 @@ def publish(version: Version) -> bool:
         else:
             _published.failed = False
             _overtake(version)
+            copies.write()
             return True
     _published.failed = True
     text = "Version %d of the rules could not be published, in %d attempts: %s"

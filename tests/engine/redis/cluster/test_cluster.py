@@ -335,6 +335,13 @@ def test_every_key_of_a_shard_has_its_tag(cluster: Cluster, sync_engine: RedisEn
     assert {name.partition(b"}")[0] for name in names} == {b"{rl:%d" % shard for shard in range(64)}
 
 
+def test_the_copy_of_the_rules_is_in_one_shard(cluster: Cluster, sync_engine: RedisEngine) -> None:
+    sync_engine.write_rules("signed")
+    assert sync_engine.read_rules() == "signed"
+    names = [name for server in cluster.masters for name in server.ask("KEYS", "*rules")]
+    assert names == [b"{rl:0}:rules"]
+
+
 def test_replicas_are_never_asked(cluster: Cluster, engine: Any) -> None:
     replicas = [server for server in cluster.servers if server not in cluster.masters]
     for server in replicas:
