@@ -37,6 +37,10 @@ class EngineUnavailable(RateLimiterError):
     """The engine did not answer: it is out of reach, too slow, or rejected the command. The cause is chained."""
 
 
+class WrongRedis(RateLimiterError):
+    """Redis does not hold the rules of this database, so nothing was collected or looked up. Its text says why."""
+
+
 class RulesUnavailable(RateLimiterError):
     """The rules are known to be stale and the database cannot be read, so no decision can be made by them."""
 

@@ -35,10 +35,12 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from .decision import Decision, Result
+from .engine.base import Version
 from .engine.breaker import on_state_change, open_breakers
 from .exceptions import EngineUnavailable
 from .limiter.events import set_observer
 from .rules.inline import PREFIX, is_listed
+from .signals import rules_changed
 from .usage.collector.lag import lag
 
 #: Seconds. A decision takes a fraction of a millisecond, and at most DEADLINE_MS.
@@ -82,7 +84,12 @@ VERSION: Final = Gauge(
     multiprocess_mode="liveall",
 )
 
+EPOCHS: Final = Counter(
+    "ratelimiter_rules_epochs", "New epochs of the rules that a process has read; many = two sites take turns."
+)
+
 _known_version: int | None = None
+_known_epoch = 0
 
 
 class CollectorLag(Collector):
@@ -243,6 +250,12 @@ def _note_version(number: int) -> None:
     _note_breakers()
 
 
+def _note_epoch(version: Version, **_signal: object) -> None:
+    global _known_epoch
+    EPOCHS.inc(0 < _known_epoch != version.epoch)
+    _known_epoch = version.epoch
+
+
 def _note_breakers() -> None:
     BREAKERS.set(open_breakers())
 
@@ -259,6 +272,7 @@ REGISTRY.register(LAG)
 if BUFFER:
     atexit.register(BUFFER.flush)
 set_observer(_observe)
+rules_changed.connect(_note_epoch, dispatch_uid="django_ratelimiter.note_epoch")
 on_state_change(_note_breakers)
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_reset_after_fork)

@@ -35,7 +35,7 @@ from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
 from django_ratelimiter.limiter import events, io, slots, untrusted
 from django_ratelimiter.rules import cache, heartbeats, tiers
-from django_ratelimiter.rules.stored import access_cache, uncommitted, versions
+from django_ratelimiter.rules.stored import access_cache, epochs, uncommitted, versions
 from django_ratelimiter.usage.live import denials, names
 from django_ratelimiter.usage.live.sending import Sender
 from example_project.redis_server import RedisServer
@@ -177,6 +177,7 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_reached", events.NotificationDedup())
     monkeypatch.setattr(versions, "_published", threading.local())
     monkeypatch.setattr(versions, "PUBLISH_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(epochs, "PAUSES", (0.0, 0.0))
     monkeypatch.setattr(cache, "beat", lambda version: setattr(heartbeats.pulse, "due_at", float("inf")))
     heartbeats.pulse.begin()
     names.notes.forget()

@@ -18,7 +18,7 @@ from prometheus_client import REGISTRY
 
 from django_ratelimiter import backend, limiter, prometheus
 from django_ratelimiter.backend import get_engine
-from django_ratelimiter.engine import Charge, Limit, MemoryEngine
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine, Version
 from django_ratelimiter.engine import breaker as resilience
 from django_ratelimiter.engine.base import Verdict
 from django_ratelimiter.engine.breaker import MAX_FAILURES, CircuitBreaker, open_breakers
@@ -27,6 +27,8 @@ from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
 from django_ratelimiter.limiter import events
 from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.ruleset import RuleSet
+from django_ratelimiter.signals import rules_changed
 from django_ratelimiter.testing import RulesInForce, override_rules
 from django_ratelimiter.usage.collector.lag import Lag, lag
 from django_ratelimiter.usage.live import names
@@ -53,6 +55,7 @@ def gained(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gained]:
         for sample in metric.samples
     }
     monkeypatch.setattr(prometheus, "TIMED_SHARE", 1.1)
+    monkeypatch.setattr(prometheus, "_known_epoch", 0)
     events.set_observer(prometheus._observe)
 
     def grown(name: str, **labels: str) -> float:
@@ -337,3 +340,9 @@ def test_every_metric_stands_in_the_table_with_its_type() -> None:
         for metric in REGISTRY.collect()
         if metric.name.startswith("ratelimiter_")
     }
+
+
+def test_each_new_epoch_of_the_rules_that_a_process_reads_is_counted(gained: Gained) -> None:
+    for epoch in (1, 1, 2, 3, 3):
+        rules_changed.send(RuleSet, version=Version(1, epoch))
+    assert gained("rules_epochs_total") == 2

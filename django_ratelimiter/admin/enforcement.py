@@ -84,5 +84,6 @@ class EnforcementSwitch(PagesAdmin):
         if changed:
             logged = f"{text} {_('Reason: %(reason)s') % {'reason': reason}}"
             self.log_change(request, RuleSetState.objects.using(primary()).get(), logged)
-        messages.success(request, text)
+        if not cache.last_publish_failed():
+            messages.success(request, text)
         transaction.on_commit(partial(warn_if_unpublished, request), using=primary())

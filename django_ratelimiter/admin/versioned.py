@@ -22,6 +22,7 @@ from ..exceptions import EngineUnavailable, StaleRules
 from ..rules import cache
 from ..rules.stored.history.log import latest_change_of
 from ..rules.stored.storage import primary, snapshots
+from ..rules.stored.versions import UNREACHABLE
 from .conflicts import REASON, SEEN, EditedForm, both_sides, conflict
 from .lists import NulSafeAdmin
 
@@ -163,11 +164,5 @@ def _tell_whether_in_force(request: HttpRequest, version: Version) -> None:
 
 def warn_if_unpublished(request: HttpRequest, *, always: bool = False) -> None:
     """Warn if the last version could not be published."""
-    if always or cache.last_publish_failed():
-        messages.warning(
-            request,
-            _(
-                "Saved, not yet in force everywhere: Redis could not be reached. This is retried each time usage "
-                "is collected."
-            ),
-        )
+    if problem := UNREACHABLE if always else cache.publish_problem():
+        messages.warning(request, problem)

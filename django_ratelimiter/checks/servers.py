@@ -14,8 +14,10 @@ from ..engine.redis.checks.dry_run import dry_run
 from ..engine.redis.checks.eviction import evicting, is_answer
 from ..engine.redis.connections.faults import is_fault
 from ..exceptions import EngineUnavailable
+from ..rules.ruleset import NO_VERSION
+from ..rules.stored import epochs
 from ..values.addresses import addresses_of
-from .common import Found, are_invalid, check, check_deployed, import_or_none, is_subclass, message
+from .common import Found, are_invalid, check, check_deployed, from_database, import_or_none, is_subclass, message
 
 _POOLS: Final = "django_redis.pool"
 #: Options of django-redis that become arguments of connections.
@@ -104,6 +106,13 @@ def check_scripts() -> Found:
                 "The message says what the server lacks: memory, a place to save to, replicas, the role of the master, "
                 "or, in a cluster, a master for each slot: see CLUSTER INFO in redis-cli.",
             )
+
+
+@check
+def check_turns() -> Found:
+    """W027: another database has its rules in the same Redis and NAMESPACE, and each replaces those of the other."""
+    if from_database(lambda: epochs.compared(NO_VERSION)) is epochs.Held.IN_TURNS:
+        yield message("W027", epochs.Held.IN_TURNS.problem, "See docs/explanation/versions.md.")
 
 
 @check

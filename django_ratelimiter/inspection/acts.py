@@ -23,7 +23,7 @@ from ..models.validation import normal_partition
 from ..rules import cache, inline, tiers
 from ..rules.formatting import end_in_words, listed
 from ..rules.ruleset import RuleSet
-from ..rules.stored import access_cache
+from ..rules.stored import access_cache, epochs
 from ..usage.times import aware, stored
 from ..values.access import DIGEST_MARK, AccessRecord, digest_value, parse_digest
 from .caller import Caller
@@ -87,6 +87,8 @@ class ResetCounters(Act):
     counters: Sequence[str] = ()  # names of counters; empty = all of the caller's own
 
     def do(self, caller: Caller, operator: Any, reason: str) -> Done:
+        if problem := epochs.held().problem:
+            raise InvalidAct(problem)
         self._counters = counters = own_counters(caller, self.counters)
         get_engine().reset([each.charge for each in counters])
         rules = listed(dict.fromkeys(each.rule.slug for each in counters))

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..conf import without_secrets
-from ..exceptions import EngineUnavailable, told_safely
+from ..exceptions import EngineUnavailable, WrongRedis, told_safely
 from ..forecast.logs.comparison import TooMuchMemory
 from ..forecast.logs.console import WrongOption
 from ..forecast.logs.line import WrongFormat
@@ -27,7 +27,7 @@ from .output import of_file
 
 #: Errors whose text says what is wrong.
 _IN_WORDS: Final = (
-    *(NotApplied, TooMuchMemory, UnknownCaller, UnknownRules, WrongFormat, WrongOption, LibraryMissing),
+    *(NotApplied, TooMuchMemory, UnknownCaller, UnknownRules, WrongFormat, WrongOption, WrongRedis, LibraryMissing),
 )
 
 

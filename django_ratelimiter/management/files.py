@@ -180,9 +180,8 @@ class FileCommands(SayingCommand):
             version = latest
         applied = _("Applied, as version %(number)s.") % {"number": version.number}
         self.say([*lines_of(plan), applied], data_of(plan) | {"applied": version.number})
-        if cache.last_publish_failed():
-            untold = _("Redis could not be reached. Processes read the new rules when usage is next collected.")
-            self.stderr.write(untold, self.style.WARNING)
+        if problem := cache.publish_problem():
+            self.stderr.write(problem, self.style.WARNING)
 
     def _load(self) -> RulesFile:
         file = load(self._options["file"])

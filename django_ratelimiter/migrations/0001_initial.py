@@ -162,6 +162,8 @@ class Migration(migrations.Migration):
                 ('number', models.PositiveBigIntegerField(default=0, verbose_name='number')),
                 ('epoch', models.BigIntegerField(verbose_name='epoch')),
                 ('enforcement_enabled', models.BooleanField(db_default=True, default=True, verbose_name='enforcement enabled')),
+                ('published', models.BooleanField(db_default=False, default=False, verbose_name='published')),
+                ('takeovers', models.PositiveIntegerField(db_default=0, default=0, verbose_name='takeovers')),
             ],
             options={
                 'verbose_name': 'rule set state',

@@ -20,6 +20,8 @@ class RuleSetState(models.Model):
     number: of the current version; 0 = there is none yet.
     epoch: Unix milliseconds at which this numbering began; the later epoch wins over the higher number.
     enforcement_enabled: False = nothing is decided, counted or sent. Each version's snapshot contains it, too.
+    published: a Redis was told of a version of this epoch. takeovers: how many epochs in a row were begun soon after
+    one another, because Redis held a later version; from 2 on, another database uses the same Redis and NAMESPACE.
     """
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
@@ -30,6 +32,8 @@ class RuleSetState(models.Model):
         default=True,
         db_default=True,  # rows written by SQL may omit it
     )
+    published = models.BooleanField(_("published"), default=False, db_default=False)
+    takeovers = models.PositiveIntegerField(_("takeovers"), default=0, db_default=0)
 
     class Meta:
         verbose_name = _("rule set state")

@@ -36,7 +36,7 @@ from .stored import access_cache, copies, storage, tables, uncommitted, versions
 from .stored.access_cache import access_list
 from .stored.storage import enforcement_enabled
 from .stored.tables import models
-from .stored.versions import editing, invalidate, last_publish_failed, republish, switch_enforcement
+from .stored.versions import editing, invalidate, last_publish_failed, publish_problem, republish, switch_enforcement
 from .tiers import entitlement_for, tier_for
 from .ttl_cache import RETRY_SECONDS
 
@@ -52,6 +52,7 @@ __all__ = [
     "last_publish_failed",
     "latest_rules",
     "mark_confirmed",
+    "publish_problem",
     "reload",
     "republish",
     "rules_during_outage",

@@ -239,9 +239,10 @@ class TestCommand:
         ]
 
     def test_says_that_redis_could_not_be_told(self, away: None) -> None:
-        out, err = manage("off")
-        assert out == "All enforcement is stopped.\n"
-        assert "Redis could not be reached" in err
+        for says in ("off", "on"):
+            with pytest.raises(CommandError, match="Redis could not be reached"):
+                manage(says)
+            assert cache.enforcement_enabled() is (says == "on")
 
     def test_repeated_it_tells_redis_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:

@@ -24,7 +24,7 @@ from django_ratelimiter.engine.calendars import Anchor
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.explain import Question, explain
 from django_ratelimiter.headers.syntax import name_of
-from django_ratelimiter.models import Tier, TierAssignment
+from django_ratelimiter.models import RuleSetState, Tier, TierAssignment
 from django_ratelimiter.plans import CallerIdentity, Plan
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.rules.ruleset import RuleSet
@@ -157,6 +157,7 @@ class TestEverywhere:
     def clock(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
         clock = Clock()
         monkeypatch.setattr(backend, "_engine", MemoryEngine(clock))
+        RuleSetState.objects.update(published=False)
         return clock
 
     def test_the_same_end_is_told(self, own: Anchor, ann: User, clock: Clock) -> None:

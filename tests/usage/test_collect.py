@@ -192,7 +192,7 @@ def test_old_names_are_forgotten(engine: Engine) -> None:
 
 def test_the_version_is_published_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     published = []
-    monkeypatch.setattr(cache, "republish", lambda: published.append(True))
+    monkeypatch.setattr(cache, "republish", lambda *, anew: published.append(anew))
     collect()
     assert published
 
@@ -271,5 +271,5 @@ def test_rejected_inside_a_transaction(engine: Engine) -> None:
     assert collect() == Collected(batches=1, requests=1)
 
 
-def fail(*args: object) -> None:
+def fail(*args: object, **options: object) -> None:
     raise EngineUnavailable("made to fail")

@@ -14,13 +14,12 @@ from django.core.exceptions import ImproperlyConfigured
 
 from ...backend import get_engine, server_in_words
 from ...conf import settings
-from ...engine.base import Engine, Version
+from ...engine.base import Version
 from ...engine.breaker import open_breakers
-from ...engine.local.engine import LocalFirstEngine
-from ...exceptions import EngineUnavailable, StaleRules
+from ...exceptions import EngineUnavailable
 from ...rules import cache
 from ...rules.heartbeats import Heartbeat, pulse, read_fleet
-from ...rules.ruleset import NO_VERSION
+from ...rules.stored.epochs import version_in_force
 
 #: How often the engine is called: the first call of a process may have no connection yet, which is no error.
 ATTEMPTS: Final = 2
@@ -85,20 +84,6 @@ def _with_processes(health: Health) -> Health:
         return health._replace(problem=str(error), processes=(pulse.heartbeat(own),))
     versions = fleet.versions or health.versions
     return health._replace(versions=versions, unanswered=fleet.unanswered, processes=fleet.heartbeats)
-
-
-def version_in_force(engine: Engine) -> Version | None:
-    """Return the version that the engine compares calls with; `None` = it holds none. Raises EngineUnavailable.
-
-    A call with a version before the first one is always stale, so the engine returns its own and changes
-    nothing. If there are several shards, it is the version in one of them.
-    """
-    exact: Engine = engine.engine if isinstance(engine, LocalFirstEngine) else engine
-    try:
-        exact.check((), version=NO_VERSION)
-    except StaleRules as stale:
-        return None if stale.number is None else Version(stale.number, stale.epoch)
-    return NO_VERSION
 
 
 def outage_began(health: Health) -> datetime | None:

@@ -35,6 +35,8 @@ class Item(NamedTuple):
 
 def status_items(status: Status, health: Health, viewer: Viewer) -> Iterator[Item]:
     """Yield problems of the current version."""
+    if problem := status.held.problem:
+        yield Item("bad", problem)
     if not status.older:
         return
     text = _(

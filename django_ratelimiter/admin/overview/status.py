@@ -13,7 +13,7 @@ from ...conf import settings
 from ...engine.base import Version
 from ...models import RuleSetVersion
 from ...rules import cache
-from ...rules.stored import storage
+from ...rules.stored import epochs, storage
 from ...usage.times import aware
 from .health import Health
 
@@ -29,7 +29,7 @@ class Status(NamedTuple):
     `None` = there was none, or enforcement is stopped. oldest: when the oldest stored version was saved, if no stored
     version has stopped or resumed enforcement. number: of the latest version in the database; 0 = there is none.
     version: its author; `None` = not stored. older: the older versions in shards of the engine,
-    with the number of shards; the same for processes.
+    with the number of shards; the same for processes. held: what the engine holds; without a reply, nothing is wrong.
     """
 
     state: str
@@ -40,6 +40,7 @@ class Status(NamedTuple):
     version: RuleSetVersion | None
     older: Mapping[int, int]
     older_processes: Mapping[int, int]
+    held: epochs.Held
 
     @property
     def is_everywhere(self) -> bool:
@@ -48,7 +49,7 @@ class Status(NamedTuple):
 
 
 def read_status(health: Health) -> Status:
-    """Return the status from the primary database, with up to four short queries."""
+    """Return the status from the primary database, with up to five short queries."""
     enforced = cache.enforcement_enabled()
     committed = storage.committed_version()
     latest = _first(storage.snapshots(committed))
@@ -58,7 +59,9 @@ def read_status(health: Health) -> Status:
     older = _older(health.versions, committed)
     older_processes = _older([each.version for each in health.processes], committed)
     state = _state(enforced, health)
-    return Status(state, stopped, resumed, oldest and aware(oldest), committed.number, latest, older, older_processes)
+    held = epochs.compared(health.versions[0]) if health.versions else epochs.Held.OURS
+    oldest = oldest and aware(oldest)
+    return Status(state, stopped, resumed, oldest, committed.number, latest, older, older_processes, held)
 
 
 def _older(versions: Iterable[Version | None], than: Version) -> Mapping[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import SUPPRESS, ArgumentParser, Namespace
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from ...inspection.forgetting import forget
 from ...inspection.report import encoded
 from ...inspection.words import lines_of
 from ...rules import cache
+from ...rules.stored import epochs
 from ...usage.collector import run
 from ...usage.collector.alerts import Thresholds, send_alerts
 from ...usage.collector.collect import Collected
@@ -105,6 +107,10 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
                 self._thresholds = Thresholds(**given)
             except ValueError as error:
                 raise CommandError(str(error)) from error
+            if subcommand in ("caller", "explain", "forget", "watch"):
+                with suppress(EngineUnavailable):  # each says what is not known then
+                    if problem := epochs.held().problem:
+                        raise CommandError(problem)
             (own or getattr(self, subcommand))()
 
     def about(self) -> None:
@@ -231,12 +237,6 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
                 "database. %s"
             )
             raise CommandError(unwritten % error) from error
-        if cache.last_publish_failed():
-            untold = _(
-                "Redis could not be reached. Processes that cannot reach it either read the database within a "
-                "second. Run this command again when Redis is back."
-            )
-            self.stderr.write(untold, self.style.WARNING)
         if not settings.ENABLED:
             disabled = _("RATELIMITER['ENABLED'] is False: processes with this setting enforce nothing.")
             self.stderr.write(disabled, self.style.WARNING)
@@ -244,7 +244,10 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
             text = _("Rules are enforced again.") if changed else _("Rules are enforced already.")
         else:
             text = _("All enforcement is stopped.") if changed else _("All enforcement is stopped already.")
-        self.say([text], {"enforced": enabled, "changed": changed, "published": not cache.last_publish_failed()})
+        problem = cache.publish_problem()
+        self.say([] if problem else [text], {"enforced": enabled, "changed": changed, "published": not problem})
+        if problem:
+            raise CommandError(problem)
 
 
 def _batches_done(progress: Progress, done: int, waiting: int) -> None:

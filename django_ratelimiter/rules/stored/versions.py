@@ -20,6 +20,7 @@ from typing import Any, Final
 from django.db import Error, connections, transaction
 from django.db.models import F
 from django.utils.asyncio import async_unsafe
+from django.utils.translation import gettext_lazy
 
 from ...backend import get_engine
 from ...conf import settings
@@ -28,7 +29,7 @@ from ...engine.base import Version
 from ...exceptions import EngineUnavailable, StaleRules
 from ...signals import rules_committed
 from ..ruleset import RuleSet, Snapshot
-from . import copies, storage, uncommitted
+from . import copies, epochs, storage, uncommitted
 from .tables import models
 from .uncommitted import Edits
 
@@ -37,6 +38,10 @@ logger = logging.getLogger("django_ratelimiter")
 PUBLISH_ATTEMPTS: Final = 3
 # Seconds between attempts. Opening a connection may take longer than a decision waits; after the pause it is open.
 PUBLISH_PAUSES: Final = (0.1, 0.4)
+
+UNREACHABLE: Final = gettext_lazy(
+    "Saved, not yet in force everywhere: Redis could not be reached. This is retried each time usage is collected."
+)
 
 _published = threading.local()
 
@@ -101,8 +106,9 @@ def number_anew() -> None:
     using = storage.primary()
     with transaction.atomic(using=using):
         edits = _numbered(using)
-        epochs = [edits.version.epoch, *storage.snapshots().values_list("epoch", flat=True)[:1]]
-        storage.state().update(number=F("number") + 1, epoch=max(_now_ms(), *(epoch + 1 for epoch in epochs)))
+        latest = [edits.version.epoch, *storage.snapshots().values_list("epoch", flat=True)[:1]]
+        begun = max(_now_ms(), *(epoch + 1 for epoch in latest))
+        storage.state().update(number=F("number") + 1, epoch=begun, published=False)
         edits.begin_version(connections[using], storage.committed_version())
 
 
@@ -141,7 +147,10 @@ def begin_epoch(behind: Version) -> None:
             transaction.set_rollback(True, using=using)
             return
         begun = Version(version.number, max(_now_ms(), behind.epoch + 1))
-        storage.state().update(epoch=begun.epoch)
+        takeovers = storage.state().values_list("takeovers", flat=True).get()
+        soon = epochs.TURN_MS if takeovers < 2 else epochs.TURNS_MS
+        takeovers = takeovers + 1 if begun.epoch - version.epoch < soon else 1
+        storage.state().update(epoch=begun.epoch, takeovers=takeovers, published=False)
         edits = uncommitted.begin(connections[using], begun, partial(_on_commit, using))
         # The same rules under a later number, without a row: two databases in conflict must not fill a table.
         if storage.snapshots(version._replace(number=version.number - 1)).update(
@@ -149,41 +158,66 @@ def begin_epoch(behind: Version) -> None:
         ):
             edits.note_stored()
         if numbered:
-            transaction.on_commit(partial(_log_new_epoch, behind), using=using)
+            transaction.on_commit(partial(_log_new_epoch, behind, takeovers), using=using)
 
 
-def _log_new_epoch(behind: Version) -> None:
-    logger.error(
-        "The engine held rule-set version %s, later than the database's: a restored backup, or two databases "
-        "with one NAMESPACE. The database's rules are in force again.",
-        behind,
-    )
+def _log_new_epoch(behind: Version, takeovers: int) -> None:
+    """Log the first takeover, and the one that shows that two databases take turns; not each of thousands."""
+    if takeovers == 2:
+        logger.error(epochs.Held.IN_TURNS.problem)
+    elif takeovers == 1:
+        logger.error(
+            "The engine held rule-set version %s, later than the database's: a restored backup, or two databases "
+            "with one NAMESPACE. The database's rules are in force again.",
+            behind,
+        )
 
 
-def publish(version: Version) -> bool:
-    """Make a committed version current; False if the engine could not be reached, which is logged.
+def publish(version: Version, *, anew: bool = False) -> bool:
+    """Make a committed version current; False if it was not, which is logged, see `publish_problem`.
 
+    Not if the engine could not be reached, or does not hold versions of this database, unless `anew`.
     In a transaction that edits rules it does nothing: its rules may never be committed.
     """
     if uncommitted.edits_of(connections[storage.primary()]):
         return True
     for attempt in range(1, PUBLISH_ATTEMPTS + 1):
         try:
+            if not anew and (problem := _why_not_to_publish()):
+                _published.problem = problem
+                logger.warning("Version %d of the rules was not published: %s", version.number, problem)
+                return False
             get_engine().publish(version)
         except EngineUnavailable as error:
-            problem = error
+            cause = error
             if attempt < PUBLISH_ATTEMPTS:  # the first attempt of a process waits for its connection, which is no error
                 logger.info("Publishing version %d again, after attempt %d: %s", version.number, attempt, error)
                 time.sleep(PUBLISH_PAUSES[attempt - 1])
         else:
-            _published.failed = False
+            _published.problem = ""
             _overtake(version)
             copies.write()
+            if not epochs.is_memory():
+                _note_published()
             return True
-    _published.failed = True
+    _published.problem = UNREACHABLE
     text = "Version %d of the rules could not be published, in %d attempts: %s"
-    logger.warning(text, version.number, PUBLISH_ATTEMPTS, problem)
+    logger.warning(text, version.number, PUBLISH_ATTEMPTS, cause)
     return False
+
+
+def _why_not_to_publish() -> str:
+    """Return why this is not the site's engine; an epoch that was never published may replace any other."""
+    held = epochs.compared(epochs.version_in_force(get_engine()))
+    if held in (epochs.Held.OURS, epochs.Held.IN_TURNS) or storage.state().filter(published=False).exists():
+        return ""
+    return f"Saved, but Redis was not told. {held.problem}"
+
+
+def _note_published() -> None:
+    with suppress(Error):  # it is published all the same
+        if (unnoted := storage.state().filter(published=False)).exists():
+            unnoted.update(published=True)
 
 
 def _overtake(version: Version) -> None:
@@ -201,20 +235,28 @@ def _overtake(version: Version) -> None:
         return  # the version is published all the same
 
 
-def republish() -> bool:
-    """Publish the latest committed version again, for example after a failed publishing or a killed process."""
+def republish(*, anew: bool = False) -> bool:
+    """Publish the latest committed version again, for example after a failed publishing or a killed process.
+
+    anew: also if the engine holds none.
+    """
     using = storage.primary()
     if uncommitted.edits_of(connections[using]):
         return True
     version = storage.committed_version()
     if version.number and not storage.snapshots(version).exists():
         _store(using, version, storage.snapshot_of(version))
-    return publish(version)
+    return publish(version, anew=anew)
 
 
 def last_publish_failed() -> bool:
     """Return whether this thread's latest publishing failed: the version is saved, but not yet used everywhere."""
-    return getattr(_published, "failed", False)
+    return bool(publish_problem())
+
+
+def publish_problem() -> str:
+    """Return why this thread's latest publishing failed; empty = it did not."""
+    return str(getattr(_published, "problem", ""))
 
 
 def uncommitted_rules() -> RuleSet | None:
@@ -292,7 +334,7 @@ def _on_commit(using: str, edits: Edits) -> None:
         logger.exception("The snapshot of %s could not be stored.", version)
     except Exception:  # processes keep their version
         logger.exception("The rules cannot be compiled, so %s is not in force.", version)
-        _published.failed = True
+        _published.problem = UNREACHABLE
         return
     rules_committed.send(sender=models.RuleSetVersion, version=version)
     publish(version)

@@ -101,7 +101,7 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
 
 def _republish() -> None:
     try:
-        cache.republish()
+        cache.republish(anew=True)  # if the engine holds another database's, it is not collected
     except Exception:
         logger.warning("The version of the rules could not be published again.", exc_info=True)
 

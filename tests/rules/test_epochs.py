@@ -1,0 +1,234 @@
+"""Commands, checks and pages say when Redis does not hold the versions of this database, and do nothing there."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from io import StringIO
+from typing import Any
+
+import pytest
+import redis
+from django.core.management import CommandError, call_command
+from django.test import Client
+from django.urls import reverse
+
+from django_ratelimiter.backend import get_engine
+from django_ratelimiter.checks import servers
+from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, Version
+from django_ratelimiter.engine.redis import RedisEngine
+from django_ratelimiter.exceptions import WrongRedis
+from django_ratelimiter.inspection.acts import InvalidAct, ResetCounters
+from django_ratelimiter.inspection.caller import caller_of
+from django_ratelimiter.models import RuleSetState, TierAssignment, UsageBucket
+from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.stored import epochs, storage
+from django_ratelimiter.tasks import collect_usage
+from django_ratelimiter.usage.collector import run
+from django_ratelimiter.usage.collector.alerts import Thresholds
+
+from .rows import held, make_rule
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+EXPLAIN = ("explain", "GET", "/hello/")
+KNOWN = ("caller", "--partition", "user:42")
+
+
+def manage(*words: str) -> str:
+    """What a command writes."""
+    out = StringIO()
+    call_command("ratelimit", *words, stdout=out)
+    return out.getvalue()
+
+
+def another_namespace(settings: Any, client: redis.Redis) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "NAMESPACE": "elsewhere"}
+
+
+def another_site(settings: Any, client: redis.Redis) -> None:
+    get_engine().publish(Version(7, storage.committed_version().epoch + 1))
+
+
+def a_flush(settings: Any, client: redis.Redis) -> None:
+    client.flushdb()
+
+
+def no_redis(settings: Any, client: redis.Redis) -> None:
+    settings.RATELIMITER = {"CACHE_ALIAS": None}
+
+
+@pytest.fixture(
+    params=[
+        (another_namespace, "'elsewhere' of .* holds no version"),
+        (a_flush, "holds no version.*flushed"),
+        (another_site, "of another database"),
+        (no_redis, "names no Redis"),
+    ],
+    ids=lambda param: param[0].__name__,
+)
+def problem(request: pytest.FixtureRequest, settings: Any, redis_client: redis.Redis) -> str:
+    """A part of the sentence with the reason why this process's Redis is not the site's."""
+    make_rule(partition_by=["user"])
+    request.param[0](settings, redis_client)
+    return str(request.param[1])
+
+
+def test_switching_writes_the_database_and_fails_if_redis_is_not_the_sites(problem: str) -> None:
+    before, first = held(), storage.committed_version()
+    for subcommand in ("off", "off", "on", "on"):
+        with pytest.raises(CommandError, match=problem):
+            manage(subcommand)
+        assert cache.enforcement_enabled() is (subcommand == "on")
+        assert held() == before
+    assert storage.committed_version() == first._replace(number=first.number + 2)
+
+
+def test_a_save_is_not_published_if_redis_is_not_the_sites(problem: str, caplog: pytest.LogCaptureFixture) -> None:
+    before = held()
+    make_rule("another")
+    assert held() == before
+    assert re.search(problem, cache.publish_problem())
+    assert cache.publish_problem() in caplog.text
+
+
+def test_looking_up_and_forgetting_fail_if_redis_is_not_the_sites(problem: str) -> None:
+    TierAssignment.objects.create(partition="user:42", multiplier=2)
+    for words in (KNOWN, ("forget", *KNOWN[1:]), EXPLAIN, ("watch",)):
+        with pytest.raises(CommandError, match=problem):
+            manage(*words)
+    with pytest.raises(InvalidAct, match=problem):
+        ResetCounters().do(caller_of("partition", "user:42"), None, "")
+    assert TierAssignment.objects.exists()
+
+
+def test_a_collection_fails_if_redis_is_not_the_sites_and_publishes_where_it_is_empty(problem: str) -> None:
+    before = held()
+    with pytest.raises(CommandError, match=problem):
+        manage("collect")
+    if "holds no version" in problem:
+        assert held() == storage.committed_version()
+        assert manage("collect", "--json")
+        assert manage(*KNOWN)
+    else:
+        assert held() == before
+        assert isinstance(collect_usage.apply().result, WrongRedis)
+
+
+def test_the_admins_switch_names_a_redis_that_is_not_the_sites(problem: str, admin_client: Client) -> None:
+    address = reverse("admin:django_ratelimiter_enforcement")
+    page = admin_client.post(address, {"enforcement": "off", "reason": "a drill"}, follow=True)
+    levels = {message.level_tag: str(message) for message in page.context["messages"]}
+    assert levels == {"warning": f"Saved, but Redis was not told. {epochs.held().problem}"}
+    overview = admin_client.get(reverse("admin:app_list", args=["django_ratelimiter"]))
+    assert epochs.held().problem in [item.text for item in overview.context["items"]]
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_without_redis_commands_fail_only_if_the_rules_were_published_to_one(settings: Any, published: bool) -> None:
+    no_redis(settings, get_engine())  # type: ignore[arg-type]
+    make_rule()
+    RuleSetState.objects.update(published=published)
+    for words in (("off",), ("on",), KNOWN, EXPLAIN, ("watch",), ("collect",)):
+        if published:
+            with pytest.raises(CommandError, match="names no Redis"):
+                manage(*words)
+        else:
+            assert manage(*words)
+
+
+def test_redis_that_never_held_a_version_needs_none() -> None:
+    for words in (("collect",), EXPLAIN, ("off",), ("on",)):
+        assert manage(*words)
+    assert held() == storage.committed_version()
+
+
+def test_a_restored_database_begins_one_epoch_and_collects(client: Client) -> None:
+    make_rule(partition_by=["ip"])
+    published = storage.committed_version()
+    get_engine().publish(published._replace(number=99))  # as if later edits were lost
+    assert client.get("/hello/").status_code == 200
+    assert storage.committed_version().epoch > published.epoch
+    assert epochs.held() is epochs.Held.OURS
+    count_a_minute_of_usage()
+    run.run(Thresholds())
+    assert UsageBucket.objects.filter(granularity="minute").exists()
+
+
+def count_a_minute_of_usage() -> None:
+    get_engine().check([Charge("key", Limit(9, 60), usage="rule|free")], now_us=time.time_ns() // 1_000 - 120_000_000)
+
+
+class TestTurns:
+    """Another database replaces the rules in Redis again and again."""
+
+    @pytest.fixture
+    def conflict(self, client: Client) -> Callable[[int], None]:
+        """Takes Redis away so many times; a request takes it back each time."""
+        make_rule(partition_by=["ip"])
+
+        def take_away(times: int) -> None:
+            for _ in range(times):
+                get_engine().publish(Version(1, storage.committed_version().epoch + 1))
+                client.get("/hello/")
+                assert held() == storage.committed_version()
+
+        return take_away
+
+    def test_usage_stays_in_redis_and_everything_says_why(
+        self, conflict: Callable[[int], None], admin_client: Client, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        count_a_minute_of_usage()
+        assert not servers.check_turns()
+        conflict(5)
+        with pytest.raises(WrongRedis, match="in turns"):
+            run.run(Thresholds())
+        assert not UsageBucket.objects.exists()
+        assert get_engine().take_usage()
+        assert [message.id for message in servers.check_turns()] == ["django_ratelimiter.W027"]
+        overview = admin_client.get(reverse("admin:app_list", args=["django_ratelimiter"]))
+        assert epochs.Held.IN_TURNS.problem in [item.text for item in overview.context["items"]]
+        errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        assert len(errors) == 2
+        assert errors[1] == epochs.Held.IN_TURNS.problem
+        assert manage("off") == "All enforcement is stopped.\n"
+        assert held() == storage.committed_version()
+
+    def test_turns_end_an_hour_after_the_last(
+        self, conflict: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        conflict(2)
+        now = time.time_ns()
+        for minutes, found in ((59, epochs.Held.IN_TURNS), (61, epochs.Held.OURS)):
+            monkeypatch.setattr(epochs.time, "time_ns", lambda at=now + minutes * 60_000_000_000: at)
+            assert epochs.held() is found
+
+    def test_a_second_takeover_counts_within_a_minute(
+        self, conflict: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = [time.time_ns()]
+        monkeypatch.setattr(epochs.time, "time_ns", lambda: now[0])
+        for seconds, takeovers in ((0, 1), (61, 1), (59, 2), (3_599, 3), (3_601, 1)):
+            now[0] += seconds * 1_000_000_000
+            conflict(1)
+            assert RuleSetState.objects.get().takeovers == takeovers
+
+
+def test_redis_out_of_reach_is_not_taken_for_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_rule()
+    calls = []
+
+    def fail(*_args: Any, **_options: Any) -> None:
+        calls.append(1)
+        raise EngineUnavailable("made to fail")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RedisEngine, "check", fail)
+        with pytest.raises(EngineUnavailable):
+            epochs.held()
+        assert len(calls) == 3
+        with pytest.raises(CommandError, match="Redis could not be reached"):
+            manage("off")
+    assert not cache.enforcement_enabled()
