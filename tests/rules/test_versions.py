@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+import redis
 from django.db import DatabaseError, IntegrityError, connection, transaction
 from django.http import HttpResponse
 from django.test import RequestFactory
@@ -157,6 +158,17 @@ def test_a_flushed_engine_is_told_the_version_again() -> None:
     make_rule()
     assert quota_in_force() == 5
     get_engine()._client.flushdb()  # type: ignore[attr-defined]
+    assert held() is None
+    assert quota_in_force() == 5
+    assert held() == storage.committed_version()
+
+
+@pytest.mark.parametrize("garbage", ["x", "", "1:2:3", f"{'9' * 30}:1", f"1:{'9' * 30}", "-1:-1", ["a"]])
+def test_a_version_that_another_program_wrote_is_replaced(garbage: Any, redis_client: redis.Redis) -> None:
+    make_rule()
+    (key,) = redis_client.keys("*:version")
+    redis_client.delete(key)
+    redis_client.set(key, garbage) if isinstance(garbage, str) else redis_client.lpush(key, *garbage)
     assert held() is None
     assert quota_in_force() == 5
     assert held() == storage.committed_version()

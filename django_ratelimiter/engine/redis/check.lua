@@ -51,15 +51,15 @@ local counts = minute >= 0
 local first = counts and 3 or 1 -- the counters stand behind this key
 
 -- One command reads all, since each costs as much as what is computed from its reply. It passes over a key that holds
--- another type, and so what is missing is asked for by itself, which fails then.
+-- another type, and so a counter that is missing is asked for by itself, which fails then.
 local found = call('MGET', KEYS[1], (table.unpack or _G.unpack)(KEYS, first + 1, first + charges))
 
 local raises = false
 if ARGV[1] ~= '' then
-  local held = found[1] or call('GET', KEYS[1])
+  local held = found[1]
   if held ~= ARGV[1] then
-    if held then
-      local epoch, number = match(held, '^(%d+):(%d+)$')
+    local epoch, number = match(held or '', '^(%d+):(%d+)$')
+    if epoch and #epoch < 17 and #number < 17 then -- else another program wrote it: it is as good as missing
       local my_epoch, my_number = match(ARGV[1], '^(%d+):(%d+)$')
       epoch, number, my_epoch, my_number = tonumber(epoch), tonumber(number), tonumber(my_epoch), tonumber(my_number)
       if epoch > my_epoch or (epoch == my_epoch and number > my_number) then return { -1, epoch, number } end

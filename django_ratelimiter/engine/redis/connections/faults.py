@@ -77,6 +77,7 @@ _SENTENCES: Final = (
     (r"BUSY ", "The server is busy with a script."),
     (r"NOSCRIPT", "The server does not keep scripts: ours was loaded just before."),
     (r"unknown command.*(EVALSHA|SCRIPT)", "The server runs no Lua scripts."),
+    (r"unknown command.*HELLO", "The server is too old for HELLO. Set `protocol: 2`, as by ?protocol=2 in LOCATION."),
     (r"not allowed from script", "The server does not allow TIME in scripts. Set RATELIMITER['CLOCK'] = \"client\"."),
     (r"undeclared|not declared", "The server rejects a key of the script, although all keys are declared."),
     (r"nonexistent global|attempt to (call|index)", "The server's Lua lacks a function that the script needs."),
