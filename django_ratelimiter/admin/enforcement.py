@@ -31,7 +31,9 @@ HOME_TEMPLATE: Final = "admin/django_ratelimiter/index.html"
 class SwitchForm(forms.Form):
     """The reason."""
 
-    reason = ReasonField(help_text=gettext_lazy("Why you stop or resume enforcement. The history shows it."))
+    reason = ReasonField(
+        required=False, help_text=gettext_lazy("Why you stop or resume enforcement. The history shows it.")
+    )
 
 
 class EnforcementSwitch(PagesAdmin):
@@ -82,7 +84,7 @@ class EnforcementSwitch(PagesAdmin):
         else:
             text = _("All enforcement is stopped.") if changed else _("All enforcement is stopped already.")
         if changed:
-            logged = f"{text} {_('Reason: %(reason)s') % {'reason': reason}}"
+            logged = f"{text} {_('Reason: %(reason)s') % {'reason': reason}}" if reason else text
             self.log_change(request, RuleSetState.objects.using(primary()).get(), logged)
         if not cache.last_publish_failed():
             messages.success(request, text)
