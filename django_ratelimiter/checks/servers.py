@@ -98,7 +98,7 @@ def check_scripts() -> Found:
                 f"The server cannot decide: {error}",
                 "docs/howto/servers.md lists the servers that can, and their settings.",
             )
-        elif is_answer(error):  # else out of reach: `check_eviction` reports that
+        elif is_answer(error) and "W018" not in str(check_eviction()):  # it reports a server that is out of reach
             yield message(
                 "W018",
                 f"The Redis at {server_in_words()} cannot decide now: {str(error).rstrip('. ')}. Until it does, each "

@@ -15,6 +15,7 @@ from django.core import checks as django_checks
 from django.core.cache import caches
 from django.test import override_settings
 from django_redis.pool import ConnectionFactory
+from redis.exceptions import ClusterDownError
 
 from django_ratelimiter import checks
 from django_ratelimiter.backend import get_engine
@@ -215,6 +216,19 @@ def test_a_server_whose_memory_is_full(server: RedisServer) -> None:
         client.config_set("maxmemory", "0")
     assert message.id == "django_ratelimiter.W018"
     assert "memory is full" in message.msg
+
+
+def test_a_cluster_that_is_down_in_part_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_engine: object) -> None:
+        raise EngineUnavailable("a node is gone")
+
+    def decide(_engine: object) -> None:
+        raise EngineUnavailable("the cluster is down") from ClusterDownError("CLUSTERDOWN The cluster is down")
+
+    monkeypatch.setattr(servers, "evicting", fail)
+    monkeypatch.setattr(servers, "dry_run", decide)
+    found = django_checks.run_checks(tags=[checks.TAG], include_deployment_checks=True)
+    assert [message.id for message in found if "W018" in message.id] == ["django_ratelimiter.W018"]
 
 
 def test_a_server_that_runs_the_scripts_as_it_must(strict: Any) -> None:
