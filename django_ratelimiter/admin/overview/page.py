@@ -15,6 +15,7 @@ from django.utils.translation import pgettext
 from ...checks.common import SYMPTOMS
 from ...rules.formatting import units
 from ...rules.stored import tables
+from ...rules.stored.storage import primary
 from ...usage.reports.chart import Bar, bars
 from ...usage.reports.totals import Freshness, freshness
 from ..history.undo import ago, offered_undo
@@ -36,7 +37,8 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
     if not viewer.sees_overview:
         return {}
     if not tables.exists("RuleSetVersion", router.db_for_write):
-        return {"tables_missing": True}
+        text = _("The tables of this app do not exist yet. Run manage.py migrate.")
+        return {"tables_missing": text.replace("manage.py migrate", tables.command_for(primary()))}
     health = read_health(with_processes=viewer.sees_engine)
     status = read_status(health)
     items: list[Item] = [*status_items(status, health, viewer), *health_items(health), *proxy_items(health)]

@@ -18,7 +18,7 @@ from django.test import Client, override_settings
 from django.urls import path, reverse
 
 from django_ratelimiter import admin as pages
-from django_ratelimiter.admin.overview import attention, health
+from django_ratelimiter.admin.overview import attention, health, page
 from django_ratelimiter.admin.overview.status import read_status
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.checks.common import SYMPTOMS
@@ -68,6 +68,12 @@ def nowhere() -> dict[str, Any]:
     """Caches whose Redis is not there."""
     ratelimit = {**settings.CACHES["ratelimit"], "LOCATION": f"redis://127.0.0.1:{free_port()}/0"}
     return {**settings.CACHES, "ratelimit": ratelimit}
+
+
+def test_names_the_database_that_lacks_the_tables(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "primary", lambda: "limits")
+    monkeypatch.setattr(page.tables, "exists", lambda *_given: False)
+    assert "Run manage.py migrate --database limits." in text_of(admin_client.get(OVERVIEW))
 
 
 def test_knows_no_rejections_before_usage_was_collected(
