@@ -220,8 +220,12 @@ class Limit:
         if self.calendar is not None:
             terms = self.terms_at(at_us)
             return terms.extra + terms.period - at_us
-        is_by_the_clock = self.traits.resets_at_end and self.anchor == ANCHORS[0]
-        return self.window_us - (at_us % self.window_us if is_by_the_clock else 0)
+        return self.window_us - (at_us % self.window_us if self.is_by_the_clock else 0)
+
+    @cached_property
+    def is_by_the_clock(self) -> bool:
+        """True if its windows begin and end at times of the clock or of a calendar."""
+        return self.calendar is not None or (self.traits.resets_at_end and self.anchor == ANCHORS[0])
 
     @cached_property
     def packed(self) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_ratelimiter.engine import Charge, Limit, MemoryEngine, Version
+from django_ratelimiter.engine import Algorithm, Charge, Limit, MemoryEngine, Version
 from django_ratelimiter.engine.memory.engine import HELD_US, UNCOLLECTED_MINUTES, USAGE_MINUTES
 from django_ratelimiter.engine.usage import UsageCarry
 from django_ratelimiter.exceptions import StaleRules
@@ -50,6 +50,45 @@ def test_the_most_that_it_shall_keep_are_the_latest() -> None:
     assert len(engine._counters) <= 4_001
     assert not engine.peek([Charge("key19999", DAY)], now_us=0)[0].allowed
     assert engine.peek([Charge("key0", DAY)], now_us=0)[0].allowed
+
+
+@pytest.mark.parametrize("algorithm", [*Algorithm])
+def test_a_clock_that_is_set_back_locks_no_caller_out(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch) -> None:
+    wall, since = [1_800_000_000], [500]
+    monkeypatch.setattr("time.time_ns", lambda: wall[0] * 1_000_000_000)
+    monkeypatch.setattr("time.monotonic_ns", lambda: since[0] * 1_000_000_000)
+    engine = MemoryEngine()
+    anchor = {"anchor": "first_request"} if algorithm == "fixed_window" else {}
+    charge = Charge("ann", Limit(2, 60, algorithm, **anchor), max_delay=0)  # type: ignore[arg-type]
+    while engine.check([charge])[0].allowed:
+        pass
+    wall[0] -= 3_600
+    [rejected] = engine.peek([charge])
+    assert not rejected.allowed
+    assert rejected.retry_after is not None
+    assert rejected.retry_after <= 120
+    for clock in (wall, since):
+        clock[0] += 120
+    [verdict] = engine.check([charge])
+    assert verdict.allowed
+    assert verdict.reset_after <= 120
+    engine.refund([verdict])
+    assert engine.peek([charge])[0].reset_after == 0
+    wall[0] += 7_200  # ahead again: both clocks agree
+    assert engine.check([charge])[0].allowed
+
+
+def test_windows_by_the_clock_follow_one_that_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall = [1_800_000_000]
+    monkeypatch.setattr("time.time_ns", lambda: wall[0] * 1_000_000_000)
+    monkeypatch.setattr("time.monotonic_ns", lambda: 0)
+    engine, day = MemoryEngine(), Limit(2, calendar="day", algorithm="fixed_window")
+    both = [Charge("ann", day), Charge("bob", DAY), Charge("eve", Limit(2, 60))]
+    engine.check(both)
+    wall[0] -= 3_600
+    assert [verdict.allowed for verdict in engine.check(both)] == [True, False, True]
+    assert [verdict.remaining for verdict in engine.peek(both)] == [1, 0, 1]
+    assert engine.check([Charge("new", day)])[0].reset_after == 86_400 - wall[0] % 86_400
 
 
 @pytest.mark.parametrize("is_collected", [False, True])

@@ -64,16 +64,20 @@ class MemoryCounters:
             ]
         return named
 
-    def decide(self, named: Sequence[Named], now: int, *, spending: bool, reject: bool = False) -> CounterStates:
+    def decide(
+        self, named: Sequence[Named], now: int, *, spending: bool, reject: bool = False, ahead: int = 0
+    ) -> CounterStates:
         """Decide, all or nothing, and return the result for each charge.
 
-        spending: store the charges. reject: the call is rejected already.
+        spending: store the charges. reject: the call is rejected already. ahead: microseconds that the time of limits
+        whose windows do not follow the clock is ahead of it.
         """
-        if spending and not reject and (charged := self._allow(named, now)) is not None:
+        if spending and not reject and not ahead and (charged := self._allow(named, now)) is not None:
             return charged
-        found = self._look(named, now, spending)
+        leads = [0 if each[1].limit.is_by_the_clock else ahead for each in named] if ahead else [0] * len(named)
+        found = [self._look(each, now + lead, spending) for each, lead in zip(named, leads, strict=True)]
         rejected = reject or not all(each[10] or not each[1].gating for each in found)
-        settled = [self._settle(each, now, rejected, spending) for each in found]
+        settled = [self._settle(each, now, lead, rejected, spending) for each, lead in zip(found, leads, strict=True)]
         if len(self._by_name) > self._sweep_at:
             self._sweep(now)
         parts = zip(*settled, strict=True) if settled else ((), (), (), ())
@@ -117,22 +121,19 @@ class MemoryCounters:
             self._sweep(now)
         return _new(CounterStates, (now, remaining, [0] * len(remaining), resets, leads))
 
-    def _look(self, named: Iterable[Named], now: int, spending: bool) -> list[_Found]:
-        """Return the result for each charge."""
-        counters, found = self._by_name, list[_Found]()
-        for name, charge, steps, fixed, _ in named:
-            stored = counters.get(name)
-            state, at = None, now
-            if stored is not None:
-                state = stored[0]
-                if state[0] > now:  # if time runs backwards, use the stored time
-                    at = state[0]
-            if fixed is None or charge[9]:
-                found.append(self._look_closely(name, charge, steps, state, at, spending))
-                continue
-            remaining, x, y = steps.look(state, at, fixed)
-            found.append((name, charge, steps, fixed, state, remaining, x, y, at, 0, charge[2] <= remaining))
-        return found
+    def _look(self, named: Named, now: int, spending: bool) -> _Found:
+        """Return the result for a charge."""
+        name, charge, steps, fixed, _ = named
+        stored = self._by_name.get(name)
+        state, at = None, now
+        if stored is not None:
+            state = stored[0]
+            if state[0] > now:  # if time runs backwards, use the stored time
+                at = state[0]
+        if fixed is None or charge[9]:
+            return self._look_closely(name, charge, steps, state, at, spending)
+        remaining, x, y = steps.look(state, at, fixed)
+        return name, charge, steps, fixed, state, remaining, x, y, at, 0, charge[2] <= remaining
 
     def _look_closely(
         self, name: str, charge: Charge, steps: Steps, state: State | None, at: int, spending: bool
@@ -148,15 +149,15 @@ class MemoryCounters:
             passes = passes and (delay <= terms.extra or not charge.cost)
         return name, charge, steps, terms, state, remaining, x, y, at, delay, passes
 
-    def _settle(self, one: _Found, now: int, rejected: bool, spending: bool) -> tuple[int, int, int, int]:
+    def _settle(self, one: _Found, now: int, ahead: int, rejected: bool, spending: bool) -> tuple[int, int, int, int]:
         """Apply one charge. Return remaining quota, wait, time until the full quota is back, and the clock's lead."""
         name, charge, steps, terms, state, remaining, x, y, at, delay, passes = one
-        cost, lead = charge.cost, at - now
+        cost, lead = charge.cost, at - now - ahead
         if passes and spending and cost and not rejected:
             spent = steps.spend(x, cost, terms)
             reset = steps.reset(spent, y, at, terms, state, cost)
             self._by_name[name] = steps.store(spent, y, at, terms, state, cost, spent - x), at + reset
-            return remaining - cost, -1 - delay if delay else 0, reset + lead if reset else 0, lead
+            return remaining - cost, -1 - delay if delay else 0, reset + lead if reset else 0, lead + ahead
         if spending and not passes and charge.count_refusals and cost:
             spent = steps.spend(x, min(cost, EXACT), terms)
             state = steps.store(spent, y, at, terms, state, min(cost, EXACT), spent - x)
@@ -175,7 +176,7 @@ class MemoryCounters:
             self._by_name[name] = state, at + reset
         elif spending and not passes and wait != -1:
             self._extend(name, at + reset)
-        return remaining, wait, reset + lead if reset else 0, lead
+        return remaining, wait, reset + lead if reset else 0, lead + ahead
 
     def _sweep(self, now: int) -> None:
         """Drop the counters whose full quota is back. Called whenever their number has doubled."""

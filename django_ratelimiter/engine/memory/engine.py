@@ -27,11 +27,15 @@ UNCOLLECTED_MINUTES: Final = 60
 #: The ids of counts that processes have sent are kept for a day, as in Redis.
 HELD_US: Final = 86_400_000_000
 
+#: The system clock may be this far behind before it counts as set back: it is read before the monotonic one.
+SET_BACK_US: Final = 1_000_000
+
 
 class MemoryEngine:
     """The engine without Redis. It decides exactly as RedisEngine does.
 
-    clock: returns the time in microseconds since the Unix epoch; `None` = the system clock.
+    clock: returns the time in microseconds since the Unix epoch; `None` = the system clock. If that is set back, only
+    windows that follow it go back too, where their time stands still; the others go on by the monotonic clock.
     max_counters: about how many counters to keep, the oldest are dropped; `None` = all that are not expired.
     counts_usage: False = labels are ignored, for a tool that counts by itself.
     """
@@ -44,6 +48,7 @@ class MemoryEngine:
         counts_usage: bool = True,
     ) -> None:
         self._clock = clock or (lambda: time.time_ns() // 1_000)
+        self._offset: int | None = 0 if clock is None else None  # of the monotonic clock; `None` = it is not used
         self._lock = freed_by_fork(Lock())
         self._counters = MemoryCounters(max_counters)
         self._max_counters = max_counters
@@ -59,7 +64,8 @@ class MemoryEngine:
 
     def fresh_copy(self) -> MemoryEngine:
         """Return an empty engine with the same clock and size."""
-        return MemoryEngine(self._clock, max_counters=self._max_counters, counts_usage=self._counts_usage)
+        clock = self._clock if self._offset is None else None
+        return MemoryEngine(clock, max_counters=self._max_counters, counts_usage=self._counts_usage)
 
     def clear(self) -> None:
         """Drop all counters and all usage. The version stays."""
@@ -88,9 +94,8 @@ class MemoryEngine:
             if version is not None:
                 self._compare(as_version(version))
             now = self._now(now_us)
-            answer = Answer.of(
-                call, self._counters.decide(self._counters.named(call), now, spending=True, reject=reject)
-            )
+            named, ahead = self._counters.named(call), self._ahead(now, now_us)
+            answer = Answer.of(call, self._counters.decide(named, now, spending=True, reject=reject, ahead=ahead))
             if reject:
                 answer.reject()
             if answer.is_rejected:
@@ -107,7 +112,8 @@ class MemoryEngine:
     def look(self, call: Call, now_us: int | None = None) -> Answer:
         """Return the states that `check` would find now. Nothing is charged or counted."""
         with self._lock:
-            return Answer.of(call, self._counters.decide(self._counters.named(call), self._now(now_us), spending=False))
+            named, now = self._counters.named(call), self._now(now_us)
+            return Answer.of(call, self._counters.decide(named, now, spending=False, ahead=self._ahead(now, now_us)))
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts that `check` would give now. Nothing is charged or counted."""
@@ -174,6 +180,16 @@ class MemoryEngine:
             return self._clock()
         check_time(now_us)
         return now_us
+
+    def _ahead(self, now: int, now_us: int | None) -> int:
+        """Return by how many microseconds the system clock was set back since it was furthest; 0 = under a second."""
+        if self._offset is None or now_us is not None:
+            return 0
+        monotonic = time.monotonic_ns() // 1_000
+        ahead = monotonic + self._offset - now
+        if ahead < 0:
+            self._offset = now - monotonic
+        return ahead if ahead > SET_BACK_US else 0
 
     def _compare(self, version: Version) -> None:
         stored = self._version
