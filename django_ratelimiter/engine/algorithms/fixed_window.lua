@@ -2,6 +2,9 @@
 -- The same steps as in fixed_window.py.
 local FIRST_REQUEST, CALENDAR = 1, 2
 
+--@whole
+if #raw ~= (rate == FIRST_REQUEST and 20 or 14) then raw = nil end
+
 --@look
 if rate == FIRST_REQUEST then
   x, y = 0, at

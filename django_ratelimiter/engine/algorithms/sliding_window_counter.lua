@@ -1,6 +1,9 @@
 -- Sliding window counter. State: last, current, previous. x: current; y: previous. The same steps as in
 -- sliding_window_counter.py.
 
+--@whole
+if #raw ~= 19 then raw = nil end
+
 --@look
 -- y may exceed the capacity after a limit was lowered. Then its product may pass 2^53 and be rounded, but the other
 -- side of the comparison is far below.

@@ -3,6 +3,9 @@
 -- that have left or must leave the window are read: the total includes the others.
 local FIRST, ENTRY = 10, 9
 
+--@whole
+if #raw < 9 or #raw % 9 > 0 then raw = nil end
+
 --@look
 x, y = 0, FIRST
 if raw then

@@ -3,6 +3,9 @@
 local FIRST, SLOT, EMPTY = 8, 6, '\0\0\0\0\0\0'
 local slots = rate
 
+--@whole
+if #raw < 13 or #raw % 6 ~= 1 then raw = nil end
+
 --@look
 x, y = 0, 0
 if raw then

@@ -1,5 +1,8 @@
 -- Token bucket. State: last, missing, parts. x: missing; y is not used. The same steps as in token_bucket.py.
 
+--@whole
+if #raw ~= 20 then raw = nil end
+
 --@look
 x, y = 0, 0
 if raw then

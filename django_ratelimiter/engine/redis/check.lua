@@ -51,7 +51,7 @@ local counts = minute >= 0
 local first = counts and 3 or 1 -- the counters stand behind this key
 
 -- One command reads all, since each costs as much as what is computed from its reply. It passes over a key that holds
--- another type, and so a counter that is missing is asked for by itself, which fails then.
+-- another type: another program wrote it, and it is as good as missing. So is a value that is not of a state's size.
 local found = call('MGET', KEYS[1], (table.unpack or _G.unpack)(KEYS, first + 1, first + charges))
 
 local raises = false
@@ -82,7 +82,10 @@ local levels, rejected, plain = { 0, 0, 0 }, mode == 4, true
 local elsewhere = counts and minute ~= floor(now / 60000000)
 for i = 1, charges do
   local id, period, rate, capacity, tick_us, soft_floor, extra, cost, flags = unpack(RECORD, ARGV[3], 72 * i - 23)
-  local raw, at, last = found[i + 1] or call('GET', KEYS[first + i]), now, nil
+  local raw, at, last = found[i + 1], now, nil
+  if raw then
+    --@whole
+  end
   if raw then
     last = unpack('<i7', raw)
     if last > now then at, plain = last, false end -- time that runs backwards stands still

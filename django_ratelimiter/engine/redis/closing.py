@@ -8,8 +8,10 @@ at once close it only once.
 
 from __future__ import annotations
 
+import logging
 import re
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 from uuid import uuid4
 
 from redis import Redis
@@ -18,6 +20,8 @@ from ..partition_stats import MINUTE_US
 from .packing import RECENT, text_of
 from .rejections import forget_old, split
 from .scripts import TAKE_USAGE
+
+logger = logging.getLogger("django_ratelimiter")
 
 USAGE_SECONDS: Final = 8 * 86_400
 
@@ -52,9 +56,13 @@ def _listed(client: Redis, prefix: str, now_us: int | None) -> tuple[str, list[i
         pipeline.get(f"{prefix}source")
         pipeline.expire(f"{prefix}source", USAGE_SECONDS)
         pipeline.hgetall(f"{prefix}{RECENT}")
+        pipeline.smembers(f"{prefix}batches")  # before a minute is closed, which adds to it
         if now_us is None:
             pipeline.time()
-        _, source, _, recent, *time = pipeline.execute()
+        replies = pipeline.execute(raise_on_error=False)
+    if _were_dropped(client, [None, f"{prefix}source", None, f"{prefix}{RECENT}", f"{prefix}batches", None], replies):
+        return _listed(client, prefix, now_us)
+    _, source, _, recent, _, *time = replies
     if now_us is None:
         seconds, microseconds = time[0]
         now_us = int(seconds) * 1_000_000 + int(microseconds)
@@ -63,11 +71,25 @@ def _listed(client: Redis, prefix: str, now_us: int | None) -> tuple[str, list[i
     return text_of(source), minutes, now_us
 
 
+def _were_dropped(client: Redis, keys: Sequence[str | None], replies: Sequence[Any]) -> bool:
+    """Delete the keys to which another program has written a value of another type. Raise any other error."""
+    wrong = [(key, reply) for key, reply in zip(keys, replies, strict=False) if isinstance(reply, Exception)]
+    for key, error in wrong:
+        if key is None or "WRONGTYPE" not in str(error):
+            raise error
+        logger.error("The key %s holds a value of another program, so it is deleted.", key)
+        client.delete(key)
+    return bool(wrong)
+
+
 def _close(client: Redis, prefix: str, source: str, shard: int, minutes: list[int]) -> None:
     with client.pipeline(transaction=False) as pipeline:
         for minute in minutes:
             pipeline.hget(f"{prefix}usage:{minute}", "")
-        began = [_BEGAN.match(text_of(found or "")) for found in pipeline.execute()]
+        replies = pipeline.execute(raise_on_error=False)
+        if _were_dropped(client, [f"{prefix}usage:{minute}" for minute in minutes], replies):
+            return _close(client, prefix, source, shard, minutes)
+        began = [_BEGAN.match(text_of(found or "")) for found in replies]
         for minute, found in zip(minutes, began, strict=True):
             unique = f"{source}-{found[0]}" if found else uuid4().hex
             batch = f"{minute}:{unique}:{shard}" if shard else f"{minute}:{unique}"

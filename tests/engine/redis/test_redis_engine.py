@@ -217,9 +217,9 @@ def test_an_answer_that_is_an_error_keeps_the_connection(server: RedisServer) ->
         engine = RedisEngine(client)
         engine.check([DAY])
         before = client.info("stats")["total_connections_received"]
-        client.hset(f"{{rl:0}}:odd{DAY.limit.tag}", "a", "b")
+        client.rpush("{rl:0}:usage:1", "a")
         with pytest.raises(EngineUnavailable, match="WRONGTYPE"):
-            engine.check([DAY._replace(key="odd")])
+            engine.check([DAY._replace(key="odd", usage="rule|")], now_us=60_000_000)
         assert engine.check([DAY])[0].remaining == 3
         assert client.info("stats")["total_connections_received"] == before
 

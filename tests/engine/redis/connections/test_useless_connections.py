@@ -220,10 +220,10 @@ def test_a_fault_of_one_call_alone_does_not_keep_the_others_from_redis(
     """Somebody else's value stands under its key."""
     engine = make(server.url)
     assert admits(engine)
-    other = DAY._replace(key="other")
-    server.ask("RPUSH", "{rl:0}:other" + DAY.limit.tag, "a")
+    other = DAY._replace(key="other", usage="rule|")
+    server.ask("RPUSH", "{rl:0}:usage:1", "a")
     for _ in range(2 * MAX_FAILURES):
         with pytest.raises(EngineUnavailable, match="WRONGTYPE"):
-            engine.check([other])
+            engine.check([other], now_us=60_000_000)
     assert not transport_of(engine).server.breaker.is_open
     assert admits(engine)
