@@ -27,7 +27,6 @@ from ..formatting import others_in_words
 from ..identities import IdentitiesField
 from .descriptions import sentences
 from .forms import RuleLimitForm, RuleLimitFormSet, SingleLimitForm
-from .selects import PlainSelect
 
 
 class RuleLimitInline(admin.StackedInline):
@@ -70,8 +69,6 @@ class RuleLimitInline(admin.StackedInline):
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         if db_field.name == "tier":
             kwargs["empty_label"] = _("every other tier")
-        if db_field.name == "tier" or db_field.choices:
-            kwargs["widget"] = PlainSelect
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
         if db_field.name == "tier":  # tiers are edited on their own pages
             field.widget.can_add_related = field.widget.can_change_related = False  # type: ignore[union-attr]

@@ -12,8 +12,6 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .selects import PlainSelect
-
 #: The seconds of each unit, and its name. Without a unit, as programs send it, the number is in seconds.
 UNITS: Final = (
     (1, gettext_lazy("seconds")),
@@ -47,14 +45,14 @@ class WindowWidget(forms.MultiWidget):
 
     def __init__(self) -> None:
         number = forms.NumberInput({"class": "vIntegerField", "step": "any"})
-        super().__init__({"": number, "unit": PlainSelect({"class": "ratelimiter-unit"}, UNITS)})
+        super().__init__({"": number, "unit": forms.Select({"class": "ratelimiter-unit"}, UNITS)})
 
     def id_for_label(self, id_: str, index: str = "") -> str:
         """Return the id of the number, which is that of the field."""
         return id_
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
-        """Return both as HTML; Django would render a template for each of them, and for each unit."""
+        """Return both as HTML, under their own names."""
         amount, unit = value if isinstance(value, list) else self.decompress(value)
         number, select = self.widgets
         own = {"id": f"{(attrs or {}).get('id', f'id_{name}')}_unit", "aria-label": _("Unit of the window")}
