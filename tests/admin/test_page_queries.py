@@ -15,7 +15,6 @@ from django.urls import reverse
 from benchmarks.admin.__main__ import MAX_QUERIES, Asked
 from benchmarks.admin.fill import fill
 from benchmarks.admin.pages import addresses
-from django_ratelimiter.models import Rule, Tier
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
@@ -30,14 +29,6 @@ def queries(client: Client) -> dict[str, list[str]]:
         with connection.execute_wrapper(asked):
             assert client.get(url).status_code == 200, name
         found[name] = [sql for sql, _ in asked.queries]
-    for name, model in (("rule", Rule), ("tier", Tier)):
-        rows = [*model.objects.values_list("pk", flat=True)]
-        asked = Asked()
-        with connection.execute_wrapper(asked):
-            sent = {"action": "delete_selected", "_selected_action": rows}
-            url = reverse(f"admin:django_ratelimiter_{name}_changelist")
-            assert "Are you sure" in client.post(url, sent).content.decode()
-        found[f"delete {name}s"] = [sql for sql, _ in asked.queries]
     return found
 
 

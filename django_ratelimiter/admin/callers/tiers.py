@@ -14,8 +14,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from ...databases import is_joinable
-from ...models import Tier, TierAssignment
-from ..deletion import deleted_with
+from ...models import Rule, RuleLimit, Tier, TierAssignment
 from ..formatting import period_in_words
 from ..lists import NulSafeAdmin
 from ..versioned import VersionedAdmin
@@ -60,7 +59,10 @@ class TierAdmin(VersionedAdmin):
         return tiers.annotate(assigned=Count("assignments"))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        return deleted_with(list(objs), request, self.admin_site)
+        """Return what Django does; limits of a file's locked rules protect their tier."""
+        *found, protected = super().get_deleted_objects(objs, request)
+        locked = RuleLimit.objects.filter(tier__in=objs, rule__owner=Rule.Owner.FILE).select_related("rule", "tier")
+        return *found, [*protected, *map(str, locked)]
 
     def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
         return {} if obj else {"slug": ("name",)}

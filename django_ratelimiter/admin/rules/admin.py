@@ -17,7 +17,6 @@ from ...rules import inline as code
 from ...rules.formatting import limits_in_words
 from ...rules.ruleset import RuleSet
 from ...rules.stored.compiler import reasons_against, snapshot_of_rows
-from ..deletion import deleted_with
 from ..enforcement import EnforcementSwitch
 from ..explain import ExplainPage
 from ..files.ownership import OwnedRules, locked_among, name_locked, owner_note
@@ -110,9 +109,8 @@ class RuleAdmin(
         return shown if request.user.has_perm(VIEW_USAGE) else [name for name in shown if name != "today"]
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        rules = list(objs)
-        name_locked(request, locked_among(rules))  # Django's page only says that a permission is missing
-        return deleted_with(rules, request, self.admin_site)
+        name_locked(request, locked_among(objs))  # Django's page only says that a permission is missing
+        return super().get_deleted_objects(objs, request)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Return the fieldsets; on a read-only page with lists as text, which Django would show as JSON."""
