@@ -122,11 +122,6 @@ PAGES: Final = [
     Page("history", "django_ratelimiter_history"),
     Page("history-version", "django_ratelimiter_history_version", args=lambda: [str(latest())]),
     Page("history-bring-back", "django_ratelimiter_history_bring_back", args=lambda: [str(latest() - 1)], viewer=403),
-    Page(
-        "history-compare",
-        "django_ratelimiter_history_compare",
-        lambda: {"from": str(latest() - 2), "to": str(latest())},
-    ),
     Page("rejections", "django_ratelimiter_rejections"),
     Page("rules-file", "django_ratelimiter_rules_file"),
     Page("rule-unlock", "django_ratelimiter_rule_unlock", args=of_a_file, viewer=403),

@@ -171,7 +171,6 @@ def test_placeholders_and_spaces_at_the_ends_are_those_of_the_english(language: 
 TWO_MEANINGS: Final = [
     ("none", "tier", "de"),
     ("allowed", "caller", "fr"),
-    ("from", "version to compare", "de"),
     ("Who", "who made a change", "zh_Hans"),
     ("Saved", "what was saved", "zh_Hans"),
     ("Time", "hour or day", "es"),

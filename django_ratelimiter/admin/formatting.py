@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from typing import Any
 
 from django.utils import timezone
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
 
 from ..models import Rule, Tier
 from ..rules.formatting import end_in_words
 from ..rules.records import RuleRecord
+from ..usage.times import aware
 from .identities import label_of
 
 
@@ -57,3 +60,16 @@ def period_in_words(starts_at: datetime | None, ends_at: datetime | None) -> str
     if ends_at:
         return _("until %(end)s") % {"end": end}
     return _("since %(start)s") % {"start": start} if starts_at else ""
+
+
+def when_and_who(row: Any) -> str:
+    """Return how long ago a version was made, and by whom: "5 minutes ago, by ada"."""
+    when = ago(aware(row.created_at))
+    return _("%(when)s, by %(who)s") % {"when": when, "who": row.author.get_username()} if row.author else when
+
+
+def ago(moment: datetime) -> str:
+    """Return how long ago a time is, as text."""
+    if (timezone.now() - moment).total_seconds() < 60:
+        return _("less than a minute ago")
+    return _("%s ago") % timesince(moment, depth=1)

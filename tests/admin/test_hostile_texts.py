@@ -158,7 +158,6 @@ def addresses() -> Iterator[str]:
         ("usagebucket_rule", {"rule": "evil", "caller": SHORT, "by": "rejected"}),
         ("usagebucket_rule", {"rule": SHORT, "tier": SHORT}),
         ("rejections", {"rule": "evil"}),
-        ("history_compare", {"from": version - 1, "to": version}),
     ):
         yield f"{reverse(f'admin:django_ratelimiter_{name}')}?{urlencode(query)}"
     yield reverse("admin:django_ratelimiter_history_bring_back", args=[version - 1])

@@ -1,4 +1,4 @@
-"""The pages of the history: all versions, one of them, a comparison of two, and restoring one.
+"""The pages of the history: all versions, one of them, and restoring one.
 
 Also a rule's own history, instead of Django's, which lists fields without their old and new values.
 """
@@ -28,9 +28,9 @@ from ..pages import PagesAdmin
 from ..reasons import ReasonField
 from ..versioned import report_version
 from ..viewer import Viewer
-from .keys import exact_key_of, keys_of, row_named, version_named
+from .keys import key_of, row_named, version_named
 from .permissions import PUBLISH, missing_permissions
-from .undo import offered_lately, reason_to_bring_back
+from .undo import offered_undo, reason_to_bring_back
 
 PER_PAGE: Final = 20
 #: The query parameter of a rule's own history for the version to start from, backwards.
@@ -51,7 +51,6 @@ class HistoryPages(PagesAdmin):
         may = self.has_view_or_change_permission
         pages = [
             self.page_path("history/", self.versions_view, "history", may),
-            self.page_path("history/compare/", self.compare_view, "history_compare", may),
             self.page_path("history/<str:key>/", self.version_view, "history_version", may),
             self.page_path("history/<str:key>/bring-back/", self.bring_back_view, "history_bring_back", may),
         ]
@@ -59,25 +58,23 @@ class HistoryPages(PagesAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show the list of rules, with a link to undo a change of the last day."""
-        undo = offered_lately(Viewer(request, self.admin_site)) if request.method == "GET" else None
+        undo = offered_undo(Viewer(request, self.admin_site), lately=True) if request.method == "GET" else None
         return super().changelist_view(request, {"undo": undo} | (extra_context or {}))
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         rule = kwargs.get("obj")
         if rule is not None and request.method == "GET":
-            context["undo"] = offered_lately(Viewer(request, self.admin_site), rule.slug)
+            context["undo"] = offered_undo(Viewer(request, self.admin_site), rule.slug, lately=True)
         return super().render_change_form(request, context, *args, **kwargs)
 
     def versions_view(self, request: HttpRequest) -> HttpResponse:
         """Show the stored versions, the latest first, with the changes of each."""
         page = Paginator(log.rows(), PER_PAGE).get_page(request.GET.get("p"))
         entries = log.entries_of(list(page.object_list))
-        latest = committed_version()
-        *keys, key_of_latest = keys_of([*(entry.row for entry in entries), latest])
         context = {
             "page": page,
-            "entries": list(zip(keys, entries, strict=True)),
-            "latest": key_of_latest,
+            "entries": [(key_of(entry.row), entry) for entry in entries],
+            "latest": key_of(committed_version()),
         }
         return self._history(request, "history", _("History of the rules"), context)
 
@@ -87,22 +84,9 @@ class HistoryPages(PagesAdmin):
         before = log.row_before(log.version_of(row))
         context: dict[str, Any] = {"row": row, "key": key, "before": before}
         if before is not None:
-            context |= {"before_key": keys_of([before])[0], "changes": diff(before.snapshot, row.snapshot)}
+            context |= {"before_key": key_of(before), "changes": diff(before.snapshot, row.snapshot)}
         context["is_latest"] = log.version_of(row) == committed_version()
         return self._history(request, "history_version", capfirst(row), context)
-
-    def compare_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the differences between two versions: `?from=7&to=12`."""
-        before, after = (row_named(request.GET.get(name, "")) for name in ("from", "to"))
-        context = {
-            "changes": diff(before.snapshot, after.snapshot),
-            "sides": [
-                (key, row, log.version_of(row) == committed_version())
-                for key, row in zip(keys_of([before, after]), (before, after), strict=True)
-            ],
-        }
-        title = _("Compare %(before)s and %(after)s") % {"before": before, "after": after}
-        return self._history(request, "history_compare", title, context)
 
     def bring_back_view(self, request: HttpRequest, key: str) -> HttpResponse:
         """Show what restoring a version would change, and do it after a reason is given."""
@@ -113,7 +97,7 @@ class HistoryPages(PagesAdmin):
         if way is None:
             raise Http404
         missing = missing_permissions(request, way.changes)
-        form = BringBackForm(initial={"seen": exact_key_of(way.seen), "reason": reason_to_bring_back(row)})
+        form = BringBackForm(initial={"seen": key_of(way.seen), "reason": reason_to_bring_back(row)})
         if request.method == "POST":
             if missing:
                 raise PermissionDenied
@@ -121,11 +105,7 @@ class HistoryPages(PagesAdmin):
             if form.is_valid() and self._bring_back(request, row, **form.cleaned_data):
                 return HttpResponseRedirect(Viewer(request).url("history"))
             form.data = request.POST.copy()
-            if form.is_valid() and form.data["reason"] == reason_to_bring_back(
-                row, version_named(form.cleaned_data["seen"])
-            ):
-                form.data["reason"] = reason_to_bring_back(row)  # there may be more versions now
-            form.data["seen"] = exact_key_of(way.seen)  # of the changes that are shown now
+            form.data["seen"] = key_of(way.seen)  # of the changes that are shown now
         context = {
             "row": row,
             "key": key,
@@ -166,15 +146,8 @@ class HistoryPages(PagesAdmin):
         context = {
             "object": rule,
             "module_name": str(capfirst(self.opts.verbose_name_plural)),
-            "entries": list(
-                zip(
-                    keys_of([entry.row for entry in past.entries]),
-                    keys_of([entry.before for entry in past.entries]),
-                    past.entries,
-                    strict=True,
-                )
-            ),
-            "older": past.older and exact_key_of(past.older),
+            "entries": [(key_of(entry.row), key_of(entry.before), entry) for entry in past.entries],
+            "older": past.older and key_of(past.older),
             "older_slug": past.slug,
         }
         title = _("Change history: %s") % rule

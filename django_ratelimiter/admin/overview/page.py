@@ -18,7 +18,8 @@ from ...rules.stored import tables
 from ...rules.stored.storage import primary
 from ...usage.reports.chart import Bar, bars
 from ...usage.reports.totals import Freshness, freshness
-from ..history.undo import ago, offered_undo
+from ..formatting import ago
+from ..history.undo import offered_undo
 from ..names import names_in_words
 from ..viewer import Viewer
 from . import last_hour

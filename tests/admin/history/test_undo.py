@@ -69,16 +69,6 @@ def test_the_way_back_is_not_taken_back(admin_client: Client, rule: Rule, good: 
         assert offer(good + 2) in shown(admin_client.get(page)), page
 
 
-def test_a_reason_that_was_offered_names_what_was_saved_meanwhile(admin_client: Client, rule: Rule, good: int) -> None:
-    sent = BrowserForm(shown(admin_client.get(back(good)))).sent
-    with cache.editing(None, "again"):
-        Rule.objects.filter(pk=rule.pk).update(priority=7)
-    again = BrowserForm(shown(admin_client.post(back(good), sent))).sent
-    assert again["reason"] == [f"Back to version {good}: undo the 2 versions since."]
-    own = sent | {"reason": ["It broke the shop."]}
-    assert BrowserForm(shown(admin_client.post(back(good), own))).sent["reason"] == own["reason"]
-
-
 def test_the_reason_fits_its_field(admin_client: Client, rule: Rule, good: int) -> None:
     with cache.editing(User.objects.create_user("x" * 150), "y" * 200):
         Rule.objects.update(mode="shadow")
@@ -95,18 +85,6 @@ def test_passes_by_what_cannot_be_brought_back(admin_client: Client, admin_user:
     cache.invalidate(admin_user)
     for page in (OVERVIEW, RULES, page_of(rule)):
         assert offer(good) in shown(admin_client.get(page))
-
-
-def test_the_form_says_what_else_is_undone(admin_client: Client, rule: Rule, good: int) -> None:
-    with cache.editing(summary="another"):
-        other = Rule.objects.create(slug="other", name="Other")
-    form = admin_client.get(page_of(rule))
-    assert offer(good) in shown(form)
-    assert "This undoes 1 later change as well." in text_of(form)
-    assert offer(good + 1) in shown(admin_client.get(page_of(other)))
-    response = admin_client.get(RULES)
-    assert offer(good + 1) in shown(response)
-    assert "later change" not in text_of(response)
 
 
 def test_an_older_change_is_offered_by_the_overview_alone(admin_client: Client, rule: Rule, good: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from django.db import router
 from django.utils.formats import number_format
@@ -18,6 +18,9 @@ from ..tables import models
 from .changes import Change, diff
 from .rows import NotApplied, NotAsPlanned, RulesHaveChanged, replace_rules
 from .snapshots import Data, Snapshot, meaning_of, normal_rule, normal_tier, pairs
+
+#: How the summary of a version begins that has brought an earlier one back.
+BROUGHT_BACK: Final = "rules brought back from version"
 
 
 class NothingToBringBack(NotApplied):
@@ -44,7 +47,7 @@ def bring_back(version: Version, seen: Version, author: Any = None, reason: str 
     try:
         if way.seen != seen:
             raise RulesHaveChanged
-        summary = f"rules brought back from version {version.number}"
+        summary = f"{BROUGHT_BACK} {version.number}"
         return replace_rules(way.now, way.planned, seen, summary=summary, author=author, reason=reason)
     except RulesHaveChanged as error:
         text = _("The rules have been changed since you opened this page. Look at the changes again.")
