@@ -1,4 +1,4 @@
-"""The documentation's pictures of reports, forecasts and two editors: what `python -m tests.screenshots --docs` adds.
+"""The documentation's pictures of reports and forecasts: what `python -m tests.screenshots --docs` adds.
 
 Reports need months of usage, which replace what the other pictures show.
 """
@@ -18,7 +18,6 @@ from django.utils import timezone
 
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import Rule, TopCaller, TopPartition, UsageBucket
-from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.live import names
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
@@ -50,7 +49,6 @@ return [Math.max(0, Math.floor(first.top + scrollY - margin)), Math.ceil(last.bo
 
 def take(window: Browser, address: str, folder: Path) -> None:
     """Take them all."""
-    _conflict(window, address, folder)
     _forecast(window, address, folder)
     _fill()
     usage = reverse("admin:django_ratelimiter_usagebucket_changelist")
@@ -66,22 +64,6 @@ def take(window: Browser, address: str, folder: Path) -> None:
         window.resize(1000, 900)
         window.open(f"{address}{url}")
         _picture(window, folder / f"{name}.png", first, last)
-
-
-def _conflict(window: Browser, address: str, folder: Path) -> None:
-    """Type something into the form of a rule that somebody else saves meanwhile."""
-    rule = Rule.objects.get(slug="export")
-    window.resize(1100, 900)
-    window.script("document.cookie = 'django_language=en; path=/'")
-    window.open(f"{address}{reverse('admin:django_ratelimiter_rule_change', args=[rule.pk])}")
-    with cache.editing(User.objects.create_user("bob"), "rule export saved", "Reports were slow"):
-        rule.message = "Please wait a minute."
-        rule.cost = 2
-        rule.save()
-    window.script("document.querySelector('#id_name').value = 'Exports'")
-    window.script("document.querySelector('#rule_form [name=_save]').click()")
-    window.wait_for("#ratelimiter-conflict")
-    _picture(window, folder / "history-conflict.png", "body", "#rule_form .errorlist")
 
 
 def _forecast(window: Browser, address: str, folder: Path) -> None:

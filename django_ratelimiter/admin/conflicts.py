@@ -1,28 +1,27 @@
-"""Two editors at once: a save on top of another user's change is stopped, and the page shows both.
+"""Two editors at once: a save on top of another user's change is refused, and the form keeps what was typed.
 
-A form contains the digest of the rows that it was filled from. If the rows have changed when it is sent, nothing is
-saved, and the form is shown again with the input and the new digest. Sent once more, it is saved.
+A form contains the digest of the rows that it was filled from. It is refused until its page is loaded again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any, Final
 
 from django import forms
 from django.core.exceptions import ValidationError
 from django.db.models import Model
 from django.http import HttpRequest, QueryDict
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..models import Rule, RuleLimit, RuleSetVersion, Tier
-from ..rules.stored.compiler import rule_data, tier_data
-from ..rules.stored.history.changes import FieldChange, rule_fields, tier_fields
-from ..rules.stored.history.snapshots import Pair
+from ..models import Rule, RuleLimit, RuleSetVersion
+from ..rules.stored.history.log import latest_change_of
 from ..rules.stored.storage import primary
+from .formatting import when_and_who
 from .reasons import NotAColumn
 
 #: The names of the two fields in each form of a row of the rule set that are not columns.
@@ -40,8 +39,7 @@ class _Aside(NotAColumn, forms.CharField):
 class EditedForm(forms.ModelForm):
     """A form for a row of the rule set, with a reason, and with the state of the row when the form was opened.
 
-    theirs: the row as another user has saved it meanwhile; `None` = it did not change. locked: meanwhile a file was
-    applied that the row belongs to, so it cannot be saved.
+    is_outdated: whether the row has been saved since; then the form is not valid.
     """
 
     change_reason = _Aside(
@@ -53,8 +51,7 @@ class EditedForm(forms.ModelForm):
     )
     seen_digest = _Aside(required=False, max_length=64, widget=forms.HiddenInput)
 
-    theirs: Theirs | None = None
-    locked = False
+    is_outdated = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -63,31 +60,19 @@ class EditedForm(forms.ModelForm):
 
     def clean(self) -> dict[str, Any] | None:
         super().clean()
-        if self.locked:
-            text = _(
-                "Nothing was saved: the file was applied meanwhile, and the rule is locked again. To keep what you "
-                "typed, unlock the rule in another tab, then save here again."
-            )
-            self.add_error(None, ValidationError(text, code="locked"))
-        elif self.theirs is not None:
-            text = _(
-                "Nothing was saved: somebody else has changed this since you opened it. This page shows what they "
-                "saved and what you typed. To keep yours, save again."
-            )
-            self.add_error(None, ValidationError(text, code="conflict"))
+        if self.is_outdated:
+            version = latest_change_of(self.instance._meta.model_name, self.instance.slug)
+            when = when_and_who(version) if version else _("meanwhile")
+            text = _("This was saved %(when)s, so nothing was saved now. What you typed is still here.")
+            link = _("Load it again, without what you typed")
+            error = format_html('{} <a href="">{}</a>', text % {"when": when}, link)
+            self.add_error(None, ValidationError(error, code="outdated"))
         return self.cleaned_data
-
-
-class Theirs(NamedTuple):
-    """The row and its limits as another user has saved them, read under the lock."""
-
-    row: Any
-    limits: Sequence[RuleLimit]
 
 
 def digest_of(row: Model) -> str:
     """Return a digest of a row and its limits in the database."""
-    rows = [row, *limits_of(row)]
+    rows = [row, *_limits_of(row)]
     values = [
         {
             field.attname: getattr(each, field.attname)
@@ -99,75 +84,44 @@ def digest_of(row: Model) -> str:
     return hashlib.sha256(json.dumps(values, default=str, sort_keys=True).encode()).hexdigest()
 
 
-def limits_of(row: Model) -> Sequence[RuleLimit]:
+def _limits_of(row: Model) -> Sequence[RuleLimit]:
     """Return a rule's limits, the oldest first; empty for a tier."""
-    return list(row.limits.select_related("tier").order_by("pk")) if isinstance(row, Rule) else []
+    return list(row.limits.order_by("pk")) if isinstance(row, Rule) else []
 
 
-def conflict(request: HttpRequest, row: Model) -> Theirs | None:
-    """Return the current row if the form was filled from another state of it.
+def is_outdated(request: HttpRequest, row: Model) -> bool:
+    """Return whether the row has been saved since the form was filled from it.
 
-    The form's data are changed so that it can be sent again: they get the new digest, and the current
-    limits. Sent again, the form makes the row and its limits exactly as entered.
+    Then what was typed for limits that are gone becomes that of new ones: Django would not show it again.
     """
     seen = request.POST.get(SEEN)
     if not seen:  # browsers always send it; a program that posts forms has not read the row
-        return None
+        return False
     current = type(row)._default_manager.using(primary()).get(pk=row.pk)  # the given row may be from a replica
-    digest = digest_of(current)
-    if digest == seen:
-        return None
-    theirs = Theirs(current, limits_of(current))
+    if digest_of(current) == seen:
+        return False
     sent = request.POST.copy()
-    sent[SEEN] = digest
-    if isinstance(current, Rule):
-        rebase(sent, "limits", theirs.limits)
+    _keep_typed(sent, "limits", {str(limit.pk) for limit in _limits_of(current)})
     request.POST = sent  # type: ignore[assignment]
-    return theirs
+    return True
 
 
-def rebase(sent: QueryDict, prefix: str, rows: Sequence[Model]) -> None:
-    """Update the forms of a form set to the current rows.
-
-    The form of a deleted row adds a new one. A row that was added meanwhile is marked for deletion: nobody entered it.
-    """
+def _keep_typed(sent: QueryDict, prefix: str, keys: Collection[str]) -> None:
+    """Move the forms of rows that are gone behind the others, as those of new rows. keys: of the rows that are left."""
     total = sent.get(f"{prefix}-TOTAL_FORMS", "")
     if not total.isdecimal() or len(total) > 4 or int(total) > forms.formsets.DEFAULT_MAX_NUM:
         return  # the form set reports the error
     typed = [_fields_of(sent, f"{prefix}-{number}-") for number in range(int(total))]
-    by_key = {str(row.pk): row for row in rows}
-    known = [fields for fields in typed if fields.get("id", [""])[-1] in by_key]
+    known = [fields for fields in typed if fields.get("id", [""])[-1] in keys]
     new = [{**fields, "id": [""]} for fields in typed if fields not in known and not fields.get("DELETE")]
-    named = {fields["id"][-1] for fields in known}
-    come = [_deleted(row) for key, row in by_key.items() if key not in named]
     for name in [name for name in sent if name.startswith(f"{prefix}-") and name.split("-")[1].isdecimal()]:
         del sent[name]
-    for number, fields in enumerate([*known, *come, *new]):
+    for number, fields in enumerate([*known, *new]):
         for name, values in fields.items():
             sent.setlist(f"{prefix}-{number}-{name}", values)
-    sent[f"{prefix}-TOTAL_FORMS"] = str(len(known) + len(come) + len(new))
-    sent[f"{prefix}-INITIAL_FORMS"] = str(len(known) + len(come))
-
-
-def both_sides(theirs: Theirs, form: forms.ModelForm, limit_forms: Sequence[forms.ModelForm]) -> list[FieldChange]:
-    """Return the fields in which the saved and the entered row differ: "before" is saved, "after" is entered."""
-    if isinstance(theirs.row, Tier):
-        return [*tier_fields(Pair(tier_data(theirs.row), tier_data(form.instance)))]
-    typed = [
-        each.instance
-        for each in limit_forms
-        if each.is_valid() and (each.has_changed() or each.instance.pk) and not each.cleaned_data.get("DELETE")
-    ]
-    pair = Pair(rule_data(theirs.row, theirs.limits), rule_data(form.instance, typed))
-    return [change for change in rule_fields(pair) if change.name not in _NOT_EDITED]
+    sent[f"{prefix}-TOTAL_FORMS"] = str(len(known) + len(new))
+    sent[f"{prefix}-INITIAL_FORMS"] = str(len(known))
 
 
 def _fields_of(sent: QueryDict, prefix: str) -> dict[str, list[Any]]:
     return {name.removeprefix(prefix): values for name, values in sent.lists() if name.startswith(prefix)}
-
-
-def _deleted(row: Model) -> dict[str, list[Any]]:
-    values = forms.models.model_to_dict(row)
-    shown: Mapping[str, Any] = {name: "on" if value is True else value for name, value in values.items()}
-    fields = {name: [str(value)] for name, value in shown.items() if value not in (None, False)}
-    return {**fields, "id": [str(row.pk)], "DELETE": ["on"]}

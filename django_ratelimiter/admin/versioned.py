@@ -20,10 +20,9 @@ from ..backend import get_engine
 from ..engine.base import Version
 from ..exceptions import EngineUnavailable, StaleRules
 from ..rules import cache
-from ..rules.stored.history.log import latest_change_of
 from ..rules.stored.storage import primary, snapshots
 from ..rules.stored.versions import UNREACHABLE
-from .conflicts import REASON, SEEN, EditedForm, both_sides, conflict
+from .conflicts import REASON, SEEN, EditedForm, is_outdated
 from .lists import NulSafeAdmin
 
 
@@ -50,7 +49,7 @@ class VersionedAdmin(NulSafeAdmin):
     """An admin of rows that are part of the rule set.
 
     The lock is taken before the form reads a row: two users who save at once see each other's changes without a
-    deadlock. A save on top of another user's change is stopped, see `conflicts`. Each form has a field for the reason.
+    deadlock. A save on top of another user's change is refused, see `conflicts`. Each form has a field for the reason.
     """
 
     class Media:
@@ -58,8 +57,7 @@ class VersionedAdmin(NulSafeAdmin):
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form = kwargs.pop("form", self.form)
-        locked = obj is not None and obj.pk == getattr(request, "ratelimiter_locked", None)
-        own = {"theirs": getattr(request, "ratelimiter_theirs", None), "locked": locked}
+        own = {"is_outdated": getattr(request, "ratelimiter_refused", False)}
         edited = type(form.__name__, (EditedForm, form), own)
         return super().get_form(request, obj, change=change, form=edited, **kwargs)
 
@@ -81,7 +79,7 @@ class VersionedAdmin(NulSafeAdmin):
             if row is not None:
                 self.note_lock(request, row)
             if row is not None and self.has_change_permission(request, row):
-                request.ratelimiter_theirs = conflict(request, row)  # type: ignore[attr-defined]
+                request.ratelimiter_refused = is_outdated(request, row)  # type: ignore[attr-defined]
             response = super().changeform_view(request, object_id, form_url, extra_context)
             if not getattr(request, "ratelimiter_saved", False):
                 raise SaveAborted
@@ -99,11 +97,6 @@ class VersionedAdmin(NulSafeAdmin):
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         form = context["adminform"].form
-        theirs = getattr(request, "ratelimiter_theirs", None)
-        if theirs is not None:
-            limit_forms = [each for formset in context["inline_admin_formsets"] for each in formset.formset.forms]
-            context["conflict"] = both_sides(theirs, form, limit_forms)
-            context["conflict_version"] = latest_change_of(self.opts.model_name or "", theirs.row.slug)
         row = kwargs.get("obj")
         if self.has_change_permission(request, row) if row else self.has_add_permission(request):
             context |= {"reason_field": form[REASON], "seen_field": form[SEEN]}

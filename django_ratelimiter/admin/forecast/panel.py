@@ -21,7 +21,7 @@ from ...models import Rule, RuleLimit
 from ...rules.records import RuleRecord
 from ...rules.ruleset import rule_from
 from ...rules.stored.compiler import rule_data
-from ..conflicts import SEEN, conflict
+from ..conflicts import is_outdated
 from ..versioned import VersionedAdmin
 from ..viewer import VIEW_USAGE
 from .choices import PREFIX, ChoicesForm
@@ -71,14 +71,12 @@ class ForecastPanel(VersionedAdmin):
         """Return the page of a form that was not sent to be saved, without Django's transaction."""
         row = None if object_id is None else self.get_object(request, unquote(object_id))
         if row is not None:
-            request.ratelimiter_outdated = _follow(request, row)  # type: ignore[attr-defined]
+            request.ratelimiter_outdated = is_outdated(request, row)  # type: ignore[attr-defined]
         return self._changeform_view(request, object_id, form_url, extra_context)  # type: ignore[attr-defined]
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         rule = kwargs.get("obj")
-        # A conflict is shown once, and the next save resolves it: nothing may happen in between.
-        in_conflict = getattr(request, "ratelimiter_theirs", None) is not None
-        if request.user.has_perm(VIEW_USAGE) and not in_conflict:
+        if request.user.has_perm(VIEW_USAGE):
             context["forecast_button"] = ASK
             if _is_asked(request) or (rule is not None and ASK in request.GET):
                 context["forecast"] = self._panel(request, context, None if rule is None else unquote(str(rule.pk)))
@@ -129,20 +127,6 @@ class ForecastPanel(VersionedAdmin):
 
 def _is_asked(request: HttpRequest) -> bool:
     return request.method == "POST" and any(name in request.POST for name in (ASK, TAKE))
-
-
-def _follow(request: HttpRequest, rule: Rule) -> bool:
-    """Update the form to the current limits, and return whether another user has changed the rule.
-
-    The form keeps its digest: the next save finds the conflict, and shows both sides.
-    """
-    seen = request.POST.get(SEEN, "")
-    if conflict(request, rule) is None:
-        return False
-    sent = request.POST.copy()
-    sent[SEEN] = seen
-    request.POST = sent  # type: ignore[assignment]
-    return True
 
 
 def _with_number(typed: Any) -> Any:

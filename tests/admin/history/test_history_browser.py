@@ -72,25 +72,25 @@ def test_one_press_leads_to_the_question_and_a_second_answers_it(
     assert window.complaints() == []
 
 
-def test_any_two_are_compared_by_the_buttons_beside_them(window: Browser, site: str) -> None:
-    window.click(".ratelimiter-rows tbody tr:last-child input[name=from]")
-    window.click("#content-main input[type=submit]")
-    window.wait_for(".ratelimiter-cards")
-    assert window.texts(".ratelimiter-diff ins")
-
-
-def test_a_save_on_top_of_anothers_is_stopped_and_then_saved(window: Browser, site: str, rule: Rule) -> None:
+def test_save_on_top_of_anothers_is_refused_until_the_page_is_loaded_again(
+    window: Browser, site: str, rule: Rule
+) -> None:
     window.open(f"{site}{page_of(rule)}")
     with cache.editing(User.objects.get(username="ada"), "rule export saved"):
         Rule.objects.update(message="Theirs.")
     window.type("#id_message", "Mine.")
-    window.type("#id_change_reason", "Two at once." + ENTER)
-    window.wait_for("#ratelimiter-conflict")
-    assert "Theirs." in window.texts("#ratelimiter-conflict td")
-    assert "Mine." in window.texts("#ratelimiter-conflict td")
-    rule.refresh_from_db()
-    assert rule.message == "Theirs."
-    window.click("#rule_form .submit-row input[name=_save], #rule_form input[name=_save]")
+    for _attempt in range(2):
+        window.click("#rule_form [name=_save]")
+        window.wait_for(".errorlist.nonfield a")
+        assert "by ada, so nothing was saved now." in window.texts(".errorlist.nonfield")[0]
+        assert window.script("return document.querySelector('#id_message').value") == "Mine."
+        rule.refresh_from_db()
+        assert rule.message == "Theirs."
+    window.click(".errorlist.nonfield a")
+    window.wait_for("#rule_form:not(:has(.errorlist))")
+    assert window.script("return document.querySelector('#id_message').value") == "Theirs."
+    window.script("document.querySelector('#id_message').value = 'Mine.'")
+    window.click("#rule_form [name=_save]")
     window.wait_for(".messagelist")
     rule.refresh_from_db()
     assert rule.message == "Mine."
