@@ -169,7 +169,6 @@ def test_placeholders_and_spaces_at_the_ends_are_those_of_the_english(language: 
 
 #: Words with two meanings: the English, the context of one of them, and a language that has two words for it.
 TWO_MEANINGS: Final = [
-    ("none", "tier", "de"),
     ("allowed", "caller", "fr"),
     ("Who", "who made a change", "zh_Hans"),
     ("Saved", "what was saved", "zh_Hans"),

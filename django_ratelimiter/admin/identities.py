@@ -18,9 +18,7 @@ from ..models.validation import validate_identities
 from ..values.partitions import IDENTITIES
 
 #: Users with one of these permissions may see a caller's page.
-CALLER_PERMISSIONS: Final = tuple(
-    f"django_ratelimiter.{name}" for name in ("view_tierassignment", "unblock_caller", "grant_caller")
-)
+CALLER_PERMISSIONS: Final = ("django_ratelimiter.view_tierassignment", "django_ratelimiter.unblock_caller")
 
 IDENTITY_LABELS: Final = {
     "user": gettext_lazy("user"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from django.contrib import admin
 from django.contrib.admin.sites import AdminSite, all_sites
@@ -102,6 +102,13 @@ class Viewer:
         """Return the URL of a row's form, of any app; "" if they may not see it."""
         name = f"admin:{row._meta.app_label}_{row._meta.model_name}_change"
         return reverse(name, args=[row.pk], current_app=self.site.name) if self.sees(type(row)) else ""
+
+    def form_url(self, act: Literal["add", "delete"], model: type[Any], *key: Any, **query: str) -> str:
+        """Return the URL of the form that adds or deletes a row of this app; "" if they may not do that."""
+        if not self.site.is_registered(model):
+            return ""
+        may = getattr(self.site.get_model_admin(model), f"has_{act}_permission")(self.request)
+        return self.url(f"{model._meta.model_name}_{act}", *key, **query) if may else ""
 
     @cached_property
     def _rules(self) -> Mapping[str, tuple[str, int]]:

@@ -1,1 +1,1 @@
-"""For operators: why a request gets its answer, and one caller with its counters, limits and acts."""
+"""For operators: why a request gets its answer, and one caller with its counters and limits."""

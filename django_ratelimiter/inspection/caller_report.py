@@ -23,7 +23,7 @@ from .caller import Caller, is_hash
 from .counters import CallerRejection, Counter, Counters, Unread, counters_of, denials_of, rejections_of
 from .explanation import AccessExplanation, may_view, rights_of
 from .grounds import Grounds, grounds_of
-from .performing import LogLine, log_of
+from .reset import LogLine, log_of
 from .tier import TierExplanation, tier_in_words
 from .words import at_limit_in_words, counter_in_words, rejection_in_words
 
@@ -103,7 +103,7 @@ def report_of(caller: Caller, reader: Any = None) -> CallerReport:
         unlimited=found.unlimited,
         rejections=rejections,
         denials=denials,
-        log=log_of(caller, reader),
+        log=log_of(caller),
         problem=problem,
         rules=rules,
         grounds=grounds,

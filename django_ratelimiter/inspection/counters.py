@@ -64,7 +64,7 @@ class Counter:
 
     @property
     def name(self) -> str:
-        """The name of the counter in acts."""
+        """The name of the counter for a reset."""
         return f"{self.rule.slug}{self.charge.limit.tag}"
 
     @property

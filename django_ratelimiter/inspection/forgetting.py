@@ -19,10 +19,9 @@ from ..plans import user_pk
 from ..rules.formatting import duration
 from ..usage.live import names
 from ..usage.live.denials import FORGOTTEN_SECONDS
-from .acts import counters_now
 from .caller import Caller
 from .counters import Counters
-from .performing import log_of
+from .reset import counters_now, log_of
 
 #: Maximum number of lines of the admin's log that are counted.
 _MAX_LOGGED: Final = 1_000

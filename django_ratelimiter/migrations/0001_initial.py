@@ -168,7 +168,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'rule set state',
                 'verbose_name_plural': 'rule set state',
-                'permissions': [('switch_enforcement', 'Can stop and resume all enforcement'), ('publish_rule', 'Can have rules enforced, and bring back a version'), ('unblock_caller', "Can reset a caller's counters, and refund usage"), ('grant_caller', 'Can grant a caller more, another tier or access for a while'), ('reveal_caller', 'Can see the names of callers instead of digests')],
+                'permissions': [('switch_enforcement', 'Can stop and resume all enforcement'), ('publish_rule', 'Can have rules enforced, and bring back a version'), ('unblock_caller', "Can reset a caller's counters"), ('reveal_caller', 'Can see the names of callers instead of digests')],
                 'constraints': [models.CheckConstraint(condition=models.Q(('id', 1)), name='ratelimiter_state_one_row')],
             },
         ),

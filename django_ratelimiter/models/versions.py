@@ -41,8 +41,7 @@ class RuleSetState(models.Model):
         permissions: ClassVar = [
             ("switch_enforcement", _("Can stop and resume all enforcement")),
             ("publish_rule", _("Can have rules enforced, and bring back a version")),
-            ("unblock_caller", _("Can reset a caller's counters, and refund usage")),
-            ("grant_caller", _("Can grant a caller more, another tier or access for a while")),
+            ("unblock_caller", _("Can reset a caller's counters")),
             ("reveal_caller", _("Can see the names of callers instead of digests")),
         ]
         constraints: ClassVar = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from datetime import datetime, time, timedelta
 from typing import Any
@@ -21,10 +20,12 @@ from tests.admin_pages import fill, pages, users
 from tests.forecast.traffic import record
 from tests.making import MakeRule
 
+from .pages import BrowserForm
+
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 
-ALL = ("view_rule", "view_usage_report", "view_tierassignment", "unblock_caller", "grant_caller", "view_accessentry",
-       "reveal_caller", "change_rule", "view_rulesetversion")  # fmt: skip
+ALL = ("view_rule", "view_usage_report", "view_tierassignment", "unblock_caller", "view_accessentry", "reveal_caller",
+       "add_tierassignment", "change_rule", "view_rulesetversion")  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -75,14 +76,11 @@ def test_a_caller_s_page(blocked: User, operator: Callable[..., Client]) -> None
     page = " ".join(response.content.decode().split())
     assert near("until ", page)
     assert "hourly" in page
-    day = (datetime.now() + timedelta(days=2)).date()  # noqa: DTZ005
-    sent = {"act": "more", "multiplier": "3", "until": day.isoformat(), "reason": "sale"}
-    token = re.search(r'name="token" value="([^"]*)"', page)
-    assert token
-    press = client.post(response.redirect_chain[-1][0], {**sent, "token": token[1]}, follow=True)
-    assert press.status_code == 200
-    ends = TierAssignment.objects.get(multiplier=3).ends_at
-    assert ends == datetime.combine(day + timedelta(days=1), time())
+    [url] = [link.url for link in response.context["links"] if link.name == "more"]
+    sent = BrowserForm(client.get(url).content.decode()).sent
+    assert client.post(url, sent).status_code == 302
+    day = datetime.fromisoformat(sent["ends_at_0"][0])
+    assert TierAssignment.objects.get(multiplier=2).ends_at == day + timedelta(days=1)
 
 
 @pytest.mark.urls("tests.urls")

@@ -18,8 +18,8 @@ from rest_framework.views import APIView
 
 from django_ratelimiter import limiter
 from django_ratelimiter.identity import digest
-from django_ratelimiter.inspection.acts import counters_now
 from django_ratelimiter.inspection.caller import caller_of
+from django_ratelimiter.inspection.reset import counters_now
 from django_ratelimiter.rules import inline
 from django_ratelimiter.throttling import AnonRateThrottle, SimpleRateThrottle, UserRateThrottle
 

@@ -18,11 +18,11 @@ from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine, reset_engine
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest, hash_api_key
-from django_ratelimiter.inspection.acts import counters_now
 from django_ratelimiter.inspection.caller import Caller, UnknownCaller, caller_of
 from django_ratelimiter.inspection.caller_report import lines_of, report_of
 from django_ratelimiter.inspection.counters import MAX_SHOWN, Counter, Counters, denials_of
 from django_ratelimiter.inspection.grounds import grounds_of
+from django_ratelimiter.inspection.reset import counters_now
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.cache import latest_rules

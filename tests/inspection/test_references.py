@@ -12,9 +12,9 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 
 from django_ratelimiter.identity import digest
-from django_ratelimiter.inspection.acts import counters_now
 from django_ratelimiter.inspection.caller import UnknownCaller, caller_of
 from django_ratelimiter.inspection.references import everybody
+from django_ratelimiter.inspection.reset import counters_now
 from django_ratelimiter.models import Rule
 
 from .test_counters import ask

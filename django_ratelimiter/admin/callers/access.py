@@ -13,9 +13,9 @@ from django.utils.translation import gettext_lazy as _
 from ...models import AccessEntry
 from ...usage.live.names import PERMISSION
 from ..formatting import period_in_words
-from ..lists import NulSafeAdmin
 from ..rules.confirmation import show_question
 from .forms import AccessEntryForm, NewAccessEntryForm
+from .links import CallerRowAdmin
 
 
 def _hide_caller(entry: AccessEntry) -> None:
@@ -40,7 +40,7 @@ class InForceFilter(admin.SimpleListFilter):
 
 
 @admin.register(AccessEntry)
-class AccessEntryAdmin(NulSafeAdmin):
+class AccessEntryAdmin(CallerRowAdmin):
     """Access entries. The caller of an entry cannot be changed; add an entry for another caller.
 
     Readers who may neither edit entries nor see names see the number of an entry instead of its caller.

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from contextlib import suppress
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 from django import forms
 from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextInputWidget, AutocompleteSelect
-from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
+from django.utils import timezone
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ...identity import MAX_API_KEY, hash_api_key
+from ...inspection.caller import UnknownCaller, find_user, is_hash
 from ...models import AccessEntry, TierAssignment
 from ..rules.confirmation import CONFIRM, Confirmation
 from ..rules.windows import PlainDecimalField
@@ -36,6 +37,26 @@ def _multiplier_field() -> forms.DecimalField:
     )
 
 
+#: Before the hash of an API key, in a field that otherwise takes the key.
+HASHED: Final = "sha256:"
+
+
+class KeyInput(forms.PasswordInput):
+    """Hides a key, and never sends it back; but shows a hash, which a link has filled in."""
+
+    def get_context(self, name: str, value: Any, attrs: Any) -> dict[str, Any]:
+        context: dict[str, Any] = super().get_context(name, value, attrs)
+        if str(value or "").startswith(HASHED):
+            context["widget"] |= {"type": "text", "value": value}
+        return context
+
+
+def _hash_of(key: str) -> str:
+    """Return the hash of a key, or the one that was entered in its place."""
+    text = key.removeprefix(HASHED)
+    return text if text != key and is_hash(text) else hash_api_key(key)
+
+
 def _api_key_field() -> forms.CharField:
     """Return a field for a key as callers send it, which is entered once: only its hash is stored and shown."""
     return forms.CharField(
@@ -43,7 +64,7 @@ def _api_key_field() -> forms.CharField:
         max_length=MAX_API_KEY,
         required=False,
         validators=[RegexValidator(r"^[ -~]*$", gettext_lazy("A request header can only contain ASCII characters."))],
-        widget=forms.PasswordInput(attrs={"autocomplete": "off", "class": "vTextField"}),
+        widget=KeyInput(attrs={"autocomplete": "off", "class": "vTextField"}),
         help_text=gettext_lazy("Only the hash of the key is stored, so the key cannot be shown again."),
     )
 
@@ -88,7 +109,7 @@ class NewAssignmentForm(AssignmentForm):
 
     def clean(self) -> dict[str, Any] | None:
         if raw := self.cleaned_data.get("api_key"):
-            self.instance.api_key_hash = hash_api_key(raw)
+            self.instance.api_key_hash = _hash_of(raw)
         return super().clean()
 
     def _get_validation_exclusions(self) -> set[str]:
@@ -134,7 +155,7 @@ class NewAccessEntryForm(AccessEntryForm):
         label=gettext_lazy("User"),
         required=False,
         widget=AdminTextInputWidget,
-        help_text=gettext_lazy("The user's login name."),
+        help_text=gettext_lazy("The login name, or the primary key as “id:42”."),
     )
     api_key = _api_key_field()
     digest = forms.CharField(
@@ -148,15 +169,15 @@ class NewAccessEntryForm(AccessEntryForm):
     )
 
     def clean_user(self) -> str:
-        """Return the primary key of the user with that name."""
+        """Return the primary key of the user with that name or primary key."""
         name: str = self.cleaned_data["user"]
-        if not name:
-            return ""
-        users = get_user_model()
         try:
-            return str(users._default_manager.get_by_natural_key(name).pk)
-        except users.DoesNotExist:
-            raise ValidationError(_("There is no user with this name."), code="unknown") from None
+            user = find_user(name) if name else None
+        except UnknownCaller as error:
+            raise ValidationError(str(error), code="unknown") from None
+        if name and user is None:
+            raise ValidationError(_("There is no user with this name."), code="unknown")
+        return str(user.pk) if user else ""
 
     def clean(self) -> dict[str, Any] | None:
         """Set kind and value from the field that is filled in."""
@@ -167,13 +188,22 @@ class NewAccessEntryForm(AccessEntryForm):
                 raise ValidationError(_("Fill in exactly one of address, user, API key and digest."), code="one_of")
             [kind] = filled
             value = str(typed[kind])
-            self.instance.kind, self.instance.value = kind, hash_api_key(value) if kind == "api_key" else value
+            self.instance.kind, self.instance.value = kind, _hash_of(value) if kind == "api_key" else value
+            self._replace_ended()
         return super().clean()
 
     def _get_validation_exclusions(self) -> set[str]:
         """Include kind and value, which are not fields of this form, so that uniqueness is checked."""
         exclude: set[str] = super()._get_validation_exclusions()  # type: ignore[misc]
         return exclude - ({"kind", "value"} if self.instance.kind else set())
+
+    def _replace_ended(self) -> None:
+        """Let the entry take the place of this caller's entry if that has ended."""
+        with suppress(ValidationError):  # it is raised again when all of the entry is checked
+            self.instance.clean()
+        same = AccessEntry.objects.filter(kind=self.instance.kind, value=self.instance.value)
+        if ended := same.filter(expires_at__lte=timezone.now()).first():
+            self.instance.pk, self.instance._state.adding = ended.pk, False
 
     def add_error(self, field: str | None, error: Any) -> None:
         if isinstance(error, ValidationError) and hasattr(error, "error_dict") and "value" in error.error_dict:

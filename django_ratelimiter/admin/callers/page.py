@@ -1,4 +1,4 @@
-"""A caller's page: who it is, what it may do and why, all of its counters, and acts for it."""
+"""A caller's page: who it is, what it may do and why, all of its counters, and what an operator can do."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
-from ...inspection.acts import GRANT, UNBLOCK, InvalidAct, can_end, may_have_entry, why_not_more
 from ...inspection.caller import Caller, UnknownCaller, caller_of
 from ...inspection.caller_report import CallerReport, key_name, report_of
-from ...inspection.giving_back import leases_of
-from ...inspection.performing import MAX_REASON, new_token, perform, read_token
+from ...inspection.reset import UNBLOCK, reset
 from ...inspection.tier import tier_in_words
+from ...models import TierAssignment
 from ...rules import inline
 from ...rules.formatting import until_in_words
 from ...rules.records import RuleRecord
+from ...rules.tiers import callers_differ
 from ...values.partitions import is_identity
 from ...values.terminal import without_controls
 from ..identities import label_of
@@ -35,11 +35,8 @@ from ..logged import rejection_rows
 from ..pages import PagesAdmin
 from ..viewer import Viewer
 from . import rows
-from .act_forms import act_from, days
 from .asked import caller_typed, known_in, looked_up, open_query, remember
-
-#: The key in the operator's session for the reason of an act that failed.
-REASON: Final = "ratelimiter_reason"
+from .links import act_links
 
 KIND_LABELS: Final = {
     "user": gettext_lazy("user (primary key or login name)"),
@@ -60,14 +57,14 @@ class CallerPage(PagesAdmin):
         return [page, *super().get_urls()]
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
-        """Show the app in the admin to users who can act on callers, but cannot view assignments."""
+        """Show the app in the admin to users who can reset counters of callers, but cannot view assignments."""
         return {**super().get_model_perms(request), "act": Viewer(request).sees_callers}
 
     @method_decorator(in_own_transactions)
     @method_decorator(sensitive_post_parameters())
     def caller_view(self, request: HttpRequest) -> HttpResponse:
-        """Show a caller, look one up, or act on one."""
-        if request.method == "POST" and not {"act", "know"} & set(request.POST):
+        """Show a caller, look one up, or reset counters of one."""
+        if request.method == "POST" and not {"reset", "know"} & set(request.POST):
             return self._look_up(request)
         try:
             caller = self._caller(request)
@@ -76,8 +73,8 @@ class CallerPage(PagesAdmin):
             return self._search(request, error)
         if caller is None:
             return self._search(request)
-        if "act" in request.POST:
-            return self._act(request, caller)
+        if "reset" in request.POST:
+            return self._reset(request, caller)
         typed = request.GET.get("value")
         if typed and (caller.is_secret or (caller.kind == "api_key" and typed != caller.open_value)):
             return self._to(request, caller)
@@ -119,32 +116,27 @@ class CallerPage(PagesAdmin):
         kinds = [(kind, label, kind == request.POST.get("kind")) for kind, label in KIND_LABELS.items()]
         return self.page(request, "caller_search", _("Find a caller"), {"kinds": kinds, "problem": problem})
 
-    def _act(self, request: HttpRequest, caller: Caller) -> HttpResponse:
-        """Perform the act, and show the result of the check."""
-        reason = request.POST.get("reason", "")
+    def _reset(self, request: HttpRequest, caller: Caller) -> HttpResponse:
+        """Reset the counter of the pressed button, or all, and show the result of the check."""
+        names = list(filter(None, [request.POST["reset"]]))
         try:
-            number = read_token(request.POST.get("token", ""), request.user, caller)
-            outcome = perform(request.user, caller, act_from(request.POST), reason, number)
-        except InvalidAct as error:
-            messages.error(request, _("Nothing was changed. %(why)s") % {"why": error})
+            outcome = reset(request.user, caller, names, request.POST.get("reason", ""))
         except EngineUnavailable as error:
             text = _("Redis did not answer, so this may have been done only in part, or not at all: %(why)s")
             messages.error(request, text % {"why": error})
         except ValidationError as error:
             messages.error(request, _("Nothing was changed. %(why)s") % {"why": " ".join(error.messages)})
         else:
-            reason = ""
             messages.add_message(request, messages.SUCCESS if outcome.took else messages.WARNING, outcome.text)
-        if reason:
-            request.session[REASON] = [caller.digest, reason[:MAX_REASON]]
         return HttpResponseRedirect(self._url(request.GET))
 
     def _show(self, request: HttpRequest, caller: Caller, *, may_act: bool) -> HttpResponse:
-        """Show the caller. may_act: False if keys are known that an act cannot include."""
+        """Show the caller. may_act: False if keys are known that the page's address cannot include."""
         remember(request, caller)
         report = report_of(caller, request.user)
         viewer, slug = Viewer(request, self.admin_site), request.GET.get("rule", "")
         name, grounds, access = rows.name_of(caller, request), report.grounds, report.access
+        back = request.GET.urlencode()
         known = {rule.slug: rule for rule in (*inline.registered(), *report.rules.rules)}
         named = [known[slug]] if slug in known else []
         context = {
@@ -166,35 +158,22 @@ class CallerPage(PagesAdmin):
             "assignments": rows.rows_with_period(
                 grounds.assignments,
                 viewer,
+                back,
                 *(report.tier.assignment, report.tier.multiplied_by, report.tier.anchored_by),
             ),
-            "entries": rows.rows_with_period(grounds.entries, viewer, access.entry if access else None),
-            **self._counters(request, report, viewer),
-            **(_acts(request, report) if may_act else {}),
+            "entries": rows.rows_with_period(grounds.entries, viewer, back, access.entry if access else None),
+            **_counters(report, viewer),
         }
+        if may_act:
+            is_one = not (caller.is_everybody or caller.is_nobody)
+            context["may_unblock"] = is_one and request.user.has_perm(UNBLOCK)
+            context["links"] = list(act_links(report, viewer, back))
+            may_assign = bool(viewer.form_url("add", TierAssignment))
+            context["is_without_tiers"] = is_one and may_assign and not callers_differ(report.rules)
         if viewer.may("view_usage_report"):
             context |= rows.usage_rows(report.found)
         title = without_controls(_title(caller, name or context["key_name"]))
         return self.page(request, "caller", title, context)
-
-    def _counters(self, request: HttpRequest, report: CallerReport, viewer: Viewer) -> dict[str, Any]:
-        found, shown = report.found, report.found.of(report.caller)
-        missing = [name for each in found.unread if ":" not in each.rule.slug for name in each.missing]
-        context: dict[str, Any] = {
-            "counters": rows.counter_rows(shown, viewer),
-            "state": rows.state_of(shown, viewer),
-            "unread": [
-                (rule, viewer.rule_url(rule.slug), [label_of(name) for name in names]) for rule, names in found.unread
-            ],
-            "unlimited": [(rule, viewer.rule_url(rule.slug)) for rule in found.unlimited],
-            "missing": [(name, label_of(name)) for name in dict.fromkeys(missing) if is_identity(name)],
-            "page_parameters": [(key, value) for key, values in request.GET.lists() for value in values],
-        }
-        for counter in found.own:
-            if counter.name == request.GET.get("leases") and counter.leases and not found.problem:
-                context["leases_of"] = counter
-                context["leases"] = leases_of(counter)
-        return context
 
     def _url(self, query: Any) -> str:
         text = query.urlencode() if hasattr(query, "urlencode") else urlencode(query)
@@ -213,26 +192,18 @@ def _rejections(report: CallerReport, viewer: Viewer, slug: str, known: Mapping[
     return {"asked_rejections": rejection_rows(asked, viewer, report.access), "rejections": shown}
 
 
-def _acts(request: HttpRequest, report: CallerReport) -> dict[str, Any]:
-    """Return the context of the form of acts."""
-    caller, may_grant = report.caller, request.user.has_perm(GRANT)
+def _counters(report: CallerReport, viewer: Viewer) -> dict[str, Any]:
+    found, shown = report.found, report.found.of(report.caller)
+    missing = [name for each in found.unread if ":" not in each.rule.slug for name in each.missing]
     return {
-        "may_unblock": request.user.has_perm(UNBLOCK) and not (caller.is_everybody or caller.is_nobody),
-        "may_grant": may_grant and (caller.kind != "digest" or may_have_entry(caller)) and not caller.is_unknown_user,
-        "why_not_more": why_not_more(report.rules),
-        "may_deny": may_grant and may_have_entry(caller) and not caller.is_unknown_user,
-        "may_end_access": may_grant and can_end(caller, report.access),
-        "token": new_token(request.user, caller),
-        "reason": _last_reason(request, caller),
-        "days": days(),
-        "tiers": sorted(report.rules.tiers.values(), key=lambda tier: (tier.rank, tier.slug)),
+        "counters": rows.counter_rows(shown, viewer),
+        "state": rows.state_of(shown, viewer),
+        "unread": [
+            (rule, viewer.rule_url(rule.slug), [label_of(name) for name in names]) for rule, names in found.unread
+        ],
+        "unlimited": [(rule, viewer.rule_url(rule.slug)) for rule in found.unlimited],
+        "missing": [(name, label_of(name)) for name in dict.fromkeys(missing) if is_identity(name)],
     }
-
-
-def _last_reason(request: HttpRequest, caller: Caller) -> str:
-    """Return the reason of this caller's last act, if that failed, so that it is not entered again. Only once."""
-    digest, reason = request.session.pop(REASON, None) or ("", "")
-    return str(reason) if digest == caller.digest else ""
 
 
 def _title(caller: Caller, name: str) -> str:

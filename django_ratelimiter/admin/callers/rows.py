@@ -25,6 +25,7 @@ from ..formatting import period_in_words, split_in_words
 from ..identities import label_of, may_see_names
 from ..logged import asked_about
 from ..viewer import Viewer
+from .links import BACK
 
 #: Maximum number of rows of usage.
 MAX_DAYS: Final = 200
@@ -167,12 +168,16 @@ def _until(blocked: Sequence[Counter]) -> str:
     return until_in_words(max(ends)) if len(ends) == len(blocked) and ends else ""
 
 
-def rows_with_period(rows: Iterable[Any], viewer: Viewer, *counting: int | None) -> list[dict[str, Any]]:
-    """Return the rows of assignments or access entries. counting: the primary keys of those that apply."""
+def rows_with_period(rows: Iterable[Any], viewer: Viewer, back: str, *counting: int | None) -> list[dict[str, Any]]:
+    """Return the rows of assignments or access entries. counting: the primary keys of those that apply.
+
+    back: the query of the caller's page, to which their forms return.
+    """
     return [
         {
             "row": each,
-            "url": viewer.row_url(each),
+            "url": viewer.row_url(each) and viewer.url(f"{each._meta.model_name}_change", each.pk, **{BACK: back}),
+            "end_url": viewer.form_url("delete", type(each), each.pk, **{BACK: back}),
             "period": period_in_words(*period_of(each)),
             "times": "" if getattr(each, "multiplier", 1) == 1 else as_typed(each.multiplier),
             "counts": each.pk in counting,

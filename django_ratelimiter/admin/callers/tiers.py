@@ -16,9 +16,9 @@ from django.utils.translation import gettext_lazy as _
 from ...databases import is_joinable
 from ...models import Rule, RuleLimit, Tier, TierAssignment
 from ..formatting import period_in_words
-from ..lists import NulSafeAdmin
 from ..versioned import VersionedAdmin
 from .forms import AssignmentForm, NewAssignmentForm, UserSelect
+from .links import CallerRowAdmin
 from .page import CallerPage
 
 #: Maximum number of users, and of groups, found by name in another database.
@@ -74,7 +74,7 @@ class TierAdmin(VersionedAdmin):
 
 
 @admin.register(TierAssignment)
-class TierAssignmentAdmin(CallerPage, NulSafeAdmin):
+class TierAssignmentAdmin(CallerPage, CallerRowAdmin):
     """Assignments. The subject of an assignment cannot be changed; add an assignment for another one."""
 
     form = AssignmentForm

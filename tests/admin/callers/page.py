@@ -1,15 +1,18 @@
-"""A caller's page, as a test opens it and presses its buttons."""
+"""A caller's page, as a test opens it, presses its buttons and follows its links."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from django.contrib.auth.models import User
 from django.test import Client, RequestFactory
 from django.urls import reverse
 
 from django_ratelimiter import limiter
-from django_ratelimiter.admin.callers.act_forms import days
+from django_ratelimiter.rules import tiers
+from django_ratelimiter.rules.stored import access_cache
 
-from ..pages import shown
+from ..pages import BrowserForm, shown
 
 CALLER = reverse("admin:django_ratelimiter_caller")
 
@@ -22,10 +25,26 @@ def ask(user: User, times: int = 1, **meta: str) -> bool:
     return allowed
 
 
-def press(client: Client, page: str, act: str, **fields: str) -> str:
-    """Press a button of the page, as a browser would, and return the page that comes next."""
-    context = client.get(page).context
-    sent = {"token": context["token"], "reason": "he called", "until": days()[-1].value, **fields}
-    response = client.post(page, {**sent, "act": act}, follow=True)
+def press(client: Client, page: str, counter: str = "", **fields: str) -> str:
+    """Reset a counter, or all, as a browser would, and return the page that comes next."""
+    response = client.post(page, {"reset": counter, "reason": "he called", **fields}, follow=True)
+    assert response.redirect_chain == [(page, 302)]
+    return shown(response)
+
+
+def links(client: Client, page: str) -> dict[str, str]:
+    """The addresses of the forms to which the page leads."""
+    return {link.name: link.url for link in client.get(page).context["links"]}
+
+
+def save(client: Client, page: str, link: str, **fields: Any) -> str:
+    """Follow a link of the page, save the form as it is filled in, and return the caller's page that comes next.
+
+    Afterwards this process knows the row, as every one does a few seconds later.
+    """
+    url = links(client, page)[link]
+    response = client.post(url, {**BrowserForm(shown(client.get(url))).sent, **fields}, follow=True)
+    tiers.forget()
+    access_cache.forget()
     assert response.redirect_chain == [(page, 302)]
     return shown(response)

@@ -95,7 +95,7 @@ def test_a_user_who_is_gone_may_have_counters(admin_client: Client, page: str, a
     assert [row.counter.rule.slug for row in response.context["counters"]] == ["export", "search"]
     assert "One rule rejects requests of this caller now" in text
     assert "Allow more" not in text
-    text = press(admin_client, page, "reset:export:f3600")
+    text = press(admin_client, page, "export:f3600")
     assert "There is no such user. The counters shown are those of requests with this key." in " ".join(text.split())
 
 

@@ -69,7 +69,7 @@ def test_each_kind_leads_to_its_page(leads_to: Callable[[str], Any], rule: Rule)
 
 
 def test_callers_are_for_who_may_see_them(operator: Callable[..., Client], rule: Rule) -> None:
-    for codenames, status in ((["view_rule"], 200), (["view_rule", "grant_caller"], 302)):
+    for codenames, status in ((["view_rule"], 200), (["view_rule", "unblock_caller"], 302)):
         User.objects.all().delete()
         client = operator(*codenames)
         assert client.post(SEARCH, {"q": "192.0.2.7"}).status_code == status
@@ -77,10 +77,10 @@ def test_callers_are_for_who_may_see_them(operator: Callable[..., Client], rule:
 
 def test_names_of_users_are_for_who_may_see_them(operator: Callable[..., Client], rule: Rule) -> None:
     both = [User.objects.create_user("zoe.miller", id=4711), User.objects.create_user("4711")]
-    client = operator("view_rule", "grant_caller")
+    client = operator("view_rule", "unblock_caller")
     agent = User.objects.get(username="operator")
-    for codename, is_seen in (("grant_caller", False), ("view_user", True), ("reveal_caller", True)):
-        agent.user_permissions.set(Permission.objects.filter(codename__in=["view_rule", "grant_caller", codename]))
+    for codename, is_seen in (("unblock_caller", False), ("view_user", True), ("reveal_caller", True)):
+        agent.user_permissions.set(Permission.objects.filter(codename__in=["view_rule", "unblock_caller", codename]))
         text = shown(client.post(SEARCH, {"q": "4711"}))
         assert ("zoe.miller" in text) == is_seen
         assert all(f"id%3A{user.pk}" in text for user in both)
@@ -136,7 +136,7 @@ def test_who_may_not_see_users_or_assignments_is_suggested_none(
     client = operator("unblock_caller")
     agent = User.objects.get(username="operator")
     for codename, found in (
-        ("grant_caller", []),
+        ("unblock_caller", []),
         ("view_user", ["User: annette"]),
         ("reveal_caller", ["User: annette"]),
         ("view_tierassignment", [f"API key: annex ({hash_api_key(KEY)[:8]}…)"]),

@@ -1,0 +1,149 @@
+"""What operators do most, in a browser, with their clicks counted from the overview on: typing is no click.
+
+Top callers are in `usage/test_browser.py`, and yesterday's rules in `history/test_history_browser.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from django_ratelimiter.identity import digest
+from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
+from django_ratelimiter.rules import cache, tiers
+from django_ratelimiter.rules.stored import access_cache
+from tests.browser import Browser
+from tests.making import make_rule
+
+from .overview.test_overview import OVERVIEW
+from .pages import IN_BROWSER, open_as
+
+pytestmark = IN_BROWSER
+
+ATTACKER, CUSTOMER = "203.0.113.77", "192.0.2.7"
+SAVE = ".submit-row input[name=_save], input[name=_save]"
+
+
+class Hand:
+    """The hand of an operator at the overview, with its clicks."""
+
+    def __init__(self, window: Browser) -> None:
+        self.window = window
+        self.clicks = 0
+
+    def click(self, selector: str, then: str) -> None:
+        """Press an element, and wait for one of the page that comes next."""
+        self.clicks += 1
+        self.window.click(selector)
+        self.window.wait_for(then)
+
+
+@pytest.fixture
+def hand(window: Browser, live_server: Any) -> Callable[[], Hand]:
+    """A hand at the overview: `hand()`."""
+    User.objects.create_superuser("admin", password="secret")
+
+    def at_overview() -> Hand:
+        window.resize(1280, 900)
+        open_as(window, "admin", f"{live_server.url}{OVERVIEW}")
+        return Hand(window)
+
+    return at_overview
+
+
+@pytest.fixture
+def ann() -> User:
+    """A customer who has used up one of her limits, on a site with tiers."""
+    Tier.objects.create(slug="free", name="Free", default_for="authenticated")
+    make_rule("export", 2, partition_by=["user"], path_kind="exact", path="/hello/")
+    user = User.objects.create_user("ann")
+    assert [ask(user=user) for _ in range(3)] == [200, 200, 429]
+    return user
+
+
+def ask(address: str = CUSTOMER, user: User | None = None) -> int:
+    client = Client()
+    if user is not None:
+        client.force_login(user)
+    return int(client.get("/hello/", REMOTE_ADDR=address).status_code)
+
+
+def find_ann(hand: Hand) -> None:
+    hand.window.type("#ratelimiter-search", "ann")
+    hand.click("form[role=search] [type=submit]", "#ratelimiter-state")
+
+
+def test_a_customer_is_unblocked_in_two_clicks_of_which_the_first_says_why(hand: Callable[[], Hand], ann: User) -> None:
+    operator = hand()
+    find_ann(operator)
+    [state] = operator.window.texts("#ratelimiter-state")
+    assert state.startswith("blocked until ")
+    assert state.endswith("\nOne rule rejects requests of this caller now: export.")
+    operator.window.click("#ratelimiter-reset")
+    assert operator.window.texts(".messagelist li") == []  # the browser asks for the reason first
+    operator.window.type("#ratelimiter-reason", "Called: our import ran twice")
+    operator.click("#ratelimiter-reset", ".messagelist li.success")
+    assert "none of them blocks the caller now" in operator.window.texts(".messagelist li")[0]
+    assert operator.clicks == 2
+    assert ask(user=ann) == 200
+    assert operator.window.complaints() == []
+
+
+def test_a_customer_has_twice_as_much_until_friday_in_three_clicks(hand: Callable[[], Hand], ann: User) -> None:
+    operator = hand()
+    find_ann(operator)
+    operator.click("#ratelimiter-more", "#id_ends_at_0")
+    operator.window.type("#id_reason", "Called: a busy week")
+    operator.click(SAVE, ".messagelist li.success")
+    assert "limits times 2, until" in " ".join(operator.window.texts("#content"))
+    assert operator.clicks == 3
+    row = TierAssignment.objects.get()
+    assert (row.user, row.multiplier, row.reason) == (ann, 2, "Called: a busy week")
+    assert (timezone.localtime(row.ends_at) - timedelta(seconds=1)).weekday() == 4
+    tiers.forget()
+    assert ask(user=ann) == 200
+    assert operator.window.complaints() == []
+
+
+@pytest.mark.parametrize("reveal", [None, []])
+def test_an_attacker_is_denied_for_a_day_in_four_clicks(
+    hand: Callable[[], Hand], settings: Any, reveal: list[str] | None
+) -> None:
+    """By its address, and where only its digest is known."""
+    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": reveal}
+    make_rule("all", 3, partition_by=["ip"], path_kind="prefix", path="/hello/")
+    assert [ask(ATTACKER) for _ in range(20)] == [200] * 3 + [429] * 17
+    operator = hand()
+    who = digest(f"ip:{ATTACKER}") if reveal == [] else f"IP address: {ATTACKER}"
+    operator.click("nav a[href*=rejections]", "#ratelimiter-rejections tbody th a")
+    assert operator.window.texts("#ratelimiter-rejections tbody th") == [who]
+    operator.click("#ratelimiter-rejections tbody th a", "#ratelimiter-deny")
+    assert (ATTACKER in operator.window.texts("#content h1")[0]) is (reveal is None)
+    operator.click("#ratelimiter-deny", "#id_expires_at_0")
+    operator.window.type("#id_reason", "attack on the shop")
+    operator.click(SAVE, "#ratelimiter-state")
+    assert operator.window.texts("#ratelimiter-state")[0].startswith("denied")
+    assert operator.clicks == 4
+    entry = AccessEntry.objects.get()
+    assert (entry.kind, entry.action) == ("digest" if reveal == [] else "ip", "deny")
+    assert timedelta(days=1) <= entry.expires_at - timezone.now() <= timedelta(days=2)
+    access_cache.forget()
+    assert [ask(ATTACKER), ask(CUSTOMER)] == [403, 200]
+    assert operator.window.complaints() == []
+
+
+def test_all_enforcement_is_stopped_in_two_clicks(hand: Callable[[], Hand], ann: User) -> None:
+    operator = hand()
+    operator.click("a.ratelimiter-danger", "#id_reason")
+    operator.window.type("#id_reason", "Everybody is rejected")
+    operator.click("#content-main input[type=submit]", ".messagelist")
+    assert operator.clicks == 2
+    cache.invalidate()
+    assert ask(user=ann) == 200
+    assert operator.window.complaints() == []
