@@ -30,7 +30,6 @@ class Traits:
     keeps_expiry: a charge seldom changes the time at which the full quota is back, so Redis mostly keeps the expiry
     of the key, which costs less than setting it.
     multiplies: a step multiplies units by a time, so the terms of a limit must keep that product exact.
-    refunds_by_time: a refund returns only units that were charged at the time in its receipt.
     windows: the number of windows after which used units no longer count.
     unit: the name of the quota's unit for clients; `None` = requests.
     """
@@ -44,7 +43,6 @@ class Traits:
     resets_at_end: bool = False
     keeps_expiry: bool = False
     multiplies: bool = False
-    refunds_by_time: bool = False
     windows: int = 1
     unit: str | None = None
 
@@ -88,7 +86,6 @@ class Algorithm(StrEnum):
             label=_("sliding window, exact: remembers each request"),
             short=_("sliding window, exact"),
             keeps_entries=True,
-            refunds_by_time=True,
         ),
     )
     SLIDING_WINDOW_COUNTER = (
@@ -112,7 +109,6 @@ class Algorithm(StrEnum):
             short=_("sliding window"),
             counts_locally=True,
             keeps_expiry=True,
-            refunds_by_time=True,
         ),
     )
     TOKEN_BUCKET = (
@@ -152,7 +148,6 @@ class Algorithm(StrEnum):
             label=_("concurrency: requests in progress at once"),
             holds_leases=True,
             keeps_entries=True,
-            refunds_by_time=True,
             unit="concurrent-requests",
         ),
     )

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from itertools import chain, cycle
 from typing import Protocol, cast
 
 from ..limits import Algorithm, Limit, Terms
@@ -63,35 +62,7 @@ class Steps(Protocol):
         """Sentences for the admin: what the limit allows, and when a rejected caller can retry."""
 
 
-class TimedSteps(Protocol):
-    """More of an algorithm that stores when units were charged: its trait `refunds_by_time` is set."""
-
-    #: The bytes of each number of a state in Redis: of the first ones, then of the others, in turn.
-    WIDTHS: tuple[tuple[int, ...], tuple[int, ...]]
-
-    def charge_times(self, state: State, at: int, terms: Terms) -> list[tuple[int, int]]:
-        """Return the time and the units of the charges that still count, the oldest first."""
-
-
 STEPS: dict[str, Steps] = {algorithm: cast(Steps, import_module(f".{algorithm}", __name__)) for algorithm in Algorithm}
-
-#: The algorithms that store when units were charged.
-TIMED_STEPS: dict[str, TimedSteps] = {
-    algorithm: cast(TimedSteps, STEPS[algorithm]) for algorithm in Algorithm if algorithm.traits.refunds_by_time
-}
-
-
-def unpacked(algorithm: str, value: bytes) -> State:
-    """Return a state that check.lua has stored. algorithm: one of `TIMED_STEPS`."""
-    first, others = TIMED_STEPS[algorithm].WIDTHS
-    numbers: list[int] = []
-    for width in chain(first, cycle(others)):
-        if not value:
-            break
-        numbers.append(int.from_bytes(value[:width], "little"))
-        value = value[width:]
-    return tuple(numbers)
-
 
 #: Does `look`, `spend`, `store` and `reset` in one call, for a cost above 0: from (state, at, cost, terms) to the new
 #: state, the remaining units, and the microseconds until the full quota is back; `None` = the cost is not allowed.

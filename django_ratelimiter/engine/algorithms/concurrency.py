@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from ..limits import Limit, Terms
 from ..registry import gettext_noop as _
 from . import Sentence, State
-from .sliding_window_log import WIDTHS, charge_times, look, refund, reset, spend, store
+from .sliding_window_log import look, refund, reset, spend, store
 
-__all__ = ["WIDTHS", "charge_times", "describe", "look", "refund", "reset", "spend", "store", "wait"]
+__all__ = ["describe", "look", "refund", "reset", "spend", "store", "wait"]
 
 
 def wait(used: int, live: int, at: int, cost: int, terms: Terms, state: State | None) -> int:

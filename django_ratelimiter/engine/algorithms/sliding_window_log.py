@@ -16,8 +16,6 @@ from . import Sentence, State
 #: Where the entries of a state begin.
 FIRST = 2
 
-WIDTHS = (7, 2), (7, 2)
-
 
 def look(state: State | None, at: int, terms: Terms) -> tuple[int, int, int]:
     total, live = 0, FIRST
@@ -75,11 +73,6 @@ def refund(state: State, cost: int, spent_at: int, terms: Terms) -> State | None
     if not entries[entry + 1]:
         del entries[entry : entry + 2]
     return last, total - back, *entries
-
-
-def charge_times(state: State, at: int, terms: Terms) -> list[tuple[int, int]]:
-    _, _, live = look(state, at, terms)
-    return list(zip(state[live::2], state[live + 1 :: 2], strict=True))
 
 
 def describe(limit: Limit, cost: int) -> Iterator[Sentence]:

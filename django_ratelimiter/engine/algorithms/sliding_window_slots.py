@@ -12,8 +12,6 @@ from ..limits import Limit, Terms
 from ..registry import gettext_noop as _
 from . import Microseconds, Sentence, State, Units, fixed_window
 
-WIDTHS = (7,), (6,)
-
 
 def _index(at: int, terms: Terms) -> int:
     """Return how many slots have begun since the Unix epoch."""
@@ -75,13 +73,6 @@ def refund(state: State, cost: int, spent_at: int, terms: Terms) -> State | None
     last, *slots = state
     slots[age] = max(slots[age] - cost, 0)
     return last, *slots
-
-
-def charge_times(state: State, at: int, terms: Terms) -> list[tuple[int, int]]:
-    """Return the beginning of each slot that still counts, and its units."""
-    _, _, gone = look(state, at, terms)
-    latest, slots = _index(state[0], terms), state[1 : 1 + terms.rate - gone]
-    return [(_start(latest - age, terms), units) for age, units in reversed([*enumerate(slots)]) if units]
 
 
 def describe(limit: Limit, cost: int) -> Iterator[Sentence]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..algorithms import ALLOW, STEPS, TIMED_STEPS, Allow, State, Steps
+from ..algorithms import ALLOW, STEPS, Allow, State, Steps
 from ..base import Charge, Verdict
 from ..call import Call, CallTemplate, CounterStates
 from ..limits import EXACT, Terms
@@ -43,12 +43,6 @@ class MemoryCounters:
     def forget(self, charge: Charge) -> None:
         """Drop the counter of this charge."""
         self._by_name.pop(_name(charge), None)
-
-    def charge_times(self, charge: Charge, at: int) -> list[tuple[int, int]]:
-        """See `TimedSteps`."""
-        state, _ = self._by_name.get(_name(charge), (None, 0))
-        limit = charge.limit
-        return TIMED_STEPS[limit.algorithm].charge_times(state, at, limit.terms) if state else []
 
     def named(self, call: Call) -> list[Named]:
         """Return the charges of a call, without keys, and the names of their counters."""

@@ -134,14 +134,6 @@ class MemoryEngine:
             for charge in charges:
                 self._counters.forget(charge)
 
-    def charge_times(self, charge: Charge, at_us: int) -> list[tuple[int, int]]:
-        """Return the time and units of the charges of a counter that still count at this time, the oldest first.
-
-        Only for algorithms whose trait `refunds_by_time` is set.
-        """
-        with self._lock:
-            return self._counters.charge_times(charge, at_us)
-
     def publish(self, version: int | Version) -> None:
         """Make a version current, unless a later one is."""
         asked = as_version(version)

@@ -10,7 +10,6 @@ from typing import Any
 
 from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
-from ..algorithms import TIMED_STEPS, unpacked
 from ..base import Charge, Verdict, Version, mark_refunded, receipts_of
 from ..call import NO_CHARGES, Answer, Call
 from .cluster.sharding import ShardCall, ShardCoordinator, names_by_shard
@@ -117,11 +116,6 @@ class RedisCore(CallEncoder, ABC):
     async def _reset(self, charges: Iterable[Charge]) -> None:
         for shard, names in names_by_shard(self, charges).items():
             await self._send(shard, command("DEL", *names), kind=int)
-
-    async def _charge_times(self, charge: Charge, at_us: int) -> list[tuple[int, int]]:
-        algorithm, terms = charge.limit.algorithm, charge.limit.terms
-        [value] = await self._send(self.shard_of(charge), command("MGET", self.stored_name(charge)))
-        return TIMED_STEPS[algorithm].charge_times(unpacked(algorithm, value), at_us, terms) if value else []
 
     async def _publish(self, version: int | Version) -> None:
         """Make a version current on the only server."""

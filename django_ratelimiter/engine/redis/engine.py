@@ -147,13 +147,6 @@ class RedisEngine(RedisCore):
         """Delete the counters of these charges: their next request has the full quota."""
         run_sync(self._reset(charges))
 
-    def charge_times(self, charge: Charge, at_us: int) -> list[tuple[int, int]]:
-        """Return the time and units of the charges of a counter that still count at this time, the oldest first.
-
-        Only for algorithms whose trait `refunds_by_time` is set.
-        """
-        return run_sync(self._charge_times(charge, at_us))
-
     def publish(self, version: int | Version) -> None:
         """Make a version current, unless a later one is."""
         if self._cluster:
