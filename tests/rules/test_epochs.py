@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import redis
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
 from django.core.management import CommandError, call_command
 from django.test import Client
 from django.urls import reverse
@@ -20,8 +22,8 @@ from django_ratelimiter.checks import servers
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, Version
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.exceptions import WrongRedis
-from django_ratelimiter.inspection.acts import InvalidAct, ResetCounters
 from django_ratelimiter.inspection.caller import caller_of
+from django_ratelimiter.inspection.reset import reset
 from django_ratelimiter.models import RuleSetState, TierAssignment, UsageBucket
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import epochs, storage
@@ -99,8 +101,9 @@ def test_looking_up_and_forgetting_fail_if_redis_is_not_the_sites(problem: str) 
     for words in (KNOWN, ("forget", *KNOWN[1:]), EXPLAIN, ("watch",)):
         with pytest.raises(CommandError, match=problem):
             manage(*words)
-    with pytest.raises(InvalidAct, match=problem):
-        ResetCounters().do(caller_of("partition", "user:42"), None, "")
+    operator = User.objects.create_superuser("ann")
+    with pytest.raises(ValidationError, match=problem):
+        reset(operator, caller_of("partition", "user:42"), [], "asked for")
     assert TierAssignment.objects.exists()
 
 
