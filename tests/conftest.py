@@ -28,13 +28,13 @@ from django_ratelimiter import backend, limiter
 from django_ratelimiter.backend import usage_buffer
 from django_ratelimiter.conf import ENTRIES
 from django_ratelimiter.decision import Decision
-from django_ratelimiter.engine import MemoryEngine
+from django_ratelimiter.engine import MemoryEngine, breaker
 from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.engine.fallback import FallbackEngine
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
 from django_ratelimiter.limiter import events, io, slots, untrusted
-from django_ratelimiter.rules import cache, heartbeats, tiers
+from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.rules.stored import access_cache, epochs, uncommitted, versions
 from django_ratelimiter.usage.live import denials, names
 from django_ratelimiter.usage.live.sending import Sender
@@ -178,12 +178,12 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "_published", threading.local())
     monkeypatch.setattr(versions, "PUBLISH_PAUSES", (0.0, 0.0))
     monkeypatch.setattr(epochs, "PAUSES", (0.0, 0.0))
-    monkeypatch.setattr(cache, "beat", lambda version: setattr(heartbeats.pulse, "due_at", float("inf")))
-    heartbeats.pulse.begin()
+    monkeypatch.setattr(breaker, "changed_at", None)
     names.notes.forget()
     denials.waiting.begin()
     monkeypatch.setattr(Sender, "start", lambda _sender: None)
     untrusted.named.clear()
+    untrusted.noted.clear()
     uncommitted.forget_all()
     tiers.forget()
     access_cache.forget()

@@ -23,6 +23,9 @@ _state_listeners: list[Callable[[], None]] = []
 #: All breakers of this process that are not retired, by their id.
 _breakers: Final[WeakValueDictionary[int, CircuitBreaker]] = WeakValueDictionary()
 
+#: When one of them has opened or closed last, in seconds since the Unix epoch; `None` = never.
+changed_at: float | None = None
+
 
 def on_recovered(listener: Callable[[], None]) -> None:
     """Call `listener` whenever a breaker has closed, in any thread. Each function is registered once."""
@@ -135,6 +138,8 @@ class CircuitBreaker:
 
 
 def _notify_state_change() -> None:
+    global changed_at
+    changed_at = time.time()
     for listener in _state_listeners:
         try:
             listener()

@@ -93,7 +93,7 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
             _log_rejection(decision)
         meta, by = request.META, latest.rejection.by
         if "HTTP_X_FORWARDED_FOR" in meta or "HTTP_FORWARDED" in meta or settings.TRUSTED_PROXIES.own:
-            untrusted.examine(request, [each.rule for each in by if each.digest and not each.local])
+            await _examine(io, request, by)
         if not latest.degraded:
             _note_rejection(request, latest)
         if limit_exceeded.receivers:
@@ -116,6 +116,13 @@ async def send_reached(io: IO, request: HttpRequest, results: Iterable[Result]) 
         events = ("100", "80") if percent == 100 else ("80",)
         if percent and _is_reached_first(result, percent) and await _is_first_of_all(io, result, *events):
             await io.send(quota_reached, Result, request=request, result=result, percent=percent)
+
+
+async def _examine(io: IO, request: HttpRequest, by: Sequence[Rejecter]) -> None:
+    """Note a proxy that is not trusted, if this rejection reveals one."""
+    proxy = untrusted.examine(request, [each.rule for each in by if each.digest and not each.local])
+    if proxy is not None:
+        await io.send(untrusted.proxy_found, Decision, proxy=proxy)
 
 
 def note_denied(request: HttpRequest, identity: Identity, record: AccessRecord) -> None:

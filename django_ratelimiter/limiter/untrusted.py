@@ -4,44 +4,94 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from time import monotonic
-from typing import Final
+from typing import Any, Final
+from zlib import crc32
 
+from django.dispatch import Signal
 from django.http import HttpRequest
 
+from ..backend import get_engine
+from ..conf import settings
+from ..exceptions import EngineUnavailable
 from ..identity.proxies import forwarding, trusting
-from ..rules.heartbeats import pulse
 from ..rules.records import RuleRecord
 
 logger = logging.getLogger("django_ratelimiter")
 
 #: Maximum number of rejections that a process examines in a minute, and of addresses that it remembers.
 MAX_EXAMINED: Final = 1_000
+#: Maximum number of proxies that a process finds, and seconds after which it notes one again in Redis.
+MAX_FOUND, FOUND_SECONDS = 10, 3_600
 
 #: By an address that is not trusted: the first caller that it named.
 named: Final[dict[str, str]] = {}
+#: By proxy and setting, see `_noted_as`: when this process noted it, in monotonic seconds.
+noted: Final[dict[str, float]] = {}
 #: The current minute, and how many rejections may still be examined in it.
 _minute, _left = 0, MAX_EXAMINED
 
+#: Sent with a `proxy` to note: on an event loop its receiver is called in a thread.
+proxy_found = Signal()
 
-def examine(request: HttpRequest, rules: Iterable[RuleRecord]) -> None:
-    """Report, once, that a request which these rules reject names another caller than an earlier one of its address."""
+
+def examine(request: HttpRequest, rules: Iterable[RuleRecord]) -> str | None:
+    """Return the proxy, if a request that these rules reject names another caller than an earlier one of its address.
+
+    It is logged once, and returned at most once in FOUND_SECONDS. See `identity.proxies.Forwarding`.
+    """
     global _minute, _left
     minute = int(monotonic() // 60)
     if minute != _minute:
         _minute, _left = minute, MAX_EXAMINED
     if _left <= 0 or not any(rule.asks_for_address for rule in rules):
-        return
+        return None
     _left -= 1
     found = forwarding(request)
     if found is None:
-        return
+        return None
     if len(named) >= MAX_EXAMINED:
         named.clear()
-    if named.setdefault(found.address, found.caller) != found.caller and pulse.note_proxy(found.proxy):
+    if named.setdefault(found.address, found.caller) == found.caller:
+        return None
+    text, now = _noted_as(found.proxy), monotonic()
+    if text not in noted:
+        if len(noted) >= MAX_FOUND:
+            return None
         logger.warning(
             "Rejected requests of one address name different callers in %s. If it is your proxy, all its callers share "
             "one counter: set RATELIMITER['TRUSTED_PROXIES'] to %s. If not, a caller invents these names.",
             found.field,
             trusting(found.proxy),
         )
+    elif now - noted[text] < FOUND_SECONDS:
+        return None
+    noted[text] = now
+    return found.proxy
+
+
+def found_lately() -> set[str]:
+    """Return the proxies that processes with our TRUSTED_PROXIES have found in the last hours.
+
+    Without Redis, those that this process has found. Raises EngineUnavailable.
+    """
+    engine: Any = get_engine()
+    ours, texts = _noted_as(""), engine.proxies() if hasattr(engine, "proxies") else noted
+    return {text.removeprefix(ours) for text in texts if text.startswith(ours)}
+
+
+def _note(proxy: str, **_signal: Any) -> None:
+    """Let the overview show this proxy, whichever process makes the page."""
+    engine: Any = get_engine()
+    if hasattr(engine, "note_proxy"):
+        with suppress(EngineUnavailable):
+            engine.note_proxy(_noted_as(proxy))
+
+
+def _noted_as(proxy: str) -> str:
+    """Return a text of a proxy and a mark of the setting: once that is right, the overview shows the proxy no more."""
+    return f"{crc32(repr(settings.TRUSTED_PROXIES).encode()):08x} {proxy}"
+
+
+proxy_found.connect(_note)

@@ -27,7 +27,6 @@ from ..engine.locks import freed_by_fork
 from ..exceptions import EngineUnavailable, RulesUnavailable, StaleRules
 from ..signals import rules_changed, rules_committed
 from ..values.terminal import visible
-from .heartbeats import beat, pulse
 from .inline import rule_of
 from .reading import Turns, turns
 from .records import UNREAD
@@ -138,9 +137,7 @@ def reload(stale: StaleRules, seen: RuleSet) -> RuleSet:
 def mark_confirmed(rules: RuleSet) -> None:
     """Record that these rules are current. Uncommitted ones are ignored, because they are compared with nothing."""
     if rules.compared_as is not None:
-        now = _state.confirmed_at = _state.checked_at = time.monotonic()
-        if now >= pulse.due_at:
-            beat(rules.version)
+        _state.confirmed_at = _state.checked_at = time.monotonic()
 
 
 def is_version_check_due(rules: RuleSet) -> bool:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from time import time
+import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from django.test import Client, override_settings
+from django.test import AsyncClient, Client, override_settings
 
 from django_ratelimiter.backend import get_engine
+from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.limiter import untrusted
-from django_ratelimiter.rules import cache
-from django_ratelimiter.rules.heartbeats import pulse
 
 from ..admin.overview.test_overview import OVERVIEW, text_of
 from ..making import MakeRule
@@ -98,15 +97,77 @@ def test_rules_that_count_no_addresses_say_nothing(
     assert said(caplog) == []
 
 
-def test_the_overview_says_it_of_all_processes(admin_client: Client, make_rule: MakeRule) -> None:
-    make_rule("all", quota=1, partition_by=["ip"])
+def reject(client: Client, peer: str, **fields: str) -> None:
+    """Let requests of one address be rejected that name different callers."""
     for each in CLIENTS:
-        admin_client.get("/plain/", REMOTE_ADDR="10.0.0.1", HTTP_FORWARDED=f"for={each}")
-    other = ["host", 7, cache.current_rules().version, 0, None, time(), ["unix"]]
-    get_engine().heartbeats.write("other", json.dumps(other))  # type: ignore[attr-defined]
+        response = client.get("/plain/", REMOTE_ADDR=peer, **{name: text.format(each) for name, text in fields.items()})
+    assert response.status_code in (403, 429)
+
+
+def test_the_overview_names_those_that_any_process_has_found(admin_client: Client, make_rule: MakeRule) -> None:
+    make_rule("all", quota=1, partition_by=["ip"], missing_partition="deny")
+    reject(admin_client, "", HTTP_X_FORWARDED_FOR="{}")
+    untrusted.noted.clear()  # as another process
+    reject(admin_client, "10.0.0.1", HTTP_FORWARDED="for={}")
     text = text_of(admin_client.get(OVERVIEW))
     assert "If a Unix socket is your proxy" in text
-    assert 'If 10.0.0.1 is your proxy, set RATELIMITER[\'TRUSTED_PROXIES\'] to ["10.0.0.1", "forwarded"]' in text
+    named = 'If 10.0.0.1 is your proxy, set RATELIMITER[\'TRUSTED_PROXIES\'] to ["10.0.0.1", "forwarded"]'
+    assert named in text
+    limiter = {"CACHE_ALIAS": "ratelimit", "TRUSTED_PROXIES": ["10.0.0.1", "forwarded"]}
+    with override_settings(RATELIMITER=limiter):  # what was found by the setting before does not count any more
+        assert "is your proxy" not in text_of(admin_client.get(OVERVIEW))
+
+
+def test_each_process_names_its_own_without_redis(admin_client: Client, make_rule: MakeRule) -> None:
+    make_rule("all", quota=1, partition_by=["ip"])
+    with override_settings(RATELIMITER={"CACHE_ALIAS": None}):
+        reject(admin_client, "10.0.0.1", HTTP_X_FORWARDED_FOR="{}")
+        assert "If 10.0.0.1 is your proxy" in text_of(admin_client.get(OVERVIEW))
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each proxy that is sent to Redis, which does not answer: whether an event loop waits for it."""
+    sent: list[bool] = []
+
+    def note_proxy(text: str) -> None:
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            sent.append(True)
+            return
+        sent.append(False)
+        raise EngineUnavailable("gone")
+
+    monkeypatch.setattr(get_engine(), "note_proxy", note_proxy, raising=False)
+    return sent
+
+
+def test_a_proxy_is_sent_once_in_an_hour(
+    client: Client,
+    make_rule: MakeRule,
+    sent: list[bool],
+    now: list[float],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(untrusted, "monotonic", lambda: now[0])
+    make_rule("all", quota=1, partition_by=["ip"], count_refusals=True)
+    for seconds, times in ((0, 1), (3_599, 1), (3_601, 2)):
+        now[0] = 10_000.0 + seconds
+        reject(client, "10.0.0.1", HTTP_X_FORWARDED_FOR="{}")
+        assert len(sent) == times
+    assert len(said(caplog)) == 1
+
+
+def test_no_event_loop_waits_for_redis(make_rule: MakeRule, sent: list[bool]) -> None:
+    make_rule("all", quota=1, partition_by=["ip"])
+
+    async def reject() -> None:
+        for each in CLIENTS:
+            await AsyncClient().get("/plain/", headers={"X-Forwarded-For": each})
+
+    asyncio.run(reject())
+    assert sent == [False]
 
 
 def test_what_is_remembered_is_bounded(client: Client, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,4 +179,4 @@ def test_what_is_remembered_is_bounded(client: Client, make_rule: MakeRule, monk
         for each in CLIENTS[:2]:
             client.get("/plain/", REMOTE_ADDR=f"10.0.0.{number}", headers={"X-Forwarded-For": each})
     assert len(untrusted.named) <= 3
-    assert len(pulse.proxies) <= 3
+    assert len(untrusted.noted) <= 3

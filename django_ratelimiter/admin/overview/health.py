@@ -1,24 +1,24 @@
 """The state of the engine, as this process sees it: one call that compares and charges nothing.
 
-Also the processes that use it, and the versions in its shards: one pipeline for each node.
+Also the versions in all its shards, and proxies that are not trusted.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
 
 from ...backend import get_engine, server_in_words
 from ...conf import settings
+from ...engine import breaker
 from ...engine.base import Version
 from ...engine.breaker import open_breakers
 from ...exceptions import EngineUnavailable
-from ...rules import cache
-from ...rules.heartbeats import Heartbeat, pulse, read_fleet
+from ...limiter import untrusted
 from ...rules.stored.epochs import version_in_force
 
 #: How often the engine is called: the first call of a process may have no connection yet, which is no error.
@@ -26,7 +26,7 @@ ATTEMPTS: Final = 2
 #: Seconds between two attempts.
 PAUSE: Final = 0.1
 
-#: Seconds for which a process is highlighted after it did not reach Redis.
+#: Seconds for which the overview tells that this process did not reach Redis.
 OUTAGE_SECONDS: Final = 300.0
 
 
@@ -35,8 +35,7 @@ class Health(NamedTuple):
 
     milliseconds: of the round trip; `None` = no reply. problem: why there was no reply. open_breakers: servers that
     this process does not call at present. versions: those in its shards, or its only one; `None` = a shard
-    holds none; empty = no reply. unanswered: shards that did not answer. processes: those with recent heartbeats, this
-    one first.
+    holds none; empty = no reply. unanswered: shards that did not answer. proxies: see `untrusted.found_lately`.
     """
 
     milliseconds: float | None
@@ -44,7 +43,7 @@ class Health(NamedTuple):
     open_breakers: int
     versions: Sequence[Version | None] = ()
     unanswered: int = 0
-    processes: Sequence[Heartbeat] = ()
+    proxies: Collection[str] = ()
 
     @property
     def is_degraded(self) -> bool:
@@ -52,10 +51,10 @@ class Health(NamedTuple):
         return self.milliseconds is None or self.open_breakers > 0
 
 
-def read_health(*, with_processes: bool = False) -> Health:
+def read_health(*, in_detail: bool = False) -> Health:
     """Call the engine, and once more if there was no connection yet. Does not raise if the engine is out of reach.
 
-    with_processes: also read the versions of all shards and the processes.
+    in_detail: also read the versions of all shards, and proxies.
     """
     problem = ""
     for attempt in range(ATTEMPTS):
@@ -63,7 +62,7 @@ def read_health(*, with_processes: bool = False) -> Health:
             began = time.perf_counter()
             version = version_in_force(get_engine())
             health = Health(1_000 * (time.perf_counter() - began), "", open_breakers(), (version,))
-            return _with_processes(health) if with_processes else health
+            return _in_detail(health) if in_detail else health
         except EngineUnavailable as error:
             problem = str(error)
         except ImproperlyConfigured as error:
@@ -75,27 +74,27 @@ def read_health(*, with_processes: bool = False) -> Health:
     return Health(None, problem, open_breakers())
 
 
-def _with_processes(health: Health) -> Health:
-    """Add the data of all shards. If it cannot be read, only this process is known."""
-    own = cache.current_rules().version
+def _in_detail(health: Health) -> Health:
+    engine: Any = get_engine()
     try:
-        fleet = read_fleet(own)
+        if (shards := getattr(engine, "shards", 1)) > 1:
+            versions = engine.versions()
+            health = health._replace(versions=versions, unanswered=shards - len(versions))
+        return health._replace(proxies=untrusted.found_lately())
     except EngineUnavailable as error:
-        return health._replace(problem=str(error), processes=(pulse.heartbeat(own),))
-    versions = fleet.versions or health.versions
-    return health._replace(versions=versions, unanswered=fleet.unanswered, processes=fleet.heartbeats)
+        return health._replace(problem=str(error))
 
 
 def outage_began(health: Health) -> datetime | None:
     """Return since when this process does not call a server; the latest of several. `None` = it calls all of them."""
-    if not health.open_breakers or pulse.outage_at is None:
+    if not health.open_breakers or breaker.changed_at is None:
         return None
-    return datetime.fromtimestamp(pulse.outage_at, UTC)
+    return datetime.fromtimestamp(breaker.changed_at, UTC)
 
 
-def had_outage_lately(process: Heartbeat) -> bool:
+def had_outage_lately() -> bool:
     """Return whether a circuit breaker of this process has opened or closed in the last OUTAGE_SECONDS."""
-    return process.outage_at is not None and process.at - process.outage_at < OUTAGE_SECONDS
+    return breaker.changed_at is not None and time.time() - breaker.changed_at < OUTAGE_SECONDS
 
 
 def engine_in_words() -> str:

@@ -63,28 +63,13 @@ def health_items(health: Health) -> Iterator[Item]:
     if health.unanswered:
         text = ngettext("%d shard of Redis does not answer.", "%d shards of Redis do not answer.", health.unanswered)
         yield Item("bad", text % health.unanswered)
-    others = health.processes[1:]
-    cut_off = sum(each.open_breakers > 0 for each in others)
-    if cut_off:
-        text = ngettext(
-            "%d other process reports that it does not reach a Redis server.",
-            "%d other processes report that they do not reach a Redis server.",
-            cut_off,
-        )
-        yield Item("bad", text % cut_off)
-    lately = sum(not each.open_breakers and had_outage_lately(each) for each in others)
-    if lately:
-        text = ngettext(
-            "%d other process did not reach Redis for a while in the last 5 minutes.",
-            "%d other processes did not reach Redis for a while in the last 5 minutes.",
-            lately,
-        )
-        yield Item("warning", text % lately)
+    if not health.is_degraded and had_outage_lately():
+        yield Item("warning", _("This process did not reach Redis for a while in the last 5 minutes."))
 
 
 def proxy_items(health: Health) -> Iterator[Item]:
     """Yield proxies that seem not to be trusted."""
-    for proxy in sorted({proxy for each in health.processes for proxy in each.proxies})[:MAX_NAMED]:
+    for proxy in sorted(health.proxies)[:MAX_NAMED]:
         text = _("Rejected requests of one address name different callers, as behind a proxy that is not trusted.")
         hint = _(
             "If %(proxy)s is your proxy, set RATELIMITER['TRUSTED_PROXIES'] to %(setting)s: until then all its callers "

@@ -27,7 +27,6 @@ from .attention import UsageDoubts, read_rule_doubts, read_usage_doubts
 from .health import Health, engine_in_words, outage_began, read_health
 from .items import Item, health_items, proxy_items, rule_items, status_items, usage_items
 from .last_hour import LastHour
-from .processes import processes_context
 from .status import Status, read_status
 from .views import search_context
 
@@ -40,7 +39,7 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
     if not tables.exists("RuleSetVersion", router.db_for_write):
         text = _("The tables of this app do not exist yet. Run manage.py migrate.")
         return {"tables_missing": text.replace("manage.py migrate", tables.command_for(primary()))}
-    health = read_health(with_processes=viewer.sees_engine)
+    health = read_health(in_detail=viewer.sees_engine)
     status = read_status(health)
     items: list[Item] = [*status_items(status, health, viewer), *health_items(health), *proxy_items(health)]
     context: dict[str, Any] = {
@@ -51,10 +50,7 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
     }
     if not viewer.sees_engine:
         return context
-    context |= {
-        "health": _health(health, viewer),
-        "processes": processes_context(health, status, in_detail=viewer.sees_rules),
-    }
+    context["health"] = _health(health, viewer)
     if viewer.sees_rules:
         context["version"] = _version(status, viewer)
     if viewer.sees_usage:
@@ -78,7 +74,6 @@ def _version(status: Status, viewer: Viewer) -> Mapping[str, Any] | None:
     return {
         "number": status.number,
         "row": status.version,
-        "is_everywhere": status.is_everywhere,
         "undo": offered_undo(viewer),
         "url": viewer.url("history_version", str(status.number)) or viewer.url("history"),
     }

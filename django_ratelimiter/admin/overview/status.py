@@ -29,7 +29,7 @@ class Status(NamedTuple):
     `None` = there was none, or enforcement is stopped. oldest: when the oldest stored version was saved, if no stored
     version has stopped or resumed enforcement. number: of the latest version in the database; 0 = there is none.
     version: its author; `None` = not stored. older: the older versions in shards of the engine,
-    with the number of shards; the same for processes. held: what the engine holds; without a reply, nothing is wrong.
+    with the number of shards. held: what the engine holds; without a reply, nothing is wrong.
     """
 
     state: str
@@ -39,13 +39,7 @@ class Status(NamedTuple):
     number: int
     version: RuleSetVersion | None
     older: Mapping[int, int]
-    older_processes: Mapping[int, int]
     held: epochs.Held
-
-    @property
-    def is_everywhere(self) -> bool:
-        """Return whether all reachable shards have this version: then no request is decided by an older one."""
-        return not self.older
 
 
 def read_status(health: Health) -> Status:
@@ -57,11 +51,10 @@ def read_status(health: Health) -> Status:
     stopped, resumed = (None, switched) if enforced else (switched, None)
     oldest = None if switched else storage.snapshots().values_list("created_at", flat=True).last()
     older = _older(health.versions, committed)
-    older_processes = _older([each.version for each in health.processes], committed)
     state = _state(enforced, health)
     held = epochs.compared(health.versions[0]) if health.versions else epochs.Held.OURS
     oldest = oldest and aware(oldest)
-    return Status(state, stopped, resumed, oldest, committed.number, latest, older, older_processes, held)
+    return Status(state, stopped, resumed, oldest, committed.number, latest, older, held)
 
 
 def _older(versions: Iterable[Version | None], than: Version) -> Mapping[int, int]:

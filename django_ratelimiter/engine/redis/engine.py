@@ -7,10 +7,12 @@ Decisions use their own connections and packed commands: the client itself takes
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any, Final, TypeVar
+from zlib import crc32
 
 from redis import Redis
 from redis.cluster import RedisCluster
@@ -35,7 +37,6 @@ from .connections.handshake import Handshake
 from .connections.server import Server
 from .connections.transport import Transport
 from .core import RedisCore
-from .heartbeats import RedisHeartbeats
 from .packing import RECENT, text_of
 from .partition_stats import RedisPartitions
 from .rejections import remembered_in
@@ -46,6 +47,9 @@ T = TypeVar("T")
 
 #: Exceptions of a client whose server is out of reach.
 CLIENT_ERRORS: Final = (RedisError, RedisClusterException, OSError)
+
+#: A proxy that is not trusted is in one of this number of keys, for so many seconds.
+MAX_PROXIES, PROXY_SECONDS = 16, 7_200
 
 
 class RedisEngine(RedisCore):
@@ -87,8 +91,6 @@ class RedisEngine(RedisCore):
         self.names = RedisNames(self.commands)
         #: The callers that access entries deny.
         self.denials = RedisDenials(self.commands)
-        #: The heartbeats of the processes.
-        self.heartbeats = RedisHeartbeats(self.commands)
 
     def to_async(self) -> AsyncRedisEngine | None:
         """Return the same engine for event loops; `None` if there is no asynchronous counterpart of its client."""
@@ -223,6 +225,31 @@ class RedisEngine(RedisCore):
         [found] = self.commands.execute(0, [("GET", self.commands.key(0, "rules"))])
         return None if found is None else text_of(found)
 
+    def versions(self) -> list[Version | None]:
+        """Return the versions in the shards that answer, by one pipeline for each node; `None` = a shard holds none."""
+        commands, problem = self.commands, None
+        versions: list[Version | None] = []
+        for shards in commands.nodes():
+            words = [("MGET", commands.encoder.version_key(shard)) for shard in shards]  # GET fails for other types
+            try:
+                versions += [_version_of(found) for [found] in commands.execute(shards[0], words)]
+            except EngineUnavailable as error:
+                problem = error
+        if problem and not versions:
+            raise problem
+        return versions
+
+    def note_proxy(self, text: str) -> None:
+        """Store what is known of a proxy that seems not to be trusted."""
+        key = self.commands.key(0, f"proxy:{crc32(text.encode()) % MAX_PROXIES}")
+        self.commands.execute(0, [("SET", key, text, "EX", str(PROXY_SECONDS))])
+
+    def proxies(self) -> list[str]:
+        """Return the stored texts about proxies."""
+        keys = [self.commands.key(0, f"proxy:{place}") for place in range(MAX_PROXIES)]
+        [found] = self.commands.execute(0, [("MGET", *keys)])
+        return [_text_of_any(each) for each in found if each]
+
     def retire(self) -> None:
         """Record that another engine replaces this one and its `to_async`: their breakers do not count any more."""
         for server in self._cluster.servers if self._cluster else [self._transport.server]:
@@ -253,3 +280,14 @@ class RedisEngine(RedisCore):
             return command(self._client)
         except (RedisError, OSError) as error:
             raise EngineUnavailable(explain(error)) from error
+
+
+def _version_of(found: Any) -> Version | None:
+    """Return the version in a shard. As in the script, what another program wrote is as good as missing."""
+    match = re.fullmatch("([0-9]{1,16}):([0-9]{1,16})", _text_of_any(found or ""))
+    return Version(int(match[2]), int(match[1])) if match else None
+
+
+def _text_of_any(found: Any) -> str:
+    """Return the text of a reply, whatever another program wrote."""
+    return found.decode(errors="replace") if isinstance(found, bytes) else found

@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from time import time
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -22,11 +23,12 @@ from django_ratelimiter.admin.overview import attention, health, page
 from django_ratelimiter.admin.overview.status import read_status
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.checks.common import SYMPTOMS
-from django_ratelimiter.engine.base import Version
+from django_ratelimiter.engine import breaker
+from django_ratelimiter.engine.base import Engine, Version
+from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.models import Rule, RuleSetVersion, UsageBatch, UsageEpisode
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.formatting import moment_in_words
-from django_ratelimiter.rules.heartbeats import pulse
 from django_ratelimiter.rules.stored import storage
 from django_ratelimiter.usage.collector.lag import Lag
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
@@ -133,8 +135,8 @@ def test_without_redis_it_says_degraded(admin_client: Client, saved: Rule) -> No
             assert text.count("failure policy") == 1
             assert "Enforcement degraded" in text
             assert "Redis does not answer Server" in text
-        assert pulse.outage_at is not None
-        began = moment_in_words(datetime.fromtimestamp(pulse.outage_at, UTC))
+        assert breaker.changed_at is not None
+        began = moment_in_words(datetime.fromtimestamp(breaker.changed_at, UTC))
     assert "open: this process asks again" in text
     since = re.search(r"Enforcement degraded Since (.+?) Version ", text)
     assert since
@@ -176,6 +178,51 @@ def test_a_version_that_was_not_published_is_not_in_force_everywhere(admin_clien
     )
 
 
+class Sharded:
+    """An engine with four shards, two of which do not answer."""
+
+    shards = 4
+
+    def __init__(self, engine: Engine, problem: str = "") -> None:
+        self.engine, self.problem = engine, problem
+
+    def versions(self) -> list[Version | None]:
+        if self.problem:
+            raise EngineUnavailable(self.problem)
+        latest = storage.committed_version()
+        return [latest, latest._replace(number=latest.number - 1)]
+
+
+def test_one_shard_with_an_older_version_is_not_yet_everywhere(
+    admin_client: Client, saved: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Sharded(get_engine())
+    monkeypatch.setattr(health, "get_engine", lambda: engine)
+    text, number = text_of(admin_client.get(OVERVIEW)), storage.committed_version().number
+    still = f"Redis still has version {number - 1} in 1 of 2 shards."
+    assert f"error Version {number} is not yet in force everywhere: {still}" in text
+    assert "error 2 shards of Redis do not answer." in text
+
+
+def test_shards_that_cannot_be_read_are_no_error_page(
+    admin_client: Client, saved: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Sharded(get_engine(), "NOPERM")
+    monkeypatch.setattr(health, "get_engine", lambda: engine)
+    text = text_of(admin_client.get(OVERVIEW))
+    assert "Enforcement on" in text
+    assert "Problem NOPERM" in text
+
+
+def test_an_outage_of_this_process_is_told_for_five_minutes(
+    admin_client: Client, saved: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = "warning This process did not reach Redis for a while in the last 5 minutes."
+    for seconds, is_told in ((60, True), (400, False)):
+        monkeypatch.setattr(breaker, "changed_at", time() - seconds)
+        assert (told in text_of(admin_client.get(OVERVIEW))) is is_told
+
+
 def test_to_ask_for_the_version_changes_nothing(redis_client: redis.Redis) -> None:
     engine = get_engine()
     assert health.version_in_force(engine) is None
@@ -197,7 +244,7 @@ def test_asks_redis_three_times(admin_client: Client, saved: Rule, redis_client:
     scripted = 1  # the script's own GET counts as a command
     peeked = 4  # a second script, which reads the counters that all callers share
     assert after - before == 2
-    pipeline = 3  # the version and two hashes of processes, in one go
+    pipeline = 1  # the proxies
     assert redis_client.info("stats")["total_commands_processed"] - total <= 4 + scripted + peeked + pipeline
 
 
@@ -254,7 +301,7 @@ def test_says_since_when_and_by_whom_it_is_on_again(
     text = text_of(admin_client.get(OVERVIEW))
     assert f"On again since {moment_in_words(resumed.created_at)}, by anna Why the rule is mended Version" in text
     with django_assert_num_queries(5):
-        assert read_status(health.read_health(with_processes=False)).resumed is not None
+        assert read_status(health.read_health()).resumed is not None
 
 
 @pytest.mark.parametrize(("counted", "used", "named"), [(40, None, True), (40, 5, False), (5, None, False)])

@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from django_ratelimiter.engine import Algorithm, Charge, Limit
+from django_ratelimiter.engine.base import Version
 from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 from django_ratelimiter.engine.usage import UsageCarry
 from tests.clusters import Cluster, ServerWith, until
@@ -44,8 +45,9 @@ def use(engine: RedisEngine) -> None:
     engine.refund(verdicts)
     engine.reset(charges)
     assert engine.recent_rejections()
-    engine.heartbeats.write("process", "x")
-    assert engine.heartbeats.read().texts == {"process": "x"}
+    engine.note_proxy("x")
+    assert engine.proxies() == ["x"]
+    assert set(engine.versions()) == {Version(3)}
     batches = engine.take_usage(now_us=int(time.time() * 1e6) + 120_000_000)
     assert {count.label for batch in batches for count in engine.read_usage(batch)} >= {"held|", "gcra|"}
     for batch in batches:

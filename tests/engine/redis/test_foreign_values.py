@@ -9,7 +9,9 @@ import pytest
 import redis
 
 from django_ratelimiter.engine import Algorithm, Charge, Limit
+from django_ratelimiter.engine.base import Version
 from django_ratelimiter.engine.redis import RedisEngine
+from django_ratelimiter.engine.redis.commands import ShardCommands
 
 USAGE = f"usage:{time.time_ns() // 60_000_000_000 - 5}"
 
@@ -45,3 +47,28 @@ def test_collecting_deletes_what_is_of_another_type(redis_client: redis.Redis, n
     engine.check([Charge("key", Limit(9, 60), usage="rule|")], now_us=earlier + 120_000_000)
     [*_, batch] = engine.take_usage()
     assert [count.allowed for count in engine.read_usage(batch)] == [1]
+
+
+@pytest.mark.parametrize("value", ["", "7", "3:", "3:x", "3:" + "7" * 17, b"\xff:\xff", ["3:7"]])
+def test_a_version_that_cannot_be_read_counts_as_none(redis_client: redis.Redis, value: Any) -> None:
+    engine = RedisEngine(redis_client)
+    put(redis_client, engine.version_key(0), value)
+    assert engine.versions() == [None]
+    engine.publish(Version(7, 3))
+    assert engine.versions() == [Version(7, 3)]
+
+
+@pytest.mark.parametrize("decodes", [False, True])
+def test_other_values_in_the_place_of_a_proxy_are_passed_over_or_returned(redis_url: str, decodes: bool) -> None:
+    with redis.Redis.from_url(redis_url, decode_responses=decodes) as client:
+        engine = RedisEngine(client)
+        engine.note_proxy("10.0.0.1")
+        [key] = client.keys("*proxy*")
+        assert 0 < client.ttl(key) <= 7_200
+        engine.commands = ShardCommands(engine, lambda shard, command: command(client))  # through the client itself
+        assert engine.proxies() == ["10.0.0.1"]
+        put(client, key, ["a"])
+        assert engine.proxies() == []
+        if not decodes:
+            put(client, key, b"\xff")
+            assert engine.proxies() == ["\ufffd"]

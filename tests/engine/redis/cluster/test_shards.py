@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from threading import Thread, current_thread
+from typing import Any
 from zlib import crc32
 
 import pytest
 import redis
 
 from django_ratelimiter.engine import Algorithm, Charge, Limit, Verdict
+from django_ratelimiter.engine.base import Version
 from django_ratelimiter.engine.call import Call
-from django_ratelimiter.engine.redis import RedisEngine
+from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
+from django_ratelimiter.engine.redis.commands import ShardCommands
 from django_ratelimiter.engine.redis.protocol import CallEncoder, ScriptMode
 from django_ratelimiter.engine.usage import in_order, shard_of
+from django_ratelimiter.exceptions import EngineUnavailable
+from tests.clusters import Cluster
 from tests.engine.hits import CASES, limit_of
 from tests.engine.redis.test_usage_counts import FIRST, LATER, collected
 from tests.engine.trio import HOUR
@@ -101,3 +109,48 @@ def test_a_field_that_was_taken_back_is_counted_again(engine: RedisEngine) -> No
     undo(engine, engine.check([charge], now_us=HOUR))
     engine.check([charge], now_us=HOUR)
     assert [count.allowed for count in collected(engine, LATER)] == [1]
+
+
+# Versions
+
+
+def test_versions_of_all_shards_are_read_by_one_pipeline_for_each_node(
+    running_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running_cluster.flush()
+    client = LazyRedisCluster(running_cluster.urls[0])
+    engine = RedisEngine(client, deadline=60)
+    assert engine.versions() == [None] * engine.shards
+    engine.publish(Version(7))
+    for shard, text in ((5, "0:6"), (6, "garbage")):
+        key = engine.version_key(shard)
+        running_cluster.owner(key).ask("SET", key, text)
+    engine.note_proxy("10.0.0.1")
+    threads: list[Thread] = []
+    execute = redis.client.Pipeline.execute
+
+    def executed(self: Any, **options: Any) -> Any:
+        threads.append(current_thread())
+        return execute(self, **options)
+
+    monkeypatch.setattr(redis.client.Pipeline, "execute", executed)
+    versions = Counter(engine.versions())
+    assert threads.count(current_thread()) == 3  # since the publication, another thread may read the topology
+    assert versions == {None: 1, Version(6): 1, Version(7): engine.shards - 2}
+    assert engine.proxies() == ["10.0.0.1"]
+    client.close()
+
+
+def test_versions_of_a_node_that_is_away_are_left_out(engine: RedisEngine, redis_client: redis.Redis) -> None:
+    away = {0, 2}
+
+    def run(shard: int, command: Callable[[redis.Redis], list[object]]) -> list[object]:
+        if shard in away:
+            raise EngineUnavailable("gone")
+        return command(redis_client)
+
+    engine.commands = ShardCommands(CallEncoder("test", shards=4), run, node_of=lambda shard: shard % 2)
+    assert engine.versions() == [None, None]
+    away |= {1, 3}
+    with pytest.raises(EngineUnavailable):
+        engine.versions()
