@@ -36,7 +36,7 @@ from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
 from django_ratelimiter.limiter import events, io, slots, untrusted
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.rules.stored import access_cache, epochs, uncommitted, versions
-from django_ratelimiter.usage.live import denials, names
+from django_ratelimiter.usage.live import names
 from django_ratelimiter.usage.live.sending import Sender
 from example_project.redis_server import RedisServer
 from tests import making, profiles
@@ -175,12 +175,12 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     usage_buffer._forget()
     monkeypatch.setattr(events, "_soft_exceeded", events.NotificationDedup())
     monkeypatch.setattr(events, "_reached", events.NotificationDedup())
+    monkeypatch.setattr(events, "_denied", events.NotificationDedup())
     monkeypatch.setattr(versions, "_published", threading.local())
     monkeypatch.setattr(versions, "PUBLISH_PAUSES", (0.0, 0.0))
     monkeypatch.setattr(epochs, "PAUSES", (0.0, 0.0))
     monkeypatch.setattr(breaker, "changed_at", None)
     names.notes.forget()
-    denials.waiting.begin()
     monkeypatch.setattr(Sender, "start", lambda _sender: None)
     untrusted.named.clear()
     untrusted.noted.clear()
@@ -202,7 +202,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def start_sending() -> Callable[[Sender], None]:
-    """What starts the thread that sends denied callers and names, which tests do without."""
+    """What starts the thread that sends names, which tests do without."""
     return _START_SENDING
 
 

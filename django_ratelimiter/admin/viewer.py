@@ -127,10 +127,6 @@ class Viewer:
         """Return the name of a tier; for a deleted one its slug."""
         return self._tiers.get(slug, slug)
 
-    def entry(self, entry: AccessEntry) -> str:
-        """Return an access entry beside a digest that it denies: without its value if they may not see names."""
-        return entry.subject if self.may("reveal_caller") else f"#{entry.pk}"
-
     def rule_url(self, slug: str) -> str:
         """Return the URL of a rule's form; "" without the permission to view rules, or if there is no form."""
         return self.url("rule_change", self._rules[slug][1]) if self.sees_rules and slug in self._rules else ""

@@ -14,13 +14,12 @@ from django.utils.translation import gettext as _
 from ..exceptions import EngineUnavailable
 from ..models import TierAssignment
 from ..rules import cache
-from ..rules.formatting import end_in_words, listed, moment_in_words, units, until_in_words
+from ..rules.formatting import listed, until_in_words
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
-from ..usage.live.denials import DeniedCaller
 from ..usage.live.names import Name
 from .caller import Caller, is_hash
-from .counters import CallerRejection, Counter, Counters, Unread, counters_of, denials_of, rejections_of
+from .counters import CallerRejection, Counter, Counters, Unread, counters_of, rejections_of
 from .explanation import AccessExplanation, may_view, rights_of
 from .grounds import Grounds, grounds_of
 from .reset import LogLine, log_of
@@ -38,7 +37,7 @@ class CallerReport:
 
     MEMBERS: ClassVar = (
         *("caller", "enforced", "blocked", "blocked_shared", "blocked_scopes", "access", "tier", "hidden", "counters"),
-        *("before_login", "unread", "unlimited", "rejections", "denials", "log", "problem"),
+        *("before_login", "unread", "unlimited", "rejections", "log", "problem"),
     )
 
     caller: Caller
@@ -59,7 +58,6 @@ class CallerReport:
     unread: Sequence[Unread]
     unlimited: Sequence[RuleRecord]  # rules without a limit for the tier
     rejections: Sequence[CallerRejection]
-    denials: Sequence[DeniedCaller]  # empty if you may not view access entries
     log: Sequence[LogLine]
     problem: str  # why Redis could not be reached; empty = it was reached
 
@@ -77,14 +75,13 @@ def report_of(caller: Caller, reader: Any = None) -> CallerReport:
     """Return the report of a caller. reader: the user who reads it; `None` = may see everything."""
     rules = cache.latest_rules()
     grounds = grounds_of(caller, rules)
-    found = counters_of(caller, rules, grounds.entitlement, with_rejections=True)
+    found = counters_of(caller, rules, grounds.entitlement)
     sees = rights_of(reader)._replace(counters=True)  # of one caller, they need no permission of their own
     grounds = grounds.as_seen_by(sees)
     shown = found.of(caller)
-    rejections, denials, problem = list[CallerRejection](), list[DeniedCaller](), found.problem
+    rejections, problem = list[CallerRejection](), found.problem
     try:
         rejections = rejections_of(caller, found, rules)
-        denials = denials_of(caller, found) if sees.entries else []
     except EngineUnavailable as error:
         problem = str(error)
     elsewhere = shown.blocked_scopes if rules.enforced and caller.kind != "digest" else []
@@ -102,7 +99,6 @@ def report_of(caller: Caller, reader: Any = None) -> CallerReport:
         unread=found.unread,
         unlimited=found.unlimited,
         rejections=rejections,
-        denials=denials,
         log=log_of(caller),
         problem=problem,
         rules=rules,
@@ -175,7 +171,6 @@ def lines_of(report: CallerReport) -> Iterator[str]:
     for each in report.unread:
         yield f"{each.rule.slug}: {_('needs to know')} {', '.join(each.missing)}"
     yield from (rejection_in_words(each, access) for each in report.rejections)
-    yield from map(_denial_line, report.denials)
 
 
 def _title_of_nobody(who: Caller) -> str:
@@ -200,10 +195,3 @@ def _state(report: CallerReport) -> str:
 def _line(counter: Counter) -> str:
     state = "" if counter.is_local else f": {counter_in_words(counter)}"
     return f"{counter.rule.slug}: {counter.limit}{state}"
-
-
-def _denial_line(denial: DeniedCaller) -> str:
-    text = _("Denied by an access entry: %(times)s since %(since)s, last %(last)s")
-    since, last = moment_in_words(denial.since), end_in_words(denial.at)
-    text %= {"times": units(denial.times), "since": since, "last": last}
-    return f"{text} ({denial.view})" if denial.view else text

@@ -1,7 +1,4 @@
-"""The counters of a caller, computed from rules and tier as on the request path, and read by one peek.
-
-The caller's last rejections and denials are read in the same call, if the engine has lists of them.
-"""
+"""The counters of a caller, computed from rules and tier as on the request path, and read by one peek."""
 
 from __future__ import annotations
 
@@ -14,9 +11,7 @@ from django.apps import apps
 
 from ..backend import get_engine
 from ..engine.base import Charge, Verdict
-from ..engine.usage.rejections import CounterRejections
 from ..exceptions import EngineUnavailable
-from ..identity import digest
 from ..limiter.templates import RuleTemplate, missing
 from ..rules import inline
 from ..rules.formatting import limit_in_words
@@ -24,9 +19,7 @@ from ..rules.records import LimitRecord, RuleRecord
 from ..rules.routes import for_no_view
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
-from ..usage.live import denials
 from ..usage.live.rejections import certain_times, recent
-from ..values.access import KINDS
 from ..values.partitions import may_need_user
 from ..values.references import reference_of
 from .caller import Caller
@@ -180,8 +173,6 @@ class Counters:
     #: The counters of rules while the user is not known, as before a DRF view has checked a token; only of rules that
     #: have other limits then.
     before_login: Sequence[Counter] = ()
-    #: What the engine has returned in the same calls, with the rejections of all callers; `None` = not read.
-    peeked: CounterRejections | None = None
 
     @property
     def own(self) -> list[Counter]:
@@ -237,7 +228,7 @@ class Counters:
         return Counters(shown, self.unread, self.unlimited, self.problem)
 
 
-#: Maximum number of the caller's rejections, and denials, that are returned.
+#: Maximum number of the caller's rejections that are returned.
 MAX_SHOWN: Final = 20
 
 
@@ -267,7 +258,7 @@ def rejections_of(caller: Caller, found: Counters, rules: RuleSet) -> list[Calle
     for rule in _rules(rules):
         if rule.is_shared == caller.is_everybody and (digest := caller.digest_for(rule)) is not None:
             known[rule.slug, digest] = rule
-    return [] if found.problem or not known else _rejections(_recent(found.peeked), known, found.counters)
+    return [] if found.problem or not known else _rejections(recent(), known, found.counters)
 
 
 def rejections_logged(
@@ -278,7 +269,7 @@ def rejections_logged(
     is_meant: whether it means this rule and this digest. explained: counters whose present limits are known; others
     have the limits of the tier at that time. Raises EngineUnavailable.
     """
-    recently, by_slug = _recent(None), {rule.slug: rule for rule in _rules(rules)}
+    recently, by_slug = recent(), {rule.slug: rule for rule in _rules(rules)}
     known: dict[tuple[str, str], RuleRecord] = {}
     counters: dict[tuple[str, str], Counter] = {}
     for row in (row for row in recently if row.rule in by_slug and is_meant(row.rule, row.partition)):
@@ -328,67 +319,25 @@ def limit_that_rejected(row: Any, rule: RuleRecord) -> str:
     return limit_in_words(found[0]) if found else ""
 
 
-def denials_of(caller: Caller, found: Counters) -> list[denials.DeniedCaller]:
-    """Return the caller's denials, the latest first; one for each entry and view.
-
-    found: the caller's counters; none if their `problem` says that Redis is out of reach. If the denials were not read
-    with them, this is one call of Redis. Raises EngineUnavailable.
-    """
-    if found.problem:
-        return []
-    if caller.kind == "digest":
-        digests = [] if caller.is_everybody or caller.is_nobody else [caller.digest]
-    else:
-        partitions = (caller.partition((kind,)) for kind in KINDS)
-        digests = [digest(each) for each in partitions if each is not None]
-    if not digests:
-        return []
-    return denials.denials_by(digests, MAX_SHOWN, found.peeked and found.peeked.denials)
-
-
-def peek_with_rejections(charges: Sequence[Charge]) -> CounterRejections | None:
-    """Return the verdicts and the rejections of all callers, read at once; `None` if the engine cannot do that.
-
-    Raises EngineUnavailable.
-    """
-    read: Callable[[Sequence[Charge]], CounterRejections] | None = getattr(get_engine(), "peek_at_caller", None)
-    if read is None:
-        return None
-    denials.send()  # send this process's own counts first
-    return read(charges)
-
-
-def tiers_seen(digest: str, peeked: CounterRejections | None) -> dict[str, str]:
-    """Return the tier that a caller had at the last rejection by each rule, by rule; "" = none."""
-    return {row.rule: row.tier for row in reversed(_recent(peeked)) if row.partition == digest}
-
-
-def _recent(peeked: CounterRejections | None) -> list[Any]:
-    """Return the rejections of all callers. peeked: if they were read already; `None` = not yet."""
-    return list(recent()) if peeked is None else peeked.rejections
-
-
 def moment_of(at_us: int) -> datetime:
     """Return a time of the engine, in microseconds since the Unix epoch."""
     return datetime.fromtimestamp(at_us / 1_000_000, UTC)
 
 
-def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement, *, with_rejections: bool = False) -> Counters:
+def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement) -> Counters:
     """Return the caller's counters under all rules that are not off, read in one call of the engine for each shard.
 
     For a digest the tier is not known: the tier of its last recent rejection by the rule is used. Without one, the
     limits are assumed, and it is not known what they decide.
-    with_rejections: also read the recent rejections, if the engine can read both at once.
     """
     counters: list[Counter] = []
     before: list[Counter] = []
     unread: list[Unread] = []
     unlimited: list[RuleRecord] = []
-    peeked, seen, problem = None, dict[str, str](), ""
+    seen, problem = dict[str, str](), ""
     if caller.kind == "digest":
         try:
-            peeked = peek_with_rejections([]) if with_rejections else None
-            seen = tiers_seen(caller.digest, peeked)
+            seen = {row.rule: row.tier for row in reversed(recent()) if row.partition == caller.digest}
         except EngineUnavailable as error:
             problem = str(error)
     for rule in _rules(rules):
@@ -404,8 +353,7 @@ def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement, *, wit
             unlimited.append(rule)
         elif digest is None:
             unread.append(Unread(rule, tuple(caller.missing(rule))))
-    found = Counters(counters, unread, unlimited, problem, before, peeked)
-    return read(found, with_rejections=with_rejections and peeked is None)
+    return read(Counters(counters, unread, unlimited, problem, before))
 
 
 def shared_counters(rules: Iterable[RuleRecord], known: RuleSet) -> Counters:
@@ -449,8 +397,8 @@ def _before_login(caller: Caller, template: RuleTemplate, digest: str, rules: Ru
     return _counters_of(anonymous, digest, stands_in=caller.stands_in(template.rule))
 
 
-def read(found: Counters, *, with_rejections: bool = False) -> Counters:
-    """Return these counters with their current verdicts. with_rejections: as for `counters_of`."""
+def read(found: Counters) -> Counters:
+    """Return these counters with their current verdicts."""
     parts = found.counters, found.before_login
     calls: list[dict[str, Counter]] = [{}]  # a call cannot name a counter twice, which throttles may share
     for each in (each for part in parts for each in part if not each.is_local):
@@ -458,18 +406,15 @@ def read(found: Counters, *, with_rejections: bool = False) -> Counters:
         if all(key in call for call in calls):
             calls.append({})
         next(call for call in calls if key not in call)[key] = each
-    first, *others = ([each.charge for each in call.values()] for call in calls)
+    asked = [[each.charge for each in call.values()] for call in calls if call]
     try:
-        peeked = peek_with_rejections(first) if with_rejections else None
-        verdicts = [*(peeked.verdicts if peeked else get_engine().peek(first) if first else [])]
-        verdicts += [verdict for charges in others for verdict in get_engine().peek(charges)]
+        verdicts = [verdict for charges in asked for verdict in get_engine().peek(charges)]
     except EngineUnavailable as error:
         unread = [[replace(each, verdict=None) for each in part] for part in parts]  # earlier verdicts are outdated
         return replace(found, counters=unread[0], before_login=unread[1], problem=str(error))
-    asked = [id(each) for call in calls for each in call.values()]
-    told = dict(zip(asked, verdicts, strict=True))
+    told = dict(zip([id(each) for call in calls for each in call.values()], verdicts, strict=True))
     counters, before = ([replace(each, verdict=told.get(id(each), each.verdict)) for each in part] for part in parts)
-    return replace(found, peeked=peeked or found.peeked, counters=counters, before_login=before)
+    return replace(found, counters=counters, before_login=before)
 
 
 def _rules(rules: RuleSet) -> list[RuleRecord]:

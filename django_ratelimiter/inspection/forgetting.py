@@ -12,13 +12,13 @@ from django.utils.translation import gettext as _
 
 from ..backend import get_engine
 from ..conf import settings
+from ..engine.usage.rejections import FORGOTTEN_US
 from ..exceptions import EngineUnavailable
 from ..models import TierAssignment, TopCaller, TopPartition, UsageSample
 from ..models.people import rows_naming, written
 from ..plans import user_pk
 from ..rules.formatting import duration
 from ..usage.live import names
-from ..usage.live.denials import FORGOTTEN_SECONDS
 from .caller import Caller
 from .counters import Counters
 from .reset import counters_now, log_of
@@ -80,8 +80,8 @@ def _staying(caller: Caller, found: Counters) -> Iterator[str]:
         text = _("counters of rules that also count by other values (%(rules)s): %(time)s at most")
         rules = ", ".join(rule.slug for rule in others)
         yield text % {"rules": rules, "time": duration(max(windows, default=0))}
-    day, days = duration(FORGOTTEN_SECONDS * 1_000_000), settings.RETENTION
-    yield _("recent rejections and denials in Redis, by digest: %(time)s") % {"time": day}
+    day, days = duration(FORGOTTEN_US), settings.RETENTION
+    yield _("recent rejections in Redis, by digest: %(time)s") % {"time": day}
     text = _(
         "usage by digest, of other values too or not collected yet: %(minute)s days (samples), %(hour)s days (hours)"
     )

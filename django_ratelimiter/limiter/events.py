@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
+from time import time_ns
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -24,7 +25,6 @@ from ..engine.locks import freed_by_fork
 from ..exceptions import EngineUnavailable
 from ..identity import Identity, denied_as, names_of, part_of_match
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
-from ..usage.live import denials
 from ..usage.live.names import notes
 from ..values.access import AccessRecord
 from . import untrusted
@@ -34,7 +34,7 @@ logger = logging.getLogger("django_ratelimiter")
 
 MESSAGE: Final = "A request was rejected by %s.%s"
 
-#: For how many partitions a process remembers the signals that it sent, the oldest are dropped.
+#: For how many partitions a process remembers what it has told, the oldest are dropped.
 MAX_NOTIFIED: Final = 10_000
 
 #: Called with the decision of one call, and its duration in seconds; such as the Prometheus metrics. `None` = nobody.
@@ -61,7 +61,7 @@ def tell_observer(decision: Decision, seconds: float) -> None:
 
 
 class NotificationDedup:
-    """For which quotas a signal was sent, and until when it counts, in microseconds of the engine's time."""
+    """What was told already, and until when that counts, in microseconds."""
 
     def __init__(self) -> None:
         self._until: dict[str, int] = {}
@@ -69,9 +69,12 @@ class NotificationDedup:
 
     def is_first_in_window(self, verdict: Verdict, what: str = "") -> bool:
         """Return whether this is the first call in this window. what: distinguishes several events of one quota."""
-        limit, at_us = verdict.charge.limit, verdict.at_us
+        limit = verdict.charge.limit
         lasts = round(verdict.reset_after * 1_000_000) if limit.traits.resets_at_end else limit.window_us
-        name = verdict.charge.key + limit.tag + what
+        return self.is_first(verdict.charge.key + limit.tag + what, verdict.at_us, lasts)
+
+    def is_first(self, name: str, at_us: int, lasts: int) -> bool:
+        """Return whether this is the first call for a name; the next one counts as the first after so long."""
         with self._lock:
             if self._until.get(name, at_us) > at_us:
                 return False
@@ -84,6 +87,7 @@ class NotificationDedup:
 
 _soft_exceeded = NotificationDedup()
 _reached = NotificationDedup()
+_denied = NotificationDedup()
 
 
 async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: Decision) -> None:
@@ -125,11 +129,16 @@ async def _examine(io: IO, request: HttpRequest, by: Sequence[Rejecter]) -> None
         await io.send(untrusted.proxy_found, Decision, proxy=proxy)
 
 
-def note_denied(request: HttpRequest, identity: Identity, record: AccessRecord) -> None:
-    """Record, outside of the request path, that an access entry denies a request."""
-    if (found := denied_as(identity, record)) is not None:
-        by, who = found
-        denials.note(record, by, who, names_of(identity, {who: by}), part_of_match(request, "view_name") or "")
+def log_denied(identity: Identity, record: AccessRecord) -> None:
+    """Log that an access entry denies a caller, once an hour in this process; and let its name wait to be sent."""
+    if (found := denied_as(identity, record)) is None:
+        return
+    by, who = found
+    if _denied.is_first(f"{record.pk} {who}", time_ns() // 1_000, 3_600_000_000):
+        extra = {"entry": record.pk, "identity": "|".join(by), "partition": who}
+        logger.warning("A caller was denied by access entry %s.", record.pk, extra=extra)
+        if notes.is_due((who,)):
+            notes.add(names_of(identity, {who: by}))
 
 
 def _note_rejection(request: HttpRequest, latest: Decision) -> None:

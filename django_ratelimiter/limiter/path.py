@@ -72,10 +72,9 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
 
 async def _denied_by(io: IO, denied: AccessDenied, request: LimitRequest, earlier: Decision) -> Decision:
     """Return the decision of an access entry. Earlier charges are refunded."""
-    assert request.http is not None
     assert request.identity is not None  # the entry was found by it
     if io.is_live:
-        events.note_denied(request.http, request.identity, denied.record)
+        events.log_denied(request.identity, denied.record)
     await refunds.refund_results(io, earlier.results)
     return replace(earlier, allowed=False, access=denied.record)
 

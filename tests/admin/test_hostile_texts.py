@@ -18,7 +18,6 @@ from django.urls import reverse
 from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import Charge, Limit
-from django_ratelimiter.identity import digest
 from django_ratelimiter.models import (
     AccessEntry,
     Rule,
@@ -31,9 +30,8 @@ from django_ratelimiter.models import (
 )
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
-from django_ratelimiter.usage.live import denials, names
+from django_ratelimiter.usage.live import names
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
-from django_ratelimiter.values.access import AccessRecord
 from tests.admin_pages import Page
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
@@ -128,8 +126,6 @@ def _asked(user: User) -> None:
     charge = Charge(f"evil:{SHORT}", Limit(1, 60), cost=2, usage=f"evil|{SHORT}")
     get_engine().check([charge])
     names.remember(SHORT, "user", EVIL)
-    denied = digest(f"ip:{ADDRESS}")
-    denials.note(AccessRecord("deny", "ip", SHORT), ("ip",), denied, {denied: f"ip:{ADDRESS}"}, EVIL)
 
 
 def addresses() -> Iterator[str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from io import StringIO
 from typing import Any
 
 import pytest
@@ -15,21 +13,16 @@ from django.core.management import call_command
 from django.test import Client, RequestFactory, override_settings
 
 from django_ratelimiter import limiter
-from django_ratelimiter.backend import get_engine, reset_engine
-from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.inspection.caller import Caller, UnknownCaller, caller_of
 from django_ratelimiter.inspection.caller_report import lines_of, report_of
-from django_ratelimiter.inspection.counters import MAX_SHOWN, Counter, Counters, denials_of
+from django_ratelimiter.inspection.counters import Counter
 from django_ratelimiter.inspection.grounds import grounds_of
 from django_ratelimiter.inspection.reset import counters_now
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.cache import latest_rules
-from django_ratelimiter.usage.live import denials
-from django_ratelimiter.values.access import AccessRecord
 from example_project.redis_server import free_port
-from tests.sends import count_sends
 
 pytestmark = pytest.mark.django_db
 
@@ -154,41 +147,16 @@ def test_one_call_for_all_rules(
     assert scripts_run(redis_client) == before + 1
 
 
-def test_the_last_rejections_come_with_them(
-    add_rule: Callable[..., Rule], user: User, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reset_engine()
-    sends = count_sends(monkeypatch)
+def test_report_has_the_last_rejections_of_a_caller(add_rule: Callable[..., Rule], user: User) -> None:
     add_rule("export", ["user"], quota=1)
     ask(user, 3)
-    denials.note(AccessRecord("deny", "user", str(user.pk), pk=7), ("user",), digest(f"user:{user.pk}"), {}, "plain")
-    denials.send()
     caller = caller_of("user", str(user.pk))
-    report_of(caller)
-    sends.clear()
     found = report_of(caller)
-    assert sends.total() == 1
     assert [(each.rule, each.times) for each in found.rejections] == [("Export", 2)]
-    assert [each.entry for each in found.denials] == [7]
     assert [each.blocked for each in found.counters] == [True]
-    sends.clear()
-    found = report_of(caller_of("digest", caller.digest))
-    assert sends.total() == 2, "the tier is that of the last rejection, and known before the counters are named"
+    found = report_of(caller_of("digest", caller.digest))  # its tier is that of the last rejection
     assert [each.times for each in found.rejections] == [2]
-    assert [each.entry for each in found.denials] == [7]
-
-
-def test_are_told_together_by_an_engine_that_reads_one_by_one(
-    add_rule: Callable[..., Rule], user: User, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr("django_ratelimiter.engine.local.engine.LocalFirstEngine.peek_at_caller")
-    add_rule("export", ["user"], quota=1)
-    ask(user, 3)
-    denials.note(AccessRecord("deny", "user", str(user.pk), pk=7), ("user",), digest(f"user:{user.pk}"), {}, "plain")
-    for caller in (caller_of("user", str(user.pk)), caller_of("digest", digest(f"user:{user.pk}"))):
-        found = report_of(caller)
-        assert [each.times for each in found.rejections] == [2]
-        assert [each.entry for each in found.denials] == [7]
+    assert [each.blocked for each in found.counters] == [True]
 
 
 def scripts_run(client: redis.Redis) -> int:
@@ -205,7 +173,7 @@ def test_a_summary_without_redis_says_why(add_rule: Callable[..., Rule], user: U
         assert "Redis" in found.problem
         assert found.blocked is None
         assert [each.used for each in found.counters] == [None] * (caller.kind == "user")  # a digest names no rule
-        assert (found.rejections, found.denials) == ([], [])
+        assert found.rejections == []
 
 
 @pytest.mark.django_db(transaction=True)
@@ -284,80 +252,6 @@ def test_a_counter_that_two_limits_share_is_read_by_each(
     found = counters_now(caller_of("user", str(user.pk)))
     assert [each.rule.slug for each in found.blocked_before_login] == ([] if ask().allowed else ["shared"])
     assert ask(user).allowed is not bool(found.blocked)
-
-
-ADDRESS = "192.0.2.7"
-KEY = "a key that is long enough to be one"
-
-
-def deny(kind: str, value: str, entry: int = 1, view: str = "plain", times: int = 1) -> None:
-    """Note that an entry denied a caller so often."""
-    for _ in range(times):
-        partition = f"{kind}:{value}"
-        denials.note(AccessRecord("deny", kind, value, pk=entry), (kind,), digest(partition), {}, view)
-
-
-def seen(caller: Caller) -> list[tuple[str, str, int]]:
-    return [(each.kind, each.view, each.times) for each in denials_of(caller, Counters(()))]
-
-
-@pytest.fixture(params=["ratelimit", None])
-def _each_engine(request: pytest.FixtureRequest) -> Any:
-    with override_settings(RATELIMITER={"CACHE_ALIAS": request.param}):
-        yield
-
-
-@pytest.mark.usefixtures("_each_engine")
-def test_are_found_by_each_value_that_is_known(user: User) -> None:
-    deny("ip", ADDRESS, times=3)
-    deny("user", str(user.pk), view="export", times=2)
-    deny("api_key", hash_api_key(KEY))
-    deny("ip", "192.0.2.8", times=9)
-    deny("user", "424242", times=9)
-    assert seen(caller_of("ip", ADDRESS)) == [("ip", "plain", 3)]
-    assert seen(caller_of("user", "ann")) == [("user", "export", 2)]
-    assert seen(caller_of("api_key", KEY)) == [("api_key", "plain", 1)]
-    assert seen(caller_of("digest", digest(f"ip:{ADDRESS}"))) == [("ip", "plain", 3)]
-    both = caller_of("partition", f"user:{user.pk}|ip:{ADDRESS}")
-    assert sorted(seen(both)) == [("ip", "plain", 3), ("user", "export", 2)]
-
-
-def test_nobody_in_particular_has_none(user: User) -> None:
-    deny("ip", ADDRESS)
-    assert seen(caller_of("digest", digest(""))) == []
-    assert seen(caller_of("partition", "header:X-Org=acme")) == []
-    assert seen(caller_of("user", "ann")) == []
-
-
-def test_a_network_of_addresses_counts_as_rules_count_it() -> None:
-    deny("ip", "2001:db8::/64")
-    assert seen(caller_of("ip", "2001:db8::7")) == [("ip", "plain", 1)]
-
-
-def test_of_many_the_latest_are_shown() -> None:
-    for number in range(MAX_SHOWN + 3):
-        deny("ip", ADDRESS, view=f"view-{number}")
-    assert len(seen(caller_of("ip", ADDRESS))) == MAX_SHOWN
-
-
-def test_without_redis_they_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit"}):
-
-        def fails(*_: Any) -> None:
-            raise EngineUnavailable("gone")
-
-        monkeypatch.setattr(get_engine().denials, "read", fails)  # type: ignore[attr-defined]
-        with pytest.raises(EngineUnavailable):
-            seen(caller_of("ip", ADDRESS))
-
-
-def test_the_command_tells_of_them() -> None:
-    entry = AccessEntry.objects.create(kind="ip", value="192.0.2.0/24", action="deny", reason="abuse")
-    deny("ip", ADDRESS, entry=entry.pk, view="export", times=2)
-    out = StringIO()
-    call_command("ratelimit", "caller", "--ip", ADDRESS, stdout=out)
-    [line] = [each for each in out.getvalue().splitlines() if each.startswith("Denied by an access entry")]
-    assert re.search(": 2 since .*, last .* C[SD]T [(]export[)]", line)
 
 
 RESOLVED = override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "TIER_RESOLVER": f"{__name__}.tier_of"})

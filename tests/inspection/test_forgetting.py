@@ -94,7 +94,7 @@ def test_the_command_removes_what_it_can_and_says_what_stays(
         "  names and views in Redis: 1",
         "What stays, and for how long:",
         "  counters of rules that also count by other values (org): an hour at most",
-        "  recent rejections and denials in Redis, by digest: a day",
+        "  recent rejections in Redis, by digest: a day",
         "  usage by digest, of other values too or not collected yet: 8 days (samples), 100 days (hours)",
     ]
     assert rows() == [2, 3, 1, 1]

@@ -16,6 +16,7 @@ from celery import Task
 from django.contrib.auth.models import User
 from django.dispatch import Signal
 from django.test import AsyncClient, Client, RequestFactory
+from pytest_django import DjangoAssertNumQueries
 from rest_framework.test import APIClient
 
 from django_ratelimiter import backend, limiter, signals
@@ -23,12 +24,14 @@ from django_ratelimiter.engine.base import Charge, Verdict
 from django_ratelimiter.engine.fallback import FallbackEngine
 from django_ratelimiter.engine.limits import Limit
 from django_ratelimiter.engine.redis import RedisEngine
+from django_ratelimiter.engine.redis.connections.transport import Transport
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
 from django_ratelimiter.limiter import events, fallback
-from django_ratelimiter.models import Rule, RuleLimit, RuleSetState
+from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetState
 from django_ratelimiter.rules import cache
 from django_ratelimiter.testing import RulesInForce, assert_limited, override_rules
+from django_ratelimiter.usage.live import names
 
 from ..making import MakeRule
 from ..pages import PAGES, blocks
@@ -172,6 +175,53 @@ class TestRejections:
         ratelimit_rules({**ONCE, "limits": ["9/minute"]})
         client.get("/no/such/")
         assert [record.name for record in caplog.records] == ["django.request"]
+
+
+@pytest.mark.django_db(transaction=True)
+class TestDenials:
+    def test_denied_caller_is_logged_once_an_hour(
+        self,
+        client: Client,
+        async_client: AsyncClient,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        django_assert_num_queries: DjangoAssertNumQueries,
+    ) -> None:
+        entry = AccessEntry.objects.create(action="deny", kind="ip", value="127.0.0.0/24", reason="abuse")
+        clock = [1_800_000_000]
+        monkeypatch.setattr(events, "time_ns", lambda: clock[0] * 1_000_000_000)
+
+        def told() -> list[tuple[Any, ...]]:
+            found = [vars(each) for each in caplog.records if each.name == "django_ratelimiter"]
+            caplog.clear()
+            return [(each["levelname"], each["entry"], each["identity"], each["partition"]) for each in found]
+
+        line = ("WARNING", entry.pk, "ip", digest("ip:127.0.0.1"))
+        assert client.get("/plain/").status_code == 403
+        assert told() == [line]
+        with django_assert_num_queries(0):
+            assert client.get("/plain/").status_code == 403
+            assert async_to_sync(async_client.get)("/plain/").status_code == 403
+        assert told() == []
+        assert client.get("/plain/", REMOTE_ADDR="127.0.0.2").status_code == 403
+        assert client.get("/plain/", REMOTE_ADDR="192.0.2.1").status_code == 200
+        assert told() == [(*line[:3], digest("ip:127.0.0.2"))]
+        clock[0] += 3_600
+        assert async_to_sync(async_client.get)("/plain/").status_code == 403
+        assert told() == [line]
+
+    def test_denial_calls_no_redis_and_a_page_can_name_its_caller(
+        self, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        AccessEntry.objects.create(action="deny", kind="ip", value="127.0.0.1")
+        sent: list[object] = []
+        with monkeypatch.context() as patched:
+            for method in ("pipeline", "call"):
+                patched.setattr(Transport, method, lambda *given, **_named: sent.append(given))
+            assert client.get("/plain/").status_code == 403
+        assert sent == []
+        whom = digest("ip:127.0.0.1")
+        assert names.revealed_to(None, [whom]) == {whom: names.Name("ip", "127.0.0.1")}
 
 
 class TestSoftQuotas:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from time import time_ns
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ from django_ratelimiter.identity import digest
 from django_ratelimiter.limiter import events, io
 from django_ratelimiter.testing import RulesInForce
 from django_ratelimiter.testing.builders import build_record
-from django_ratelimiter.usage.live import names
+from django_ratelimiter.usage.live import names, sending
 from django_ratelimiter.usage.live.names import MAX_WAITING, Name, notes
 from tests.making import make_rule
 
@@ -289,3 +290,50 @@ def test_a_key_is_stored_only_as_the_value_of_its_account(
     counted = digest(f"api_key:{value or 'sk-secret'}")
     assert names.revealed_to(None, [counted]) == ({counted: Name("api_key", value)} if value else {})
     assert "sk-secret" not in str([vars(store) for store in vars(names)["_in_memory"].values()])
+
+
+def test_a_thread_sends_names_and_ends_when_none_is_left(
+    monkeypatch: pytest.MonkeyPatch, start_sending: Callable[[sending.Sender], None]
+) -> None:
+    paused, go_on, threads = threading.Semaphore(0), threading.Semaphore(0), []
+
+    def pause(_seconds: float) -> None:
+        threads.append(threading.current_thread())
+        paused.release()
+        go_on.acquire()
+
+    def stored() -> list[str]:
+        return [*get_engine().names.read(["a", "b", "c"])]
+
+    monkeypatch.setattr(sending, "sleep", pause)
+    monkeypatch.setattr(sending.Sender, "start", start_sending)
+    notes.add({"a": "ip:1"})
+    assert paused.acquire(timeout=300)
+    assert stored() == ["a"]
+    notes.add({"b": "ip:2"})  # while the thread pauses: no second one
+    assert stored() == ["a"]
+    go_on.release()
+    assert paused.acquire(timeout=300)
+    assert stored() == ["a", "b"]
+    go_on.release()
+    threads[0].join(timeout=300)
+    assert len(set(threads)) == 1
+    notes.add({"c": "ip:3"})
+    assert paused.acquire(timeout=300)
+    go_on.release()
+    threads[-1].join(timeout=300)
+    assert len(set(threads)) == 2
+
+
+def test_a_fork_has_a_thread_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, start_sending: Callable[[sending.Sender], None]
+) -> None:
+    started: list[int] = []
+    monkeypatch.setattr(sending, "Thread", lambda **_options: SimpleNamespace(start=lambda: started.append(1)))
+    sender = sending.Sender(lambda: None, lambda: True)
+    start_sending(sender)
+    start_sending(sender)
+    assert started == [1]
+    monkeypatch.setattr(sending, "getpid", lambda: -1)
+    start_sending(sender)
+    assert started == [1, 1]

@@ -149,7 +149,6 @@ class CallerPage(PagesAdmin):
             "named_rules": [rows.RuleLink(rule.name, viewer.rule_url(slug)) for rule in named],
             "rules_url": viewer.url("rule_changelist"),
             "find_url": self._url({}),
-            "denials": rows.denial_rows(report.denials, viewer),
             "is_freed": bool(report.rejections) and all(each.allowed or each.shadow for each in report.rejections),
             "seen_tier": viewer.tier(report.rejections[0].tier) if report.rejections else "",
             **_rejections(report, viewer, slug, known),

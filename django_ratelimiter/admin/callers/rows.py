@@ -18,11 +18,10 @@ from ...models import AccessEntry, TierAssignment
 from ...rules.formatting import duration, units, until_in_words
 from ...rules.inline import identity_of
 from ...rules.records import RuleRecord
-from ...usage.live.denials import DeniedCaller
 from ...usage.reports import chart
 from ...values.terminal import without_controls
 from ..formatting import period_in_words, split_in_words
-from ..identities import label_of, may_see_names
+from ..identities import may_see_names
 from ..logged import asked_about
 from ..viewer import Viewer
 from .links import BACK
@@ -189,20 +188,6 @@ def rows_with_period(rows: Iterable[Any], viewer: Viewer, back: str, *counting: 
 def period_of(row: TierAssignment | AccessEntry) -> tuple[datetime | None, datetime | None]:
     """Return when a row begins and ends; `None` = always."""
     return (None, row.expires_at) if isinstance(row, AccessEntry) else (row.starts_at, row.ends_at)
-
-
-def denial_rows(denials: Sequence[DeniedCaller], viewer: Viewer) -> list[dict[str, Any]]:
-    """Return the rows of requests that access entries denied; a deleted entry is shown by its kind."""
-    rows = AccessEntry.objects.in_bulk({each.entry for each in denials if each.entry}) if denials else {}
-    found = [(each, rows.get(each.entry or 0)) for each in denials]
-    return [
-        {
-            "row": each,
-            "subject": viewer.entry(row) if row else label_of(each.kind),
-            "url": viewer.row_url(row) if row else "",
-        }
-        for each, row in found
-    ]
 
 
 def usage_rows(counters: Counters) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from ..adapters import ImmediateAdapter, as_async
 from ..base import Charge, Verdict, Version
 from ..call import Answer, Call
 from ..coroutines import run_sync
-from ..usage.rejections import CounterRejections
 from .call import LocalCall
 from .counter import LocalVerdict, is_local
 from .store import LocalCounters
@@ -162,12 +161,6 @@ class LocalFirstEngine(_LocalFirst):
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return approximately the verdicts that `check` would give now. Charges and counts nothing."""
         return run_sync(self._twin.peek(charges, now_us))
-
-    def peek_at_caller(self, charges: Iterable[Charge]) -> CounterRejections:
-        """Return the verdicts of `peek`, and recent rejections, if the engine has this method."""
-        charges = list(charges)
-        found: CounterRejections = self.engine.peek_at_caller([each for each in charges if not is_local(each)])
-        return found._replace(verdicts=self.counters.peek(charges, found.verdicts))
 
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Refund these verdicts, once each."""

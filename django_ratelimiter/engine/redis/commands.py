@@ -18,8 +18,8 @@ MAX_COMMANDS: Final = 1_000
 #: Calls a function with a client of a shard's node.
 Run = Callable[[int, Callable[[Redis], Any]], Any]
 
-#: Sends packed calls to the node of a shard, within the deadline. Returns a function that reads this number of replies.
-Send = Callable[[int, bytes, int], Callable[[], list[Any]]]
+#: Sends packed calls, within the deadline. Returns a function that reads this number of replies.
+Send = Callable[[bytes, int], Callable[[], list[Any]]]
 
 
 class ShardCommands:
@@ -63,7 +63,7 @@ class ShardCommands:
         """Return the replies to these commands, from one pipeline to the node of a shard."""
         if self._send is None:
             return self.execute_slowly(shard, words)
-        replies = self._send(shard, b"".join(command(*each) for each in words), len(words))()
+        replies = self._send(b"".join(command(*each) for each in words), len(words))()
         for reply in replies:
             if isinstance(reply, Exception):  # such as a command that the user may not run
                 raise EngineUnavailable(explain(reply)) from reply

@@ -23,10 +23,9 @@ from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, leases
 from ..call import Call
 from ..coroutines import run_sync
-from ..usage.rejections import CounterRejections, Rejection, latest
+from ..usage.rejections import Rejection, latest
 from .async_engine import AsyncRedisEngine
-from .caller_peek import peek_at_caller
-from .callers import RedisDenials, RedisNames
+from .callers import RedisNames
 from .closing import close_minutes
 from .cluster.nodes import ClusterTransport, cluster_transport
 from .cluster.sharding import SHARDS
@@ -84,13 +83,11 @@ class RedisEngine(RedisCore):
             raise ValueError("client: this client asks the replicas of Sentinel, but only the master can count.")
         else:
             self._transport = Transport(client, Server(Handshake(self)), deadline)
-            self.commands = ShardCommands(self, self._run, self._pipeline)
+            self.commands = ShardCommands(self, self._run, self._transport.pipeline)
         #: Statistics of the partitions.
         self.partitions = RedisPartitions(self.commands)
         #: Names of callers, for pages that may show them.
         self.names = RedisNames(self.commands)
-        #: The callers that access entries deny.
-        self.denials = RedisDenials(self.commands)
 
     def to_async(self) -> AsyncRedisEngine | None:
         """Return the same engine for event loops; `None` if there is no asynchronous counterpart of its client."""
@@ -212,10 +209,6 @@ class RedisEngine(RedisCore):
         found = [remembered_in(*commands.execute_slowly(shard, [call])) for shard, call in calls.items()]
         return latest(found, commands.now_us(), limit, rule)
 
-    def peek_at_caller(self, charges: Iterable[Charge]) -> CounterRejections:
-        """Return the verdicts of `peek` and the recent rejections, from one pipeline for each node."""
-        return peek_at_caller(self.commands, list(charges), self.denials.key, self._pipeline, self.peek)
-
     def write_rules(self, text: str) -> None:
         """Store the copy of the rules, in the first shard; it does not expire."""
         self.commands.execute_slowly(0, [("SET", self.commands.key(0, "rules"), text)])
@@ -265,11 +258,6 @@ class RedisEngine(RedisCore):
 
     def server_of(self, shard: int) -> Server:
         return self._cluster.server_of(shard) if self._cluster else self._transport.server
-
-    def _pipeline(self, shard: int, packed: bytes, replies: int) -> Callable[[], list[Any]]:
-        if self._cluster:
-            return self._cluster.pipeline(shard, packed, replies)
-        return self._transport.pipeline(packed, replies)
 
     def _run(self, shard: int, command: Callable[[Redis], T]) -> T:
         """Run a command outside of the request path, through the client; it must be safe to repeat."""

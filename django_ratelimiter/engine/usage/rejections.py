@@ -66,32 +66,6 @@ class Rejection(NamedTuple):
         return self.counter.removeprefix(f"{self.rule}:").partition(":")[0]
 
 
-class Denial(NamedTuple):
-    """A caller that an access entry has denied recently.
-
-    what: the entry, the denied caller and the place, in the application's encoding, without line breaks; the part
-    before the first space is the entry. at, since: the last and first time, in seconds since the Unix epoch. times: how
-    often.
-    """
-
-    what: str
-    at: int
-    since: int
-    times: int
-
-
-class CounterRejections(NamedTuple):
-    """A caller's counters, and the lists of rejections that may include the caller.
-
-    verdicts: of the charges, as by `peek`. rejections: the recent rejections of all callers, the latest first. denials:
-    of all callers that access entries have denied recently.
-    """
-
-    verdicts: list[Verdict]
-    rejections: list[Rejection]
-    denials: list[Denial]
-
-
 class RejectionEntry(NamedTuple):
     """Rejections by the same counters in the same way. last, since: in steps. times: how many."""
 

@@ -1,1 +1,1 @@
-"""What Redis holds of the last day or week: recent rejections and denials, and the names of callers."""
+"""What Redis holds of the last day or week: recent rejections, and the names of callers."""

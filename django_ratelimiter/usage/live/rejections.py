@@ -12,8 +12,8 @@ from ...backend import get_engine
 from ...engine.usage.rejections import RECORDED_ONE_IN, Rejection
 from ...rules.formatting import about, units
 
-#: Maximum number of rejections that a list keeps.
-MAX_READ: Final = 1_000
+#: Maximum number of rejections that are read: more than the lists of all shards keep.
+MAX_READ: Final = 100_000
 
 #: The lowest estimate that is shown as a number if a flood has several callers: fewer can be single rejections.
 LEAST_ESTIMATE: Final = 5 * RECORDED_ONE_IN

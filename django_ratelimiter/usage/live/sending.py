@@ -43,7 +43,7 @@ class Sender:
             try:
                 self._send()
             except Exception:  # an exception must not be printed when the thread ends
-                logger.exception("Denied callers and names were not recorded in Redis.")
+                logger.exception("Names of callers were not recorded in Redis.")
             sleep(SEND_SECONDS)
             with self._lock:
                 if not self._waits():

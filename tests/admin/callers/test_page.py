@@ -16,8 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ratelimiter.backend import get_engine
-from django_ratelimiter.engine.usage.rejections import CounterRejections, Rejection
-from django_ratelimiter.identity import digest
+from django_ratelimiter.engine.usage.rejections import Rejection
 from django_ratelimiter.models import (
     AccessEntry,
     Rule,
@@ -28,9 +27,7 @@ from django_ratelimiter.models import (
     TopPartition,
     UsageBucket,
 )
-from django_ratelimiter.usage.live import denials
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
-from django_ratelimiter.values.access import AccessRecord
 
 from ..pages import shown
 from .page import CALLER, ask, press
@@ -97,9 +94,7 @@ def test_shows_the_last_rejections_where_the_engine_keeps_them(
         for label in [f"{rule}|free"]
     ]
     engine: Any = get_engine()
-    monkeypatch.setattr(
-        engine.engine, "peek_at_caller", lambda charges: CounterRejections(engine.engine.peek(charges), recent, [])
-    )
+    monkeypatch.setattr(engine.engine, "recent_rejections", lambda **_asked: recent)
     text = shown(admin_client.get(page))
     assert "≈ 7,431 since" in text  # so many are counted from a sample
     assert len(admin_client.get(page).context["report"].rejections) == 1
@@ -137,62 +132,6 @@ def test_who_is_nobody_is_said_beside_the_form(admin_client: Client, kind: str, 
     ):
         assert response.status_code == 200
         assert 'role="alert"' in response.content.decode()
-
-
-ADDRESS = "192.0.2.7"
-PAGE = f"{CALLER}?kind=ip&value={ADDRESS}"
-EVIL = "<script>alert(1)</script>"
-
-
-@pytest.fixture
-def entry() -> AccessEntry:
-    return AccessEntry.objects.create(action="deny", kind="ip", value="192.0.2.0/24", reason="scraping")
-
-
-def deny(entry: AccessEntry, view: str = "export", times: int = 1) -> None:
-    value = f"ip:{ADDRESS}"
-    for _ in range(times):
-        denials.note(
-            AccessRecord("deny", "ip", entry.value, pk=entry.pk), ("ip",), digest(value), {digest(value): value}, view
-        )
-
-
-def lines(client: Client, page: str = PAGE) -> list[str]:
-    """What is read in each line of the last rejections."""
-    _, heading, rest = shown(client.get(page)).partition('<h2 id="ratelimiter-rejections">')
-    found = re.findall(r"<li>(.*?)</li>", rest.partition("</ul>")[0], re.DOTALL) if heading else []
-    return [" ".join(re.sub(r"<[^>]*>", " ", each).split()) for each in found]
-
-
-def test_says_when_where_how_often_and_by_which_entry(admin_client: Client, entry: AccessEntry) -> None:
-    deny(entry, times=3)
-    [line] = lines(admin_client)
-    assert "Access entry 192.0.2.0/24" in line
-    assert ": 3 since " in line
-    assert line.endswith("export")
-    assert "Times are in the time zone America/Chicago." in shown(admin_client.get(PAGE))
-    url = reverse("admin:django_ratelimiter_accessentry_change", args=[entry.pk])
-    assert f'<a href="{url}">192.0.2.0/24</a>' in shown(admin_client.get(PAGE))
-    assert lines(admin_client, f"{CALLER}?digest={digest(f'ip:{ADDRESS}')}") == [line]
-    assert lines(admin_client, f"{CALLER}?kind=ip&value=192.0.2.8") == []
-
-
-def test_an_entry_that_is_deleted_is_named_by_its_kind(admin_client: Client, entry: AccessEntry) -> None:
-    deny(entry)
-    entry.delete()
-    [line] = lines(admin_client)
-    assert "Access entry IP address" in line
-
-
-def test_take_no_more_queries_where_there_are_many(
-    admin_client: Client, entry: AccessEntry, django_assert_max_num_queries: Any
-) -> None:
-    admin_client.get(PAGE)
-    for number in range(30):
-        row = AccessEntry.objects.create(action="deny", kind="ip", value=f"192.0.2.7/{number + 2}")
-        deny(row, view=f"view-{number}")
-    with django_assert_max_num_queries(20):
-        assert lines(admin_client)
 
 
 @pytest.mark.parametrize(

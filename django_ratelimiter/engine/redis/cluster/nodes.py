@@ -93,10 +93,6 @@ class ClusterTransport:
                 address = _moved_to(self.topology, shard, address, error)
         raise EngineUnavailable(LOST)
 
-    def pipeline(self, shard: int, packed: bytes, replies: int) -> Callable[[], list[Any]]:
-        """Send several calls at once to the node of a shard, see Transport.pipeline. Redirections are not followed."""
-        return self.transports.at(self.topology.known_address(shard)).pipeline(packed, replies)
-
     def is_down(self, shard: int) -> bool:
         """Return whether calls to the node of a shard are stopped at present."""
         address = self.topology.node_of(shard)
