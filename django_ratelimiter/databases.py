@@ -49,9 +49,9 @@ def adding_suffix(connection: Any, table: str, unique: Sequence[str], columns: S
     return f"ON DUPLICATE KEY UPDATE {', '.join(f'{column} = {column} + VALUES({column})' for column in columns)}"
 
 
-def is_joinable(model: type[Model], other: type[Model]) -> bool:
-    """Return whether the two models are read from the same database, so that a query can join them."""
-    return router.db_for_read(model) == router.db_for_read(other)
+def is_beside_users(model: type[Model]) -> bool:
+    """Return whether the model is in the database of users and groups: Django supports relations only within one."""
+    return router.db_for_write(model) == router.db_for_write(get_user_model())
 
 
 def is_in_transaction(*databases: str) -> bool:

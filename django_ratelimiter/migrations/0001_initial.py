@@ -299,7 +299,7 @@ class Migration(migrations.Migration):
                 ('reason', models.CharField(blank=True, db_default='', help_text='Why the rules were changed. The history shows it.', max_length=255, verbose_name='reason')),
                 ('source', models.CharField(blank=True, db_default='', max_length=255, verbose_name='file')),
                 ('snapshot', models.JSONField(verbose_name='snapshot')),
-                ('author', django_ratelimiter.models.people.PersonKey(blank=True, db_constraint=False, null=True, on_delete=django_ratelimiter.models.people.set_null, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='author')),
+                ('author', models.ForeignKey(blank=True, db_constraint=False, null=True, on_delete=django_ratelimiter.models.people.set_null, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='author')),
             ],
             options={
                 'verbose_name': 'rule set version',
@@ -348,10 +348,10 @@ class Migration(migrations.Migration):
                 ('ends_at', models.DateTimeField(blank=True, null=True, verbose_name='until')),
                 ('reason', models.CharField(blank=True, max_length=200, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='reason')),
                 ('created_at', models.DateTimeField(auto_now_add=True, verbose_name='created at')),
-                ('created_by', django_ratelimiter.models.people.PersonKey(blank=True, db_constraint=False, editable=False, null=True, on_delete=django_ratelimiter.models.people.set_null, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='created by')),
-                ('group', django_ratelimiter.models.people.PersonKey(blank=True, db_constraint=False, null=True, on_delete=django_ratelimiter.models.people.cascade, related_name='ratelimiter_assignments', to='auth.group', verbose_name='group')),
+                ('created_by', models.ForeignKey(blank=True, db_constraint=False, editable=False, null=True, on_delete=django_ratelimiter.models.people.set_null, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='created by')),
+                ('group', models.ForeignKey(blank=True, db_constraint=False, null=True, on_delete=django_ratelimiter.models.people.cascade, related_name='ratelimiter_assignments', to='auth.group', verbose_name='group')),
                 ('tier', models.ForeignKey(blank=True, help_text='Empty = the tier that these callers have anyway. Then the multiplier goes on top of it.', null=True, on_delete=django.db.models.deletion.CASCADE, related_name='assignments', to='django_ratelimiter.tier', verbose_name='tier')),
-                ('user', django_ratelimiter.models.people.PersonKey(blank=True, db_constraint=False, null=True, on_delete=django_ratelimiter.models.people.cascade, related_name='ratelimiter_assignments', to=settings.AUTH_USER_MODEL, verbose_name='user')),
+                ('user', models.ForeignKey(blank=True, db_constraint=False, null=True, on_delete=django_ratelimiter.models.people.cascade, related_name='ratelimiter_assignments', to=settings.AUTH_USER_MODEL, verbose_name='user')),
             ],
             options={
                 'verbose_name': 'tier assignment',

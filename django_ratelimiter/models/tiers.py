@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from .. import tenants
 from ..conf import django_setting
 from ..values.partitions import encode_partition
-from .people import PersonKey, cascade, set_null
+from .people import cascade, referred, set_null
 from .validation import normal_partition, validate_hash, validate_line
 
 USER_MODEL: Final[str] = django_setting("AUTH_USER_MODEL")
@@ -117,17 +117,19 @@ class TierAssignment(models.Model):
         verbose_name=_("tier"),
         help_text=_("Empty = the tier that these callers have anyway. Then the multiplier goes on top of it."),
     )
-    user = PersonKey(
+    user = models.ForeignKey(
         USER_MODEL,
         cascade,
+        db_constraint=False,  # users may be in another database
         null=True,
         blank=True,
         related_name="ratelimiter_assignments",
         verbose_name=_("user"),
     )
-    group = PersonKey(
+    group = models.ForeignKey(
         Group,
         cascade,
+        db_constraint=False,  # users may be in another database
         null=True,
         blank=True,
         related_name="ratelimiter_assignments",
@@ -176,9 +178,10 @@ class TierAssignment(models.Model):
     )
     ends_at = models.DateTimeField(_("until"), null=True, blank=True)
     reason = models.CharField(_("reason"), max_length=200, blank=True, validators=[validate_line])
-    created_by = PersonKey(
+    created_by = models.ForeignKey(
         USER_MODEL,
         set_null,
+        db_constraint=False,  # users may be in another database
         null=True,
         blank=True,
         editable=False,
@@ -245,9 +248,9 @@ class TierAssignment(models.Model):
     def subject(self) -> str:
         """Return the subject as text; of an API key only the start of its hash, a partition as it was entered."""
         if self.user_id is not None:
-            return _("user %s") % (self.user or self.user_id)
+            return _("user %s") % (referred(self, "user") or self.user_id)
         if self.group_id is not None:
-            return _("group %s") % (self.group or self.group_id)
+            return _("group %s") % (referred(self, "group") or self.group_id)
         if self.partition:
             return self.partition
         return _("API key %s…") % self.api_key_hash[:8]
@@ -271,8 +274,8 @@ class TierAssignment(models.Model):
                 raise ValidationError({"partition": error}) from error
 
     def natural_key(self) -> tuple[Any, ...]:
-        username = self.user.get_username() if self.user else None
-        subject = username, self.group.name if self.group else None, self.api_key_hash, self.partition
+        user, group = (referred(self, name) for name in ("user", "group"))
+        subject = user and user.get_username(), group and group.name, self.api_key_hash, self.partition
         return self.tier and self.tier.slug, *subject, self.starts_at, self.ends_at
 
     natural_key.dependencies = (  # type: ignore[attr-defined]

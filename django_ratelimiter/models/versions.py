@@ -9,7 +9,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from ..conf import django_setting
-from .people import PersonKey, set_null
+from .people import set_null
 
 USER_MODEL: Final[str] = django_setting("AUTH_USER_MODEL")
 
@@ -64,9 +64,10 @@ class RuleSetVersion(models.Model):
     number = models.PositiveBigIntegerField(_("number"))
     epoch = models.BigIntegerField(_("epoch"))
     created_at = models.DateTimeField(_("created at"), auto_now_add=True)
-    author = PersonKey(
+    author = models.ForeignKey(
         USER_MODEL,
         set_null,
+        db_constraint=False,  # users may be in another database
         null=True,
         blank=True,
         related_name="+",

@@ -20,7 +20,7 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from ..conf import settings
-from ..databases import is_joinable
+from ..databases import is_beside_users
 from ..exceptions import raised_at
 from ..plans import Anchor, CallerIdentity, InvalidPlan, answer_of, plan_of, resolved, row_key, user_pk
 from ..values.access import DIGEST_MARK, Names, parse_digest
@@ -225,7 +225,7 @@ def _find_caller(caller: _Caller) -> tuple[_Assigned, ...]:
     """Return the assignments of this caller, the latest first."""
     user_id, api_key = caller
     conditions = [] if api_key is None else [Q(api_key_hash=api_key)]
-    if (pk := user_pk(user_id)) is not None:
+    if (pk := user_pk(user_id)) is not None and is_beside_users(models.TierAssignment):
         conditions.append(Q(user=pk))
         if (groups := _groups_of(pk)) is not None:
             conditions.append(Q(group__in=groups))
@@ -236,12 +236,12 @@ def _find_caller(caller: _Caller) -> tuple[_Assigned, ...]:
 
 def _groups_of(pk: Any) -> Any:
     """Return the groups of this user, for a query's condition; `None` if there are none."""
+    users = get_user_model()
     try:
-        group: Any = get_user_model()._meta.get_field("groups").related_model
+        users._meta.get_field("groups")
     except FieldDoesNotExist:
         return None
-    groups: Any = get_user_model()._default_manager.filter(pk=pk).values_list("groups", flat=True)
-    return groups if is_joinable(models.TierAssignment, group) else list(groups)
+    return users._default_manager.filter(pk=pk).values_list("groups", flat=True)
 
 
 def _in_force(assignments: QuerySet[models.TierAssignment]) -> Iterator[tuple[str, _Assigned]]:

@@ -15,6 +15,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from ...databases import is_beside_users
 from ...identity import MAX_API_KEY, hash_api_key
 from ...inspection.caller import UnknownCaller, find_user, is_hash
 from ...models import AccessEntry, TierAssignment
@@ -110,6 +111,11 @@ class NewAssignmentForm(AssignmentForm):
     def clean(self) -> dict[str, Any] | None:
         if raw := self.cleaned_data.get("api_key"):
             self.instance.api_key_hash = _hash_of(raw)
+        if (user := self.cleaned_data.get("user")) and not is_beside_users(TierAssignment):
+            text = _("Users are in another database. Enter the partition user:%(pk)s instead.")
+            self.add_error("user", ValidationError(text, params={"pk": user.pk}))
+        if self.cleaned_data.get("group") and not is_beside_users(TierAssignment):
+            self.add_error("group", _("Groups are in another database. Enter partitions instead, such as user:42."))
         return super().clean()
 
     def _get_validation_exclusions(self) -> set[str]:

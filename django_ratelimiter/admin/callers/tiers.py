@@ -6,23 +6,19 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import Group
 from django.core.exceptions import ValidationError
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from ...databases import is_joinable
+from ...databases import is_beside_users
 from ...models import Rule, RuleLimit, Tier, TierAssignment
 from ..formatting import period_in_words
 from ..versioned import VersionedAdmin
 from .forms import AssignmentForm, NewAssignmentForm, UserSelect
 from .links import CallerRowAdmin
 from .page import CallerPage
-
-#: Maximum number of users, and of groups, found by name in another database.
-MAX_FOUND = 500
 
 GRANT = {
     "fields": ("multiplier", "anchor_day", ("starts_at", "ends_at")),
@@ -87,7 +83,7 @@ class TierAssignmentAdmin(CallerPage, CallerRowAdmin):
         css = {"all": ["django_ratelimiter/rules.css"]}  # noqa: RUF012
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TierAssignment]:
-        # Not joined, because they may be in another database.
+        # Not joined: users may be in another database.
         return super().get_queryset(request).prefetch_related("user", "group")
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
@@ -128,24 +124,11 @@ class TierAssignmentAdmin(CallerPage, CallerRowAdmin):
 
     def get_search_fields(self, request: HttpRequest) -> Any:
         people = (f"user__{get_user_model().USERNAME_FIELD}", "group__name")
-        return (*(people if is_joinable(TierAssignment, Group) else ()), "partition", "reason")
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        """Also find assignments by the name of their user or group, if these are in another database."""
-        found, may_have_duplicates = super().get_search_results(request, queryset, search_term)
-        if search_term and not is_joinable(TierAssignment, Group):
-            users, groups = (
-                list(people._default_manager.filter(**{f"{name}__icontains": search_term})[:MAX_FOUND])
-                for people, name in ((get_user_model(), get_user_model().USERNAME_FIELD), (Group, "name"))
-            )
-            found |= queryset.filter(Q(user__in=users) | Q(group__in=groups))
-        return found, may_have_duplicates
+        return (*(people if is_beside_users(TierAssignment) else ()), "partition", "reason")
 
     def save_model(self, request: HttpRequest, obj: TierAssignment, form: Any, change: bool) -> None:
-        if not change:
-            obj.created_by = request.user
+        if not change and is_beside_users(TierAssignment):
+            obj.created_by_id = request.user.pk
         super().save_model(request, obj, form, change)
 
     @admin.display(description=_("multiplier"), ordering="multiplier")

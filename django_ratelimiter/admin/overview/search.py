@@ -201,7 +201,7 @@ def _assignments(text: str, viewer: Viewer) -> Iterator[Match]:
     if not viewer.sees(TierAssignment):
         return
     alike = Q(reason__icontains=text) | Q(partition__icontains=text)
-    rows = _latest(TierAssignment.objects.filter(alike, group=None)).select_related("user")
+    rows = _latest(TierAssignment.objects.filter(alike, group=None)).prefetch_related("user")
     sees_names = may_see_names(viewer.request.user)
     for row in rows[:MAX_MATCHES]:
         if row.api_key_hash:

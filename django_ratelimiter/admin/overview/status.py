@@ -43,7 +43,7 @@ class Status(NamedTuple):
 
 
 def read_status(health: Health) -> Status:
-    """Return the status from the primary database, with up to five short queries."""
+    """Return the status from the primary database, with up to seven short queries."""
     enforced = cache.enforcement_enabled()
     committed = storage.committed_version()
     latest = _first(storage.snapshots(committed))

@@ -132,6 +132,7 @@ def state() -> Any:
 def snapshots(version: Version | None = None) -> Any:
     """Return the stored versions, the latest first, or only this one, as a query set."""
     rows = models.RuleSetVersion.objects.using(primary()).order_by("-epoch", "-number")
+    rows = rows.prefetch_related("author")  # so that it is None if the user was deleted by SQL, not an error
     return rows if version is None else rows.filter(number=version.number, epoch=version.epoch)
 
 

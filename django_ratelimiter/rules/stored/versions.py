@@ -24,7 +24,7 @@ from django.utils.translation import gettext_lazy
 
 from ...backend import get_engine
 from ...conf import settings
-from ...databases import lock_at_once, waiting_at_most
+from ...databases import is_beside_users, lock_at_once, waiting_at_most
 from ...engine.base import Version
 from ...exceptions import EngineUnavailable, StaleRules
 from ...signals import rules_committed
@@ -311,7 +311,7 @@ def _store(
         row = models.RuleSetVersion(
             number=version.number,
             epoch=version.epoch,
-            author=author,
+            author=author if author and is_beside_users(models.RuleSetVersion) else None,
             summary=summary[: models.RuleSetVersion.summary.field.max_length],
             reason=reason[: models.RuleSetVersion.reason.field.max_length],
             snapshot=snapshot,

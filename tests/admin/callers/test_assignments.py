@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group, User
+from django.db import connection
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from django_ratelimiter.admin.callers import forms
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
+from django_ratelimiter.rules import cache
 
 from ..pages import ADD_ASSIGNMENT, page_of, shown
 
@@ -73,6 +76,53 @@ class TestAssignments:
         assert admin_client.post(ADD_ASSIGNMENT, sent).status_code == 302
         response = admin_client.post(ADD_ASSIGNMENT, sent)
         assert "in this tier already" in shown(response)
+
+    def test_form_names_the_partition_if_users_are_in_another_database(
+        self, admin_client: Client, free: Tier, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(forms, "is_beside_users", lambda model: False)
+        user, group = User.objects.create(username="ada"), Group.objects.create(name="staff")
+        page = shown(admin_client.post(ADD_ASSIGNMENT, {"tier": free.pk, "user": user.pk}))
+        assert f"Users are in another database. Enter the partition user:{user.pk} instead." in page
+        assert "Choose exactly one" not in page.partition("errorlist")[2]
+        page = shown(admin_client.post(ADD_ASSIGNMENT, {"tier": free.pk, "group": group.pk}))
+        assert "Groups are in another database." in page
+        assert not TierAssignment.objects.exists()
+        partition = {"tier": free.pk, "partition": f"user:{user.pk}"}
+        assert admin_client.post(ADD_ASSIGNMENT, partition).status_code == 302
+
+    def test_pages_show_rows_of_users_that_were_deleted_by_sql(self, admin_client: Client, free: Tier) -> None:
+        user, group = User.objects.create(username="ada"), Group.objects.create(name="staff")
+        with cache.editing(author=user, summary="by ada"):
+            Tier.objects.create(slug="pro", name="Pro")
+        rows = [
+            TierAssignment.objects.create(tier=free, created_by=user, **subject)
+            for subject in ({"user": user}, {"group": group})
+        ]
+        with connection.cursor() as cursor:
+            cursor.execute("DELETE FROM auth_user WHERE id = %s", [user.pk])
+            cursor.execute("DELETE FROM auth_group WHERE id = %s", [group.pk])
+        found = [TierAssignment.objects.get(pk=row.pk) for row in rows]
+        assert [each.subject for each in found] == [f"user {user.pk}", f"group {group.pk}"]
+        assert [each.natural_key()[:3] for each in found] == [("free", None, None)] * 2
+        deletion = reverse("admin:django_ratelimiter_tier_delete", args=[free.pk])
+        lists = [reverse(f"admin:django_ratelimiter_{name}") for name in ("tierassignment_changelist", "history")]
+        pages = (*map(page_of, rows), *lists, deletion, reverse("admin:app_list", args=["django_ratelimiter"]))
+        assert [admin_client.get(page).status_code for page in pages] == [200] * len(pages)
+
+    def test_deleted_user_or_group_takes_its_rows_along(self, free: Tier) -> None:
+        ada, bob, crew = *map(User.objects.create_user, ("ada", "bob")), Group.objects.create(name="crew")
+        TierAssignment.objects.create(tier=free, user=ada, created_by=bob)
+        TierAssignment.objects.create(tier=free, partition=f"user:{ada.pk}|ip:192.0.2.7")
+        AccessEntry.objects.create(kind="user", value=str(ada.pk), action="deny")
+        kept = TierAssignment.objects.create(tier=free, group=crew, created_by=ada)
+        ada.delete()
+        kept.refresh_from_db()
+        assert kept.created_by is None
+        assert [*TierAssignment.objects.all()] == [kept]
+        assert not AccessEntry.objects.exists()
+        crew.delete()
+        assert not TierAssignment.objects.exists()
 
     def test_the_subject_stays(self, admin_client: Client, free: Tier) -> None:
         assignment = TierAssignment.objects.create(tier=free, api_key_hash=hash_api_key("key"))

@@ -300,7 +300,7 @@ def test_says_since_when_and_by_whom_it_is_on_again(
     resumed = RuleSetVersion.objects.get(summary="enforcement resumed")
     text = text_of(admin_client.get(OVERVIEW))
     assert f"On again since {moment_in_words(resumed.created_at)}, by anna Why the rule is mended Version" in text
-    with django_assert_num_queries(5):
+    with django_assert_num_queries(7):
         assert read_status(health.read_health()).resumed is not None
 
 

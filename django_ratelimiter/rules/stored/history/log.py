@@ -60,7 +60,7 @@ def version_of(row: Any) -> Version:
 
 def rows() -> Any:
     """Return the stored versions, the latest first, with their authors but without their snapshots."""
-    return storage.snapshots().defer("snapshot").prefetch_related("author")
+    return storage.snapshots().defer("snapshot")
 
 
 def entries_of(page: Sequence[Any]) -> list[VersionEntry]:
@@ -92,7 +92,7 @@ def past_of_rule(slug: str, start: Version | None = None) -> RulePast:
     A renamed rule is followed, unless another one has had its name as well.
     """
     first = start or Version(*(storage.snapshots().values_list("number", "epoch").first() or (0,)))
-    page = [*storage.snapshots_until(first).defer("snapshot").prefetch_related("author")[: LOOKED_THROUGH + 1]]
+    page = [*storage.snapshots_until(first).defer("snapshot")[: LOOKED_THROUGH + 1]]
     entries: list[RuleEntry] = []
     neighbours = pairwise(storage.in_chunks(storage.snapshots_until(first), LOOKED_THROUGH + 1))
     for (row, before), (after, earlier) in zip(pairwise(page), neighbours, strict=False):
