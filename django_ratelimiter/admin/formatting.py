@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.utils import timezone
@@ -70,6 +70,6 @@ def when_and_who(row: Any) -> str:
 
 def ago(moment: datetime) -> str:
     """Return how long ago a time is, as text."""
-    if (timezone.now() - moment).total_seconds() < 60:
+    if (datetime.now(UTC) - moment).total_seconds() < 60:
         return _("less than a minute ago")
     return _("%s ago") % timesince(moment, depth=1)

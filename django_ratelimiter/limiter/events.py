@@ -22,6 +22,7 @@ from ..engine.call import Call
 from ..engine.fallback import FallbackEngine
 from ..engine.limits import Limit
 from ..engine.locks import freed_by_fork
+from ..engine.registry import SIMPLEST
 from ..exceptions import EngineUnavailable
 from ..identity import Identity, denied_as, names_of, part_of_match
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
@@ -187,7 +188,7 @@ async def _is_first_of_all(io: IO, result: Result, *events: str) -> bool:
     charge, limit, end = verdict.charge, result.limit, ""
     if limit.traits.resets_at_end:  # by the reply; a process that counts by itself knows it to some microseconds
         end = f":{round(verdict.at_us / 1_000 + verdict.reset_after * 1_000)}"
-    once = Limit(1, limit.window_us / 1_000_000, "fixed_window", anchor="first_request")
+    once = Limit(1, limit.window_us / 1_000_000, SIMPLEST, anchor="first_request")
     notices = [
         Charge(f"{charge.key}{limit.tag}:{event}{end}", once, gating=False, partition=charge.partition)
         for event in events

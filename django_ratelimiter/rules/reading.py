@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from threading import Condition, Lock, Thread
+from threading import Condition, Thread
 from typing import Any, Final, TypeVar
 
 from django.db import connections
@@ -40,7 +40,7 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._changed: Final = freed_by_fork(Condition(Lock()))  # never held during a read
+        self._changed: Final = freed_by_fork(Condition())  # never held during a read
         self._reads: list[_Read[Any]] = []
 
     @property

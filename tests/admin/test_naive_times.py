@@ -90,7 +90,7 @@ def test_every_page_opens(client: Client) -> None:
     client.force_login(author)
     reports = reverse("admin:django_ratelimiter_usagebucket_changelist")
     files = [f"{reports}{name}.csv?period=7d" for name in ("totals", "series", "day", "busiest")]
-    files += [f"{reports}{name}.csv?period=7d&rule=search" for name in ("callers", "top")]
+    files.append(f"{reports}top.csv?period=7d&rule=search")
     custom = f"{reports}?period=custom&since=2026-01-01T00:00&until=2026-02-01T00:00"
     for url in (*(page.url for page in pages()), *files, f"{reports}?period=7d", f"{reports}?period=custom", custom):
         assert client.get(url).status_code == 200, url
@@ -133,7 +133,6 @@ def test_a_forecast_has_the_project_s_clock(make_rule: MakeRule, operator: Calla
 
 def test_the_list_of_rejections_has_the_project_s_clock(blocked: User, operator: Callable[..., Client]) -> None:
     rows: list[Any] = operator(*ALL).get(reverse("admin:django_ratelimiter_rejections")).context["rows"]
-    assert {"reason" in row for row in rows} == {True, False}
     begin = datetime.now()  # noqa: DTZ005
     clocks = {(begin - timedelta(seconds=second)).strftime("%H:%M:%S") for second in range(120)}
     assert {row["at_text"][-8:] for row in rows} <= clocks

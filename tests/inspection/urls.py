@@ -37,6 +37,13 @@ class Unthrottled(APIView):
         return Response()
 
 
+class Busy(Throttled):
+    """A view that says 429 of itself."""
+
+    def get(self, request: Request) -> Response:
+        return Response({"detail": "Busy."}, status=429)
+
+
 def tenant(request: HttpRequest) -> str | None:
     """An identity that the body holds."""
     return request.POST.get("tenant")
@@ -48,6 +55,7 @@ urlpatterns = [
     path("nameless/", tenant),
     path("items/<int:item>/", hello, name="item"),
     path("api/", Throttled.as_view(), name="api"),
+    path("busy/", Busy.as_view(), name="busy"),
     path("unthrottled/", Unthrottled.as_view(), name="unthrottled"),
     path("gateway/", gateway.view()),
     path("posts-scoped/", ratelimit("export", method="POST")(hello)),

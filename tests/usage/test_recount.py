@@ -182,7 +182,7 @@ def compare(scene: Scene, period: Period, *granularities: Granularity, zone: Zon
     """Totals and series of this period, of all rules and of each, agree with the recount."""
     zone = zone or scene.reader
     shown = coverage.read_coverage().widen(period)
-    totals = {(rule, tier): figures for rule, tier, figures, _ in Report(period).totals}
+    totals = {(rule, tier): figures for rule, tier, figures in Report(period).totals}
     assert totals == recount(within(scene, shown), lambda each: (each.rule, each.tier))
     for granularity in granularities:
         for rule, tier in ((None, None), ("hourly", None), ("soft", "pro"), (None, "")):
