@@ -15,12 +15,14 @@ from django.test import Client
 from django.utils import timezone
 
 from django_ratelimiter.identity import digest
-from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
+from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.rules.stored import access_cache
 from tests.browser import Browser
+from tests.forecast.traffic import record
 from tests.making import make_rule
 
+from .forecast.test_panel import yesterday
 from .overview.test_overview import OVERVIEW
 from .pages import IN_BROWSER, open_as
 
@@ -146,4 +148,20 @@ def test_all_enforcement_is_stopped_in_two_clicks(hand: Callable[[], Hand], ann:
     assert operator.clicks == 2
     cache.invalidate()
     assert ask(user=ann) == 200
+    assert operator.window.complaints() == []
+
+
+def test_a_rule_among_300_takes_one_click_and_what_50_would_do_at_most_three(hand: Callable[[], Hand]) -> None:
+    Rule.objects.bulk_create([Rule(slug=f"rule-{number}", name=f"Rule {number}") for number in range(299)])
+    make_rule("uploads", 100, partition_by=["ip"])
+    record(yesterday(), {f"caller-{number}": [number] for number in range(1, 61)}, rule="uploads", tier="")
+    operator = hand()
+    operator.window.type("#ratelimiter-search", "uploads")
+    operator.click("form[role=search] [type=submit]", "#id_limits-0-quota")
+    assert operator.clicks == 1
+    operator.window.script("document.getElementById('id_limits-0-quota').value = 50")
+    operator.click(".ratelimiter-ask button", ".ratelimiter-answer strong")
+    assert "would be rejected at least once" in operator.window.texts(".ratelimiter-answer strong")[0]
+    assert operator.clicks <= 3
+    assert RuleLimit.objects.get().quota == 100
     assert operator.window.complaints() == []
