@@ -31,7 +31,7 @@ from .inline import rule_of
 from .reading import Turns, turns
 from .records import UNREAD
 from .ruleset import NO_VERSION, RuleSet
-from .stored import access_cache, copies, storage, tables, uncommitted, versions
+from .stored import access_cache, copies, epochs, storage, tables, uncommitted, versions
 from .stored.access_cache import access_list
 from .stored.storage import enforcement_enabled
 from .stored.tables import models
@@ -94,6 +94,7 @@ class _State:
         self.switch_check_at = float("-inf")
         self.notified = NO_VERSION  # the version that receivers last got
         self.published: RuleSet | None = None  # the rules whose version the engine did not hold last time
+        self.reread_at = float("inf")  # without Redis, no other process can report that the rules are stale
 
 
 _state = _State()
@@ -137,7 +138,9 @@ def reload(stale: StaleRules, seen: RuleSet) -> RuleSet:
 def mark_confirmed(rules: RuleSet) -> None:
     """Record that these rules are current. Uncommitted ones are ignored, because they are compared with nothing."""
     if rules.compared_as is not None:
-        _state.confirmed_at = _state.checked_at = time.monotonic()
+        now = _state.confirmed_at = _state.checked_at = time.monotonic()
+        if now >= _state.reread_at:
+            _state.outdated, _state.reread_at = True, float("inf")
 
 
 def is_version_check_due(rules: RuleSet) -> bool:
@@ -386,6 +389,7 @@ def _keep(rules: RuleSet) -> None:
     for rule, reason in rules.left_out:
         logger.error("Rule %s is not in force: %s", visible(rule), visible(reason))
     _state.rules, _state.outdated = rules, False
+    _state.reread_at = time.monotonic() + settings.RULES_MAX_AGE if epochs.is_memory() else float("inf")
     if rules is storage.NO_TABLES:  # look again soon: another process may run `migrate`
         _state.outdated, _state.failed_at = True, time.monotonic()
     if rules.compared_as is not None:

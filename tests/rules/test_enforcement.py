@@ -19,6 +19,7 @@ from django_ratelimiter.models import AccessEntry, Rule, RuleSetState, RuleSetVe
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.ruleset import RuleSet
 from django_ratelimiter.rules.stored import access_cache, storage, versions
+from django_ratelimiter.signals import rules_committed
 
 from .rows import make_rule
 
@@ -151,6 +152,22 @@ def test_looking_at_the_limits_of_a_denied_caller_asks_for_no_version(now: list[
     act_as_another_process()
     now[0] += 1.0
     assert limiter.peek(RequestFactory().get("/")).access
+
+
+def test_process_in_memory_reads_the_rules_again_when_they_are_old(now: list[float], settings: Any) -> None:
+    """Without Redis in the settings, nobody tells it what another process has saved."""
+    settings.RATELIMITER = {**settings.RATELIMITER, "CACHE_ALIAS": None}
+    assert [ask().allowed for _ in range(2)] == [True, False]
+    uid = "django_ratelimiter.mark_outdated"  # as in another process
+    receiver = next(each for key, each, *_ in rules_committed.receivers if key[0] == uid)
+    rules_committed.disconnect(dispatch_uid=uid)
+    try:
+        cache.switch_enforcement(False)
+    finally:
+        rules_committed.connect(receiver(), dispatch_uid=uid)
+    for seconds, allowed in ((0, False), (9.9, False), (0.2, False), (0, True)):  # that request finds that they are old
+        now[0] += seconds
+        assert ask().allowed is allowed
 
 
 @pytest.mark.parametrize("interval", [0, 1])
