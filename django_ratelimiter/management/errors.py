@@ -38,8 +38,10 @@ def in_words(subcommand: str) -> Iterator[None]:
         yield
     except ImproperlyConfigured as error:
         raise CommandError(without_secrets(told_safely(error))) from error
-    except (DatabaseError, EngineUnavailable) as error:
-        raise CommandError(_("It cannot be reached now: %s") % error) from error
+    except DatabaseError as error:
+        raise CommandError(_("The database cannot be reached now: %s") % error) from error
+    except EngineUnavailable as error:
+        raise CommandError(_("Redis cannot be reached now: %s") % error) from error
     except QuestionError as error:
         raise CommandError(f"{error.field}: {error}") from error
     except WrongFile as error:

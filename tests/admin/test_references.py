@@ -185,7 +185,7 @@ def test_without_redis_it_is_not_called_unknown(
     for module in (references, counters):
         monkeypatch.setattr(module, "recent", gone)
     client, typed = operator(*ALL), rejected["field"]
-    with pytest.raises(CommandError, match=r"^It cannot be reached now: gone$"):
+    with pytest.raises(CommandError, match=r"^Redis cannot be reached now: gone$"):
         call_command("ratelimit", "caller", "--reference", typed)
     asked = {"kind": "reference", "value": typed}
     for response in (client.get(CALLER, asked), client.post(CALLER, asked)):

@@ -340,6 +340,7 @@ class TestQuotas:
             ratelimit_rules.clock.advance(pause)
         assert [named["percent"] for named in sent] == [80, 80]
 
+    @pytest.mark.filterwarnings("ignore:.*default mailer")  # of a project's own settings, from Django 6.1 on
     @pytest.mark.django_db(transaction=True)
     def test_are_mailed_and_posted_by_the_example(
         self, client: Client, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch, mailoutbox: list[Any]
