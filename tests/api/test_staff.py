@@ -1,4 +1,4 @@
-"""The API for staff of the page about the API, as it stands there."""
+"""The API for staff of the page about REST framework, as it stands there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _urls(settings: Any) -> None:
     """The addresses of the page's example."""
     module: Any = ModuleType("recipe_urls")
     module.urlpatterns = []
-    exec(blocks(section(PAGES["docs/howto/api.md"], "## An API for staff"), "python")[1], module.__dict__)
+    exec(blocks(section(PAGES["docs/howto/rest-framework.md"], "## An API for staff"), "python")[1], module.__dict__)
     settings.ROOT_URLCONF = module
 
 

@@ -128,7 +128,7 @@ def test_a_recipe_does_what_it_says(reader: Reader, heading: str) -> None:
 
 
 def test_an_api_for_staff_does_what_its_page_shows(reader: Reader) -> None:
-    reader.type(section(PAGES["docs/howto/api.md"], "## An API for staff").replace("NAME:PASSWORD", "me:x"))
+    reader.type(section(PAGES["docs/howto/rest-framework.md"], "## An API for staff").replace("NAME:PASSWORD", "me:x"))
 
 
 def test_a_rules_file_is_checked_planned_and_applied_as_its_page_shows(reader: Reader) -> None:
