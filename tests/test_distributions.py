@@ -76,6 +76,6 @@ def test_site_is_told_how_to_repair_what_theirs_replaced_and_deleted(uv: Callabl
 def test_check_names_theirs_where_ours_was_installed_last(uv: Callable[..., str]) -> None:
     uv("install", THEIRS)
     found = uv("install", OURS)
-    assert (found.count("(django_ratelimiter.E"), "E016" in found, REMEDY in found) == (1, True, True)
+    assert (found.count("(django_ratelimiter.E"), "E014" in found, REMEDY in found) == (1, True, True)
     assert f"{THEIRS} installs files in the package" in found
     assert uv("uninstall", THEIRS).endswith(f"{THEIRS} installs the same package. {REMEDY}")

@@ -135,13 +135,13 @@ def check_unreadable() -> Found:
 
 @check
 def check_kept_choices() -> Found:
-    """W032: a rule counts by a value that callers choose, and keeps each value's counter for more than a week."""
+    """W027: a rule counts by a value that callers choose, and keeps each value's counter for more than a week."""
     for rule in _chosen(rules_in_force()):
         seconds = max(map(_kept_seconds, chain(*rule.limits.values())), default=0)
         if seconds > _WEEK:
             memory = seconds * _NEW_VALUES * _COUNTER_BYTES / 1e9
             yield message(
-                "W032",
+                "W027",
                 f"Callers can choose the value that {rule.slug} counts by, and each value's counter is kept for "
                 f"{seconds / 86_400:.0f} days: {_NEW_VALUES} new values a second would fill {memory:.0f} GB of Redis.",
                 "Shorten the window. If callers cannot choose the value, name it in TRUSTED_IDENTITIES.",

@@ -74,14 +74,14 @@ def _unknown(name: str) -> str:
 
 @check
 def check_distributions() -> Found:
-    """E016: another distribution has files in this package, or it is not known whether one has."""
+    """E014: another distribution has files in this package, or it is not known whether one has."""
     try:
         names, reason = ", ".join(others()), ""
     except (OSError, ValueError) as error:  # a list of files that cannot be read
         names, reason = "possibly another distribution", f" ({error})"
     if names:
         yield message(
-            "E016",
+            "E014",
             f"{names} installs files in the package django_ratelimiter, too{reason}: which of both is imported depends "
             "on their order, and uninstalling one deletes files of the other.",
             REMEDY,

@@ -110,9 +110,9 @@ def check_scripts() -> Found:
 
 @check
 def check_turns() -> Found:
-    """W027: another database has its rules in the same Redis and NAMESPACE, and each replaces those of the other."""
+    """W025: another database has its rules in the same Redis and NAMESPACE, and each replaces those of the other."""
     if from_database(lambda: epochs.compared(NO_VERSION)) is epochs.Held.IN_TURNS:
-        yield message("W027", epochs.Held.IN_TURNS.problem, "See docs/explanation/versions.md.")
+        yield message("W025", epochs.Held.IN_TURNS.problem, "See docs/explanation/versions.md.")
 
 
 @check

@@ -106,7 +106,7 @@ def check_gateways() -> Found:
 
 @check
 def check_estimates() -> Found:
-    """W030: the cost of a view is charged after its response, and only one unit before."""
+    """W026: the cost of a view is charged after its response, and only one unit before."""
     late = {
         f"/{match.route}"
         for match in (all_views(get_resolver()) if django_setting("ROOT_URLCONF") else ())
@@ -116,7 +116,7 @@ def check_estimates() -> Found:
     }
     if late:
         yield message(
-            "W030",
+            "W026",
             "These views charge their cost after the response, without an estimate. So while one unit is left for each "
             f"of them, all requests that come at once are allowed, whatever they cost: {', '.join(sorted(late))}.",
             "Pass what a request usually costs as `cost` to @ratelimit: it is charged first, and the difference after "

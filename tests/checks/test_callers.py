@@ -236,7 +236,7 @@ def test_chosen_values_that_are_kept_for_weeks_are_told_with_their_memory(
     make_rule("chosen", 90, algorithm=limit.pop("algorithm", "fixed_window"), limit=limit, partition_by=names)
     with ratelimiter(TRUSTED_IDENTITIES=["header:X-Tenant"]):
         messages = callers.check_kept_choices()
-    assert ids(messages) == (["W032"] if told else [])
+    assert ids(messages) == (["W027"] if told else [])
     says = "kept for %s days: 100 new values a second would fill %s GB"
     assert all(says % told in message.msg for message in messages if told)
 

@@ -190,7 +190,7 @@ class TestTurns:
             run.run(Thresholds())
         assert not UsageBucket.objects.exists()
         assert get_engine().take_usage()
-        assert [message.id for message in servers.check_turns()] == ["django_ratelimiter.W027"]
+        assert [message.id for message in servers.check_turns()] == ["django_ratelimiter.W025"]
         overview = admin_client.get(reverse("admin:app_list", args=["django_ratelimiter"]))
         assert epochs.Held.IN_TURNS.problem in [item.text for item in overview.context["items"]]
         errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
