@@ -239,7 +239,7 @@ def _message_effect(request: HttpRequest, rule: Rule) -> None:
             "In shadow: it counts which requests it would reject, and rejects none. "
             "Choose the mode “enforce” when its numbers look right."
         ),
-        Rule.Mode.ENFORCE: _("Enforced: from now on, requests beyond its limits are rejected."),
+        Rule.Mode.ENFORCE: _("Enforced: requests beyond its limits are rejected."),
     }
     messages.info(request, texts[Rule.Mode(rule.mode)])
     for doubt in doubts(rule):

@@ -49,7 +49,7 @@ class TestMessage:
         [
             ("off", "Off: it applies to no request."),
             ("shadow", "In shadow: it counts which requests it would reject, and rejects none."),
-            ("enforce", "Enforced: from now on, requests beyond its limits are rejected."),
+            ("enforce", "Enforced: requests beyond its limits are rejected."),
         ],
     )
     def test_says_what_a_saved_rule_does(self, admin_client: Client, rule: Rule, mode: str, says: str) -> None:
