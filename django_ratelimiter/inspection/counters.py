@@ -258,7 +258,7 @@ def rejections_of(caller: Caller, found: Counters, rules: RuleSet) -> list[Calle
     for rule in _rules(rules):
         if rule.is_shared == caller.is_everybody and (digest := caller.digest_for(rule)) is not None:
             known[rule.slug, digest] = rule
-    return [] if found.problem or not known else _rejections(recent(), known, found.counters)
+    return [] if found.problem else _rejections(recent(), known, found.counters)  # asked even if no rule is known
 
 
 def rejections_logged(

@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any, Final
 
 from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, transaction
 from django.db.models.signals import post_delete, post_migrate, post_save, pre_delete, pre_save
 from django.utils.asyncio import async_unsafe
@@ -389,7 +390,10 @@ def _keep(rules: RuleSet) -> None:
     for rule, reason in rules.left_out:
         logger.error("Rule %s is not in force: %s", visible(rule), visible(reason))
     _state.rules, _state.outdated = rules, False
-    _state.reread_at = time.monotonic() + settings.RULES_MAX_AGE if epochs.is_memory() else float("inf")
+    _state.reread_at = float("inf")
+    with suppress(ImproperlyConfigured):  # an engine that cannot be made: failure policies decide
+        if epochs.is_memory():
+            _state.reread_at = time.monotonic() + settings.RULES_MAX_AGE
     if rules is storage.NO_TABLES:  # look again soon: another process may run `migrate`
         _state.outdated, _state.failed_at = True, time.monotonic()
     if rules.compared_as is not None:
