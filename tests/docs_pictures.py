@@ -57,7 +57,7 @@ def take(window: Browser, address: str, folder: Path) -> None:
     for name, url, first, last in (
         ("reports-all", f"{usage}?period=7d", "body", "tfoot"),
         ("reports-hours", f"{usage}?period=7d", "figure:last-of-type", "#content-main"),
-        ("reports-rule", f"{rule}?period=30d&rule=search", "body", "figure:has(#ratelimiter-callers-title)"),
+        ("reports-rule", f"{rule}?period=30d&rule=search", "body", "#ratelimiter-top-callers"),
         ("reports-callers", caller, "#ratelimiter-top-callers", ".ratelimiter-search"),
         ("reports-top-callers", reverse("admin:django_ratelimiter_usagebucket_top_callers"), "body", "table"),
     ):
@@ -78,7 +78,7 @@ def _forecast(window: Browser, address: str, folder: Path) -> None:
         "forecast-beside": attack.isoformat(),
     }.items():
         window.script("document.getElementById(`id_${arguments[0]}`).value = arguments[1]", field, value)
-    window.script("document.querySelector('.ratelimiter-forecast-choices [value='1']').click()")
+    window.click(".ratelimiter-forecast-choices [value='1']")
     window.wait_for(".ratelimiter-quota-line")
     picture = folder / "change-a-limit-line.png"
     _picture(window, picture, "#ratelimiter-forecast", ".ratelimiter-quota-line", margin=6)
