@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from decimal import Decimal
+from itertools import product
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -58,16 +59,16 @@ def callers() -> dict[str, str]:
             limiter.check(request)
     assert not limiter.check(RequestFactory().get("/hello/", REMOTE_ADDR=DENIED)).allowed
     found = {slug: digest(f"{name}:{value}") for slug, (name, value) in by.items()}
-    hour = floor(now() - HOUR / 60, Granularity.HOUR, now().tzinfo)  # of the last whole minute, with which reports end
-    at: dict[str, Any] = {"granularity": "hour", "start": stored(hour)}
+    # That of the last whole minute, with which reports end; and the next one if it begins while pages are opened.
+    hours = {floor(now() + minutes * HOUR / 60, Granularity.HOUR, now().tzinfo) for minutes in (-1, 2)}
     UsageBatch.objects.create(batch_id="1:walk")
-    for slug, who in found.items():
+    for hour, (slug, who) in product(hours, found.items()):
+        at: dict[str, Any] = {"granularity": "hour", "start": stored(hour)}
         UsageBucket.objects.create(rule_slug=slug, allowed=9, rejected=9, **at)
-        UsageBucket.objects.create(
-            rule_slug=slug, allowed=9, start=stored(floor(now() - HOUR / 12, Granularity.MINUTE, now().tzinfo))
-        )
         TopPartition.objects.create(rule_slug=slug, partition=who, allowed=9, rejected=9, **at)
         TopCaller.objects.create(identity=by[slug][0], partition=who, allowed=9, rejected=9, **at)
+    minute = stored(floor(now() - HOUR / 12, Granularity.MINUTE, now().tzinfo))
+    UsageBucket.objects.bulk_create(UsageBucket(rule_slug=slug, allowed=9, start=minute) for slug in found)
     return found | {"denied": digest(f"ip:{DENIED}")}
 
 
