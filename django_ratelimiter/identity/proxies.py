@@ -27,6 +27,8 @@ from ..conf.values import TrustedProxies
 
 #: The longest form of an address with zone and port; longer parts are not parsed.
 _MAX_ADDRESS: Final = 80
+#: Maximum length of a header whose caller is cached: usually it names a few hops.
+_MAX_CACHED: Final = 200
 #: Maximum length of a parsed element of Forwarded; it may contain the host and more.
 _MAX_ELEMENT: Final = 1_000
 #: Servers' names for the peer on a Unix socket; waitress uses "localhost".
@@ -46,11 +48,7 @@ _PAIR = re.compile(r'[ \t]*([A-Za-z0-9_-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s";,\\]*)
 
 def client_ip(request: HttpRequest) -> str | None:
     """Return the caller's address, masked to its prefix; `None` if none is known."""
-    meta = request.META
-    if "HTTP_X_FORWARDED_FOR" in meta or "HTTP_FORWARDED" in meta or settings.TRUSTED_PROXIES.own:
-        caller = _caller(request)
-    else:
-        caller = meta.get("REMOTE_ADDR") or ""
+    caller = _caller(request)
     return None if caller is None else _prefix_of(caller, settings.IPV4_PREFIX, settings.IPV6_PREFIX)
 
 
@@ -107,8 +105,10 @@ def forwarding(request: HttpRequest) -> Forwarding | None:
     meta, trusted, found = request.META, settings.TRUSTED_PROXIES, _caller(request)
     field = trusted.field or ("x-forwarded-for" if "HTTP_X_FORWARDED_FOR" in meta else "forwarded")
     read = _node if field == "forwarded" else str.strip
-    parts = meta.get(f"HTTP_{field.upper().replace('-', '_')}", "").split(",")
-    hops = [*map(read, parts), meta.get("REMOTE_ADDR") or ""]
+    text = meta.get(f"HTTP_{field.upper().replace('-', '_')}", "")
+    if found == text:  # its only hop, as usual: before it there is none
+        return None
+    hops = [*map(read, text.split(",")), meta.get("REMOTE_ADDR") or ""]
     place = len(hops) - 1 if found is None else max((at for at, hop in enumerate(hops) if hop == found), default=0)
     caller = _parse(hops[place - 1]) if place else None
     if caller is None:
@@ -134,18 +134,22 @@ def trusting(proxy: str) -> str:
 
 def _caller(request: HttpRequest) -> str | None:
     """Return the hop that is the caller, as text; `None` if no hop has an address."""
-    peer = request.META.get("REMOTE_ADDR") or ""
-    trusted = settings.TRUSTED_PROXIES
+    meta, trusted, in_pairs = request.META, settings.TRUSTED_PROXIES, False
+    peer = meta.get("REMOTE_ADDR") or ""
     if trusted.own:
-        return _walk(peer, request.META.get(trusted.own, ""), trusted)
-    if trusted.field != "forwarded" and "HTTP_X_FORWARDED_FOR" in request.META:  # even if it is empty
-        return _walk(peer, request.META["HTTP_X_FORWARDED_FOR"], trusted)
-    if trusted.field != "x-forwarded-for" and "HTTP_FORWARDED" in request.META:
-        return _walk(peer, request.META["HTTP_FORWARDED"], trusted, in_pairs=True)
-    return peer
+        forwarded = meta.get(trusted.own, "")
+    elif trusted.field != "forwarded" and "HTTP_X_FORWARDED_FOR" in meta:  # even if it is empty
+        forwarded = meta["HTTP_X_FORWARDED_FOR"]
+    elif trusted.field != "x-forwarded-for" and "HTTP_FORWARDED" in meta:
+        forwarded, in_pairs = meta["HTTP_FORWARDED"], True
+    else:
+        return peer
+    walk = _walk if len(forwarded) <= _MAX_CACHED else _walk.__wrapped__
+    return walk(peer, forwarded, trusted, in_pairs)
 
 
-def _walk(peer: str, forwarded: str, trusted: TrustedProxies, *, in_pairs: bool = False) -> str | None:
+@lru_cache(maxsize=4096)
+def _walk(peer: str, forwarded: str, trusted: TrustedProxies, in_pairs: bool) -> str | None:
     hop, certain, end, passed = peer, None, len(forwarded), 0
     while True:
         if passed == 0 and hop in _UNIX_PEERS:
