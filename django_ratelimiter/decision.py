@@ -252,7 +252,7 @@ def _rejection_by(answer: Answer) -> Rejection:
             by.append(_new(Rejecter, (rule, tier, call.templates[place][2][1], partitions[place], False)))
             if place == answer.binding:
                 binding, reference = by[-1], reference_of(rule.slug, partitions[place])
-                seconds = -(-wait // 1_000_000) if wait > 0 else None
+                seconds = ceil(wait / 1_000_000) if wait > 0 else None
     return _new(Rejection, (by, binding, reference, 429, seconds))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copyreg
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from math import inf
+from math import ceil, inf
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -165,11 +165,11 @@ def _add_quotas(
         _, _, state, quota, capacity, most, until_more, _ = shown
         left = remaining if remaining <= most else most
         if wait:
-            tight, seconds = (-1.0 - wait / 1_000_000, -(-wait // 1_000_000)) if wait > 0 else (-inf, None)
+            tight, seconds = (-1.0 - wait / 1_000_000, ceil(wait / 1_000_000)) if wait > 0 else (-inf, None)
         else:
             tight, seconds = left / capacity, None
             if allowed:  # else Retry-After might be earlier than the time of a limit that does not reject
-                seconds = until_more(left, reset / 1_000_000) if until_more else -(-reset // 1_000_000) or None
+                seconds = until_more(left, reset / 1_000_000) if until_more else ceil(reset / 1_000_000) or None
         states.append(f"{state}{left}" if seconds is None else f"{state}{left};t={seconds}")
         tightness.append(tight)
         if tight < least:
@@ -186,7 +186,7 @@ def _add_quotas(
         quota, left, reset_at = legacy
         fields["x-ratelimit-limit"] = "X-RateLimit-Limit", quota
         fields["x-ratelimit-remaining"] = "X-RateLimit-Remaining", str(left)
-        fields["x-ratelimit-reset"] = "X-RateLimit-Reset", str(-(-reset_at // 1_000_000))  # in whole seconds
+        fields["x-ratelimit-reset"] = "X-RateLimit-Reset", str(ceil(reset_at / 1_000_000))  # in whole seconds
 
 
 def _add_soft(fields: dict[str, Field], exceeded: Sequence[Result]) -> None:

@@ -70,10 +70,10 @@ def until_more(limit: Limit) -> UntilMore | None:
         return _unknown
     if not limit.is_bucket:
         return None
-    window_us, per_us = limit.window_us, limit.quota * 1_000_000
+    seconds, units = Fraction(limit.window_us, limit.quota * 1_000_000).as_integer_ratio()
 
     def as_it_flows(remaining: int, reset: float) -> int:
-        return -(-remaining * window_us // per_us) if remaining else _until_next(limit, reset)
+        return -(-remaining * seconds // units) if remaining else _until_next(limit, reset)
 
     return partial(_at_interval, limit) if limit.refill == "interval" else as_it_flows
 
