@@ -408,8 +408,5 @@ class Answer(Sequence[Verdict]):
 
 
 def is_from_engine(verdicts: Sequence[Verdict]) -> bool:
-    """Return whether these verdicts come from the engine, and not from this process."""
-    is_local: bool | None = getattr(verdicts, "is_local", None)
-    if is_local is not None:
-        return not is_local
+    """Return whether a project's engine gave these verdicts, and not counters of this process behind it."""
     return not verdicts or type(verdicts[0]) is Verdict

@@ -18,7 +18,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision, merge
-from ..engine.call import Call, is_from_engine
+from ..engine.call import Answer, Call, is_from_engine
 from ..exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
 from ..identity import BodyNotRead, UserNotLoaded
 from ..rules import cache
@@ -113,9 +113,12 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
                     await _check_version(io, rules)
                     return None
                 verdicts = await io.check(charges, rules.compared_as, receipts, now_us)
-                if io.is_live and is_from_engine(verdicts):
+                if isinstance(verdicts, Answer):
+                    latest, is_current = Decision.of(verdicts, rules.version), not verdicts.is_local
+                else:
+                    latest, is_current = decision_of(charges, verdicts, rules.version), is_from_engine(verdicts)
+                if io.is_live and is_current:
                     cache.mark_confirmed(rules)
-                latest = decision_of(charges, verdicts, rules.version)
                 break
             except StaleRules as stale:
                 is_missing = stale.number is None

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from ..decision import Decision, Result, decide, results_of
 from ..engine.base import NEVER, Charge, Verdict, Version
-from ..engine.call import Answer, Call, CallTemplate, ChargeTemplate
+from ..engine.call import Call, CallTemplate, ChargeTemplate
 from ..engine.limits import Limit
 from ..identity import digest
 from ..rules.inline import identity_of, is_listed
@@ -100,9 +100,7 @@ def owned(charges: Call) -> list[RuleCharge]:
 
 
 def decision_of(charges: Call, verdicts: Sequence[Verdict], version: Version) -> Decision:
-    """Return the decision on these charges."""
-    if isinstance(verdicts, Answer):
-        return Decision.of(verdicts, version)
+    """Return the decision on these charges by the verdicts of a project's engine."""
     call: Any = charges.template
     return decide(results_of(call.owners, verdicts), version)
 
