@@ -184,6 +184,7 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sender, "start", lambda _sender: None)
     untrusted.named.clear()
     untrusted.noted.clear()
+    untrusted.heard.clear()
     uncommitted.forget_all()
     tiers.forget()
     access_cache.forget()

@@ -15,7 +15,6 @@ from typing import Any, Final
 from django.http import HttpRequest
 
 from ..backend import server_in_words
-from ..conf import settings
 from ..decision import Decision, Rejecter, Result
 from ..engine.base import Charge, Verdict
 from ..engine.call import Call
@@ -96,9 +95,9 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
     if not latest.allowed:
         if logger.isEnabledFor(logging.WARNING):
             _log_rejection(decision)
-        meta, by = request.META, latest.rejection.by
-        if "HTTP_X_FORWARDED_FOR" in meta or "HTTP_FORWARDED" in meta or settings.TRUSTED_PROXIES.own:
-            await _examine(io, request, by)
+        proxy = untrusted.examine(request, latest.rejection.by)
+        if proxy is not None:
+            await io.send(untrusted.proxy_found, Decision, proxy=proxy)
         if not latest.degraded:
             _note_rejection(request, latest)
         if limit_exceeded.receivers:
@@ -121,13 +120,6 @@ async def send_reached(io: IO, request: HttpRequest, results: Iterable[Result]) 
         events = ("100", "80") if percent == 100 else ("80",)
         if percent and _is_reached_first(result, percent) and await _is_first_of_all(io, result, *events):
             await io.send(quota_reached, Result, request=request, result=result, percent=percent)
-
-
-async def _examine(io: IO, request: HttpRequest, by: Sequence[Rejecter]) -> None:
-    """Note a proxy that is not trusted, if this rejection reveals one."""
-    proxy = untrusted.examine(request, [each.rule for each in by if each.digest and not each.local])
-    if proxy is not None:
-        await io.send(untrusted.proxy_found, Decision, proxy=proxy)
 
 
 def log_denied(identity: Identity, record: AccessRecord) -> None:

@@ -113,12 +113,11 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
                     await _check_version(io, rules)
                     return None
                 verdicts = await io.check(charges, rules.compared_as, receipts, now_us)
-                if isinstance(verdicts, Answer):
-                    latest, is_current = Decision.of(verdicts, rules.version), not verdicts.is_local
-                else:
-                    latest, is_current = decision_of(charges, verdicts, rules.version), is_from_engine(verdicts)
-                if io.is_live and is_current:
+                answer = verdicts if isinstance(verdicts, Answer) else None  # else of a project's engine
+                if io.is_live and (is_from_engine(verdicts) if answer is None else not answer.is_local):
                     cache.mark_confirmed(rules)
+                version = rules.version
+                latest = decision_of(charges, verdicts, version) if answer is None else Decision.of(answer, version)
                 break
             except StaleRules as stale:
                 is_missing = stale.number is None

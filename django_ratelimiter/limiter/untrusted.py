@@ -14,13 +14,13 @@ from django.http import HttpRequest
 
 from ..backend import get_engine
 from ..conf import settings
+from ..decision import Rejecter
 from ..exceptions import EngineUnavailable
 from ..identity.proxies import forwarding, trusting
-from ..rules.records import RuleRecord
 
 logger = logging.getLogger("django_ratelimiter")
 
-#: Maximum number of rejections that a process examines in a minute, and of addresses that it remembers.
+#: Maximum number of different rejections that a process examines in a minute, and of addresses that it remembers.
 MAX_EXAMINED: Final = 1_000
 #: Maximum number of proxies that a process finds, and seconds after which it notes one again in Redis.
 MAX_FOUND, FOUND_SECONDS = 10, 3_600
@@ -29,25 +29,32 @@ MAX_FOUND, FOUND_SECONDS = 10, 3_600
 named: Final[dict[str, str]] = {}
 #: By proxy and setting, see `_noted_as`: when this process noted it, in monotonic seconds.
 noted: Final[dict[str, float]] = {}
-#: The current minute, and how many rejections may still be examined in it.
-_minute, _left = 0, MAX_EXAMINED
+#: What the rejected requests that were examined in the current minute say of their callers, as hashes: usually one
+#: caller is rejected again and again, and says the same.
+heard: Final[set[int]] = set()
+_minute = 0
 
 #: Sent with a `proxy` to note: on an event loop its receiver is called in a thread.
 proxy_found = Signal()
 
 
-def examine(request: HttpRequest, rules: Iterable[RuleRecord]) -> str | None:
-    """Return the proxy, if a request that these rules reject names another caller than an earlier one of its address.
+def examine(request: HttpRequest, by: Iterable[Rejecter]) -> str | None:
+    """Return the proxy, if a request that these reject names another caller than an earlier one of its address.
 
     It is logged once, and returned at most once in FOUND_SECONDS. See `identity.proxies.Forwarding`.
     """
-    global _minute, _left
+    global _minute
+    meta, own = request.META, settings.TRUSTED_PROXIES.own or ""
+    said = meta.get("HTTP_X_FORWARDED_FOR"), meta.get("HTTP_FORWARDED"), meta.get(own), meta.get("REMOTE_ADDR")
     minute = int(monotonic() // 60)
     if minute != _minute:
-        _minute, _left = minute, MAX_EXAMINED
-    if _left <= 0 or not any(rule.asks_for_address for rule in rules):
+        _minute = minute
+        heard.clear()
+    if (what := hash(said)) in heard or said[:3] == (None, None, None) or len(heard) >= MAX_EXAMINED:
         return None
-    _left -= 1
+    if not any(each.rule.asks_for_address and each.digest and not each.local for each in by):
+        return None
+    heard.add(what)
     found = forwarding(request)
     if found is None:
         return None

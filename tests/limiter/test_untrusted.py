@@ -152,7 +152,7 @@ def test_a_proxy_is_sent_once_in_an_hour(
 ) -> None:
     monkeypatch.setattr(untrusted, "monotonic", lambda: now[0])
     make_rule("all", quota=1, partition_by=["ip"], count_refusals=True)
-    for seconds, times in ((0, 1), (3_599, 1), (3_601, 2)):
+    for seconds, times in ((0, 1), (3_599, 1), (3_661, 2)):
         now[0] = 10_000.0 + seconds
         reject(client, "10.0.0.1", HTTP_X_FORWARDED_FOR="{}")
         assert len(sent) == times
@@ -170,13 +170,26 @@ def test_no_event_loop_waits_for_redis(make_rule: MakeRule, sent: list[bool]) ->
     assert sent == [False]
 
 
+def test_rejection_that_says_the_same_is_examined_once_in_a_minute(
+    client: Client, make_rule: MakeRule, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[object] = []
+    monkeypatch.setattr(untrusted, "monotonic", lambda: now[0])
+    monkeypatch.setattr(untrusted, "forwarding", found.append)
+    make_rule("all", quota=1, partition_by=["ip"], count_refusals=True)
+    for seconds, times in ((0, 1), (1, 1), (60, 2)):
+        now[0] = 10_000.0 + seconds
+        for _ in range(3):
+            client.get("/plain/", REMOTE_ADDR="10.0.0.1", headers={"X-Forwarded-For": CLIENTS[0]})
+        assert len(found) == times
+
+
 def test_what_is_remembered_is_bounded(client: Client, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(untrusted, "MAX_EXAMINED", 3)
-    monkeypatch.setattr("django_ratelimiter.limiter.untrusted._minute", -1)
-    monkeypatch.setattr("django_ratelimiter.limiter.untrusted._left", 0)  # both are put back
     make_rule("all", quota=1, partition_by=["ip"], count_refusals=True)
     for number in range(20):
         for each in CLIENTS[:2]:
             client.get("/plain/", REMOTE_ADDR=f"10.0.0.{number}", headers={"X-Forwarded-For": each})
+    assert len(untrusted.heard) <= 3
     assert len(untrusted.named) <= 3
     assert len(untrusted.noted) <= 3
