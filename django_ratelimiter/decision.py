@@ -266,6 +266,7 @@ def results_of(owners: Iterable[tuple[RuleRecord, TierRecord | None]], verdicts:
 
 #: For a request that no rule matches, or while enforcement is stopped.
 NOTHING_TO_DECIDE = Decision(True, False, 0.0, None, (), NO_VERSION)
+_set(NOTHING_TO_DECIDE, "has_consequences", False)
 
 
 def decide(

@@ -47,9 +47,7 @@ def check(
     extra: rules written in code, decided together with those of the rule set.
     The caller must wait for the decision's `delay`. Leases end with the response.
     """
-    asked = limit_request(
-        request, scope, cost, "rule", before_authentication=before_authentication, inline=tuple(extra)
-    )
+    asked = limit_request(request, scope, cost, "rule", None, before_authentication, tuple(extra))
     return run_sync(decide(THREAD, asked))
 
 
@@ -62,7 +60,7 @@ async def acheck(
     extra: Sequence[InlineRule] = (),
 ) -> Decision:
     """Decide a request on an event loop without blocking it. A delay can have any length. Arguments as for `check`."""
-    asked = limit_request(request, scope, cost, None, before_authentication=before_authentication, inline=tuple(extra))
+    asked = limit_request(request, scope, cost, None, None, before_authentication, tuple(extra))
     return await decide(LOOP, asked)
 
 

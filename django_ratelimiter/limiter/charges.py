@@ -101,7 +101,6 @@ def limit_request(
     scope: str | None = None,
     cost: int | None = None,
     max_delay: MaxDelay = "rule",
-    *,
     earlier: Decision | None = None,
     before_authentication: bool = False,
     inline: tuple[InlineRule, ...] = (),

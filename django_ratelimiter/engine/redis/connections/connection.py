@@ -154,7 +154,7 @@ class Connection:
         """True if a call may be sent: the server has not disconnected, and there is no unread data."""
         return not self.has_arrived(0) and not self.has_more()
 
-    def call(self, call: bytes, deadline_at: float | None, *, full_timeout: bool) -> Any:
+    def call(self, call: bytes, deadline_at: float | None, full_timeout: bool) -> Any:
         """Send one call and return its reply, which may be an exception.
 
         deadline_at: monotonic seconds; `None` = the timeout applies to each part of the reply. full_timeout: the call

@@ -63,7 +63,7 @@ class Transport:
             ):
                 connection, full_timeout = pool.acquire_instead(connection, deadline_at), deadline_at is None
             try:
-                reply = connection.call(packed, deadline_at, full_timeout=full_timeout)
+                reply = connection.call(packed, deadline_at, full_timeout)
                 if type(reply) is not kind:
                     if isinstance(reply, NoScriptError):  # nothing was run: a restart, a flush, a promoted replica
                         reply = connection.call_after_script_load(packed, deadline_at, self.server.version_drop)
