@@ -259,12 +259,12 @@ def test_kind_of_a_call_is_its_weight_and_who_is_sampled(monkeypatch: pytest.Mon
     random.seed(7)
     tracker, call = PartitionTracker(), template()
     common, sampled = Call(call, (COMMON[0],)), Call(call, (SAMPLED,))
-    assert [tracker.kind_of(each, NOW_US) for each in (common, sampled) * 2] == [(1, 0), (1, 1)] * 2
+    assert [tracker.kind_of(each, MINUTE) for each in (common, sampled) * 2] == [(1, 0), (1, 1)] * 2
     assert common.is_reported
-    told = [tracker.kind_of(sampled, NOW_US) for _ in range(WEIGHT * 200)]
+    told = [tracker.kind_of(sampled, MINUTE) for _ in range(WEIGHT * 200)]
     assert set(told) == {(0, 1), (WEIGHT, 1)}
     assert WEIGHT * 140 < sum(weight for weight, _ in told) < WEIGHT * 260
-    assert tracker.kind_of(common, NOW_US + HOUR_US) == (1, 0)
+    assert tracker.kind_of(common, MINUTE + 60) == (1, 0)
 
 
 def test_who_is_sampled_is_told_of_in_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,4 +279,4 @@ def test_counters_that_all_share_are_not_sampled() -> None:
     for is_split in (True, False):
         tracker, call = PartitionTracker(lambda: NOW_US), Call(template(is_split=is_split), (SAMPLED,))
         assert [note.what[0] for note in tracker.of(call, NOW_US)] == [is_split]
-        assert tracker.kind_of(call, NOW_US) == (1, is_split)
+        assert tracker.kind_of(call, MINUTE) == (1, is_split)

@@ -81,19 +81,20 @@ class PartitionTracker:
         """
         if not charges.partitions:
             return []
-        return _notes_for(charges, self._weight(charges, self._clock() if now_us is None else now_us))
+        at_us = self._clock() if now_us is None else now_us
+        return _notes_for(charges, self._weight(charges, at_us // HOUR_US))
 
-    def kind_of(self, charges: Call, now_us: int) -> NoteKind:
+    def kind_of(self, charges: Call, minute: int) -> NoteKind:
         """Return the notes of a call of filled charges by their kind, without creating the charges."""
         sampled = self._sampled.get(key := (charges.template.counters, charges.partitions))
         if sampled is None:
             if len(self._sampled) >= MAX_REMEMBERED:
                 self._sampled.clear()
             sampled = self._sampled[key] = _sampled_of(charges)
-        return self._weight(charges, now_us), sampled
+        return self._weight(charges, minute // 60), sampled
 
-    def _weight(self, charges: Call, now_us: int) -> int:
-        if (hour := now_us // HOUR_US) != self._hour:
+    def _weight(self, charges: Call, hour: int) -> int:
+        if hour != self._hour:
             self._begin(hour)
         self._left -= 1
         if self._left > 0:

@@ -182,9 +182,8 @@ class CallEncoder:
         """Return the call that checks these charges, without creating them; `None` = `encode` must pack it."""
         if not self._uses_templates or not call.template.is_packed:
             return None
-        at_us = time.time_ns() // 1_000 + self._clock_ahead
-        kind = self._partition_tracker.kind_of(call, at_us)
-        packed = self._formats.fill(call, version, at_us // MINUTE_US, kind)
+        minute = int(time.time() / 60 + self._clock_ahead / MINUTE_US)  # Python divides large integers slowly
+        packed = self._formats.fill(call, version, minute, self._partition_tracker.kind_of(call, minute))
         return None if packed is None else (packed, call)
 
     def _encode_format(
