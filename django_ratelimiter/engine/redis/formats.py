@@ -32,7 +32,8 @@ class CallFormat(NamedTuple):
 
     minute: int
     version: int | Version | None
-    text: bytes
+    #: What is sent, in parts: every second one is filled.
+    parts: list[bytes]
     #: The size of the filled call.
     size: int
     #: The places of the charges whose partitions are repeated in notes.
@@ -65,13 +66,15 @@ class CallFormats:
         form = forms.get(kind := (notes, bool(carried)))
         if form is None or form[0] != minute or form[1] is not version:
             form = self._keep(forms, template, kind, version, minute)
-        _, _, text, size, noted, flags = form
+        _, _, parts, size, noted, flags = form
         words = tuple(map(str.encode, partitions))
         if flags:
             words += tuple(map(flags_of, flags, carried))
         if noted:
             words += tuple(map(words.__getitem__, noted))
-        call = text % words
+        parts = parts.copy()
+        parts[1::2] = words
+        call = b"".join(parts)
         return call if len(call) == size else None
 
     def _keep(
@@ -88,12 +91,13 @@ class CallFormats:
         flags = [FLAGS[charge.gating, charge.count_refusals] for charge in charges if carries]
         notes, noted = _notes_of(charges, *note_kind)
         call = self._encode(charges, version, minute, notes)
-        text = call.replace(b"%", b"%%").replace(_HOLE.encode(), b"%b")
+        hole, holed = _HOLE.encode(), call
         for each in set(flags):
-            text = text.replace(flags_of(each, _CARRIED), b"%b")
+            holed = holed.replace(flags_of(each, _CARRIED), hole)
+        parts = [part for before in holed.split(hole) for part in (before, b"")][:-1]
         if len(forms) >= MAX_FORMATS:
             forms.clear()
-        form = forms[kind] = CallFormat(minute, version, text, len(call), tuple(noted), tuple(flags))
+        form = forms[kind] = CallFormat(minute, version, parts, len(call), tuple(noted), tuple(flags))
         return form
 
 
