@@ -59,7 +59,6 @@ class RateLimitMiddleware:
         if self.is_async:
             return self._acall(request)
         outer = refunds.current_request.get()
-        refunds.current_request.set(request)
         try:
             response: HttpResponseBase = self.get_response(request)
             if response.status_code == 404 and request.resolver_match is None:  # no view was found
@@ -73,12 +72,12 @@ class RateLimitMiddleware:
             refunds.release_leases(request)
             raise
         finally:
-            refunds.current_request.set(outer)
+            if refunds.current_request.get() is not outer:
+                refunds.current_request.set(outer)
         return response
 
     async def _acall(self, request: HttpRequest) -> HttpResponseBase:
         outer = refunds.current_request.get()
-        refunds.current_request.set(request)
         try:
             response: HttpResponseBase = await self.get_response(request)
             if response.status_code == 404 and request.resolver_match is None:
@@ -92,7 +91,8 @@ class RateLimitMiddleware:
             await refunds.release_all(io.LOOP, request)
             raise
         finally:
-            refunds.current_request.set(outer)
+            if refunds.current_request.get() is not outer:
+                refunds.current_request.set(outer)
         return response
 
     def process_view(self, request: HttpRequest, view: Any = None, *_captured: Any) -> HttpResponseBase | None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Final
+from weakref import ref
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -64,8 +65,10 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
     http.ratelimit = decision  # type: ignore[attr-defined]
     if (latest.allowed and not latest.has_consequences and not quota_reached.receivers) or not io.is_live:
         return decision
-    if latest.leases:
-        refunds.on_request_closed(http, partial(refunds.release, decision=latest))
+    if latest.has_consequences:
+        refunds.current_request.set(ref(http))
+        if latest.leases:
+            refunds.on_request_closed(http, partial(refunds.release, decision=latest))
     await events.send_events(io, http, latest, decision)
     return decision
 

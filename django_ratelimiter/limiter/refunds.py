@@ -25,8 +25,11 @@ Release = Callable[[IO], Coroutine[Any, Any, None]]
 _FAILED: Final = "_ratelimit_failed"
 _LEASES: Final = "_ratelimit_leases"
 
-#: The request that the project is handling in this thread or task.
-current_request: Final[ContextVar[HttpRequest | None]] = ContextVar("django_ratelimiter_current_request", default=None)
+#: Returns the request that the project is handling in this thread or task, if its outcome may matter to a rule. A weak
+#: reference: without the middleware, nothing ends it.
+current_request: Final[ContextVar[Callable[[], HttpRequest | None]]] = ContextVar(
+    "django_ratelimiter_current_request", default=lambda: None
+)
 
 
 def refund(decision: Decision) -> None:
@@ -90,7 +93,7 @@ def on_login_failed(request: Any = None, **_signal: Any) -> None:
     request: `None` if `authenticate` was called without one; then the current request is used.
     """
     with suppress(AttributeError):  # no request, or an object of a project's own authentication
-        mark_failed(current_request.get() if request is None else request)
+        mark_failed(current_request.get()() if request is None else request)
 
 
 def unearned_results(request: HttpRequest, response: HttpResponseBase) -> list[Result]:

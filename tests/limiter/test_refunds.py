@@ -213,7 +213,7 @@ class TestFailedLogins:
         asked = [post("/guess/", {"username": "ann", "password": password}).status_code for password in passwords]
         assert asked == [200] * 5 + [429]
         assert authenticate(username="ann", password="wrong") is None  # and this is nobody's
-        assert refunds.current_request.get() is None
+        assert refunds.current_request.get()() is None
 
     def test_nobody_else_is_kept_out(self) -> None:
         assert [self.log_in(Client().post, "wrong") for _ in range(4)][-1] == 429
