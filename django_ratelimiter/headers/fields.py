@@ -45,13 +45,13 @@ def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Dec
 
     If HEADERS has "expose", scripts of other origins may read them.
     """
-    if getattr(response, SHOWS, None) is decision:
+    if not decision.allowed and getattr(response, SHOWS, None) is decision:
         return
     families = settings.HEADERS
     if decision.allowed and not families:
         return
     fields, headers = _fields_of(decision, families), response.headers
-    if not (store := headers._store).keys().isdisjoint(fields):
+    if not fields.keys().isdisjoint(store := headers._store):
         fields = _without_the_projects(fields, headers)
     headers._ratelimit = fields  # type: ignore[attr-defined]
     store.update(fields)  # lines of ASCII: Django calls ten functions for each field to check that
