@@ -48,8 +48,9 @@ _PAIR = re.compile(r'[ \t]*([A-Za-z0-9_-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s";,\\]*)
 
 def client_ip(request: HttpRequest) -> str | None:
     """Return the caller's address, masked to its prefix; `None` if none is known."""
-    caller = _caller(request)
-    return None if caller is None else _prefix_of(caller, settings.IPV4_PREFIX, settings.IPV6_PREFIX)
+    peer, forwarded, in_pairs = _reported(request)
+    find = _network_of if len(forwarded) <= _MAX_CACHED else _network_of.__wrapped__
+    return find(peer, forwarded, in_pairs, settings.TRUSTED_PROXIES, settings.IPV4_PREFIX, settings.IPV6_PREFIX)
 
 
 def client_address(request: HttpRequest) -> str | None:
@@ -132,23 +133,33 @@ def trusting(proxy: str) -> str:
     return json.dumps([*named, *field])
 
 
-def _caller(request: HttpRequest) -> str | None:
-    """Return the hop that is the caller, as text; `None` if no hop has an address."""
-    meta, trusted, in_pairs = request.META, settings.TRUSTED_PROXIES, False
+def _reported(request: HttpRequest) -> tuple[str, str, bool]:
+    """Return the connected peer, the header that names the hops before it, and whether this consists of pairs."""
+    meta, trusted = request.META, settings.TRUSTED_PROXIES
     peer = meta.get("REMOTE_ADDR") or ""
     if trusted.own:
-        forwarded = meta.get(trusted.own, "")
-    elif trusted.field != "forwarded" and "HTTP_X_FORWARDED_FOR" in meta:  # even if it is empty
-        forwarded = meta["HTTP_X_FORWARDED_FOR"]
-    elif trusted.field != "x-forwarded-for" and "HTTP_FORWARDED" in meta:
-        forwarded, in_pairs = meta["HTTP_FORWARDED"], True
-    else:
-        return peer
-    walk = _walk if len(forwarded) <= _MAX_CACHED else _walk.__wrapped__
-    return walk(peer, forwarded, trusted, in_pairs)
+        return peer, meta.get(trusted.own, ""), False
+    if trusted.field != "forwarded" and "HTTP_X_FORWARDED_FOR" in meta:  # even if it is empty
+        return peer, meta["HTTP_X_FORWARDED_FOR"], False
+    if trusted.field != "x-forwarded-for" and "HTTP_FORWARDED" in meta:
+        return peer, meta["HTTP_FORWARDED"], True
+    return peer, "", False
 
 
 @lru_cache(maxsize=4096)
+def _network_of(
+    peer: str, forwarded: str, in_pairs: bool, trusted: TrustedProxies, ipv4_prefix: int, ipv6_prefix: int
+) -> str | None:
+    caller = _walk(peer, forwarded, trusted, in_pairs)
+    return None if caller is None else _prefix_of(caller, ipv4_prefix, ipv6_prefix)
+
+
+def _caller(request: HttpRequest) -> str | None:
+    """Return the hop that is the caller, as text; `None` if no hop has an address."""
+    peer, forwarded, in_pairs = _reported(request)
+    return _walk(peer, forwarded, settings.TRUSTED_PROXIES, in_pairs)
+
+
 def _walk(peer: str, forwarded: str, trusted: TrustedProxies, in_pairs: bool) -> str | None:
     hop, certain, end, passed = peer, None, len(forwarded), 0
     while True:
