@@ -48,7 +48,7 @@ _PAIR = re.compile(r'[ \t]*([A-Za-z0-9_-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s";,\\]*)
 
 def client_ip(request: HttpRequest) -> str | None:
     """Return the caller's address, masked to its prefix; `None` if none is known."""
-    peer, forwarded, in_pairs = _reported(request)
+    peer, forwarded, in_pairs = reported(request)
     find = _network_of if len(forwarded) <= _MAX_CACHED else _network_of.__wrapped__
     return find(peer, forwarded, in_pairs, settings.TRUSTED_PROXIES, settings.IPV4_PREFIX, settings.IPV6_PREFIX)
 
@@ -103,13 +103,9 @@ class Forwarding(NamedTuple):
 
 def forwarding(request: HttpRequest) -> Forwarding | None:
     """Return it if the address behind the trusted proxies names a caller before it, as proxies do."""
-    meta, trusted, found = request.META, settings.TRUSTED_PROXIES, _caller(request)
-    field = trusted.field or ("x-forwarded-for" if "HTTP_X_FORWARDED_FOR" in meta else "forwarded")
-    read = _node if field == "forwarded" else str.strip
-    text = meta.get(f"HTTP_{field.upper().replace('-', '_')}", "")
-    if found == text:  # its only hop, as usual: before it there is none
-        return None
-    hops = [*map(read, text.split(",")), meta.get("REMOTE_ADDR") or ""]
+    peer, text, in_pairs = reported(request)
+    found, field = _caller(request), settings.TRUSTED_PROXIES.field or ("forwarded" if in_pairs else "x-forwarded-for")
+    hops = [*map(_node if in_pairs else str.strip, text.split(",")), peer]
     place = len(hops) - 1 if found is None else max((at for at, hop in enumerate(hops) if hop == found), default=0)
     caller = _parse(hops[place - 1]) if place else None
     if caller is None:
@@ -133,7 +129,7 @@ def trusting(proxy: str) -> str:
     return json.dumps([*named, *field])
 
 
-def _reported(request: HttpRequest) -> tuple[str, str, bool]:
+def reported(request: HttpRequest) -> tuple[str, str, bool]:
     """Return the connected peer, the header that names the hops before it, and whether this consists of pairs."""
     meta, trusted = request.META, settings.TRUSTED_PROXIES
     peer = meta.get("REMOTE_ADDR") or ""
@@ -156,7 +152,7 @@ def _network_of(
 
 def _caller(request: HttpRequest) -> str | None:
     """Return the hop that is the caller, as text; `None` if no hop has an address."""
-    peer, forwarded, in_pairs = _reported(request)
+    peer, forwarded, in_pairs = reported(request)
     return _walk(peer, forwarded, settings.TRUSTED_PROXIES, in_pairs)
 
 

@@ -16,7 +16,7 @@ from ..backend import get_engine
 from ..conf import settings
 from ..decision import Rejecter
 from ..exceptions import EngineUnavailable
-from ..identity.proxies import forwarding, trusting
+from ..identity.proxies import forwarding, reported, trusting
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -32,7 +32,7 @@ noted: Final[dict[str, float]] = {}
 #: What the rejected requests that were examined in the current minute say of their callers, as hashes: usually one
 #: caller is rejected again and again, and says the same.
 heard: Final[set[int]] = set()
-_minute = 0
+_minute = 0.0
 
 #: Sent with a `proxy` to note: on an event loop its receiver is called in a thread.
 proxy_found = Signal()
@@ -44,13 +44,11 @@ def examine(request: HttpRequest, by: Iterable[Rejecter]) -> str | None:
     It is logged once, and returned at most once in FOUND_SECONDS. See `identity.proxies.Forwarding`.
     """
     global _minute
-    meta, own = request.META, settings.TRUSTED_PROXIES.own or ""
-    said = meta.get("HTTP_X_FORWARDED_FOR"), meta.get("HTTP_FORWARDED"), meta.get(own), meta.get("REMOTE_ADDR")
-    minute = int(monotonic() // 60)
+    said, minute = reported(request), monotonic() // 60
     if minute != _minute:
         _minute = minute
         heard.clear()
-    if (what := hash(said)) in heard or said[:3] == (None, None, None) or len(heard) >= MAX_EXAMINED:
+    if not said[1] or (what := hash(said)) in heard or len(heard) >= MAX_EXAMINED:
         return None
     if not any(each.rule.asks_for_address and each.digest and not each.local for each in by):
         return None
