@@ -12,8 +12,8 @@ from ..conf import django_setting, is_secret, settings
 from ..engine.base import Verdict
 from ..exceptions import EngineUnavailable
 from ..identity import digest
-from ..limiter.charges import limit_request, value_of, why_uncharged
-from ..limiter.templates import RuleCharge
+from ..limiter.charges import limit_request, why_uncharged
+from ..limiter.templates import RuleCharge, value_of
 from ..models import TierAssignment
 from ..rules.cache import access_list
 from ..rules.records import Facts, LimitRecord, RuleRecord

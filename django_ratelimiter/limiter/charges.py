@@ -11,14 +11,14 @@ from ..decision import NOTHING_TO_DECIDE, Decision
 from ..engine.call import Call
 from ..engine.validation import whole_units
 from ..exceptions import AccessDenied
-from ..identity import BodyNotRead, Identity, digest, digests_by, partition
+from ..identity import BodyNotRead, Identity, digests_by
 from ..rules.inline import identity_of
 from ..rules.records import Facts, RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, Note, callers_differ
 from ..values.access import NOBODY, AccessList, AccessRecord
-from ..values.partitions import UNREADABLE_BODY, may_need_user
-from .templates import NO_RULES, MaxDelay, RuleTemplate, RuleTemplates, source_digest
+from ..values.partitions import may_need_user
+from .templates import NO_RULES, MaxDelay, RuleTemplate, RuleTemplates, value_of
 
 #: Which rules to decide: those that match the request; of them only those of exactly its scope; or all.
 Reach = Literal["request", "scope", "all"]
@@ -175,7 +175,7 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
         if body == "first_the_others":
             raise BodyNotRead
         templates = templates.without_body
-    return templates.fill([_digest_of(source, request) for source in templates.sources], cost)
+    return templates.fill([source.digest(request) for source in templates.sources], cost)
 
 
 def _add_templates(
@@ -200,21 +200,6 @@ def _add_templates(
     templates = rules.kept[kind] = RuleTemplates(called, entitlement, request.max_delay, counted=counted, **given)
     templates.matched = matched
     return templates
-
-
-def _digest_of(source: str | int | RuleRecord, request: LimitRequest) -> str | None:
-    """Return the digest of a request's value that distinguishes callers, see `RuleTemplate`; `None` = it is missing."""
-    identity = request.identity
-    if identity is None:
-        value = request.partition
-    elif isinstance(source, str):
-        value = identity.value(source)
-        return None if value is None else source_digest(settings.HASH_KEY, source, value)
-    elif isinstance(source, int) and request.inline[source].value is not None:
-        value = request.inline[source].value
-    else:
-        value = value_of(request.inline[source].rule if isinstance(source, int) else source, request)
-    return None if value is None else digest(value)
 
 
 def access_entry_for(entries: AccessList, identity: Identity | None) -> AccessRecord | None:
@@ -259,20 +244,3 @@ def _meets(rule: RuleRecord, request: LimitRequest) -> bool:
         return False
     is_inline = any(inline.rule is rule for inline in request.inline)  # its value comes with it
     return is_inline or not any(map(may_need_user, rule.partition_by))
-
-
-def value_of(rule: RuleRecord, request: LimitRequest) -> str | None:
-    """Return the value that splits the counters of a rule; `None` if it is missing."""
-    identity = request.identity
-    if identity is None:
-        return request.partition if rule.partition_by else ""
-    for inline in request.inline:
-        if inline.rule is rule:
-            value = inline.value
-            break
-    else:
-        value = partition(identity, rule.partition_by)
-    if value is None and rule.missing_partition == "ip":
-        is_unreadable = rule.counts_unreadable and identity.has_unreadable_body
-        value = UNREADABLE_BODY if is_unreadable else partition(identity, ("ip",))
-    return value

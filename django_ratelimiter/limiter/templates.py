@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
+from ..conf import settings
 from ..decision import Decision, Result, decide, results_of
 from ..engine.base import NEVER, Charge, Verdict, Version
 from ..engine.call import Call, CallTemplate, ChargeTemplate
 from ..engine.limits import Limit
-from ..identity import digest
+from ..identity import digest, partition
 from ..rules.inline import identity_of, is_listed
 from ..rules.records import RuleRecord, TierRecord
 from ..rules.tiers import Entitlement
-from ..values.partitions import PROVEN, encode_partition
+from ..values.partitions import PROVEN, UNREADABLE_BODY, encode_partition
 
 #: Maximum number of costs and sets of missing values for which the charges of one kind of requests are kept.
 MAX_VARIANTS: Final = 32
@@ -39,26 +41,70 @@ class RuleCharge(NamedTuple):
         return _new(Result, (rule, tier, charge.limit, verdict, rule.mode, False))
 
 
+@dataclass(frozen=True, slots=True)
+class NamedValue:
+    """The value of one name whose values are short."""
+
+    name: str
+
+    def digest(self, request: Any) -> str | None:
+        """Return the digest of the value of a `LimitRequest`; `None` = it has none."""
+        if request.identity is None:
+            return None if request.partition is None else digest(request.partition)
+        value = request.identity.value(self.name)
+        return None if value is None else source_digest(settings.HASH_KEY, self.name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleValue:
+    """The value of a rule that is split by another name or by several, or that is written in code."""
+
+    rule: RuleRecord
+
+    def digest(self, request: Any) -> str | None:
+        """Return the digest of the value of a `LimitRequest`; `None` = it has none."""
+        value = value_of(self.rule, request)
+        return None if value is None else digest(value)
+
+
+def value_of(rule: RuleRecord, request: Any) -> str | None:
+    """Return the value of a `LimitRequest` that splits the counters of a rule; `None` if it is missing."""
+    identity = request.identity
+    if identity is None:
+        return request.partition if rule.partition_by else ""
+    for inline in request.inline:
+        if inline.rule is rule:
+            value: str | None = inline.value
+            break
+    else:
+        value = partition(identity, rule.partition_by)
+    if value is None and rule.missing_partition == "ip":
+        is_unreadable = rule.counts_unreadable and identity.has_unreadable_body
+        value = UNREADABLE_BODY if is_unreadable else partition(identity, ("ip",))
+    return value
+
+
 class RuleTemplate:
     """The charges of a rule for one tier and multiplier that have limits there.
 
-    label: what usage is counted under; `None` = it is not. source: which value distinguishes callers: one name if its
-    values are short; the place of a rule written in code, which comes with its value; `None` if the rule is not split;
-    else the rule itself, which is split by another name or by several. identity: see `identity_of`; not in `counted`.
+    label: what usage is counted under; `None` = it is not. source: which value distinguishes callers; `None` = all share
+    a counter. is_inline: it is written in code, and comes with its value. identity: see `identity_of`; not in `counted`.
     """
 
-    source: str | int | RuleRecord | None
+    source: NamedValue | RuleValue | None
 
-    def __init__(self, rule: RuleRecord, entitlement: Entitlement, place: int | None = None, counted: Any = ()) -> None:
+    def __init__(
+        self, rule: RuleRecord, entitlement: Entitlement, is_inline: bool = False, counted: Collection[str] = ()
+    ) -> None:
         self.rule, self.tier = rule, entitlement.tier
         self.records = rule.limits_for(*entitlement)
         self.label = f"{rule.slug}|{entitlement.tier or ''}" if is_listed(rule.slug) else None
         self.identity = "" if (identity := identity_of(rule)) in counted else identity
         alone = rule.partition_by[0] if len(rule.partition_by) == 1 and rule.missing_partition != "ip" else None
-        if place is not None:
-            self.source = place
+        if alone in PROVEN and not is_inline:
+            self.source = NamedValue(alone)
         else:
-            self.source = None if not rule.partition_by else alone if alone in PROVEN else rule
+            self.source = RuleValue(rule) if rule.partition_by or is_inline else None
 
     def charges(self, cost: int | None, max_delay: MaxDelay, *, is_missing: bool = False) -> list[ChargeTemplate]:
         """Return one charge for each limit.
@@ -160,8 +206,8 @@ class RuleTemplates:
     ) -> None:
         self.kept, self._max_delay, self._only_leases = (rules, entitlement, inline), max_delay, only_leases
         self.matched, self._so_far = rules, so_far
-        places = {id(rule): place for place, rule in reversed([*enumerate(inline)])}
-        made = [RuleTemplate(rule, entitlement, places.get(id(rule)), counted) for rule in rules]
+        written = {*map(id, inline)}
+        made = [RuleTemplate(rule, entitlement, id(rule) in written, counted) for rule in rules]
         self.rules = tuple([template for template in made if template.records])
         self.sources = tuple(dict.fromkeys([rule.source for rule in self.rules if rule.source is not None]))
         self._of_all = digest("")
