@@ -14,6 +14,9 @@ from .partition_notes import MAX_CHARGES, NoteKind, PartitionNote, pool_notes
 #: The partition that is packed into a hole: as long as a digest, but never equal to one.
 _HOLE: Final = "\x00hole of a partition\x00\x01"
 
+#: A character for each byte.
+_BYTES: Final = "latin-1"
+
 #: Maximum number of cached formats of a template; above that, all are made again.
 MAX_FORMATS: Final = 200
 
@@ -32,8 +35,8 @@ class CallFormat(NamedTuple):
 
     minute: int
     version: int | Version | None
-    #: What is sent, in parts: every second one is filled.
-    parts: list[bytes]
+    #: What is sent, in parts, with a character for each byte: every second one is filled.
+    parts: list[str]
     #: The size of the filled call.
     size: int
     #: The places of the charges whose partitions are repeated in notes.
@@ -67,15 +70,15 @@ class CallFormats:
         if form is None or form[0] != minute or form[1] is not version:
             form = self._keep(forms, template, kind, version, minute)
         _, _, parts, size, noted, flags = form
-        words = tuple(map(str.encode, partitions))
+        words = partitions
         if flags:
-            words += tuple(map(flags_of, flags, carried))
+            words += tuple([flags_of(*each).decode(_BYTES) for each in zip(flags, carried, strict=True)])
         if noted:
             words += tuple(map(words.__getitem__, noted))
         parts = parts.copy()
         parts[1::2] = words
-        call = b"".join(parts)
-        return call if len(call) == size else None
+        call = "".join(parts)  # encoding it at once is faster than each word
+        return call.encode(_BYTES) if len(call) == size else None
 
     def _keep(
         self,
@@ -91,10 +94,10 @@ class CallFormats:
         flags = [FLAGS[charge.gating, charge.count_refusals] for charge in charges if carries]
         notes, noted = _notes_of(charges, *note_kind)
         call = self._encode(charges, version, minute, notes)
-        hole, holed = _HOLE.encode(), call
+        text = call.decode(_BYTES)
         for each in set(flags):
-            holed = holed.replace(flags_of(each, _CARRIED), hole)
-        parts = [part for before in holed.split(hole) for part in (before, b"")][:-1]
+            text = text.replace(flags_of(each, _CARRIED).decode(_BYTES), _HOLE)
+        parts = [part for before in text.split(_HOLE) for part in (before, "")][:-1]
         if len(forms) >= MAX_FORMATS:
             forms.clear()
         form = forms[kind] = CallFormat(minute, version, parts, len(call), tuple(noted), tuple(flags))
