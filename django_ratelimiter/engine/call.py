@@ -327,8 +327,8 @@ class Answer(Sequence[Verdict]):
             if len(reply) != 1 + 4 * number:
                 raise ValueError(_NO_STATES)
             self.states = states = _new(CounterStates, _parts(reply))
-            self.binding = binding = states.binding(charges.template.gates) if any(states[2]) else None
-            self.is_rejected = binding is not None
+            self.binding = states.binding(charges.template.gates)
+            self.is_rejected = self.binding is not None
         self._verdicts: list[Verdict] | None = None
 
     @classmethod
