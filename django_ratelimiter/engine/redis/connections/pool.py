@@ -67,12 +67,6 @@ class ConnectionPool:
                 return connection
             connection.close()  # old, closed by the server, or with unread data
 
-    def acquire_instead(self, unusable: Connection | None, deadline_at: float | None) -> Connection:
-        """Close an unusable connection, if there was one, and return another; see `acquire`."""
-        if unusable is not None:
-            unusable.close()
-        return self.try_acquire() or self.acquire(deadline_at)
-
     def acquire(self, deadline_at: float | None) -> Connection:
         """Return a connection as soon as there is one. Raises the exception of connecting, or RedisTimeoutError."""
         if deadline_at is None or self._deadline is None:

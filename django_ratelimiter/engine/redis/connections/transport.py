@@ -51,17 +51,8 @@ class Transport:
         if full_timeout and self._deadline is not None:
             deadline_at = monotonic() + self._deadline
         try:
-            try:
-                connection: Connection | None = pool.idle.pop()  # as `pool.try_acquire`, and below `pool.release`
-            except IndexError:
-                connection = None
-            if (
-                connection is None
-                or connection.generation != pool.server.generation
-                or connection.has_arrived(0)
-                or connection.has_more()
-            ):
-                connection, full_timeout = pool.acquire_instead(connection, deadline_at), deadline_at is None
+            if (connection := pool.try_acquire()) is None:
+                connection, full_timeout = pool.acquire(deadline_at), deadline_at is None
             try:
                 reply = connection.call(packed, deadline_at, full_timeout)
                 if type(reply) is not kind:
@@ -74,9 +65,7 @@ class Transport:
         except (RedisError, OSError) as error:
             pool.report_failure(error)
             raise EngineUnavailable(f"Redis did not decide: {explain(error)}") from error
-        pool.idle.append(connection)
-        if pool.waiters:
-            pool.notify()
+        pool.release(connection)
         if pool.breaker.failures:
             pool.breaker.succeed()
         if type(reply) is not kind:
