@@ -101,7 +101,7 @@ PURE = {
     "values/digests.py": "keyed_digest _keyed_hasher",
     "limiter/templates.py": "source_digest",
     "identity/__init__.py": "meta_name _imported",
-    "identity/proxies.py": "_counted _parse _is_trusted _prefix_of",
+    "identity/proxies.py": "_counted _parse _is_trusted _network_of",
     "rules/formatting.py": "_grouped",
     "rules/tiers.py": "_networks_around",
     "rules/records.py": "multiply_limit",

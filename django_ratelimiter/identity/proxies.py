@@ -66,7 +66,7 @@ def network_around(address: str | None, name: str) -> str | None:
     counted = None if address is None else _counted(address)
     if address is None or counted is None or (bits > 32) != (counted.version == 6):
         return None
-    return _prefix_of(address, min(bits, 32), bits)
+    return _network_of(address, "", False, settings.TRUSTED_PROXIES, min(bits, 32), bits)
 
 
 def is_trusted_peer(request: HttpRequest) -> bool:
@@ -146,8 +146,18 @@ def reported(request: HttpRequest) -> tuple[str, str, bool]:
 def _network_of(
     peer: str, forwarded: str, in_pairs: bool, trusted: TrustedProxies, ipv4_prefix: int, ipv6_prefix: int
 ) -> str | None:
-    caller = _walk(peer, forwarded, trusted, in_pairs)
-    return None if caller is None else _prefix_of(caller, ipv4_prefix, ipv6_prefix)
+    """Return the caller's address, or its network as "ADDRESS/PREFIX" if the prefix is shorter than the address."""
+    text = _walk(peer, forwarded, trusted, in_pairs)
+    if text is None or (ipv4_prefix == 32 and _is_plain(text)):
+        return text
+    address = _counted(text)
+    if address is None:
+        return None
+    prefix = ipv4_prefix if address.version == 4 else ipv6_prefix
+    free_bits = address.max_prefixlen - prefix
+    if free_bits == 0:
+        return str(address)
+    return f"{type(address)(int(address) >> free_bits << free_bits)}/{prefix}"
 
 
 def _caller(request: HttpRequest) -> str | None:
@@ -157,6 +167,8 @@ def _caller(request: HttpRequest) -> str | None:
 
 
 def _walk(peer: str, forwarded: str, trusted: TrustedProxies, in_pairs: bool) -> str | None:
+    if not forwarded:
+        return peer
     hop, certain, end, passed = peer, None, len(forwarded), 0
     while True:
         if passed == 0 and hop in _UNIX_PEERS:
@@ -218,21 +230,6 @@ def _parse(text: str) -> Address | None:
 def _is_trusted(text: str, trusted: TrustedProxies) -> bool:
     address = _parse(text)
     return address is not None and any(address in network for network in trusted.networks)
-
-
-@lru_cache(maxsize=4096)
-def _prefix_of(text: str, ipv4_prefix: int, ipv6_prefix: int) -> str | None:
-    """Return the address in `text`, or its network as "ADDRESS/PREFIX" if the prefix is shorter than the address."""
-    if ipv4_prefix == 32 and _is_plain(text):
-        return text
-    address = _counted(text)
-    if address is None:
-        return None
-    prefix = ipv4_prefix if address.version == 4 else ipv6_prefix
-    free_bits = address.max_prefixlen - prefix
-    if free_bits == 0:
-        return str(address)
-    return f"{type(address)(int(address) >> free_bits << free_bits)}/{prefix}"
 
 
 @lru_cache(maxsize=4096)

@@ -122,8 +122,6 @@ class RuleRecord:
     counters: str = ""
     #: True if all requests whose body cannot be read share one counter. Read for each request without a value.
     counts_unreadable: bool = field(init=False, repr=False, compare=False)
-    #: True if it counts requests by their address, at least those without another value. Read for each rejection.
-    asks_for_address: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raise ValueError for an unknown failure policy now, and not only during an outage."""
@@ -131,8 +129,6 @@ class RuleRecord:
             raise ValueError(f"failure_policy: {self.failure_policy!r} is unknown.")
         shares = self.missing_partition == "ip" and self.reads_body and not self.is_wide
         object.__setattr__(self, "counts_unreadable", shares)
-        asks = any(map(is_address, self.partition_by)) or (bool(self.partition_by) and self.missing_partition == "ip")
-        object.__setattr__(self, "asks_for_address", asks)
 
     @property
     def reads_body(self) -> bool:
@@ -173,6 +169,11 @@ class RuleRecord:
         return not self.is_shared and any(
             record.limit.calendar == "month" for records in self.limits.values() for record in records
         )
+
+    @property
+    def asks_for_address(self) -> bool:
+        """True if it counts requests by their address, at least those without another value."""
+        return any(map(is_address, self.partition_by)) or (bool(self.partition_by) and self.missing_partition == "ip")
 
     def digest_in(self, key: str) -> str:
         """Return the caller's digest in the key of a charge of this rule."""
