@@ -199,9 +199,8 @@ class Decision:
     @property
     def soft_exceeded(self) -> list[Result]:
         """The enforced limits whose soft quota this request, which is allowed, has exceeded."""
-        if not self.has_consequences:
-            return []
-        return [each for each in self.results if each.verdict and each.verdict.soft_exceeded and each.mode == "enforce"]
+        results = self.results if self.has_consequences else ()
+        return [each for each in results if each.verdict and each.verdict.soft_exceeded and each.mode == "enforce"]
 
 
 class _Draft:

@@ -95,14 +95,13 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
     if not latest.allowed:
         if logger.isEnabledFor(logging.WARNING):
             _log_rejection(decision)
-        proxy = untrusted.examine(request, latest.rejection.by)
-        if proxy is not None:
+        if (proxy := untrusted.examine(request, latest.rejection.by)) is not None:
             await io.send(untrusted.proxy_found, Decision, proxy=proxy)
         if not latest.degraded:
             _note_rejection(request, latest)
         if limit_exceeded.receivers:
             await io.send(limit_exceeded, Decision, request=request, decision=decision)
-    for result in latest.soft_exceeded:
+    for result in latest.soft_exceeded if latest.has_consequences else ():
         if result.verdict and _soft_exceeded.is_first_in_window(result.verdict):
             logger.info(
                 "The soft quota of %s is exceeded.", result.rule, extra=_extra(decision, result, result.reference)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -41,8 +40,7 @@ class RuleCharge(NamedTuple):
         return _new(Result, (rule, tier, charge.limit, verdict, rule.mode, False))
 
 
-@dataclass(frozen=True, slots=True)
-class NamedValue:
+class NamedValue(NamedTuple):
     """The value of one name whose values are short."""
 
     name: str
@@ -55,8 +53,7 @@ class NamedValue:
         return None if value is None else source_digest(settings.HASH_KEY, self.name, value)
 
 
-@dataclass(frozen=True, slots=True)
-class RuleValue:
+class RuleValue(NamedTuple):
     """The value of a rule that is split by another name or by several, or that is written in code."""
 
     rule: RuleRecord
@@ -87,24 +84,20 @@ def value_of(rule: RuleRecord, request: Any) -> str | None:
 class RuleTemplate:
     """The charges of a rule for one tier and multiplier that have limits there.
 
-    label: what usage is counted under; `None` = it is not. source: which value distinguishes callers; `None` = all share
-    a counter. is_inline: it is written in code, and comes with its value. identity: see `identity_of`; not in `counted`.
+    label: what usage is counted under; `None` = it is not. source: which value tells callers apart; `None` = none does.
+    is_inline: it is written in code, and comes with its value. identity: see `identity_of`; not in `counted`.
     """
 
     source: NamedValue | RuleValue | None
 
-    def __init__(
-        self, rule: RuleRecord, entitlement: Entitlement, is_inline: bool = False, counted: Collection[str] = ()
-    ) -> None:
+    def __init__(self, rule: RuleRecord, entitlement: Entitlement, is_inline: bool = False, counted: Any = ()) -> None:
         self.rule, self.tier = rule, entitlement.tier
         self.records = rule.limits_for(*entitlement)
         self.label = f"{rule.slug}|{entitlement.tier or ''}" if is_listed(rule.slug) else None
         self.identity = "" if (identity := identity_of(rule)) in counted else identity
         alone = rule.partition_by[0] if len(rule.partition_by) == 1 and rule.missing_partition != "ip" else None
-        if alone in PROVEN and not is_inline:
-            self.source = NamedValue(alone)
-        else:
-            self.source = RuleValue(rule) if rule.partition_by or is_inline else None
+        own = RuleValue(rule) if rule.partition_by or is_inline else None
+        self.source = NamedValue(alone) if alone in PROVEN and not is_inline else own
 
     def charges(self, cost: int | None, max_delay: MaxDelay, *, is_missing: bool = False) -> list[ChargeTemplate]:
         """Return one charge for each limit.
@@ -206,8 +199,7 @@ class RuleTemplates:
     ) -> None:
         self.kept, self._max_delay, self._only_leases = (rules, entitlement, inline), max_delay, only_leases
         self.matched, self._so_far = rules, so_far
-        written = {*map(id, inline)}
-        made = [RuleTemplate(rule, entitlement, id(rule) in written, counted) for rule in rules]
+        made = [RuleTemplate(rule, entitlement, any(rule is each for each in inline), counted) for rule in rules]
         self.rules = tuple([template for template in made if template.records])
         self.sources = tuple(dict.fromkeys([rule.source for rule in self.rules if rule.source is not None]))
         self._of_all = digest("")

@@ -14,9 +14,6 @@ from .partition_notes import MAX_CHARGES, NoteKind, PartitionNote, pool_notes
 #: The partition that is packed into a hole: as long as a digest, but never equal to one.
 _HOLE: Final = "\x00hole of a partition\x00\x01"
 
-#: A character for each byte.
-_BYTES: Final = "latin-1"
-
 #: Maximum number of cached formats of a template; above that, all are made again.
 MAX_FORMATS: Final = 200
 
@@ -72,13 +69,13 @@ class CallFormats:
         _, _, parts, size, noted, flags = form
         words = partitions
         if flags:
-            words += tuple([flags_of(*each).decode(_BYTES) for each in zip(flags, carried, strict=True)])
+            words += tuple([flags_of(*each).decode("latin-1") for each in zip(flags, carried, strict=True)])
         if noted:
             words += tuple(map(words.__getitem__, noted))
         parts = parts.copy()
         parts[1::2] = words
         call = "".join(parts)  # encoding it at once is faster than each word
-        return call.encode(_BYTES) if len(call) == size else None
+        return call.encode("latin-1") if len(call) == size else None
 
     def _keep(
         self,
@@ -94,9 +91,9 @@ class CallFormats:
         flags = [FLAGS[charge.gating, charge.count_refusals] for charge in charges if carries]
         notes, noted = _notes_of(charges, *note_kind)
         call = self._encode(charges, version, minute, notes)
-        text = call.decode(_BYTES)
+        text = call.decode("latin-1")
         for each in set(flags):
-            text = text.replace(flags_of(each, _CARRIED).decode(_BYTES), _HOLE)
+            text = text.replace(flags_of(each, _CARRIED).decode("latin-1"), _HOLE)
         parts = [part for before in text.split(_HOLE) for part in (before, "")][:-1]
         if len(forms) >= MAX_FORMATS:
             forms.clear()

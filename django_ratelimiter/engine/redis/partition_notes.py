@@ -81,8 +81,7 @@ class PartitionTracker:
         """
         if not charges.partitions:
             return []
-        at_us = self._clock() if now_us is None else now_us
-        return _notes_for(charges, self._weight(charges, at_us // HOUR_US))
+        return _notes_for(charges, self._weight(charges, (self._clock() if now_us is None else now_us) // HOUR_US))
 
     def kind_of(self, charges: Call, minute: int) -> NoteKind:
         """Return the notes of a call of filled charges by their kind, without creating the charges."""
