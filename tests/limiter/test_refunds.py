@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from gc import collect
 from typing import Any
 
 import pytest
@@ -10,13 +11,14 @@ import redis
 from asgiref.sync import async_to_sync
 from django.contrib.auth import authenticate
 from django.contrib.auth.models import User
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 
 from django_ratelimiter import limiter
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import Algorithm
 from django_ratelimiter.limiter import refunds
+from django_ratelimiter.middleware import RateLimitMiddleware
 
 from ..making import Clock, MakeRule
 from .test_limiter import Broken
@@ -213,6 +215,23 @@ class TestFailedLogins:
         asked = [post("/guess/", {"username": "ann", "password": password}).status_code for password in passwords]
         assert asked == [200] * 5 + [429]
         assert authenticate(username="ann", password="wrong") is None  # and this is nobody's
+        assert refunds.current_request.get()() is None
+
+    def test_request_is_current_from_its_decision_to_its_response(self, make_rule: MakeRule) -> None:
+        make_rule("all", charge_when="failure")
+        request = ask()
+        limiter.check(request)  # without the middleware
+        assert refunds.current_request.get()() is request
+
+        def answer(inner: HttpRequest) -> HttpResponse:
+            limiter.check(inner)
+            assert refunds.current_request.get()() is inner
+            return HttpResponse()
+
+        RateLimitMiddleware(answer)(ask())
+        assert refunds.current_request.get()() is request
+        del request
+        collect()
         assert refunds.current_request.get()() is None
 
     def test_nobody_else_is_kept_out(self) -> None:
