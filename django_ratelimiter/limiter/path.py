@@ -99,8 +99,7 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
     The engine decides by the current rules; without the engine or the rules, the failure policies decide.
     """
     is_observed = events.observer is not None and io.is_live
-    began, latest = perf_counter() if is_observed else None, None
-    is_missing = False
+    began, latest, is_missing = perf_counter() if is_observed else None, None, False
     receipts = () if request.earlier is NOTHING_TO_DECIDE else refunds.receipts(request.earlier)
     now_us = request.now_us if request.inline else None
     try:

@@ -25,8 +25,7 @@ Release = Callable[[IO], Coroutine[Any, Any, None]]
 _FAILED: Final = "_ratelimit_failed"
 _LEASES: Final = "_ratelimit_leases"
 
-#: Returns the request that the project is handling in this thread or task, if its outcome may matter to a rule. A weak
-#: reference: without the middleware, nothing ends it.
+#: Returns the request of this thread or task if its outcome matters to a rule; weakly, as only the middleware ends it.
 current_request: Final[ContextVar[Callable[[], HttpRequest | None]]] = ContextVar(
     "django_ratelimiter_current_request", default=lambda: None
 )

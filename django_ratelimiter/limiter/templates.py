@@ -60,8 +60,7 @@ class RuleValue(NamedTuple):
 
     def digest(self, request: Any) -> str | None:
         """Return the digest of the value of a `LimitRequest`; `None` = it has none."""
-        value = value_of(self.rule, request)
-        return None if value is None else digest(value)
+        return None if (value := value_of(self.rule, request)) is None else digest(value)
 
 
 def value_of(rule: RuleRecord, request: Any) -> str | None:
@@ -140,8 +139,7 @@ def owned(charges: Call) -> list[RuleCharge]:
 
 def decision_of(charges: Call, verdicts: Sequence[Verdict], version: Version) -> Decision:
     """Return the decision on these charges by the verdicts of a project's engine."""
-    call: Any = charges.template
-    return decide(results_of(call.owners, verdicts), version)
+    return decide(results_of(charges.template.owners, verdicts), version)  # type: ignore[attr-defined]
 
 
 class RuleCallTemplate(CallTemplate):

@@ -29,8 +29,7 @@ MAX_FOUND, FOUND_SECONDS = 10, 3_600
 named: Final[dict[str, str]] = {}
 #: By proxy and setting, see `_noted_as`: when this process noted it, in monotonic seconds.
 noted: Final[dict[str, float]] = {}
-#: What the rejected requests that were examined in the current minute say of their callers, as hashes: usually one
-#: caller is rejected again and again, and says the same.
+#: Hashes of what the rejected requests that were examined in the current minute say of their callers.
 heard: Final[set[int]] = set()
 _minute = 0.0
 

@@ -219,13 +219,11 @@ class TestFailedLogins:
 
     def test_request_is_current_from_its_decision_to_its_response(self, make_rule: MakeRule) -> None:
         make_rule("all", charge_when="failure")
-        request = ask()
-        limiter.check(request)  # without the middleware
+        limiter.check(request := ask())  # without the middleware
         assert refunds.current_request.get()() is request
 
         def answer(inner: HttpRequest) -> HttpResponse:
-            limiter.check(inner)
-            assert refunds.current_request.get()() is inner
+            assert limiter.check(inner).allowed is (refunds.current_request.get()() is inner)
             return HttpResponse()
 
         RateLimitMiddleware(answer)(ask())
