@@ -13,8 +13,10 @@ from random import randrange
 from typing import Final, NamedTuple
 
 from ..call import Call
-from ..partition_stats import HOUR_US, is_sampled, rule_of
+from ..partition_stats import MINUTE_US, is_sampled, rule_of
 
+#: Minutes of an hour.
+HOUR: Final = 60
 #: Calls of a process that are weighed in each hour, each as one; after that, one in WEIGHT is, as WEIGHT calls.
 WEIGHED_EXACTLY: Final = 1_000
 WEIGHT: Final = 16
@@ -81,7 +83,7 @@ class PartitionTracker:
         """
         if not charges.partitions:
             return []
-        return _notes_for(charges, self._weight(charges, (self._clock() if now_us is None else now_us) // HOUR_US))
+        return _notes_for(charges, self._weight(charges, (self._clock() if now_us is None else now_us) // MINUTE_US))
 
     def kind_of(self, charges: Call, minute: int) -> NoteKind:
         """Return the notes of a call of filled charges by their kind, without creating the charges."""
@@ -90,10 +92,10 @@ class PartitionTracker:
             if len(self._sampled) >= MAX_REMEMBERED:
                 self._sampled.clear()
             sampled = self._sampled[key] = _sampled_of(charges)
-        return self._weight(charges, minute // 60), sampled
+        return self._weight(charges, minute), sampled
 
-    def _weight(self, charges: Call, hour: int) -> int:
-        if hour != self._hour:
+    def _weight(self, charges: Call, minute: int) -> int:
+        if (hour := minute // HOUR) != self._hour:
             self._begin(hour)
         self._left -= 1
         if self._left > 0:
