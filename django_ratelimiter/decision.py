@@ -45,8 +45,11 @@ class Result(NamedTuple):
 
     @property
     def digest(self) -> str | None:
-        """The caller's digest, as in the names of keys; `None` if nothing was counted."""
-        return None if self.verdict is None else self.rule.digest_in(self.verdict.charge.key)
+        """The caller's digest, as in the names of keys, with its tail; `None` if nothing was counted."""
+        if self.verdict is None:
+            return None
+        charge = self.verdict.charge
+        return charge.partition or self.rule.digest_in(charge.key)
 
     @property
     def reference(self) -> str | None:

@@ -35,7 +35,6 @@ from django_ratelimiter.models import (
 )
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
-from django_ratelimiter.usage.live import names
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
 from django_ratelimiter.usage.times import Granularity, buckets, floor, now, stored
 
@@ -257,8 +256,7 @@ def _usage(customers: list[User], moment: datetime) -> None:
     days = list(buckets(moment - 30 * DAY, moment, Granularity.DAY, timezone.get_default_timezone()))[::-1]
     for place, customer in enumerate(customers):
         client = digest(f"user:{customer.pk}")
-        names.remember(client, "user", str(customer.pk))
-        sums = {"partition": client, "allowed": 400 - 30 * place, "rejected": 500 // (place + 1)}
+        sums = {"partition": client, "tail": client.tail, "allowed": 400 - 30 * place, "rejected": 500 // (place + 1)}
         of_rule, at = "export" if place % 3 else "search", {"granularity": "hour", "start": stored(hour)}
         TopPartition.objects.create(rule_slug=of_rule, **at, **sums)
         TopCaller.objects.create(identity="user", **at, **sums)

@@ -36,8 +36,6 @@ from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
 from django_ratelimiter.limiter import events, io, slots, untrusted
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.rules.stored import access_cache, epochs, uncommitted, versions
-from django_ratelimiter.usage.live import names
-from django_ratelimiter.usage.live.sending import Sender
 from example_project.redis_server import RedisServer
 from tests import making, profiles
 from tests.making import Awaiting, Clock, MakeRule
@@ -162,9 +160,6 @@ def redis_client(_redis_of_the_session: redis.Redis) -> redis.Redis:
     return _redis_of_the_session
 
 
-_START_SENDING = Sender.start
-
-
 @pytest.fixture(autouse=True)
 def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each test begin as a process does: knowing no rules and no tiers, and nothing counted in its memory."""
@@ -180,8 +175,6 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "PUBLISH_PAUSES", (0.0, 0.0))
     monkeypatch.setattr(epochs, "PAUSES", (0.0, 0.0))
     monkeypatch.setattr(breaker, "changed_at", None)
-    names.notes.forget()
-    monkeypatch.setattr(Sender, "start", lambda _sender: None)
     untrusted.named.clear()
     untrusted.noted.clear()
     untrusted.heard.clear()
@@ -199,12 +192,6 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1_000.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     return now
-
-
-@pytest.fixture
-def start_sending() -> Callable[[Sender], None]:
-    """What starts the thread that sends names, which tests do without."""
-    return _START_SENDING
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,9 @@ from django.db import transaction
 from django.urls import reverse
 from django.utils import timezone
 
+from django_ratelimiter.engine.base import Alias
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import Rule, TopCaller, TopPartition, UsageBucket
-from django_ratelimiter.usage.live import names
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
 from .browser import Browser
@@ -90,7 +90,7 @@ def _picture(window: Browser, file: Path, first: str, last: str, margin: int = 2
     file.write_bytes(window.pictured(bottom - top, top))
 
 
-def _caller(place: int) -> str:
+def _caller(place: int) -> Alias:
     return digest(f"user:{place + 4}")  # after those of the staff
 
 
@@ -103,7 +103,6 @@ def _fill() -> None:
         UsageBucket.objects.bulk_create(_buckets(), batch_size=1_000)
         for place in range(12):
             User.objects.get_or_create(pk=place + 4, defaults={"username": f"shop-{place}"})
-            names.remember(_caller(place), "user", str(place + 4))
         rows = list(_callers())
         TopPartition.objects.bulk_create(rows, batch_size=1_000)
         TopCaller.objects.bulk_create(map(_over_all_rules, rows), batch_size=1_000)
@@ -152,6 +151,7 @@ def _callers() -> Iterator[TopPartition]:
                     granularity=granularity,
                     start=stored(start),
                     partition=_caller(place),
+                    tail=_caller(place).tail,
                     allowed=round(width.total_seconds() / 60 * 9 / (place + 2)),
                     rejected=round(width.total_seconds() / 75 / (place + 1) ** 2),
                 )

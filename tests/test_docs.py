@@ -98,7 +98,7 @@ def test_every_identity_stands_in_the_table() -> None:
 NO_CACHES = {("engine/local/sync.py", "MAX_PIGGYBACKED")}
 #: Caches of functions that depend on their arguments alone: nothing invalidates them.
 PURE = {
-    "values/digests.py": "keyed_digest _keyed_hasher",
+    "values/digests.py": "keyed_digest _mark_of _cipher",
     "limiter/templates.py": "source_digest",
     "identity/__init__.py": "meta_name _imported",
     "identity/proxies.py": "_counted _parse _is_trusted _network_of",

@@ -31,7 +31,6 @@ from django_ratelimiter.rules.ruleset import RuleSet
 from django_ratelimiter.signals import rules_changed
 from django_ratelimiter.testing import RulesInForce, override_rules
 from django_ratelimiter.usage.collector.lag import Lag, lag
-from django_ratelimiter.usage.live import names
 from django_ratelimiter.values.access import NOBODY
 from example_project.redis_server import RedisServer
 
@@ -102,16 +101,6 @@ def test_decisions_are_counted_by_rule_tier_and_outcome(
     assert decisions(gained, "trial", "pro") == [1, 0, 3]
     assert gained("decision_seconds_count") == 4
     assert 0 < gained("decision_seconds_sum") < 4
-
-
-def test_who_is_counted_is_named_all_the_same(client: Client, ratelimit_rules: RulesInForce) -> None:
-    ratelimit_rules({"slug": "by-ip", "limits": ["1/hour"], "partition_by": ["ip"]})
-    who = digest("ip:127.0.0.1")
-    client.get("/")
-    assert who in names.notes.names
-    names.notes.names.clear()
-    client.get("/")
-    assert who in names.notes.names, "rejected for the first time"
 
 
 def test_a_rule_of_several_limits_counts_once(client: Client, ratelimit_rules: RulesInForce, gained: Gained) -> None:

@@ -142,7 +142,6 @@ def main() -> None:
             if respond is None:
                 respond = asgi() if os.environ.get("BENCH_LOOP") else wsgi()
                 if settings.LIMITER.startswith("ours"):
-                    vars(import_module("django_ratelimiter.usage.live.sending"))["SEND_SECONDS"] = 3_600.0
                     vars(import_module("django_ratelimiter.engine.redis.partition_notes"))["HOUR"] = 10**9
             answer = {"calls": obey(respond, **json.loads(line))}
         except Exception as error:  # any error; the others can still be measured

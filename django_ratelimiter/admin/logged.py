@@ -16,6 +16,7 @@ from ..limiter.templates import missing
 from ..rules import cache
 from ..rules.records import RuleRecord
 from ..usage.live.rejections import times_in_words
+from ..values.digests import whole
 from ..values.references import Reference, reference_of
 from .viewer import Viewer
 
@@ -28,7 +29,7 @@ def logged_context(request: HttpRequest, logged: ParsedRejection) -> dict[str, A
             rejections = rejections_logged(logged.is_of, cache.latest_rules())
     except EngineUnavailable as error:
         logged = logged._replace(problem=str(error))
-    urls = [caller_url(viewer, digest=digest, rule=logged.rule) for digest in logged.callers]
+    urls = [caller_url(viewer, digest=whole(caller), rule=logged.rule) for caller in logged.callers]
     return {
         "logged": logged,
         "is_shared": bool(logged.digest) and logged.reference.is_of(everybody()),
@@ -44,14 +45,13 @@ def caller_url(viewer: Viewer, **named: str) -> str:
     return viewer.url("caller", **named) if viewer.request.user.has_perm(SEES_TIERS) else ""
 
 
-def asked_about(rule: RuleRecord, digest: str, known: Mapping[str, str], view: str = "") -> dict[str, str]:
+def asked_about(rule: RuleRecord, digest: str, known: Mapping[str, str]) -> dict[str, str]:
     """Return the question to the page that explains about a rejection by a rule: what it matches, and who asks.
 
-    known: the caller. Without it, and if the rule counts callers separately, that page asks for the caller first. view:
-    where the caller was rejected; empty = what the rule names.
+    known: the caller. Without it, and if the rule counts callers separately, that page asks for the caller first.
     """
-    path = rule.path if rule.path_kind in ("exact", "prefix") and not view else ""
-    asked = {"method": min(rule.methods, default=""), "view": view or rule.view_name, "path": path, "scope": rule.scope}
+    path = rule.path if rule.path_kind in ("exact", "prefix") else ""
+    asked = {"method": min(rule.methods, default=""), "view": rule.view_name, "path": path, "scope": rule.scope}
     if known or rule.is_shared:
         asked |= {**known, "logged_rules": rule.slug, "digest": digest}
     else:

@@ -9,20 +9,15 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 
-from ..exceptions import EngineUnavailable
 from ..inspection.caller_report import key_labels, labelled
-from ..usage.live.names import Name, revealed_to
+from ..inspection.names import Name, revealed_to
 from ..values.terminal import without_controls
 from .identities import label_of
 
 
-def names_in_words(reader: Any, digests: Iterable[str]) -> Mapping[str, str]:
-    """Return the callers as text; without Redis, which knows the names, their digests with a word about that."""
-    digests = list(digests)
-    try:
-        return in_words(reader, revealed_to(reader, digests))
-    except EngineUnavailable:
-        return {each: _("%s (name not known: Redis cannot be reached)") % each for each in digests}
+def names_in_words(reader: Any, aliases: Iterable[str]) -> Mapping[str, str]:
+    """Return the callers as text, by alias; those that the reader may see."""
+    return in_words(reader, revealed_to(reader, aliases))
 
 
 def in_words(reader: Any, known: Mapping[str, Name]) -> Mapping[str, str]:

@@ -19,11 +19,10 @@ from ..exceptions import EngineUnavailable
 from ..identity import is_of_unreadable
 from ..inspection.asking import asked_of_caller
 from ..inspection.counters import limit_that_rejected
+from ..inspection.names import Name, revealed_to
 from ..inspection.words import reach_in_words
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
-from ..usage.live import names as caller_names
-from ..usage.live.names import Name, revealed_to
 from ..usage.live.rejections import certain_times, recent, times_in_words
 from ..values.references import reference_of
 from .formatting import breakable
@@ -84,23 +83,22 @@ def _rows(
     viewer: Viewer, rejections: list[Rejection], records: Mapping[str, RuleRecord], certain: Mapping[str, int]
 ) -> Iterator[Row]:
     """Yield the rows in this order; names are read once for all."""
-    seen = caller_names.views((each.rule, each.partition) for each in rejections)
     known = revealed_to(viewer.request.user, [each.partition for each in rejections])
     callers, unreadable = in_words(viewer.request.user, known), _("Requests whose body cannot be read")
     for each in rejections:
-        record, view = records.get(each.rule), seen.get((each.rule, each.partition))
+        record = records.get(each.rule)
         yield {
             **_times(each.at_us, each.since_us),
             "times": times_in_words(each.times, certain[each.counter], is_estimate=each.is_estimate),
             "rule": viewer.rule(each.rule),
             "tier": viewer.tier(each.tier),
             "limit": limit_that_rejected(each, record) if record else "",
-            "reach": breakable(view or (reach_in_words(record) or _("all requests") if record else "")),
+            "reach": breakable(reach_in_words(record) or _("all requests")) if record else "",
             "caller": each.partition,
             "reference": reference_of(each.rule, each.partition),
             "name": unreadable if is_of_unreadable(each.partition) else callers.get(each.partition, ""),
             "caller_url": viewer.digest_url(each.partition, rule=each.rule),
-            "explain_url": viewer.explain_url(_asked(each, record, view, known.get(each.partition))) if record else "",
+            "explain_url": viewer.explain_url(_asked(each, record, known.get(each.partition))) if record else "",
             "shadow": each.shadow,
         }
 
@@ -118,10 +116,10 @@ def _clock(moment: datetime) -> str:
     return date_format(moment, "H:i:s" if moment.date() == today else "D H:i:s")
 
 
-def _asked(rejection: Rejection, record: RuleRecord, view: str | None, name: Name | None) -> dict[str, str]:
+def _asked(rejection: Rejection, record: RuleRecord, name: Name | None) -> dict[str, str]:
     """Return the data for a question to the page that explains, as far as it is known.
 
     If the caller is not known, that page asks for the caller first: the result would be for another one.
     """
     known = asked_of_caller(name) if name else {}
-    return asked_about(record, rejection.partition, known, view or "")
+    return asked_about(record, rejection.partition, known)

@@ -13,6 +13,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
 
 from ..models import AccessEntry, Rule, Tier, UsageBucket
+from ..values.digests import whole
 from .identities import CALLER_PERMISSIONS
 
 #: The permission to see usage, and which callers were rejected.
@@ -88,9 +89,9 @@ class Viewer:
         """Return the URL of a caller's page; "" without the permission to see callers."""
         return self.url("caller", kind=kind, value=value) if self.sees_callers else ""
 
-    def digest_url(self, digest: str, **query: str) -> str:
-        """Return the URL of the caller's page for a digest; "" without the permission."""
-        return self.url("caller", digest=digest, **query) if self.sees_callers else ""
+    def digest_url(self, alias: str, **query: str) -> str:
+        """Return the URL of the caller's page for a digest or an alias; "" without the permission."""
+        return self.url("caller", digest=whole(alias), **query) if self.sees_callers else ""
 
     def sees(self, model: type[Any]) -> bool:
         """Return whether they may see the rows of a model on this site."""

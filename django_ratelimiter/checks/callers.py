@@ -14,7 +14,7 @@ from django.db.models.fields.related_descriptors import ReverseManyToOneDescript
 from django.template import TemplateDoesNotExist, TemplateSyntaxError
 from django.template.loader import get_template
 
-from ..conf import django_setting, settings
+from ..conf import django_setting, lacks_fallbacks, settings
 from ..models.people import missing_users
 from ..plans import is_attribute_path
 from ..rules.records import LimitRecord, RuleRecord
@@ -47,6 +47,18 @@ def check_callables() -> Found:
         for entry, path in _callables()
         if not callable(import_or_none(path))
     ]
+
+
+@check
+def check_fallbacks() -> Found:
+    """W028: aliases and entries from before a rotation of SECRET_KEY cannot be read."""
+    if not (are_invalid("HASH_KEY") or are_invalid("HASH_KEY_FALLBACKS")) and lacks_fallbacks():
+        yield message(
+            "W028",
+            "RATELIMITER: HASH_KEY_FALLBACKS lacks a key of SECRET_KEY_FALLBACKS, from which HASH_KEY was derived: "
+            "aliases and access entries from before that rotation cannot be read.",
+            "Remove HASH_KEY_FALLBACKS: the keys are derived then. Or set HASH_KEY.",
+        )
 
 
 @check

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -13,8 +13,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.translation import gettext as _
 
+from ..engine.base import Alias
 from ..values.addresses import addresses_of, shown_address
-from ..values.partitions import IDENTITIES, is_identity
+from ..values.digests import alias_of, are_revealed, keyed_digest, opened
+from ..values.partitions import IDENTITIES, is_identity, partition_names
 from .values import (
     DOTTED,
     HEADER_FAMILIES,
@@ -86,7 +88,7 @@ class Problem(NamedTuple):
 
 
 def _hash_key(value: Any) -> bytes:
-    """Return the key of partition digests: at most 64 bytes, the maximum of BLAKE2b."""
+    """Return the key of partition digests: 64 bytes, as AES-SIV takes them."""
     if value is None:
         value = _derived(django_settings.SECRET_KEY)
     if not isinstance(value, str | bytes) or not value:
@@ -104,6 +106,14 @@ def _hash_keys(value: Any) -> tuple[bytes, ...]:
     return tuple(map(_hash_key, value))
 
 
+def lacks_fallbacks() -> bool:
+    """Return whether HASH_KEY is derived from SECRET_KEY, and HASH_KEY_FALLBACKS lacks one of SECRET_KEY_FALLBACKS."""
+    if _written().get("HASH_KEY") is not None or _written().get("HASH_KEY_FALLBACKS") is None:
+        return False
+    derived = {_hash_key(_derived(key)) for key in django_settings.SECRET_KEY_FALLBACKS}
+    return not derived <= {*settings.HASH_KEY_FALLBACKS}
+
+
 def _derived(secret_key: Any) -> str:
     return f"django_ratelimiter.partitions:{secret_key}"
 
@@ -116,24 +126,22 @@ def _revealed(value: Any) -> tuple[str, ...]:
     return names
 
 
-#: In the names of identities whose values may be credentials.
-_MAY_BE_SECRET: Final = re.compile(
-    r"auth(?!or)|token|secret|pass(?!enger)|session|cookie|csrf|signature|(?<![a-z])(?:api)?key|\b(?:otp|pin|code)\b",
-    re.I,
-)
+def is_alias(text: str) -> bool:
+    """Return whether a text is an alias with a tail, made with one of our keys."""
+    return opened((settings.HASH_KEY, *settings.HASH_KEY_FALLBACKS), alias_of(text)) is not None
 
 
-def are_revealed(names: Iterable[str]) -> bool:
-    """Return whether staff with the permission may see the values of all these identities, see `REVEAL`.
-
-    By default they may, unless the name of one says that it may be a credential.
-    """
-    named = settings.REVEAL
-    return all(name in named if named is not None else _is_open(name) for name in names)
+def read_alias(alias: str) -> str | None:
+    """Return the partition of an alias; `None` = it cannot be read, or REVEAL does not allow it."""
+    found = opened((settings.HASH_KEY, *settings.HASH_KEY_FALLBACKS), alias)
+    return found if found is not None and are_revealed(partition_names(found), settings.REVEAL) else None
 
 
-def _is_open(name: str) -> bool:
-    return name == "api_key" or not (is_secret(name) or _MAY_BE_SECRET.search(name.replace("_", "-")))
+def aliases_of(alias: Alias) -> list[Alias]:
+    """Return the aliases of the same caller by HASH_KEY and its fallbacks; only this one if it cannot be read."""
+    value = read_alias(alias) if settings.HASH_KEY_FALLBACKS else None
+    keys = () if value is None else (settings.HASH_KEY, *settings.HASH_KEY_FALLBACKS)
+    return [keyed_digest(key, str(value), settings.REVEAL) for key in keys] or [alias]
 
 
 def has_identity(name: str) -> bool:
@@ -212,7 +220,7 @@ class Settings:
     DENIAL_MEMORY = Entry(0.0, number(0, 60, "a number of seconds from 0 (none) to 60"))
     #: The key of the digests that replace callers in key names, 64 bytes; derived from SECRET_KEY if None.
     HASH_KEY = Entry(None, _hash_key, required=True)
-    #: Earlier HASH_KEYs, by which access entries may name callers; None = derived from SECRET_KEY_FALLBACKS.
+    #: Earlier HASH_KEYs, of aliases and of digests in access entries; None = derived from SECRET_KEY_FALLBACKS.
     HASH_KEY_FALLBACKS = Entry(None, _hash_keys)
     #: Path prefixes that no rule applies to; None = the admin, health checks, and `asset_paths`.
     EXEMPT_PATHS = Entry(None, optional(paths))
@@ -220,10 +228,10 @@ class Settings:
     HEADERS = Entry(HEADER_FAMILIES, families)
     #: The response to rejections: dotted path of a callable(request, decision), or a template; None = our own.
     RESPONSE = Entry(None, optional(text(rf"{DOTTED}|\S.*\.html", _RESPONSES)))
-    #: Days for which usage is kept, by granularity, and versions of the rule set; None = forever.
+    #: Days for which usage is kept, by granularity, addresses of callers in it, and versions; None = forever.
     RETENTION = Entry(RETENTION, retention)
-    #: The identities whose values staff with the permission can see; None = all but credentials, see `are_revealed`.
-    REVEAL = Entry(None, optional(_revealed))
+    #: The identities whose values staff with the permission can see, see `are_revealed`.
+    REVEAL = Entry(["user", "ip", "api_key", "host"], _revealed)
 
     def forget(self, **_signal: object) -> None:
         """Drop the cached settings."""

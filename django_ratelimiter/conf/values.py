@@ -27,8 +27,9 @@ _ADDRESS_FIELD: Final = re.compile(r"[a-z0-9-]+-[a-z0-9]*(ip|ipv6|address|for)",
 #: Maximum number of proxies; a higher number would let callers choose their address.
 MAX_PROXIES: Final = 20
 
-#: Default number of days for which usage is kept, by granularity, and versions of the rule set.
-RETENTION: Final[dict[str, int | None]] = {"minute": 8, "hour": 100, "day": 800, "version": 365}
+#: Default number of days for which usage is kept, by granularity, addresses of callers in it, and versions of the rule
+#: set.
+RETENTION: Final[dict[str, int | None]] = {"minute": 8, "hour": 100, "day": 800, "addresses": 62, "version": 365}
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity: it is a cache key on the request path
@@ -166,7 +167,7 @@ def retention(value: Any) -> dict[str, int | None]:
         for name, days in value.items()
     ):
         raise ValueError(
-            'a dict such as {"minute": 8, "hour": 100, "day": None, "version": 365}, '
+            'a dict such as {"minute": 8, "hour": 100, "day": None, "addresses": 62, "version": 365}, '
             "in days from 1 to 36500; None = forever"
         )
     return RETENTION | value

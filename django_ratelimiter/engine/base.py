@@ -17,6 +17,41 @@ class WrongServer(EngineUnavailable):
     """The server runs the scripts, but not with Redis's results."""
 
 
+class Alias(str):
+    """The partition of a caller, which is all that keys contain, with a tail: more about the caller, for lists.
+
+    tail: "" = there is nothing more. To compare aliases is to compare partitions.
+    """
+
+    __slots__ = ("tail",)
+
+    tail: str
+
+    @classmethod
+    def of(cls, partition: str, tail: str) -> Alias:
+        """Return the alias of these."""
+        alias = cls(partition)
+        alias.tail = tail
+        return alias
+
+    @classmethod
+    def of_note(cls, text: str) -> Alias:
+        """Return the alias that `noted` has written."""
+        partition, _, tail = text.partition("\t")
+        return cls.of(partition, tail)
+
+
+def tail_of(partition: str | None) -> str:
+    """Return the tail of a partition, if it is an alias; else ""."""
+    return getattr(partition, "tail", "")
+
+
+def noted(partition: str) -> str:
+    """Return how a partition is written in lists of callers: with its tail after a tab."""
+    tail = tail_of(partition)
+    return f"{partition}\t{tail}" if tail else partition
+
+
 class Charge(NamedTuple):
     """One key, its limit, and the cost to charge.
 

@@ -169,7 +169,7 @@ class Call(Sequence[Charge]):
     """The charges of a template for one caller.
 
     partitions: one for each charge. carried: the locally counted units that each charge carries; empty = none.
-    is_reported: the engine counts these partitions among the top callers, see `partition_stats`.
+    is_reported: the call sends a note of its partitions to Redis, see `partition_notes`.
     """
 
     __slots__ = ("_charges", "carried", "is_reported", "partitions", "template")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 from zlib import crc32
 
-from .base import Verdict
+from .base import Alias, Verdict, noted
+
+K = TypeVar("K")
 
 HOUR_US: Final = 3_600_000_000
 MINUTE_US: Final = 60_000_000
@@ -46,6 +48,24 @@ def merge_top(weights: dict[str, tuple[int, int]], most: int) -> dict[str, tuple
     return chosen
 
 
+def sums_of(counts: Iterable[tuple[K, str, int]]) -> dict[tuple[K, str], int]:
+    """Return the sums of counts by what is counted and caller. counts: each with these, the caller as `noted`.
+
+    Of a caller that is also noted without a tail, as REVEAL has changed, the tail remains.
+    """
+    sums: dict[tuple[K, str], int] = {}
+    for what, text, count in sorted(counts, key=lambda each: "\t" not in each[1]):
+        of = what, Alias.of_note(text)
+        sums[of] = sums.get(of, 0) + count
+    return sums
+
+
+def top_of(counts: Iterable[tuple[int, str, int]], most: int) -> dict[str, tuple[int, int]]:
+    """Return the top callers. counts: of 0 = allowed and 1 = rejected requests, see `sums_of`."""
+    sums = sums_of(counts)
+    return merge_top({who: (sums.get((0, who), 0), sums.get((1, who), 0)) for _, who in sums}, most)
+
+
 class MemoryPartitions:
     """The partitions that MemoryEngine has counted, exact up to the maxima. Not locked: its engine has the lock.
 
@@ -73,13 +93,13 @@ class MemoryPartitions:
     def _note(self, label: str, partition: str, hour: int, minute: int, allowed: bool) -> None:
         self._weigh(label, partition, hour, allowed)
         if is_sampled(partition):
-            samples, whom = self._samples.setdefault(minute, {}), (label, partition)
+            samples, whom = self._samples.setdefault(minute, {}), (label, noted(partition))
             if whom in samples or len(samples) < MAX_SAMPLED:
                 samples[whom] = samples.get(whom, 0) + 1
 
     def _weigh(self, label: str, partition: str, hour: int, allowed: bool) -> None:
-        weights = self._weights[not allowed].setdefault((hour, rule_of(label)), {})
-        weights[partition] = weights.get(partition, 0) + 1
+        weights, who = self._weights[not allowed].setdefault((hour, rule_of(label)), {}), noted(partition)
+        weights[who] = weights.get(who, 0) + 1
         if len(weights) > MAX_RANKED:
             for light in sorted(weights, key=lambda each: (weights[each], each))[:-RANKED_AFTER_TRIM]:
                 del weights[light]
@@ -99,12 +119,10 @@ class MemoryPartitions:
 
     def top_partitions(self, asked: Sequence[Hour], most: int) -> list[dict[str, tuple[int, int]]]:
         """Return the top partitions of these hours and rules, with their allowed and rejected requests."""
-        found = []
-        for each in asked:
-            allowed, rejected = (weights.get(each, {}) for weights in self._weights)
-            both = {whom: (allowed.get(whom, 0), rejected.get(whom, 0)) for whom in (*allowed, *rejected)}
-            found.append(merge_top(both, most))
-        return found
+        return [
+            top_of([(side, *pair) for side in (0, 1) for pair in self._weights[side].get(each, {}).items()], most)
+            for each in asked
+        ]
 
     def drop_top(self, asked: Iterable[Hour]) -> None:
         """Delete the top partitions of these hours and rules."""
@@ -115,7 +133,7 @@ class MemoryPartitions:
     def samples(self, before: int, most: int | None = None) -> dict[int, dict[tuple[str, str], int]]:
         """Return requests by label and partition for each minute before `before`. most: of the oldest minutes."""
         minutes = sorted(minute for minute in self._samples if minute < before)[:most]
-        return {minute: dict(self._samples[minute]) for minute in minutes}
+        return {minute: sums_of((*key, n) for key, n in self._samples[minute].items()) for minute in minutes}
 
     def drop_samples(self, minutes: Iterable[int]) -> None:
         """Delete the samples of these minutes."""

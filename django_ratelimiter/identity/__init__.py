@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import date
 from decimal import Decimal
 from functools import lru_cache, partial
-from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
 
@@ -19,8 +17,9 @@ from django.utils.asyncio import async_unsafe
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
 
-from ..conf import are_revealed, settings
+from ..conf import settings
 from ..databases import spelled
+from ..engine.base import Alias
 from ..exceptions import raised_at
 from ..rules import cache
 from ..rules.records import RuleRecord
@@ -28,7 +27,7 @@ from ..rules.routes import part_of_match
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, Note, is_known_api_key, resolve_api_key
 from ..values.access import AccessRecord, Names, parse_digest
-from ..values.digests import MAX_CACHED, keyed_digest
+from ..values.digests import MAX_CACHED, hash_api_key, keyed_digest
 from ..values.partitions import UNREADABLE_BODY, encode_partition, is_address
 from .body import UNREADABLE, BodyNotRead, fields_of, is_unread
 from .proxies import client_address, client_ip, network_around
@@ -49,7 +48,6 @@ __all__ = [
     "is_of_unreadable",
     "message_for",
     "meta_name",
-    "names_of",
     "part_of_match",
     "partition",
 ]
@@ -213,27 +211,13 @@ def partition(identity: Identity, names: Iterable[str]) -> str | None:
     return encode_partition(parts)
 
 
-def names_of(identity: Identity, counted: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return the partitions of a request by digest, as far as REVEAL lets them be stored.
+def digest(value: str) -> Alias:
+    """Return the digest of a partition, as used in the names of keys: 22 characters, keyed with HASH_KEY.
 
-    counted: the names by which each digest is counted; a rule may use the address instead. No partition contains an API
-    key itself, which some API_KEY_RESOLVER return.
+    It has a tail if REVEAL lets staff see the partition.
     """
-    found = dict[str, str]()
-    for wanted, by in counted.items():
-        for names in (by, ("ip",)) if by else ():
-            with suppress(SynchronousOnlyOperation):  # then it was counted by a value of the project's code
-                value = partition(identity, names) if are_revealed(names) else None
-                is_key = "api_key" in names and hash_api_key(identity.value("api_key") or "") == identity.api_key
-                if value is not None and digest(value) == wanted and not is_key:
-                    found[wanted] = value
-    return found
-
-
-def digest(value: str) -> str:
-    """Return the digest of a partition, as used in the names of keys: 22 characters, keyed with HASH_KEY."""
-    remembered = len(value) <= MAX_CACHED
-    return (keyed_digest if remembered else keyed_digest.__wrapped__)(settings.HASH_KEY, value)
+    made = keyed_digest if len(value) <= MAX_CACHED else keyed_digest.__wrapped__
+    return made(settings.HASH_KEY, value, settings.REVEAL)
 
 
 def is_of_unreadable(caller: str | None) -> bool:
@@ -268,11 +252,6 @@ def denied_as(identity: Identity, record: AccessRecord) -> tuple[Names, str] | N
     return None
 
 
-def hash_api_key(raw: str) -> str:
-    """Return the SHA-256 of an API key's UTF-8 bytes, in 64 hexadecimal digits. The key itself is never stored."""
-    return sha256(raw.encode("utf-8", "surrogatepass")).hexdigest()
-
-
 def session_value(session: Any) -> str | None:
     """Return the key of a session that exists in its store and is not empty.
 
@@ -285,7 +264,7 @@ def session_value(session: Any) -> str | None:
     if key is None or len(key) <= _MAX_SESSION_KEY:
         return key
     if _SESSION_VALUE not in session:
-        session[_SESSION_VALUE] = digest(key)
+        session[_SESSION_VALUE] = str(digest(key))  # a project may pickle it
     return str(session[_SESSION_VALUE])
 
 

@@ -10,11 +10,11 @@ from django.utils.translation import gettext as _
 
 from ..conf import settings
 from ..exceptions import EngineUnavailable
-from ..usage.live.names import Name, revealed_to
 from ..values.references import DIGITS
 from .caller import by_key, is_hash
 from .curl import parse_curl
 from .explanation import SEES_TIERS
+from .names import Name, revealed_to
 from .question import Question, QuestionError
 from .references import ParsedRejection, as_in_force, digests_of, known_rules, parse_log_line, rule_of
 
@@ -36,9 +36,9 @@ def asked(question: Question, curl: str, reference: str, reader: Any = None) -> 
     question = _about_rule(question, logged)
     try:
         logged = logged._replace(callers=tuple(_callers(logged, reader)))
-        names = [*revealed_to(reader, logged.callers).values()]
     except EngineUnavailable as error:
         return question, logged._replace(problem=str(error))
+    names = [*revealed_to(reader, logged.callers).values()]
     if len(logged.callers) == len(names) == 1 and not names_caller(question):
         question = replace(question, **asked_of_caller(names[0]))
     return question, logged

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, ClassVar, Final, NamedTuple
@@ -15,9 +14,8 @@ from django.core.exceptions import ObjectDoesNotExist, ValidationError
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
-from ..conf import django_setting, has_identity, is_secret, settings, unknown_identity
+from ..conf import django_setting, has_identity, is_alias, is_secret, settings, unknown_identity
 from ..databases import spelled
-from ..exceptions import EngineUnavailable
 from ..identity import MAX_API_KEY, digest, digests, hash_api_key, is_of_unreadable, session_value
 from ..identity.proxies import client_address, client_ip, network_around
 from ..limiter.templates import missing
@@ -26,9 +24,10 @@ from ..rules.records import RuleRecord
 from ..rules.tiers import find_api_key, is_known_api_key
 from ..rules.ttl_cache import OwnCodeFailed
 from ..tenants import own_pk, user_key
-from ..usage.live.names import Name, revealed_to
+from ..values.digests import alias_of, whole
 from ..values.partitions import encode_partition, is_identity, partition_names
-from .references import digests_of, everybody, find_reference, rules_of
+from .names import Name, revealed_to
+from .references import digests_of, everybody, find_reference, rules_of, with_tail
 
 
 class UnknownCaller(ValueError):
@@ -130,7 +129,7 @@ class Caller:
         """The value that identifies the caller in a URL, together with the kind. Empty for a secret one."""
         if self.kind == "user":
             return by_key(self.value)
-        return self.open_api_key if self.kind == "api_key" else self.value
+        return self.open_api_key if self.kind == "api_key" else whole(self.value)
 
     @property
     def owner(self) -> str:
@@ -259,9 +258,9 @@ def any_caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
     if not value or len(value) > MAX_TEXT or "\0" in value:
         raise UnknownCaller(_("Enter who the caller is."))
     if kind == "digest":
-        if not _DIGEST.fullmatch(value):
+        if not (_DIGEST.fullmatch(value) or is_alias(value)):
             raise UnknownCaller(_("This is not the digest of a caller. A digest has 22 letters, digits, “-” and “_”."))
-        return Caller(kind, value)
+        return Caller(kind, alias_of(value))
     if kind not in KINDS:
         values = {"kind": kind, "kinds": ", ".join((*KINDS, "digest", "reference"))}
         raise UnknownCaller(_("%(kind)r is unknown; choose one of %(kinds)s.") % values)
@@ -275,19 +274,17 @@ def any_caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
 def named(caller: Caller, reader: Any = None, others: Iterable[str] = ()) -> Caller:
     """Return the caller of a digest by the name that this user may see (`None` = may see all).
 
-    The same if the name is not known, or is no identity any more, or Redis does not answer: reports say that.
+    The same if the name cannot be read, or is no identity any more: reports say that.
     """
     found = known_by_name(caller.digest, reader) if caller.kind == "digest" else None
     by_name = any_caller_of(*found, others) if found else caller
     return caller if by_name.unknown else replace(by_name, rule=caller.rule)
 
 
-def known_by_name(digest: str, reader: Any) -> tuple[str, str] | None:
-    """Return the input of `caller_of` for a digest; `None` = not known, also if Redis does not answer."""
-    with suppress(EngineUnavailable):
-        if name := revealed_to(reader, [digest]).get(digest):
-            return kind_and_value(name)
-    return None
+def known_by_name(alias: str, reader: Any) -> tuple[str, str] | None:
+    """Return the input of `caller_of` for an alias; `None` = it cannot be read, or not by this user."""
+    name = revealed_to(reader, [with_tail(alias)]).get(alias)
+    return kind_and_value(name) if name else None
 
 
 def kind_and_value(name: Name) -> tuple[str, str] | None:
@@ -352,7 +349,7 @@ def _caller(kind: str, value: str, parts: Mapping[str, str]) -> Caller:
 def _is_secret(kind: str, value: str, key: _Key) -> bool:
     """Return whether the input, or a known value, is a credential, such as the key of a session or an API."""
     if kind == "api_key":
-        return key.is_secret
+        return False
     typed = parts_of(value) if kind == "partition" else {kind: value}
     return any(map(is_secret, typed)) or ("api_key" in typed and typed["api_key"] != key.opened)
 
@@ -365,10 +362,7 @@ def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:
     opened = {name: value for name, value in parts.items() if not is_secret(name)}
     is_all = len(opened) == len(parts)
     if "api_key" in opened:
-        key = _api_key(opened.pop("api_key"))
-        if key.is_secret:
-            return opened, False
-        opened["api_key"] = key.opened
+        opened["api_key"] = _api_key(opened["api_key"]).opened
     return opened, is_all
 
 
@@ -406,11 +400,6 @@ class _Key(NamedTuple):
     hashed: str | None
     opened: str
     unknown: str = ""
-
-    @property
-    def is_secret(self) -> bool:
-        """True if API_KEY_RESOLVER returns the key itself."""
-        return self.value != self.hashed == hash_api_key(self.value)
 
 
 def _api_key(text: str) -> _Key:

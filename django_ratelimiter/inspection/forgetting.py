@@ -18,7 +18,6 @@ from ..models import TierAssignment, TopCaller, TopPartition, UsageSample
 from ..models.people import rows_naming, written
 from ..plans import user_pk
 from ..rules.formatting import duration
-from ..usage.live import names
 from .caller import Caller
 from .counters import Counters
 from .reset import counters_now, log_of
@@ -36,7 +35,7 @@ class Forgotten(NamedTuple):
 
 
 def forget(caller: Caller) -> Forgotten:
-    """Remove the caller's rows, counters and names; only the rows if Redis does not answer. It can be repeated."""
+    """Remove the caller's rows and counters; only the rows if Redis does not answer. It can be repeated."""
     found = counters_now(caller)
     deleted = Counter[str]()
     for rows in _rows(caller):
@@ -70,8 +69,9 @@ def _forget_in_redis(caller: Caller, found: Counters) -> Iterator[str]:
         get_engine().reset([each.charge for each in used])
         rules = ", ".join(dict.fromkeys(each.rule.slug for each in used))
         yield _("counters: %(count)d (%(rules)s)") % {"count": len(used), "rules": rules}
-    if count := names.forget(caller.digest, [each.rule.slug for each in found.own]):
-        yield _("names and views in Redis: %(count)d") % {"count": count}
+    forget_tail = getattr(get_engine(), "forget_tail", None)
+    if forget_tail and forget_tail(caller.digest):
+        yield _("the name in recent rejections in Redis")
 
 
 def _staying(caller: Caller, found: Counters) -> Iterator[str]:

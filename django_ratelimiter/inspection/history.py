@@ -10,6 +10,7 @@ from django.db.models import Case, IntegerField, Sum, When
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from ..engine.base import Alias
 from ..models import TopCaller, TopPartition, UsageSample
 from ..usage.reports.report import TopPartitionRow, in_words
 from ..usage.times import Granularity, aware, buckets, floor, now, stored
@@ -102,7 +103,7 @@ def totals_of(usage: Usage, identities: Mapping[str, str]) -> list[DayTotal]:
 
 def _figures(row: TopPartition | TopCaller, zone: tzinfo) -> tuple[date, int | None, int | None, int | None]:
     """Return the date of a row, with its requests, allowed and rejected ones; `None` = few."""
-    figures = TopPartitionRow(row.partition, row.allowed, row.rejected, row.estimated).figures
+    figures = TopPartitionRow(Alias.of(row.partition, ""), row.allowed, row.rejected, row.estimated).figures
     on = aware(row.start).astimezone(zone).date()
     return on, figures["requests"], figures["allowed"], figures["rejected"]
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import timedelta
+from itertools import starmap
 from typing import Final, NamedTuple
 
+from ..engine.base import Alias, tail_of
 from ..exceptions import EngineUnavailable
 from ..identity import digest
 from ..limiter.templates import missing
@@ -16,6 +19,7 @@ from ..rules.records import RuleRecord
 from ..usage.live.rejections import MAX_READ, recent
 from ..usage.times import now, stored
 from ..values.bounds import MAX_TEXT, json_from
+from ..values.digests import alias_of
 from ..values.references import Reference, parse_reference, references_in
 
 _MESSAGE: Final = re.compile(r"A request was rejected by ([\w:.-]+(?:, [\w:.-]+)*)\.(?=\s|$|\")")
@@ -27,8 +31,8 @@ _NONE: Final = ("None", "null", "")
 class ParsedRejection(NamedTuple):
     """The content of a line. rules: those that rejected the request. digest: of the caller, in the names of keys.
 
-    For a reference, `digest` is only its start. callers: the digests that it may mean, as far as they are known and the
-    reader may see them. problem: why they, or their names, cannot be read now.
+    For a reference, `digest` is only its start. callers: the aliases that it may mean, as far as they are known and the
+    reader may see them. problem: why they cannot be read now.
     """
 
     rules: tuple[str, ...]
@@ -81,7 +85,7 @@ def parse_log_line(text: str, slugs: Iterable[str] = ()) -> ParsedRejection | No
         return None
     rule = found.get("rule") or rules[0]
     return ParsedRejection(
-        rules or (rule,), rule, found.get("tier", ""), found.get("partition", ""), found.get("version", "")
+        rules or (rule,), rule, found.get("tier", ""), alias_of(found.get("partition", "")), found.get("version", "")
     )
 
 
@@ -143,7 +147,7 @@ def find_reference(text: str) -> Reference | None:
 
 
 def digests_of(reference: Reference) -> list[str]:
-    """Return the digests that a reference may mean, the latest rejected first; empty = they are not known any more.
+    """Return the aliases that a reference may mean, the latest rejected first; empty = they are not known any more.
 
     The digests of all callers and of missing values are always known. Others are searched among recent rejections,
     and among the rule's top partitions: one call of Redis for each possible rule, and one query. Raises
@@ -153,16 +157,32 @@ def digests_of(reference: Reference) -> list[str]:
         return common
     rules, outage = rules_of(reference), None
     try:
-        found = [each.partition for rule in rules for each in recent(MAX_READ, rule)]
+        found: list[str] = [each.partition for rule in rules for each in recent(MAX_READ, rule)]
     except EngineUnavailable as error:
         found, outage = [], error
     rows = TopPartition.objects.filter(rule_slug__in=rules, start__gte=stored(now() - SPAN))
     # Exactly, or with the same letters in another case: similar characters are only compared among the recent ones.
-    found += rows.filter(partition__istartswith=reference.start).values_list("partition", flat=True).distinct()
-    digests = [each for each in dict.fromkeys(found) if reference.is_of(each)]
+    rows = rows.filter(partition__istartswith=reference.start).order_by("-tail")
+    found += starmap(Alias.of, rows.values_list("partition", "tail").distinct())
+    # Of two aliases of a caller, the one that can be read remains.
+    tails = {each: each for each in found if tail_of(each)}
+    digests = [tails.get(each, each) for each in dict.fromkeys(found) if reference.is_of(each)]
     if outage is not None and not digests:
         raise outage
     return digests[:MAX_FOUND]
+
+
+def with_tail(alias: str) -> str:
+    """Return the alias of a digest, if it is known from recent rejections or top callers."""
+    if tail_of(alias):
+        return alias
+    with suppress(EngineUnavailable):
+        found = next((each.partition for each in recent() if each.partition == alias and each.tail), None)
+        if found:
+            return found
+    days = {"granularity": TopPartition.Granularity.DAY, "start__gte": stored(now() - SPAN - timedelta(days=1))}
+    tail = TopPartition.objects.filter(partition=alias, tail__gt="", **days).values_list("tail", flat=True).first()
+    return Alias.of(alias, tail or "")
 
 
 def everybody() -> str:

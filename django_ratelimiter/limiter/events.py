@@ -1,6 +1,6 @@
 """Log records and signals about decisions.
 
-No record contains a value that identifies a caller, such as an address or a key: the partition is logged as its digest.
+No record contains a value that identifies a caller, such as an address or a key: the partition is logged as its alias.
 The path is not logged either, because a rule can be split by a part of it.
 """
 
@@ -23,10 +23,10 @@ from ..engine.limits import Limit
 from ..engine.locks import freed_by_fork
 from ..engine.registry import SIMPLEST
 from ..exceptions import EngineUnavailable
-from ..identity import Identity, denied_as, names_of, part_of_match
+from ..identity import Identity, denied_as
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
-from ..usage.live.names import notes
 from ..values.access import AccessRecord
+from ..values.digests import whole
 from . import untrusted
 from .io import IO
 
@@ -97,8 +97,6 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
             _log_rejection(decision)
         if (proxy := untrusted.examine(request, latest.rejection.by)) is not None:
             await io.send(untrusted.proxy_found, Decision, proxy=proxy)
-        if not latest.degraded:
-            _note_rejection(request, latest)
         if limit_exceeded.receivers:
             await io.send(limit_exceeded, Decision, request=request, decision=decision)
     for result in latest.soft_exceeded if latest.has_consequences else ():
@@ -122,30 +120,13 @@ async def send_reached(io: IO, request: HttpRequest, results: Iterable[Result]) 
 
 
 def log_denied(identity: Identity, record: AccessRecord) -> None:
-    """Log that an access entry denies a caller, once an hour in this process; and let its name wait to be sent."""
+    """Log that an access entry denies a caller, once an hour in this process."""
     if (found := denied_as(identity, record)) is None:
         return
     by, who = found
     if _denied.is_first(f"{record.pk} {who}", time_ns() // 1_000, 3_600_000_000):
-        extra = {"entry": record.pk, "identity": "|".join(by), "partition": who}
+        extra = {"entry": record.pk, "identity": "|".join(by), "partition": whole(who)}
         logger.warning("A caller was denied by access entry %s.", record.pk, extra=extra)
-        if notes.is_due((who,)):
-            notes.add(names_of(identity, {who: by}))
-
-
-def _note_rejection(request: HttpRequest, latest: Decision) -> None:
-    """Let the view of a rejection wait to be sent, with the names of the callers that it rejects."""
-    by = latest.rejection.by
-    if notes.add_view(latest.rejection.reference, part_of_match(request, "view_name") or "", by):
-        notes.add(names_of(Identity(request), {each.digest: each.rule.partition_by for each in by if each.digest}))
-
-
-def note_names(identity: Identity, charges: Call) -> None:
-    """Let the names of callers wait to be sent: of a call that counts them among the top callers."""
-    if notes.is_due(charges.partitions):
-        call: Any = charges.template  # a `RuleCallTemplate`
-        counted = zip(charges.partitions, call.owners, strict=True)
-        notes.add(names_of(identity, {who: rule.partition_by for who, (rule, _) in counted}))
 
 
 async def send_degraded(io: IO, local: FallbackEngine, error: Exception) -> None:
@@ -212,11 +193,11 @@ def _why(decision: Decision, by: Sequence[Rejecter]) -> str:
 
 def _extra(decision: Decision, about: Result | Rejecter | None, reference: str | None) -> dict[str, Any]:
     """Return the attributes of a record. `None` = not known, because nothing was counted."""
-    tier = about and about.tier
+    tier, digest = about and about.tier, about and about.digest
     return {
         "rule": about and about.rule.slug,
         "tier": tier and tier.slug,
-        "partition": about and about.digest,
+        "partition": digest and whole(digest),
         "version": decision.version.number,
         "reference": reference,
     }

@@ -58,9 +58,6 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
     if latest is None:
         http.ratelimit = earlier  # type: ignore[attr-defined]
         return earlier
-    answer = latest.answer  # reading results drops it
-    if answer is not None and answer.charges.is_reported and io.is_live:
-        events.note_names(request.identity, answer.charges)  # type: ignore[arg-type]
     decision = latest if earlier is NOTHING_TO_DECIDE else merge(earlier, latest)
     http.ratelimit = decision  # type: ignore[attr-defined]
     if (latest.allowed and not latest.has_consequences and not quota_reached.receivers) or not io.is_live:

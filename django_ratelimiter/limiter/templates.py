@@ -7,6 +7,9 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
+from django.core.signals import setting_changed
+from django.dispatch import receiver
+
 from ..conf import settings
 from ..decision import Decision, Result, decide, results_of
 from ..engine.base import NEVER, Charge, Verdict, Version
@@ -16,6 +19,7 @@ from ..identity import digest, partition
 from ..rules.inline import identity_of, is_listed
 from ..rules.records import RuleRecord, TierRecord
 from ..rules.tiers import Entitlement
+from ..values.digests import keyed_digest
 from ..values.partitions import PROVEN, UNREADABLE_BODY, encode_partition
 
 #: Maximum number of costs and sets of missing values for which the charges of one kind of requests are kept.
@@ -252,9 +256,15 @@ def missing() -> str:
 
 
 @lru_cache(maxsize=16_384)
-def source_digest(_hash_key: bytes, name: str, value: str) -> str:
+def source_digest(hash_key: bytes, name: str, value: str) -> str:
     """Return the digest of a partition by one name. The key is the value of the setting."""
-    return digest(encode_partition([(name, value)]))
+    return keyed_digest.__wrapped__(hash_key, encode_partition([(name, value)]), settings.REVEAL, (name,))
+
+
+@receiver(setting_changed)
+def _forget_digests(**_signal: object) -> None:
+    """Forget the digests whose tails were made by another REVEAL."""
+    source_digest.cache_clear()
 
 
 def _picking(places: Sequence[int]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:

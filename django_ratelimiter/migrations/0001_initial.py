@@ -195,6 +195,7 @@ class Migration(migrations.Migration):
                 ('granularity', models.CharField(choices=[('hour', 'hour'), ('day', 'day')], max_length=8, verbose_name='granularity')),
                 ('start', models.DateTimeField(verbose_name='start')),
                 ('partition', models.CharField(max_length=200, verbose_name='partition')),
+                ('tail', models.CharField(blank=True, db_default='', default='', max_length=201, verbose_name='tail')),
                 ('allowed', models.PositiveBigIntegerField(default=0, verbose_name='allowed')),
                 ('rejected', models.PositiveBigIntegerField(default=0, verbose_name='rejected')),
                 ('estimated', models.BooleanField(db_default=False, default=False, verbose_name='estimated')),
@@ -216,6 +217,7 @@ class Migration(migrations.Migration):
                 ('granularity', models.CharField(choices=[('hour', 'hour'), ('day', 'day')], max_length=8, verbose_name='granularity')),
                 ('start', models.DateTimeField(verbose_name='start')),
                 ('partition', models.CharField(max_length=200, verbose_name='partition')),
+                ('tail', models.CharField(blank=True, db_default='', default='', max_length=201, verbose_name='tail')),
                 ('allowed', models.PositiveBigIntegerField(default=0, verbose_name='allowed')),
                 ('rejected', models.PositiveBigIntegerField(default=0, verbose_name='rejected')),
                 ('estimated', models.BooleanField(db_default=False, default=False, verbose_name='estimated')),
@@ -278,6 +280,7 @@ class Migration(migrations.Migration):
                 ('tier_slug', models.CharField(blank=True, db_default='', default='', max_length=50, verbose_name='tier')),
                 ('minute', models.DateTimeField(verbose_name='minute')),
                 ('partition_hash', models.CharField(max_length=200, verbose_name='hash of the partition')),
+                ('tail', models.CharField(blank=True, db_default='', default='', max_length=201, verbose_name='tail')),
                 ('count', models.PositiveBigIntegerField(verbose_name='requests')),
             ],
             options={

@@ -7,6 +7,9 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+#: Maximum characters of a tail: those of `values.digests.MAX_READABLE` bytes, and a mark.
+MAX_TAIL = 201
+
 
 class UsageCounts(models.Model):
     """Requests in one minute, hour or day.
@@ -99,8 +102,8 @@ class UsageBatch(models.Model):
 class _Top(models.Model):
     """One of the top partitions of an hour or a day: at most 100.
 
-    partition: its digest, as in the names of keys. allowed, rejected: requests. estimated: from a sample, because a
-    process had many calls in the hour; else they are exact.
+    partition: its digest, as in the names of keys. tail: see `values.digests`. allowed, rejected: requests.
+    estimated: from a sample, because a process had many calls in the hour; else they are exact.
     """
 
     class Granularity(models.TextChoices):
@@ -110,6 +113,7 @@ class _Top(models.Model):
     granularity = models.CharField(_("granularity"), max_length=8, choices=Granularity.choices)
     start = models.DateTimeField(_("start"))
     partition = models.CharField(_("partition"), max_length=200)
+    tail = models.CharField(_("tail"), max_length=MAX_TAIL, blank=True, default="", db_default="")
     allowed = models.PositiveBigIntegerField(_("allowed"), default=0)
     rejected = models.PositiveBigIntegerField(_("rejected"), default=0)
     estimated = models.BooleanField(_("estimated"), default=False, db_default=False)
@@ -164,13 +168,15 @@ class TopCaller(_Top):
 class UsageSample(models.Model):
     """Requests of one partition in one minute, for partitions that a hash selects: always the same ones.
 
-    tier_slug: "" = no tier. partition_hash: its digest, as in the names of keys. At most 100 for each rule and minute.
+    tier_slug: "" = no tier. partition_hash: its digest, as in the names of keys. tail: see `values.digests`. At most
+    100 for each rule and minute.
     """
 
     rule_slug = models.CharField(_("rule"), max_length=50)
     tier_slug = models.CharField(_("tier"), max_length=50, blank=True, default="", db_default="")
     minute = models.DateTimeField(_("minute"))
     partition_hash = models.CharField(_("hash of the partition"), max_length=200)
+    tail = models.CharField(_("tail"), max_length=MAX_TAIL, blank=True, default="", db_default="")
     count = models.PositiveBigIntegerField(_("requests"))
 
     class Meta:

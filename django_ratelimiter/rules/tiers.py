@@ -24,7 +24,7 @@ from ..databases import is_beside_users
 from ..exceptions import raised_at
 from ..plans import Anchor, CallerIdentity, InvalidPlan, answer_of, plan_of, resolved, row_key, user_pk
 from ..values.access import DIGEST_MARK, Names, parse_digest
-from ..values.digests import keyed_digest
+from ..values.digests import hash_api_key, keyed_digest
 from ..values.partitions import encode_partition, is_identity, partition_names
 from .records import TierRecord
 from .ruleset import RuleSet
@@ -330,7 +330,7 @@ def _resolve_key(raw: str) -> str | None:
         return row_key(found)
     if found is not None and not isinstance(found, str):
         raise OwnCodeFailed(f"API_KEY_RESOLVER must return a text, a row or None, not a {type(found).__name__}.")
-    return found or None
+    return hash_api_key(raw) if found and found == raw else found or None
 
 
 def find_plan(identity: CallerIdentity) -> KnownPlan:

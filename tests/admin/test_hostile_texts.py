@@ -18,6 +18,7 @@ from django.urls import reverse
 from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import Charge, Limit
+from django_ratelimiter.identity import digest
 from django_ratelimiter.models import (
     AccessEntry,
     Rule,
@@ -30,7 +31,6 @@ from django_ratelimiter.models import (
 )
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
-from django_ratelimiter.usage.live import names
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 from tests.admin_pages import Page
 
@@ -114,6 +114,10 @@ def _used() -> None:
             TopPartition.objects.create(
                 rule_slug="evil", granularity=granularity, start=start, partition=SHORT, rejected=9
             )
+            evil = digest(f"user:{EVIL}")
+            TopPartition.objects.create(
+                rule_slug="evil", granularity=granularity, start=start, partition=evil, tail=evil.tail, rejected=9
+            )
 
 
 def _asked(user: User) -> None:
@@ -125,7 +129,6 @@ def _asked(user: User) -> None:
             limiter.check(request)
     charge = Charge(f"evil:{SHORT}", Limit(1, 60), cost=2, usage=f"evil|{SHORT}")
     get_engine().check([charge])
-    names.remember(SHORT, "user", EVIL)
 
 
 def addresses() -> Iterator[str]:

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django_ratelimiter.admin.names import names_in_words
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import Tier, TierAssignment
-from django_ratelimiter.usage.live import names
+from django_ratelimiter.values.partitions import encode_partition
 
 pytestmark = pytest.mark.django_db
 
@@ -24,14 +24,9 @@ def reader() -> User:
     return User.objects.get(pk=user.pk)
 
 
-def remember(value: object) -> str:
-    names.remember(digest(f"user:{value}"), "user", str(value))
-    return digest(f"user:{value}")
-
-
 def test_users_are_named_in_one_query(reader: User, django_assert_num_queries: Any) -> None:
     ann, bob = User.objects.create_user("ann@example.org"), User.objects.create_user("bob")
-    digests = [remember(user.pk) for user in (ann, bob)]
+    digests = [digest(f"user:{user.pk}") for user in (ann, bob)]
     reader.has_perm("any")
     with django_assert_num_queries(1):
         found = names_in_words(reader, digests)
@@ -40,12 +35,11 @@ def test_users_are_named_in_one_query(reader: User, django_assert_num_queries: A
 
 @pytest.mark.parametrize("value", ["4711", "7|%", "9" * 40])
 def test_of_a_user_who_is_gone_the_primary_key_stays(reader: User, value: str) -> None:
-    found = names_in_words(reader, [remember(value)])
+    found = names_in_words(reader, [digest(encode_partition([("user", value)]))])
     assert list(found.values()) == [f"user: {value}"]
 
 
 def test_others_are_told_by_their_value_and_ask_no_database(reader: User, django_assert_num_queries: Any) -> None:
-    names.remember(digest("ip:192.0.2.7"), "ip", "192.0.2.7")
     reader.has_perm("any")
     with django_assert_num_queries(0):
         assert names_in_words(reader, [digest("ip:192.0.2.7")]) == {digest("ip:192.0.2.7"): "IP address: 192.0.2.7"}
@@ -60,21 +54,20 @@ def test_keys_are_shown_by_the_labels_of_their_assignments(reader: User, django_
     TierAssignment.objects.create(tier=other, api_key_hash=keys["shop"], reason="later")
     for key in (keys["shop"], keys["none"]):
         TierAssignment.objects.create(multiplier=2, api_key_hash=key, reason="on the phone", ends_at=ended)
-    for name, key in keys.items():
-        names.remember(name, "api_key", key or name)
-    assert set(names_in_words(reader, keys).values()) == {
+    aliases = {name: digest(f"api_key:{key or name}") for name, key in keys.items()}
+    assert set(names_in_words(reader, aliases.values()).values()) == {
         "API key: a1a1a1a1…", "API key: b2b2b2b2…", "API key: account-1"
     }  # fmt: skip
     reader.user_permissions.add(Permission.objects.get(codename="view_tierassignment"))
     reader = User.objects.get(pk=reader.pk)
     reader.has_perm("any")
     with django_assert_num_queries(1):
-        found = names_in_words(reader, keys)
-    assert (found["shop"], found["none"]) == ("API key: Shop (a1a1a1a1…)", "API key: b2b2b2b2…")
+        found = names_in_words(reader, aliases.values())
+    assert (found[aliases["shop"]], found[aliases["none"]]) == ("API key: Shop (a1a1a1a1…)", "API key: b2b2b2b2…")
 
 
 def test_readers_without_the_permission_learn_nothing(django_assert_num_queries: Any) -> None:
     ann = User.objects.create_user("ann")
     ann.has_perm("any")
     with django_assert_num_queries(0):
-        assert names_in_words(ann, [remember(ann.pk)]) == {}
+        assert names_in_words(ann, [digest(f"user:{ann.pk}")]) == {}

@@ -42,7 +42,7 @@ def reject(
     now_us: int | None = None,
 ) -> None:
     """Reject somebody so often, by the first limit of `export`."""
-    charge = Charge(f"{rule}:{whom}", Limit(100, 60), cost=101, usage=f"{rule}|{tier}", gating=gating)
+    charge = Charge(f"{rule}:{whom}", Limit(100, 60), cost=101, usage=f"{rule}|{tier}", gating=gating, partition=whom)
     for _ in range(times):
         get_engine().check([charge], now_us=now_us)
 

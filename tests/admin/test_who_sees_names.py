@@ -18,12 +18,14 @@ from django.test import Client, RequestFactory
 
 from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine
+from django_ratelimiter.engine.base import Alias
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, TopCaller, TopPartition, UsageBatch, UsageBucket
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
 from django_ratelimiter.usage.reports.coverage import HOUR
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
+from django_ratelimiter.values.digests import whole
 from tests.admin_pages import Page
 
 from .test_urls import addresses
@@ -41,8 +43,9 @@ LISTS: Final = {
 
 
 @pytest.fixture
-def callers() -> dict[str, str]:
-    """The digests of callers by rule: each was rejected, and is a top caller. One more is denied by an access entry."""
+def callers(settings: Any) -> dict[str, Alias]:
+    """The aliases of callers by rule: each was rejected, and is a top caller. One more is denied by an access entry."""
+    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": ["user", "ip", "header:X-Org"]}
     zoe = User.objects.create_user(LOGIN)
     by = {"by-ip": ("ip", ADDRESS), "by-org": ("header:X-Org", ORG), "by-user": ("user", str(zoe.pk))}
     with cache.editing(User.objects.create_superuser("author"), "rules"):
@@ -65,27 +68,27 @@ def callers() -> dict[str, str]:
     for hour, (slug, who) in product(hours, found.items()):
         at: dict[str, Any] = {"granularity": "hour", "start": stored(hour)}
         UsageBucket.objects.create(rule_slug=slug, allowed=9, rejected=9, **at)
-        TopPartition.objects.create(rule_slug=slug, partition=who, allowed=9, rejected=9, **at)
-        TopCaller.objects.create(identity=by[slug][0], partition=who, allowed=9, rejected=9, **at)
+        TopPartition.objects.create(rule_slug=slug, partition=who, tail=who.tail, allowed=9, rejected=9, **at)
+        TopCaller.objects.create(identity=by[slug][0], partition=who, tail=who.tail, allowed=9, rejected=9, **at)
     minute = stored(floor(now() - HOUR / 12, Granularity.MINUTE, now().tzinfo))
     UsageBucket.objects.bulk_create(UsageBucket(rule_slug=slug, allowed=9, start=minute) for slug in found)
     return found | {"denied": digest(f"ip:{DENIED}")}
 
 
-def asked(callers: dict[str, str]) -> Iterator[str]:
+def asked(callers: dict[str, Alias]) -> Iterator[str]:
     """Every address, with what makes it show a caller."""
     rule, version = Rule.objects.get(slug="by-ip").pk, storage.committed_version().number
     queries = [{}]
     for slug, who in callers.items():
-        found = {"rule": slug, "digest": who, "caller": who, "reference": f"{slug}#{who[:8]}"}
-        queries.append({**found, "period": "24h", "identity": "ip", "q": "zoe"})
+        found = {"rule": slug, "caller": who, "reference": f"{slug}#{who[:8]}", "period": "24h"}
+        queries += [{**found, "digest": digest, "identity": "ip", "q": "zoe"} for digest in (who, whole(who))]
     for name in sorted({*addresses(admin.site.get_urls()), "app_list"}):
         for args in ([], [rule], [version], ["django_ratelimiter"]):
             if url := Page(name, name, args=lambda args=args: args).url:
                 yield from (f"{url}?{urlencode(query)}" for query in queries)
 
 
-def seen_by(client: Client, callers: dict[str, str]) -> dict[str, set[str]]:
+def seen_by(client: Client, callers: dict[str, Alias]) -> dict[str, set[str]]:
     """The names in the answers, by address."""
     found: dict[str, set[str]] = {}
     for url in asked(callers):
@@ -110,7 +113,7 @@ def staff(name: str, *, reveals: bool) -> Client:
 
 @pytest.mark.once
 def test_nobody_sees_a_name_without_the_permission(
-    callers: dict[str, str], redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+    callers: dict[str, Alias], redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
         sees = seen_by(staff("with", reveals=True), callers)

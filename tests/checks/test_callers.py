@@ -264,3 +264,21 @@ def test_proxies_that_may_be_anybody(networks: list[str]) -> None:
 def test_proxies_that_are_somebodys(trusted: Any) -> None:
     with ratelimiter(TRUSTED_PROXIES=trusted):
         assert callers.check_trust() == []
+
+
+@pytest.mark.parametrize(
+    ("entries", "is_named"),
+    [
+        ({"HASH_KEY_FALLBACKS": ["older"]}, True),
+        ({"HASH_KEY_FALLBACKS": []}, True),
+        ({"HASH_KEY_FALLBACKS": ["older", "django_ratelimiter.partitions:old"]}, False),
+        ({"HASH_KEY_FALLBACKS": None}, False),
+        ({"HASH_KEY": "own", "HASH_KEY_FALLBACKS": ["older"]}, False),
+        ({"HASH_KEY_FALLBACKS": 1}, False),
+    ],
+)
+def test_fallbacks_that_lack_the_key_before_a_rotation_are_named(entries: dict[str, Any], *, is_named: bool) -> None:
+    with override_settings(SECRET_KEY_FALLBACKS=["old"], RATELIMITER=entries):
+        assert ids(callers.check_fallbacks()) == (["W028"] if is_named else [])
+    with override_settings(SECRET_KEY_FALLBACKS=[], RATELIMITER=entries):
+        assert callers.check_fallbacks() == []

@@ -56,13 +56,6 @@ def test_the_top_clients_by_what_became_of_them(engine: Any) -> None:
     assert top_partitions(engine, "other") == {}
 
 
-def test_a_call_knows_that_it_reports_its_callers(engine: Any) -> None:
-    engine.peek(call := Call.of(map(charge, numbered(2))))
-    assert not call.is_reported
-    engine.check(call, now_us=NOW_US)
-    assert call.is_reported
-
-
 def test_a_shadow_rule_tells_whom_it_would_deny(engine: Any) -> None:
     meet(engine, ["a"] * 5, limit=TWO, gating=False)
     assert top_partitions(engine) == {"a": (2, 3)}
@@ -199,8 +192,7 @@ def test_shards_add_up(running_cluster: Cluster) -> None:
     client = LazyRedisCluster(running_cluster.urls[0])
     engine, callers = RedisEngine(client, shards=8), numbered(40)
     meet(engine, callers)
-    engine.check(over_several := Call.of(map(charge, callers)), now_us=NOW_US)
-    assert over_several.is_reported
+    engine.check(map(charge, callers), now_us=NOW_US)
     assert top_partitions(engine) == dict.fromkeys(callers, (2, 0))
     sampled = {("rule|free", caller) for caller in callers if is_sampled(caller)}
     assert set(engine.partitions.samples(MINUTE + 1)[MINUTE]) == sampled != set()

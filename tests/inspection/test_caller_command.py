@@ -22,7 +22,6 @@ from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.management import connecting
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
 from django_ratelimiter.rules import tiers
-from django_ratelimiter.usage.live import names
 
 from ..test_unreachable import unreachable
 from .test_counters import ask
@@ -124,7 +123,6 @@ def test_a_reference_leads_to_the_caller_by_its_name(user: User, free: Tier) -> 
     tiers.forget()
     ask(user, 3)
     own = digest(f"user:{user.pk}")
-    names.remember(own, "user", str(user.pk))
     for name in (("--reference", f"export#{own[:8]}"), (f"--digest={own}",)):
         lines = run(*name, "--known", "header:X-Org=acme").splitlines()
         assert lines == run("--user", "ann", "--known", "header:X-Org=acme").splitlines()

@@ -18,7 +18,6 @@ from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.management import connecting
 from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
 from django_ratelimiter.rules.stored import access_cache
-from django_ratelimiter.usage.live import names
 from tests.making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
@@ -114,9 +113,8 @@ def test_a_reference_brings_the_caller_whose_name_is_known(
     assert "(rejected before)" not in other, "who is named wins"
 
 
-@pytest.mark.parametrize("broken", ["recent_rejections", "names"])
 def test_without_redis_it_says_what_cannot_be_read(
-    make_rule: MakeRule, people: None, client: Client, monkeypatch: pytest.MonkeyPatch, broken: str
+    make_rule: MakeRule, people: None, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(*_args: object, **_options: object) -> NoReturn:
         raise EngineUnavailable("gone")
@@ -124,7 +122,7 @@ def test_without_redis_it_says_what_cannot_be_read(
     make_rule("all", quota=1, partition_by=["ip"], path_kind="exact", path="/hello/")
     reference = [client.get("/hello/") for _ in range(2)][1]["X-RateLimit-Reference"]
     monkeypatch.setattr(connecting, "WAIT_SECONDS", 0)
-    monkeypatch.setattr(*((names, "_read") if broken == "names" else (get_engine(), broken)), gone)
+    monkeypatch.setattr(get_engine(), "recent_rejections", gone)
     out = io.StringIO()
     with pytest.raises(CommandError, match=r"^Redis cannot be reached now: gone$"):
         call_command("ratelimit", "explain", "--reference", reference, stdout=out)

@@ -16,7 +16,6 @@ from django_ratelimiter.identity import digest
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment, TopPartition, UsageSample
 from django_ratelimiter.rules import tiers
 from django_ratelimiter.rules.stored import access_cache
-from django_ratelimiter.usage.live import names
 
 from ..test_unreachable import unreachable
 from .test_counters import ask
@@ -83,7 +82,6 @@ def test_the_command_removes_what_it_can_and_says_what_stays(
     AccessEntry.objects.filter(value=stored).update(action="allow", kind="api_key")  # the caller must reach the rules
     ask(user, 2, HTTP_X_ORG="acme")
     AccessEntry.objects.filter(value=stored).update(kind="user")
-    names.remember(digest(f"user:{stored}"), "user", stored)
     assert forget(f"user:{stored}").splitlines() == [
         f"user {stored}: removed",
         "  access entries: 1",
@@ -91,14 +89,13 @@ def test_the_command_removes_what_it_can_and_says_what_stays(
         "  top partitions: 1",
         "  usage samples: 1",
         "  counters: 1 (export)",
-        "  names and views in Redis: 1",
+        "  the name in recent rejections in Redis",
         "What stays, and for how long:",
         "  counters of rules that also count by other values (org): an hour at most",
         "  recent rejections in Redis, by digest: a day",
         "  usage by digest, of other values too or not collected yet: 8 days (samples), 100 days (hours)",
     ]
     assert rows() == [2, 3, 1, 1]
-    assert names.revealed_to(None, [digest(f"user:{stored}")]) == {}
     for cache in (tiers, access_cache):
         cache.forget()
     assert ask(user).allowed

@@ -2,16 +2,14 @@
 
 import os
 
-from django_ratelimiter.engine.redis import partition_notes
 from django_ratelimiter.limiter import events
-from django_ratelimiter.usage.live import names
 from example_project.redis_server import HOST
 from tests.settings import *  # noqa: F403
 from tests.settings import CACHES, MIDDLEWARE
 
 # A process notes the callers of the hour, and whom it has told of, and forgets all when so many are noted. With few it
 # is full within minutes: what still grows is a leak.
-partition_notes.MAX_NOTIFIED = events.MAX_NOTIFIED = names.MAX_NOTIFIED = 1_000  # type: ignore[misc]
+events.MAX_NOTIFIED = 1_000  # type: ignore[misc]
 
 PORTS = [int(port) for port in os.environ["SOAK_PORTS"].split(",")]
 MIDDLEWARE = ["example_project.middleware.name_the_process", *MIDDLEWARE]

@@ -10,8 +10,8 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from ...inspection.names import PERMISSION
 from ...models import AccessEntry
-from ...usage.live.names import PERMISSION
 from ..formatting import period_in_words
 from ..rules.confirmation import show_question
 from .forms import AccessEntryForm, NewAccessEntryForm

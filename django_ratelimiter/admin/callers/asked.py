@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from django.http import HttpRequest, QueryDict
 
-from ...inspection.caller import Caller, UnknownCaller, caller_of, is_hash, known_by_name, open_key, open_parts
-from ...usage.live import names
+from ...conf import is_alias
+from ...inspection.caller import Caller, UnknownCaller, caller_of, known_by_name, open_key, open_parts
+from ...values.digests import alias_of
 from ...values.references import parse_reference
 
 #: The key in the operator's session for callers that were looked up, without those identified by a secret.
@@ -52,14 +53,15 @@ def open_query(request: HttpRequest) -> tuple[QueryDict, bool]:
     return query, is_all
 
 
-def looked_up(request: HttpRequest, digest: str) -> tuple[str, str]:
-    """Return kind and value of the caller of a digest, or of the digest itself.
+def looked_up(request: HttpRequest, text: str) -> tuple[str, str]:
+    """Return kind and value of the caller of a digest or an alias, or of that itself.
 
-    The caller is known if this operator has looked it up, or if REVEAL allows its name to this operator.
+    The caller is known if this operator has looked it up, or if the alias can be read and REVEAL allows it.
     """
-    if own := _looked_up(request).get(digest):
+    alias = alias_of(text)
+    if own := _looked_up(request).get(alias):
         return own[0], own[1]
-    return known_by_name(digest, request.user) or ("digest", digest)
+    return known_by_name(alias, request.user) or ("digest", text if is_alias(text) else alias)
 
 
 def _looked_up(request: HttpRequest) -> dict[str, list[Any]]:
@@ -80,6 +82,3 @@ def remember(request: HttpRequest, caller: Caller) -> None:
     if known.pop(caller.digest, [])[:2] != found or len(known) >= MAX_LOOKED_UP:
         known = dict(list(known.items())[1 - MAX_LOOKED_UP :])
         request.session[LOOKED_UP] = {**known, caller.digest: [*found, int(time.time()) + LOOKED_UP_SECONDS]}
-        is_open = caller.kind != "api_key" or is_hash(caller.known["api_key"])
-        if caller.kind in caller.known and is_open and not caller.is_unknown_user:
-            names.remember(caller.digest, caller.kind, caller.known[caller.kind])

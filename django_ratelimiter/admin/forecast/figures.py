@@ -14,6 +14,7 @@ from ...forecast.samples import answer, words
 from ...forecast.samples.doubts import doubts, is_partial
 from ...forecast.samples.forecast import Forecast
 from ...forecast.samples.periods import one_day
+from ...forecast.samples.reading import aliases
 from ...models import Tier
 from ...rules.formatting import limits_in_words, units
 from ...rules.records import RuleRecord
@@ -111,7 +112,7 @@ def _period(request: HttpRequest, name: str, forecast: Forecast, tiers: Mapping[
         for time, each in hours
     ]
     pairs = [{"now": each.before.about, "then": each.after.about} for _time, each in hours]
-    known = names_in_words(request.user, [each.who for each in forecast.top])
+    known = names_in_words(request.user, aliases(forecast.source, [each.who for each in forecast.top]))
     top = [(known.get(each.who, ""), _tier_name(each.tier, tiers), each) for each in forecast.top]
     return {
         **own,

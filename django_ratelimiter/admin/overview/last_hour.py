@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.db.models import Q, QuerySet, Sum
 from django.utils import timezone
 
+from ...engine.base import Alias
 from ...models import TopPartition, UsageBucket
 from ...usage.reports.coverage import HOUR, BucketRange, Period
-from ...usage.reports.report import ESTIMATES, TopPartitionRow, few_last
+from ...usage.reports.report import SUMS_OF_CALLERS, TopPartitionRow, few_last
 from ...usage.reports.totals import SUMS, Figures, by_start, last
 from ...usage.times import Granularity, aware, floor, stored
 
@@ -44,7 +45,7 @@ class RejectedCaller(NamedTuple):
     """One of the callers with most rejected requests under a rule. partition: its digest. Figures are texts."""
 
     rule_slug: str
-    partition: str
+    partition: Alias
     allowed: str
     rejected: str
 
@@ -63,12 +64,10 @@ def read_last_hour() -> LastHour:
 def read_rejected_callers() -> list[RejectedCaller]:
     """Return the callers with most rejected requests in this hour and the one before, as far as known. One query."""
     start = floor(last(HOUR).start, Granularity.HOUR, timezone.get_default_timezone())
-    rows = TopPartition.objects.order_by().filter(
+    rows: QuerySet[Any, Any] = TopPartition.objects.order_by().filter(
         granularity=Granularity.HOUR, start__gte=stored(start), rejected__gt=0
     )
-    sums = rows.values_list("rule_slug", "partition").annotate(
-        sum_allowed=Sum("allowed"), sum_rejected=Sum("rejected"), estimates=ESTIMATES
-    )
+    sums = rows.values_list("rule_slug", "partition").annotate(**SUMS_OF_CALLERS)
     found = sums.order_by(few_last("sum_rejected"), "-sum_rejected", "rule_slug", "partition")[:MAX_CALLERS]
     top = [(slug, TopPartitionRow.of(tuple(row))) for slug, *row in found]
     words = itemgetter("allowed", "rejected")

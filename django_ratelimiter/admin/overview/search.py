@@ -19,7 +19,7 @@ from django.http import HttpRequest
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
-from ...conf import settings
+from ...conf import is_alias, settings
 from ...exceptions import EngineUnavailable
 from ...identity import identify
 from ...inspection.caller import UnknownCaller, by_key, caller_of
@@ -230,7 +230,7 @@ def _api_keys(text: str, viewer: Viewer) -> Iterator[Match]:
 
 
 def _digests(text: str, viewer: Viewer) -> Iterator[Match]:
-    if _DIGEST.fullmatch(text):
+    if _DIGEST.fullmatch(text) or is_alias(text):
         yield Match(_("Caller"), text, viewer.digest_url(text))
 
 

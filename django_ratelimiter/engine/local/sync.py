@@ -257,7 +257,6 @@ class SyncCall:
     def settle(self, reply: Answer | None, now: float) -> Answer:
         """Store the engine's reply, if there is one. Return the answer to all charges."""
         counters, terms = self._counters, self._call.terms
-        self._call.call.is_reported = reply is not None and reply.charges.is_reported
         rejected = self._rejected or (reply is not None and reply.is_rejected)
         if self.is_made:
             counters.version_state.confirm(self._version, self._began)

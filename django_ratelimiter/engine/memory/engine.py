@@ -104,7 +104,6 @@ class MemoryEngine:
                 field = usage.field_of(answer, so_far=call.template.so_far)
                 self._rejections.record(answer, field, self._count(now // MINUTE_US, field, 1), now)
                 self.partitions.note(answer, call.template.pools, now)
-                call.is_reported = True
             if counts:
                 self._add_once(counts, now)
         return answer if call is charges else [*answer]
@@ -166,6 +165,10 @@ class MemoryEngine:
         """Return the recent rejections, the latest first, at most `limit`. rule: only those by this rule."""
         with self._lock:
             return latest([self._rejections.remembered], self._clock(), limit, rule)
+
+    def forget_tail(self, partition: str) -> int:
+        """Delete the tail of a caller in the recent rejections, and return whether there was one."""
+        return int(self._rejections.tails.pop(partition, None) is not None)
 
     def _now(self, now_us: int | None) -> int:
         if now_us is None:

@@ -19,8 +19,8 @@
 --          algorithm, period, rate, capacity, tick_us, soft_floor, extra, cost, and flags (a charge: 1 gating,
 --          2 count_refusals, 4 for each unit that is carried) or the time of the spending (a refund)
 -- ARGV[4…] where it comes with more: the number of notes, see engine/partition_stats.py; then what for, label and
---          partition of each; then, if a process has held counts, their id, empty if they come only once, and minute,
---          field and calls of each; a field may be named by the counters that have rejected, see engine/usage/__init__.py
+--          partition of each, as `noted` in engine/base.py; then, if a process has held counts, their id, empty if they
+--          come only once, and minute, field and calls of each; see engine/usage/__init__.py for fields of rejections
 -- mode     0 check; 1 peek: spend and count nothing; 2 refund, and do nothing else;
 --          3 publish: put the version in force where none is; 4 rejected: as a check that is rejected whatever is found;
 --          5 undo: refund, and take back what was counted once at that time
@@ -209,7 +209,8 @@ if field ~= '' then
 end
 -- Of rejections that are counted alike in a minute, the first are recorded one by one, and later ones now and then, for
 -- many: a flood pays for few records.
-if rejecting and (counted <= 20 or counted % 20 == 0) then
+local records = rejecting and (counted <= 20 or counted % 20 == 0)
+if records then
   local name, weight, step = field .. '\n\t' .. rejecting, counted > 20 and 20 or 1, floor(now / 250000)
   --@rejected
   if counted % 20 == 0 then call('HSET', KEYS[3], field, step) end
@@ -221,12 +222,15 @@ if notes > 0 then
   for i = 5, 2 + notes, 3 do
     local what, label, partition = ARGV[i], ARGV[i + 1], ARGV[i + 2]
     local is_sampled, weight = byte(what, 1, 2)
+    local passed = true
+    for place = 3, #what do passed = passed and levels[byte(what, place)][7] end
+    if records and not passed or #what == 2 then -- #what == 2: of a caller that an earlier call has rejected
+      local caller, tail = match(partition, '^(.*)\t(.+)$')
+      if tail then call('HSET', KEYS[3], '\t' .. caller, tail) end
+    end
     if weight > 0 then
       if weight > 1 then weight = weight + 1 / 1048576 end -- a fraction marks an estimate
-      local set, hours = KEYS[key + 1], KEYS[key + 3]
-      for place = 3, #what do
-        if not levels[byte(what, place)][7] then set = KEYS[key + 2] end
-      end
+      local set, hours = KEYS[passed and key + 1 or key + 2], KEYS[key + 3]
       key = key + 3
       if tonumber(call('ZINCRBY', set, weight, partition)) == weight then -- perhaps new
         local members = call('ZCARD', set)

@@ -68,7 +68,10 @@ class RedisCore(CallEncoder, ABC):
         """Return the answer in the reply to a packed call; `None` = it must be repeated by `_check_again`."""
         try:
             if reply[0] >= 0:
-                return Answer(packed[1], reply)
+                answer = Answer(packed[1], reply)
+                if answer.is_rejected:
+                    self._partition_tracker.note_rejected(answer)
+                return answer
             self.decode_retry(reply, None)
             return None
         except NOT_A_REPLY as error:
@@ -138,13 +141,15 @@ class RedisCore(CallEncoder, ABC):
             now_us = now()
         times: Sequence[int] = (self.estimate_time(now_us),)
         began = monotonic()
-        notes = self._partition_tracker.of(call, times[0]) if mode in COUNTING else ()
+        notes = self._partition_tracker.of(call, times[0], shard) if mode in COUNTING else ()
         for _ in range(ATTEMPTS):
             packed = self.encode(mode, call, receipts, version, now_us, times, shard=shard, counts=counts, notes=notes)
             reply: list[int] = await self._send(shard, packed, deadline_at)
             try:
                 if reply[0] >= 0:
                     answer = Answer(call, reply)
+                    if answer.is_rejected and mode in COUNTING:
+                        self._partition_tracker.note_rejected(answer, shard)
                     if mode == ScriptMode.REJECTED:
                         answer.reject()
                     return answer

@@ -23,9 +23,8 @@ from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, leases
 from ..call import Call
 from ..coroutines import run_sync
-from ..usage.rejections import Rejection, latest
+from ..usage.rejections import Rejection, RejectionCounts, latest
 from .async_engine import AsyncRedisEngine
-from .callers import RedisNames
 from .closing import close_minutes
 from .cluster.nodes import ClusterTransport, cluster_transport
 from .cluster.sharding import SHARDS
@@ -86,8 +85,6 @@ class RedisEngine(RedisCore):
             self.commands = ShardCommands(self, self._run, self._transport.pipeline)
         #: Statistics of the partitions.
         self.partitions = RedisPartitions(self.commands)
-        #: Names of callers, for pages that may show them.
-        self.names = RedisNames(self.commands)
 
     def to_async(self) -> AsyncRedisEngine | None:
         """Return the same engine for event loops; `None` if there is no asynchronous counterpart of its client."""
@@ -207,7 +204,14 @@ class RedisEngine(RedisCore):
         commands = self.commands
         calls = {shard: ("HGETALL", commands.key(shard, RECENT)) for shard in commands.shards}
         found = [remembered_in(*commands.execute_slowly(shard, [call])) for shard, call in calls.items()]
+        found.append(RejectionCounts({}, {}, self._partition_tracker.waiting_tails()))
         return latest(found, commands.now_us(), limit, rule)
+
+    def forget_tail(self, partition: str) -> int:
+        """Delete the tail of a caller in the recent rejections, and return whether there was one."""
+        commands = self.commands
+        field = f"\t{partition}"
+        return sum(commands.execute(each, [("HDEL", commands.key(each, RECENT), field)])[0] for each in commands.shards)
 
     def write_rules(self, text: str) -> None:
         """Store the copy of the rules, in the first shard; it does not expire."""

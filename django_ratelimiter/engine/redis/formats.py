@@ -7,8 +7,9 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from ..base import Version
+from ..base import noted as written
 from ..call import Call, CallTemplate
-from .packing import FLAGS, flags_of
+from .packing import FLAGS, bulk_string, flags_of
 from .partition_notes import MAX_CHARGES, NoteKind, PartitionNote, pool_notes
 
 #: The partition that is packed into a hole: as long as a digest, but never equal to one.
@@ -34,7 +35,7 @@ class CallFormat(NamedTuple):
     version: int | Version | None
     #: What is sent, in parts, with a character for each byte: every second one is filled.
     parts: list[str]
-    #: The size of the filled call.
+    #: The size of the filled call, without the partitions of its notes.
     size: int
     #: The places of the charges whose partitions are repeated in notes.
     noted: tuple[int, ...]
@@ -70,8 +71,9 @@ class CallFormats:
         words = partitions
         if flags:
             words += tuple([flags_of(*each).decode("latin-1") for each in zip(flags, carried, strict=True)])
-        if noted:
-            words += tuple(map(words.__getitem__, noted))
+        for place in noted:  # with its tail, so that its length differs
+            word = bulk_string(written(partitions[place]).encode()).decode("latin-1")
+            words, size = (*words, word), size + len(word)
         parts = parts.copy()
         parts[1::2] = words
         call = "".join(parts)  # encoding it at once is faster than each word
@@ -91,13 +93,15 @@ class CallFormats:
         flags = [FLAGS[charge.gating, charge.count_refusals] for charge in charges if carries]
         notes, noted = _notes_of(charges, *note_kind)
         call = self._encode(charges, version, minute, notes)
-        text = call.decode("latin-1")
+        word = bulk_string(_HOLE.encode())  # only that of a note
+        size = len(call) - len(word) * call.count(word)
+        text = call.replace(word, _HOLE.encode()).decode("latin-1")
         for each in set(flags):
             text = text.replace(flags_of(each, _CARRIED).decode("latin-1"), _HOLE)
         parts = [part for before in text.split(_HOLE) for part in (before, "")][:-1]
         if len(forms) >= MAX_FORMATS:
             forms.clear()
-        form = forms[kind] = CallFormat(minute, version, parts, len(call), tuple(noted), tuple(flags))
+        form = forms[kind] = CallFormat(minute, version, parts, size, tuple(noted), tuple(flags))
         return form
 
 

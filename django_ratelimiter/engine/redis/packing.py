@@ -9,7 +9,7 @@ from struct import pack
 from typing import Final
 
 from .. import usage
-from ..base import Charge, Verdict
+from ..base import Charge, Verdict, noted
 from ..limits import EXACT, MAX_UNITS
 from .partition_notes import PartitionNote, keys_of
 
@@ -81,7 +81,7 @@ def more_of(notes: Sequence[PartitionNote], counts: usage.UsageCarry | None) -> 
     """Return the arguments after the three of every call."""
     words = [b"%d" % len(notes)]
     for what, label, partition in notes:
-        words += bytes(what), label.encode(), partition.encode()
+        words += bytes(what), label.encode(), noted(partition).encode()
     if counts:
         words.append(counts.id.encode())
         for minute, field, calls in counts.entries:

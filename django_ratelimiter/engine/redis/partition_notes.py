@@ -12,7 +12,8 @@ from itertools import islice
 from random import randrange
 from typing import Final, NamedTuple
 
-from ..call import Call
+from ..base import tail_of
+from ..call import Answer, Call
 from ..partition_stats import MINUTE_US, is_sampled, rule_of
 
 #: Minutes of an hour.
@@ -28,9 +29,15 @@ MAX_REMEMBERED: Final = 50_000
 #: charges, from 1 to the maximum of a byte.
 MAX_CHARGES: Final = 255
 
+#: Maximum number of rejected callers whose tails wait for the next call of a process.
+MAX_WAITING: Final = 50
+
 
 class PartitionNote(NamedTuple):
-    """The partition and label of some charges of a call. what: the bytes described above."""
+    """The partition and label of some charges of a call. what: the bytes described above.
+
+    Without numbers of charges it is of a caller that an earlier call has rejected, for its tail.
+    """
 
     what: bytearray
     label: str
@@ -65,25 +72,47 @@ NoteKind = tuple[int, int]
 
 
 class PartitionTracker:
-    """The notes of one process. For all threads, without a lock: a race at worst weighs one call more or less."""
+    """The notes of one process. For all threads, without a lock: a race may weigh one call more or lose a tail."""
 
     def __init__(self, clock: Callable[[], int] = lambda: time.time_ns() // 1_000) -> None:
         self._clock = clock
         #: Which charges of a template with these partitions are sampled, as bits.
         self._sampled: dict[tuple[object, tuple[str, ...]], int] = {}
+        #: The partitions of this hour's rejected calls whose tails were sent or wait, and by shard the waiting notes.
+        self._told: set[tuple[str, ...]] = set()
+        self.waiting: dict[int, list[PartitionNote]] = {}
         self._begin(-1)
 
     def _begin(self, hour: int) -> None:
         self._hour, self._one_by_one, self._left = hour, WEIGHED_EXACTLY, 1
+        self._told.clear()
 
-    def of(self, charges: Call, now_us: int | None = None) -> list[PartitionNote]:
+    def of(self, charges: Call, now_us: int | None = None, shard: int = 0) -> list[PartitionNote]:
         """Return the notes of a call. now_us: its time, in microseconds since the Unix epoch; `None` = the clock's.
 
         A call without charges, which only asks for the version, has none.
         """
         if not charges.partitions:
             return []
-        return _notes_for(charges, self._weight(charges, (self._clock() if now_us is None else now_us) // MINUTE_US))
+        notes = _notes_for(charges, self._weight(charges, (self._clock() if now_us is None else now_us) // MINUTE_US))
+        return notes + self.waiting.pop(shard, [])
+
+    def note_rejected(self, answer: Answer, shard: int = 0) -> None:
+        """Let the tails of callers that a call has rejected without a note wait for the next call to their shard."""
+        call, waiting = answer.charges, self.waiting
+        if call.is_reported or call.partitions in self._told or len(waiting.get(shard, ())) >= MAX_WAITING:
+            return
+        if len(self._told) >= MAX_REMEMBERED:
+            self._told.clear()
+        self._told.add(call.partitions)
+        for partition, wait in zip(call.partitions, answer.states.waits, strict=True):
+            if (wait > 0 or wait == -1) and tail_of(partition):
+                waiting.setdefault(shard, []).append(PartitionNote(bytearray(2), "", partition))
+
+    def waiting_tails(self) -> dict[str, str]:
+        """Return the tails that wait, by caller."""
+        waiting = [note.partition for notes in self.waiting.copy().values() for note in notes]
+        return {str(caller): tail_of(caller) for caller in waiting}
 
     def kind_of(self, charges: Call, minute: int) -> NoteKind:
         """Return the notes of a call of filled charges by their kind, without creating the charges."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import methodcaller
-from typing import Any, TypeVar
+from typing import Any
 
-from ..partition_stats import Hour, merge_top
+from ..partition_stats import Hour, K, sums_of, top_of
 from .commands import ShardCommands, fields_of
 from .packing import text_of
-
-K = TypeVar("K")
 
 #: A command with a key for its reply.
 Keyed = tuple[K, tuple[Any, ...]]
@@ -62,14 +60,14 @@ class RedisPartitions:
                 for side, key in enumerate(_sets(prefix, each)):
                     yield (place, side), ("ZRANGE", key, 0, -1, "WITHSCORES")
 
-        weights: list[dict[str, list[int]]] = [{} for _ in asked]
+        counts: list[list[tuple[int, str, int]]] = [[] for _ in asked]
         for (place, side), found in self._replies(commands):
-            for partition, score in _pairs(found):
+            for who, score in _pairs(found):
                 weight = float(score)
-                weights[place].setdefault(text_of(partition), [0, 0])[side] += int(weight)
+                counts[place].append((side, text_of(who), int(weight)))
                 if not weight.is_integer():
                     self.estimated_hours.add(asked[place][0])
-        return [merge_top({whom: (pair[0], pair[1]) for whom, pair in each.items()}, most) for each in weights]
+        return [top_of(each, most) for each in counts]
 
     def drop_top(self, asked: Sequence[Hour]) -> None:
         """Delete the top partitions of these hours and rules."""
@@ -87,12 +85,12 @@ class RedisPartitions:
         def commands(prefix: str) -> Iterator[Keyed[int]]:
             yield from ((minute, ("HGETALL", f"{prefix}sample:{minute}")) for minute in minutes)
 
-        samples: dict[int, dict[tuple[str, str], int]] = {minute: {} for minute in minutes}
+        counts: dict[int, list[tuple[str, str, int]]] = {minute: [] for minute in minutes}
         for minute, found in self._replies(commands):
             for field, count in fields_of(found).items():
-                label, _, partition = field.partition("\n")
-                samples[minute][label, partition] = int(count)
-        return samples
+                label, _, who = field.partition("\n")
+                counts[minute].append((label, who, int(count)))
+        return {minute: sums_of(each) for minute, each in counts.items()}
 
     def drop_samples(self, minutes: Iterable[int]) -> None:
         """Delete the samples of these minutes."""

@@ -180,7 +180,7 @@ class CallEncoder:
 
     def encode_filled(self, call: Call, version: int | Version | None) -> PackedCall | None:
         """Return the call that checks these charges, without creating them; `None` = `encode` must pack it."""
-        if not self._uses_templates or not call.template.is_packed:
+        if not self._uses_templates or not call.template.is_packed or self._partition_tracker.waiting:
             return None
         minute = int(time.time() / 60 + self._clock_ahead / MINUTE_US)  # Python divides large integers slowly
         packed = self._formats.fill(call, version, minute, self._partition_tracker.kind_of(call, minute))

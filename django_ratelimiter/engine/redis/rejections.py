@@ -28,9 +28,11 @@ def split(found: Mapping[Any, Any] | list[Any]) -> tuple[list[int], RejectionCou
     found: the reply to HGETALL. Fields of another form are ignored.
     """
     fields = fields_of(found)
-    minutes, entries, sampled = [], dict[str, RejectionEntry](), dict[str, int]()
+    minutes, entries, sampled, tails = [], dict[str, RejectionEntry](), dict[str, int](), dict[str, str]()
     for name, value in fields.items():
-        if name.isdigit() and not value:
+        if name.startswith("\t"):
+            tails[name[1:]] = value
+        elif name.isdigit() and not value:
             minutes.append(int(name))
         elif name.endswith("\n") or not value.isdigit():
             continue
@@ -39,21 +41,24 @@ def split(found: Mapping[Any, Any] | list[Any]) -> tuple[list[int], RejectionCou
             entries[name] = RejectionEntry(last, int(fields.get(f"{name}\n", last)), times)
         elif "\n" in name:
             sampled[name] = int(value)
-    return minutes, RejectionCounts(entries, sampled)
+    return minutes, RejectionCounts(entries, sampled, tails)
 
 
 def remembered_in(found: Mapping[Any, Any] | list[Any]) -> RejectionCounts:
     """Return the rejections, with names without the common prefix of all keys. found: the reply to HGETALL."""
-    entries, sampled = split(found)[1]
-    return RejectionCounts({_PREFIX.sub(COUNTER, name): entry for name, entry in entries.items()}, sampled)
+    counts = split(found)[1]
+    return counts._replace(entries={_PREFIX.sub(COUNTER, name): entry for name, entry in counts.entries.items()})
 
 
 def forget_old(client: Redis, prefix: str, remembered: RejectionCounts, now_us: int) -> None:
     """Delete old rejections of a shard; it can safely be repeated."""
     oldest = (now_us - FORGOTTEN_US) // STEP_US
-    old = [field for field, step in remembered.sampled.items() if step <= oldest]
+    old, held = [field for field, step in remembered.sampled.items() if step <= oldest], set[str]()
     for name, entry in remembered.entries.items():
         if entry.last <= oldest:
             old += name, f"{name}\n"
+        else:
+            held.update(re.split("[:\n]", name))
+    old += [f"\t{caller}" for caller in remembered.tails if caller not in held]
     for place in range(0, len(old), MAX_DELETED):
         client.hdel(f"{prefix}{RECENT}", *old[place : place + MAX_DELETED])

@@ -7,10 +7,11 @@ hash, and its number contains the count and the time of the latest.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ..base import Verdict
+from ..base import Alias, Verdict, tail_of
 from . import COUNTER, SHADOW, name_of, without_name
 
 #: Rejections that are counted under one field in one minute are recorded one by one up to this number; above that, each
@@ -26,9 +27,6 @@ _STEPS_OF_A_MINUTE: Final = 240
 #: Steps after which the latest time is stored again, and the highest count.
 RENEWED_STEPS, MAX_TIMES = 4, 1 << 18
 
-#: Seconds after which a caller's name, or the view that rejected it, is dropped if it is not sent again.
-NAME_SECONDS: Final = 86_400
-
 #: Maximum number of entries in a list; above that, only this number remains: the latest of each kind, see `shares_of`.
 MAX_LISTED, KEPT = 1_000, 600
 
@@ -39,7 +37,8 @@ class Rejection(NamedTuple):
     at_us, since_us: the last rejection, to the second, and the first, in microseconds of the engine's time since
     the Unix epoch. times: the number of rejections in between. label: the label that it is counted under. counter: the
     key of its charge with the tag of the limit. shadow: it would have been rejected. is_estimate: there were so many
-    such rejections in a minute that only some were recorded.
+    such rejections in a minute that only some were recorded. tail: of the caller, see `base.Alias`; "" = none, or not
+    known.
     """
 
     at_us: int
@@ -49,6 +48,7 @@ class Rejection(NamedTuple):
     counter: str
     shadow: bool = False
     is_estimate: bool = False
+    tail: str = ""
 
     @property
     def rule(self) -> str:
@@ -61,9 +61,9 @@ class Rejection(NamedTuple):
         return self.label.partition("|")[2]
 
     @property
-    def partition(self) -> str:
-        """The digest of the caller's partition, if the limiter has made the key."""
-        return self.counter.removeprefix(f"{self.rule}:").partition(":")[0]
+    def partition(self) -> Alias:
+        """The digest of the caller's partition, if the limiter has made the key, with its tail if that is known."""
+        return Alias.of(self.counter.removeprefix(f"{self.rule}:").partition(":")[0], self.tail)
 
 
 class RejectionEntry(NamedTuple):
@@ -77,11 +77,12 @@ class RejectionEntry(NamedTuple):
 class RejectionCounts(NamedTuple):
     """The recent rejections of an engine, or of one of its shards.
 
-    entries: by name. sampled: by field, the step at which its rejections were last recorded in bulk.
+    entries: by name. sampled: by field, the step at which its rejections were last recorded in bulk. tails: by caller.
     """
 
     entries: Mapping[str, RejectionEntry]
     sampled: Mapping[str, int]
+    tails: Mapping[str, str]
 
 
 def rejected_labels(field: str) -> list[str]:
@@ -94,7 +95,9 @@ def rejections_of(remembered: Iterable[RejectionCounts]) -> list[Rejection]:
     """Return all rejections, one for each counter."""
     by_counter: dict[str, list[tuple[RejectionEntry, str]]] = {}
     sampled: dict[str, int] = {}
-    for entries, marks in remembered:
+    known: dict[str, str] = {}
+    for entries, marks, tails in remembered:
+        known.update(tails)
         for name, entry in entries.items():
             field, *counters = name.split(COUNTER)
             for label, counter in zip(rejected_labels(field), counters, strict=False):
@@ -103,7 +106,8 @@ def rejections_of(remembered: Iterable[RejectionCounts]) -> list[Rejection]:
         for field, step in marks.items():
             for label in rejected_labels(field):
                 sampled[label] = max(sampled.get(label, 0), step)
-    return [_merged(counter, found, sampled) for counter, found in by_counter.items()]
+    merged = [_merged(counter, found, sampled) for counter, found in by_counter.items()]
+    return [each._replace(tail=known.get(each.partition, "")) for each in merged]
 
 
 def _merged(counter: str, found: list[tuple[RejectionEntry, str]], sampled: Mapping[str, int]) -> Rejection:
@@ -147,17 +151,21 @@ class RecentRejections:
     def __init__(self) -> None:
         self._entries: dict[str, RejectionEntry] = {}
         self._sampled: dict[str, int] = {}
+        self.tails: dict[str, str] = {}
 
     @property
     def remembered(self) -> RejectionCounts:
         """Return all of them."""
-        return RejectionCounts(self._entries, self._sampled)
+        return RejectionCounts(self._entries, self._sampled, self.tails)
 
     def record(self, verdicts: Sequence[Verdict], field: str, counted: int, now_us: int) -> None:
         """Record the callers that these verdicts reject. counted: calls with the same field in this minute."""
         name, weight = name_of(field, verdicts), RECORDED_ONE_IN if counted > RECORDED_EXACTLY else 1
         if name == field or (counted > RECORDED_EXACTLY and counted % RECORDED_ONE_IN):
             return
+        for verdict in verdicts:
+            if not verdict.allowed and (tail := tail_of(verdict.charge.partition)):
+                self.tails[str(verdict.charge.partition)] = tail
         self._add(name, weight, now_us // STEP_US)
         if counted % RECORDED_ONE_IN == 0:
             self._mark_sampled(field, now_us // STEP_US)
@@ -201,3 +209,5 @@ class RecentRejections:
             for name in [each for each in self._entries if each.partition(COUNTER)[0] == field]:
                 if self._entries[name].last < oldest:
                     del self._entries[name]
+        held = {part for name in self._entries for part in re.split("[:\n]", name)}
+        self.tails = {caller: tail for caller, tail in self.tails.items() if caller in held}

@@ -7,12 +7,14 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import starmap
 from typing import Any, Final, NamedTuple
 
 from django.db import connections, router
 from django.db.models import Aggregate, BinaryField, F, Func, Q, QuerySet, Sum, TextField
 from django.utils import timezone
 
+from ...engine.base import Alias
 from ...models import UsageBucket, UsageSample
 from ...usage.reports.coverage import DAY, Period
 from ...usage.times import Granularity, aware, stored
@@ -111,6 +113,12 @@ def callers(source: Source) -> Iterator[CallerMinutes]:
                     yield CallerMinutes(tier, who, MinuteList(minutes), json.loads(f"[{counts}]"))
                 else:
                     yield CallerMinutes(tier, who, _integers(minutes), _integers(counts))
+
+
+def aliases(source: Source, digests: Sequence[str]) -> Iterator[Alias]:
+    """Yield the aliases of these sampled callers that can be read. One query."""
+    rows = UsageSample.objects.filter(_within(source, "minute"), rule_slug=source.rule, partition_hash__in=digests)
+    yield from starmap(Alias.of, rows.exclude(tail="").order_by().values_list("partition_hash", "tail").distinct())
 
 
 class Seconds(dict[Minute, int]):

@@ -66,7 +66,7 @@ def access_rows(*, personal: bool) -> Iterator[Mapping[str, Any]]:
 
 def digest_of(kind: str, value: str) -> str:
     """Return the digest of an entry's value. Only a project with the same HASH_KEY can match it."""
-    return digest(f"access:{kind}:{value}")
+    return str(digest(f"access:{kind}:{value}"))  # without its type, which ruamel.yaml does not know
 
 
 def _rows() -> Any:

@@ -13,10 +13,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.db import transaction
-from django.db.models import Count, F, Q, QuerySet, Sum
+from django.db.models import Count, F, Max, Q, QuerySet, Sum
 
 from ...databases import limit_wait, upsert
-from ...engine.base import Engine
+from ...engine.base import Engine, tail_of
 from ...engine.call import OVER_ALL_RULES
 from ...engine.partition_stats import MINUTE_US, Hour, merge_top
 from ...models import TopCaller, TopPartition, UsageBucket, UsageSample, UsageTotal
@@ -39,8 +39,8 @@ DAY: Final[str] = Granularity.DAY
 #: Allowed and rejected, by partition.
 Weights = Mapping[str, tuple[int, int]]
 
-#: The same, and whether these are estimates.
-Figures = Mapping[str, tuple[int, int, bool]]
+#: The same, whether these are estimates, and the tail.
+Figures = Mapping[str, tuple[int, int, bool, str]]
 
 #: The top partitions of a rule, or the top callers of an identity.
 Rows = QuerySet[TopPartition] | QuerySet[TopCaller]
@@ -116,7 +116,9 @@ def _store_top(database: str, rule: str, hour: int, weights: Weights, estimated:
         if not days.filter(pk=first).update(allowed=F("allowed")):
             return False
         most = _most(database, model, of, hour) if estimated else None
-        figures = {whom: (*(_capped(pair, most) if most else pair), estimated) for whom, pair in weights.items()}
+        figures = {
+            whom: (*(_capped(pair, most) if most else pair), estimated, tail_of(whom)) for whom, pair in weights.items()
+        }
         if _merge_top(rows, of, HOUR, starts[HOUR], figures, estimated):
             _merge_top(rows, of, DAY, starts[DAY], _day_sums(rows, hour, starts[DAY]))
     return True
@@ -161,9 +163,9 @@ def _day_sums(rows: Rows, hour: int, day: datetime) -> Figures:
         rows.filter(granularity=HOUR, start__in=starts)
         .order_by()
         .values_list("partition")
-        .annotate(Sum("allowed"), Sum("rejected"), estimates=Count("pk", filter=Q(estimated=True)))
+        .annotate(Sum("allowed"), Sum("rejected"), estimates=Count("pk", filter=Q(estimated=True)), tails=Max("tail"))
     )
-    return {partition: (allowed, rejected, estimates > 0) for partition, allowed, rejected, estimates in sums}
+    return {who: (allowed, rejected, estimates > 0, tail) for who, allowed, rejected, estimates, tail in sums}
 
 
 def _merge_top(
@@ -175,11 +177,11 @@ def _merge_top(
     """
     rows = rows.filter(granularity=granularity, start=start)
     before = {partition: tuple(stored_figures) for partition, *stored_figures in rows.values_list(*_FIGURES)}
-    both = {whom: (had[0], had[1], had[2] or estimated) for whom, had in before.items()}
+    both = {whom: (had[0], had[1], had[2] or estimated, had[3]) for whom, had in before.items()}
     for partition, found in figures.items():
         whom = slug(partition, 200)
-        had = both.get(whom, (0, 0, False))
-        both[whom] = max(found[0], had[0]), max(found[1], had[1]), found[2] or had[2]
+        had = both.get(whom, (0, 0, False, ""))
+        both[whom] = max(found[0], had[0]), max(found[1], had[1]), found[2] or had[2], found[3] or had[3]
     after = {whom: both[whom] for whom in merge_top({whom: each[:2] for whom, each in both.items()}, MAX_PARTITIONS)}
     if after == before:
         return False
@@ -193,7 +195,7 @@ def _merge_top(
     return True
 
 
-_FIGURES: Final = ("partition", "allowed", "rejected", "estimated")
+_FIGURES: Final = ("partition", "allowed", "rejected", "estimated", "tail")
 
 
 def _store_samples(database: str, minute: int, counts: Mapping[tuple[str, str], int]) -> None:
@@ -209,5 +211,5 @@ def _store_samples(database: str, minute: int, counts: Mapping[tuple[str, str], 
         left[rule] -= 1
         if left[rule] >= 0:
             names = {"rule_slug": slug(rule), "tier_slug": slug(tier), "partition_hash": slug(partition, 200)}
-            rows.append(UsageSample(**names, minute=start, count=count))
-    upsert(database, rows, ("rule_slug", "minute", "partition_hash", "tier_slug"), ("count",))
+            rows.append(UsageSample(**names, minute=start, count=count, tail=tail_of(partition)))
+    upsert(database, rows, ("rule_slug", "minute", "partition_hash", "tier_slug"), ("count", "tail"))

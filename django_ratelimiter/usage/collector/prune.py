@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from django.utils import timezone
 from ...conf import settings
 from ...databases import together, unlocked
 from ...models import RuleSetVersion, TopCaller, TopPartition, UsageBucket, UsageSample, UsageTotal
+from ...values.digests import ADDRESS_MARK
 from ..times import Granularity, floor, now, stored
 
 #: Rows per transaction.
@@ -23,10 +24,36 @@ MIN_VERSIONS: Final = 50
 #: Maximum number of versions that are kept unless RETENTION is None: each contains the whole rule set.
 MAX_VERSIONS: Final = 1_000
 
+#: Rows of which it is read each minute whether they have addresses that are to be cut: those of an hour of 100 rules.
+MAX_LATEST: Final = 10_000
+
 
 def prune() -> int:
-    """Delete old usage and old versions of the rule set. Return the number of rows. Safe to kill, and to run twice."""
-    return sum(_delete(rows) for old in (_old_usage(), _old_versions()) for rows in old)
+    """Delete old usage and old versions of the rule set, and cut old addresses from usage.
+
+    Return the number of deleted rows. Safe to kill, and to run twice.
+    """
+    deleted = sum(_in_batches(rows, QuerySet.delete) for old in (_old_usage(), _old_versions()) for rows in old)
+    for rows in _old_addresses():
+        _in_batches(rows, lambda some: some.update(tail=""))
+    return deleted
+
+
+def _old_addresses() -> Iterator[QuerySet[Any]]:
+    """Yield usage by callers whose addresses are not to be read any more. The rows stay.
+
+    No index knows which rows have addresses, so each minute only the latest are read, and all if one of these has.
+    """
+    days = settings.RETENTION["addresses"]
+    if days is None:
+        return
+    before = stored(now() - timedelta(days=days))
+    tops = [(model, "start", {"granularity": each}) for model in (TopPartition, TopCaller) for each in ("hour", "day")]
+    for model, at, of in [*tops, (UsageSample, "minute", {})]:
+        rows = model._default_manager.using(router.db_for_write(UsageBucket)).filter(**of, **{f"{at}__lt": before})
+        latest = rows.order_by(f"-{at}").values_list("tail", flat=True)[:MAX_LATEST]
+        if any(tail.startswith(ADDRESS_MARK) for tail in latest):
+            yield rows.filter(tail__startswith=ADDRESS_MARK)
 
 
 def _old_usage() -> Iterator[QuerySet[Any]]:
@@ -58,14 +85,15 @@ def _old_versions() -> Iterator[QuerySet[Any]]:
             yield versions.filter(aged, Q(epoch__lt=epoch) | Q(epoch=epoch, number__lt=number))
 
 
-def _delete(rows: QuerySet[Any]) -> int:
-    deleted = BATCH
+def _in_batches(rows: QuerySet[Any], act: Callable[[QuerySet[Any]], object]) -> int:
+    """Delete or change these rows, which match no more afterwards. Return their number."""
+    done = BATCH
     total = 0
-    while deleted == BATCH:
+    while done == BATCH:
         with together(rows.db):
             # rows that another process is deleting are skipped
             some = list(unlocked(rows).order_by().values_list("pk", flat=True)[:BATCH])
-            deleted = len(some)
-            rows.model._default_manager.using(rows.db).filter(pk__in=some).delete()
-        total += deleted
+            done = len(some)
+            act(rows.model._default_manager.using(rows.db).filter(pk__in=some))
+        total += done
     return total

@@ -14,10 +14,12 @@ from operator import or_
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
-from django.db.models import Case, Count, F, Q, QuerySet, Sum, When
+from django.db.models import Case, Count, F, Max, Q, QuerySet, Sum, When
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from ...conf import aliases_of, settings
+from ...engine.base import Alias, tail_of
 from ...models import TopCaller, TopPartition, UsageBucket, UsageTotal
 from ...rules.formatting import about
 from ..times import Granularity, aware, buckets, floor
@@ -46,6 +48,12 @@ def in_words(figure: int | None, *, estimated: bool) -> str:
 ESTIMATES: Final = Count("pk", filter=Q(estimated=True))
 
 
+#: The figures of callers after their partitions, for `TopPartitionRow.of`.
+SUMS_OF_CALLERS: Final = {
+    "sum_allowed": Sum("allowed"), "sum_rejected": Sum("rejected"), "estimates": ESTIMATES, "any_tail": Max("tail")
+}  # fmt: skip
+
+
 def few_last(figure: str) -> Case:
     """Return what comes first in an order by this figure of callers, so that those with few come last."""
     few = {"estimates__gt": 0, f"{figure}__gt": 0, f"{figure}__lt": LEAST_ESTIMATE}
@@ -60,7 +68,7 @@ class TopPartitionRow(NamedTuple):
     before; `None` = few, or that was not counted completely, or was not asked for.
     """
 
-    partition: str
+    partition: Alias
     allowed: int
     rejected: int
     estimated: bool = False
@@ -68,10 +76,10 @@ class TopPartitionRow(NamedTuple):
     requests_before: int | None = None
 
     @classmethod
-    def of(cls, row: tuple[str, int, int, int]) -> TopPartitionRow:
+    def of(cls, row: tuple[str, int, int, int, str]) -> TopPartitionRow:
         """Return a row of `all_top_partitions`."""
-        partition, allowed, rejected, estimates = row
-        return cls(partition, int(allowed), int(rejected), estimates > 0)
+        partition, allowed, rejected, estimates, tail = row
+        return cls(Alias.of(partition, tail), int(allowed), int(rejected), estimates > 0)
 
     @property
     def requests(self) -> int:
@@ -248,7 +256,24 @@ class Report:
 
         by_rejected: in the order of rejected requests, and without partitions that have none.
         """
-        return [*map(TopPartitionRow.of, self.all_top_partitions[:MAX_PARTITIONS])]
+        return self._by_value(self.all_top_partitions[:MAX_PARTITIONS])
+
+    def _by_value(self, rows: Any) -> list[TopPartitionRow]:
+        """Return the rows of these sums, one for each value that can be read: each HASH_KEY gave it another digest."""
+        found: dict[str, TopPartitionRow] = {}
+        for row in map(TopPartitionRow.of, rows):
+            who = aliases_of(row.partition)[0]
+            had = found.get(who, TopPartitionRow(who, 0, 0))
+            found[who] = TopPartitionRow(
+                max(who, had.partition, key=tail_of),
+                row.allowed + had.allowed,
+                row.rejected + had.rejected,
+                row.estimated or had.estimated,
+            )
+        if not settings.HASH_KEY_FALLBACKS:
+            return [*found.values()]
+        figure = "rejected" if self.by_rejected else "requests"
+        return sorted(found.values(), key=lambda row: (row.figures[figure] is None, -getattr(row, figure)))
 
     @property
     def all_top_partitions(self) -> Any:
@@ -271,8 +296,8 @@ class Report:
         before: dict[str, int | None] | None = None
         if self._has_before:
             earlier = Report(self.period.before, self.rule, identity=self.identity, coverage=self.coverage)
-            known = earlier._sums.filter(partition__in=[each.partition for each in found])
-            before = {row.partition: row.figures["requests"] for row in map(TopPartitionRow.of, known)}
+            known = earlier._sums.filter(partition__in=[who for each in found for who in aliases_of(each.partition)])
+            before = {row.partition: row.figures["requests"] for row in self._by_value(known)}
         return [
             each._replace(
                 share=min(each.requests / together.requests, 1.0)
@@ -310,7 +335,7 @@ class Report:
         if self.identity is not None:
             rows = TopCaller.objects.filter(self._in_whole_hours, identity=self.identity)
         sums = rows.order_by().values_list("partition")
-        return sums.annotate(sum_allowed=Sum("allowed"), sum_rejected=Sum("rejected"), estimates=ESTIMATES)
+        return sums.annotate(**SUMS_OF_CALLERS)
 
     @cached_property
     def hours(self) -> list[Point]:

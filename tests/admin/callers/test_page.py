@@ -28,6 +28,7 @@ from django_ratelimiter.models import (
     UsageBucket,
 )
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
+from django_ratelimiter.values.digests import whole
 
 from ..pages import shown
 from .page import CALLER, ask, press
@@ -156,11 +157,13 @@ def test_a_user_and_a_client_of_a_report_link_to_it(admin_client: Client, page: 
     hour = hour.replace(microsecond=0) - timedelta(hours=1)
     for granularity in ("minute", "hour"):
         UsageBucket.objects.create(rule_slug="export", granularity=granularity, start=hour, allowed=1)
-    TopPartition.objects.create(rule_slug="export", granularity="hour", start=hour, partition=digest, allowed=1)
+    TopPartition.objects.create(
+        rule_slug="export", granularity="hour", start=hour, partition=digest, tail=digest.tail, allowed=1
+    )
     report = reverse("admin:django_ratelimiter_usagebucket_rule")
-    link = f"{CALLER}?digest={digest}&rule=export"
+    link = f"{CALLER}?digest={whole(digest)}&rule=export"
     listed = shown(admin_client.get(f"{report}?rule=export&period=24h"))
-    assert f'<a href="{link}">user: ann (id {ann.pk})</a>' in listed  # looked up just now, by somebody who may know
+    assert f'<a href="{link}">user: ann (id {ann.pk})</a>' in listed
     assert "<h1>User" in shown(admin_client.get(link))
 
 

@@ -51,7 +51,7 @@ def test_no_key_is_in_an_address_or_kept_where_a_resolver_knows_keys(
     for kind, value, named in (
         ("api_key", "s3cret", {"kind": ["api_key"]}),
         ("api_key", "value:account-7", {"kind": ["api_key"], "value": ["value:account-7"]}),
-        ("api_key", "plain-key", None),
+        ("api_key", "plain-key", {"kind": ["api_key"]}),
         ("partition", "session:abcdefgh", None),
         ("partition", "api_key:s3cret|ip:192.0.2.7", None),
         ("partition", "api_key:value:account-7", {"kind": ["partition"], "value": ["api_key:value:account-7"]}),
@@ -59,13 +59,14 @@ def test_no_key_is_in_an_address_or_kept_where_a_resolver_knows_keys(
     ):
         response = admin_client.post(CALLER, {"kind": kind, "value": value})
         query = parse_qs(urlsplit(response["Location"]).query)
-        if value == "s3cret":  # signed: its hash, and what it counts as
+        if value in ("s3cret", "plain-key"):  # signed: its hash, and what it counts as
             assert query.pop("value")[0].startswith("key:")
             assert "s3cret" not in response["Location"]
         assert query == named if named else set(query) == {"digest"}
         assert admin_client.get(response["Location"]).status_code == 200
         if "kind=api_key" in response["Location"]:
-            assert admin_client.get(response["Location"]).context["caller"].known == {"api_key": "account-7"}
+            found = hash_api_key(value) if value == "plain-key" else "account-7"
+            assert admin_client.get(response["Location"]).context["caller"].known == {"api_key": found}
         kept = str(dict(admin_client.session))
         for secret in ("s3cret", "plain-key", "abcdefgh"):
             assert secret not in kept

@@ -94,7 +94,6 @@ class ShardCoordinator:
                 if found:
                     await self._finish(self._undo_counted(found, deadline_at))
                 raise
-            call.call.is_reported |= part.call.is_reported
             if len(asked) > 1:
                 so_far = usage.outcome_of(usage.field_of(answer, so_far=so_far)).replace("s", "a") or so_far
             if answer.is_rejected:
