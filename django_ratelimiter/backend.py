@@ -118,14 +118,14 @@ setting_changed.connect(reset_engine, dispatch_uid="django_ratelimiter.backend")
 
 @atexit.register
 def _flush_counts() -> None:
-    """Send the counts of this process to the engine before the process ends."""
+    """Give back units and send the counts of this process to the engine before the process ends."""
     engine: object = _engine
     if isinstance(engine, LocalFirstEngine):
         engine.flush()
 
 
 def _build() -> Any:
-    """Return the engine; one on Redis with local counters, which call Redis only if a rule needs it."""
+    """Return the engine; one on Redis behind what this process may decide itself."""
     engine = _exact()
     if not isinstance(engine, RedisEngine):
         return engine

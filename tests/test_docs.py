@@ -94,8 +94,6 @@ def test_every_identity_stands_in_the_table() -> None:
     assert told == [*IDENTITIES, *NAMED, "a name of your own"]
 
 
-#: Bounded like a cache, and none.
-NO_CACHES = {("engine/local/sync.py", "MAX_PIGGYBACKED")}
 #: Caches of functions that depend on their arguments alone: nothing invalidates them.
 PURE = {
     "values/digests.py": "keyed_digest _mark_of _cipher",
@@ -147,7 +145,7 @@ def test_every_cache_stands_in_the_page_about_decisions() -> None:
     told = {(file, name) for file, names in [*listed, *PURE.items()] for name in re.findall(r"\w+", names) or [""]}
     found = {(file, name): bound for file, name, bound in caches()}
     assert len(found) > 40
-    assert found.keys() - told == NO_CACHES
+    assert found.keys() - told == set()
     assert {name for (_file, name), bound in found.items() if not (bound or name.isupper())} == UNBOUNDED
     for file, name in told:
         assert re.search(rf"\b{name}\b", (ROOT / "django_ratelimiter" / file).read_text("utf-8")), (file, name)

@@ -62,7 +62,7 @@ def three(url: str, seconds: int) -> Contestant:
 
 
 def _remembering(engine: RedisEngine, denial_memory: float = 0.0) -> LocalFirstEngine:
-    """Return the engine with local counters and denial memory."""
+    """Return the engine with units in hand and denial memory."""
     return LocalFirstEngine(engine, LocalCounters(denial_memory))
 
 
@@ -72,7 +72,7 @@ def denial_memory(url: str, seconds: int) -> Contestant:
 
 
 def approximate(url: str, seconds: int) -> Contestant:
-    """Counted locally, and synced with Redis once a second. All callers but the last have plenty of quota."""
+    """By units that are fetched once a second. All callers but the last have plenty of quota."""
     few, plenty = (Rules(1, seconds, "sliding_window_counter", quota) for quota in (QUOTA, PLENTY))
 
     def argument(caller: int) -> list[Charge]:

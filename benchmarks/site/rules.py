@@ -18,8 +18,8 @@ KEY: Final = "a-key-that-is-known"
 #: A quota that no caller reaches.
 PLENTY: Final = 100_000_000
 
-#: Views whose rules are counted locally, and the milliseconds between two syncs.
-SYNCED: Final = {"synced-one": 200}
+#: Views of whose rules units are fetched in advance, and the milliseconds for which they are kept.
+FETCHED: Final = {"fetched-one": 200}
 
 #: Names of scopes among the views.
 SCOPES: Final = ("scope",)
@@ -44,7 +44,7 @@ RULES: Final = {
         (["ip"], PLENTY, DAY, "token_bucket"),
         ([], PLENTY, HOUR, "fixed_window"),
     ],
-    "synced-one": [(["ip"], PLENTY, HOUR, "sliding_window_counter")],
+    "fetched-one": [(["ip"], PLENTY, HOUR, "sliding_window_counter")],
     "known": [
         (["user"], QUOTA, HOUR, "sliding_window_counter"),
         (["api_key"], PLENTY, HOUR, "sliding_window_counter"),
@@ -80,7 +80,7 @@ def make_rules() -> None:
                     view_name="" if view in SCOPES else view,
                     scope=view if view in SCOPES else "",
                     partition_by=partition_by,
-                    sync_interval_ms=SYNCED.get(view),
+                    sync_interval_ms=FETCHED.get(view),
                 )
                 RuleLimit.objects.create(rule=rule, quota=quota, window_seconds=seconds, algorithm=algorithm)
 

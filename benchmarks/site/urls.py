@@ -19,7 +19,7 @@ NAMES: Final = (
     "one",
     "refused",
     "known",
-    "synced-one",
+    "fetched-one",
     "minute",
 )
 

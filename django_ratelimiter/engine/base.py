@@ -61,10 +61,8 @@ class Charge(NamedTuple):
     count_refusals: a rejection by this charge is charged, too, up to the limit's capacity.
     max_delay: the longest delay in a leaky bucket, in seconds; a longer one is rejected. `None` = any.
     partition: the value that selects the shard; `None` = the key.
-    sync_interval: seconds for which a process may decide by its own count; negative = for ever; `None` =
-    never. The engines ignore it: they decide every charge that they get.
-    carried: units that were allowed already, by a local counter. They are charged first, up to the limit's capacity,
-    whatever the decision is; only a peek does not charge them.
+    sync_interval: seconds for which a process keeps units that it has fetched in advance; negative = it decides alone;
+    `None` = the engine decides each time. The engines ignore it: they decide every charge that they get.
     """
 
     key: str
@@ -76,7 +74,16 @@ class Charge(NamedTuple):
     max_delay: float | None = None
     partition: str | None = None
     sync_interval: float | None = None
-    carried: int = 0
+
+    @property
+    def may_be_fetched(self) -> bool:
+        """True if a process may charge units of it in advance."""
+        return not self.count_refusals and self.limit.traits.fetches
+
+    @property
+    def is_local(self) -> bool:
+        """True if each process decides it alone, so that it is never sent to the engine."""
+        return self.sync_interval is not None and self.sync_interval < 0
 
 
 @dataclass(slots=True)
@@ -113,8 +120,6 @@ def check_units(charge: Charge) -> None:
     """Raise ValueError if the units of a charge are not whole numbers from 0."""
     if type(charge.cost) is not int or charge.cost < 0:
         raise ValueError(f"cost: must be a whole number from 0, not {charge.cost!r}.")
-    if type(charge.carried) is not int or charge.carried < 0:
-        raise ValueError(f"carried: must be a whole number from 0, not {charge.carried!r}.")
 
 
 def leases(verdicts: Iterable[Verdict]) -> list[Verdict]:

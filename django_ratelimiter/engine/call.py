@@ -49,7 +49,7 @@ class ChargeTemplate(NamedTuple):
     def fill(self, partition: str) -> Charge:
         """Return the charge of this partition."""
         before, after, charge, _, is_named, _ = self
-        # [1:7] = limit to max_delay, [8:] = sync_interval and carried; the partition is between them.
+        # [1:7] = limit to max_delay, [8:] = sync_interval; the partition is between them.
         own = partition if is_named else charge[7]
         return _new(Charge, (f"{before}{partition}{after}", *charge[1:7], own, *charge[8:]))
 
@@ -60,10 +60,11 @@ class CallTemplate:
     sources: which value is the partition of each charge; `None` = a different value for each. like: a template that
     differs only in its costs. is_packed: calls are packed once for all callers, whose partitions are digests; False =
     each is packed anew, as its charges came in a list, or their limits' terms differ from call to call.
-    gates: which of the charges may reject the call. is_exact: none of them may be decided by local counters.
-    is_synced: local counters may decide all of them between two calls of the engine. sync_interval: the longest of them
-    in seconds; 0 = none. callers: the places of the partitions that distinguish callers of synced charges, one for each
-    source; else that of one which all callers share. unsplit: the labels of charges whose counters all callers share.
+    gates: which of the charges may reject the call. is_exact: the engine decides all of them each time.
+    is_fetched: units for all of them may be fetched in advance. sync_interval: for how long, in seconds; 0 = none are.
+    callers: the places of the partitions that distinguish callers of such charges, one for each source; else that of
+    one which all callers share. locals: the places of charges that each process decides alone.
+    unsplit: the labels of charges whose counters all callers share.
     pools: for each identity, the label that its callers are counted under over all rules, the place of its first
     charge, and the numbers, from 1, of those that may reject.
     so_far: how the request was counted by earlier calls, as by `usage.outcome_of`; "" = it was not.
@@ -84,9 +85,10 @@ class CallTemplate:
         "gates",
         "is_counted",
         "is_exact",
+        "is_fetched",
         "is_packed",
-        "is_synced",
         "kept",
+        "locals",
         "names",
         "pools",
         "so_far",
@@ -108,7 +110,7 @@ class CallTemplate:
         self.counters: object = object() if like is None else like.counters
         self.kept: dict[object, Any] = {}
         self.so_far = ""
-        self._parts: dict[tuple[tuple[int, ...], tuple[int, ...]], CallTemplate] = {}
+        self._parts: dict[tuple[int, ...], CallTemplate] = {}
         self.unsplit = frozenset([each.charge.usage for each in self.templates if not each.is_split])
         charges = [each.charge for each in self.templates]
         for charge in charges:
@@ -125,12 +127,13 @@ class CallTemplate:
         self.is_counted = any(charge.usage is not None for charge in charges)
         self.is_exact = all(charge.sync_interval is None for charge in charges)
         intervals = [charge.sync_interval or 0.0 for charge in charges]
-        synced = [place for place, interval in enumerate(intervals) if interval > 0]
-        split = [place for place in synced if self.templates[place].is_split] or synced[:1]
+        self.locals = tuple([place for place, interval in enumerate(intervals) if interval < 0])
+        fetched = [place for place, each in enumerate(charges) if intervals[place] > 0 and each.may_be_fetched]
+        split = [place for place in fetched if self.templates[place].is_split] or fetched[:1]
         places = {sources[place] if sources else place: place for place in reversed(split)}
         self.callers = tuple(sorted(places.values()))
-        self.sync_interval = max([0.0, *intervals])
-        self.is_synced = 0 < len(synced) == len(charges) and all(each.is_named for each in self.templates)
+        self.sync_interval = min([intervals[place] for place in fetched], default=0.0)
+        self.is_fetched = 0 < len(fetched) == len(charges)
         pools: dict[str, list[int]] = {}
         for number, each in enumerate(self.templates, 1):
             if each.identity and each.charge.usage is not None:
@@ -140,16 +143,13 @@ class CallTemplate:
             for identity, numbers in pools.items()
         ]
 
-    def part(self, places: Sequence[int], uncounted: Sequence[int] = ()) -> CallTemplate:
-        """Return the template with only these places. uncounted: of charges whose usage is not counted."""
-        if len(places) == len(self.templates) and not uncounted:
+    def part(self, places: Sequence[int]) -> CallTemplate:
+        """Return the template with only these places."""
+        if len(places) == len(self.templates):
             return self
-        part = self._parts.get(key := (tuple(places), tuple(uncounted)))
+        part = self._parts.get(key := tuple(places))
         if part is None:
             templates = [self.templates[place] for place in places]
-            for number, place in enumerate(places):
-                if place in uncounted:
-                    templates[number] = templates[number]._replace(charge=templates[number].charge._replace(usage=None))
             if len(self._parts) >= MAX_PARTS:
                 self._parts.clear()
             part = self._parts[key] = CallTemplate(templates, is_packed=self._is_filled)
@@ -168,14 +168,22 @@ class CallTemplate:
 class Call(Sequence[Charge]):
     """The charges of a template for one caller.
 
-    partitions: one for each charge. carried: the locally counted units that each charge carries; empty = none.
-    is_reported: the call sends a note of its partitions to Redis, see `partition_notes`.
+    partitions: one for each charge. is_reported: the call sends a note of its partitions, see `partition_notes`.
+    wants: for each charge, the units to charge in advance, beyond the cost, if the call is allowed: at most an eighth
+    of what is left then, and none beyond the soft quota; empty = none. `Answer.taken` says how many these were.
+    returned: receipts for units that are given back before the call is decided, whatever the decision is.
     """
 
-    __slots__ = ("_charges", "carried", "is_reported", "partitions", "template")
+    __slots__ = ("_charges", "is_reported", "partitions", "returned", "template", "wants")
 
-    def __init__(self, template: CallTemplate, partitions: tuple[str, ...], carried: tuple[int, ...] = ()) -> None:
-        self.template, self.partitions, self.carried = template, partitions, carried
+    def __init__(
+        self,
+        template: CallTemplate,
+        partitions: tuple[str, ...],
+        wants: tuple[int, ...] = (),
+        returned: tuple[Verdict, ...] = (),
+    ) -> None:
+        self.template, self.partitions, self.wants, self.returned = template, partitions, wants, returned
         self._charges: list[Charge] | None = None
         self.is_reported = False
 
@@ -187,22 +195,20 @@ class Call(Sequence[Charge]):
         """
         if type(charges) is cls:
             return charges
-        charges, carries = [*charges], False
+        charges = [*charges]
         terms: list[tuple[Any, ...]] = []
         partitions: list[str] = []
         for charge in charges:
             key, cost, partition = charge[0], charge[2], charge[7]
-            if charge[9] != 0 or type(cost) is not int or cost < 0:
+            if type(cost) is not int or cost < 0:
                 check_units(charge)
-                carries = True
             if partition and partition in key:
                 before, key, after = key.partition(partition)
                 terms.append((*charge[1:7], None, charge[8], before, after))
             else:
                 terms.append(charge[1:9])
             partitions.append(key)
-        units = tuple([charge[9] for charge in charges]) if carries else ()
-        call = cls(_template_of(tuple(terms)), tuple(partitions), units)
+        call = cls(_template_of(tuple(terms)), tuple(partitions))
         call._charges = charges
         if len(charges) > 1:
             _check_names(call.names())
@@ -213,19 +219,22 @@ class Call(Sequence[Charge]):
         names, partitions = self.template.names, self.partitions
         return [f"{before}{partitions[place]}{after}" for place, (before, after) in enumerate(names)]
 
-    def part(self, places: Sequence[int], uncounted: Sequence[int] = (), carried: Sequence[int] = ()) -> Call:
-        """Return the call of the charges at these places.
+    def part(self, places: Sequence[int], returned: Sequence[Verdict] = ()) -> Call:
+        """Return the call of the charges at these places, which gives these receipts back."""
+        wants = tuple([self.wants[place] for place in places if self.wants])
+        partitions = tuple([self.partitions[place] for place in places])
+        return Call(self.template.part(places), partitions, wants if any(wants) else (), tuple(returned))
 
-        uncounted: the places of those whose usage is not counted. carried: instead of the units that they carry.
-        """
-        units = carried or [self.carried[place] for place in places if self.carried]
-        template = self.template.part(places, uncounted)
-        return Call(template, tuple([self.partitions[place] for place in places]), tuple(units))
+    def fetching(self, wants: Sequence[int], returned: Sequence[Verdict] = ()) -> Call:
+        """Return this call with units that it wants, and receipts that it gives back."""
+        call = Call(self.template, self.partitions, tuple(wants) if any(wants) else (), tuple(returned))
+        call._charges = self._charges
+        return call
 
     def continuing(self, so_far: str) -> Call:
         """Return the call as one for a request that was counted with this letter so far; "" = it was not."""
         template = self.template.continuing(so_far)
-        return self if template is self.template else Call(template, self.partitions, self.carried)
+        return self if template is self.template else Call(template, self.partitions, self.wants, self.returned)
 
     def __len__(self) -> int:
         return len(self.partitions)
@@ -241,10 +250,7 @@ class Call(Sequence[Charge]):
         return (self._charges or self._fill())[place]
 
     def _fill(self) -> list[Charge]:
-        charges = list(map(ChargeTemplate.fill, self.template.templates, self.partitions))
-        if self.carried:
-            charges = [charge._replace(carried=units) for charge, units in zip(charges, self.carried, strict=True)]
-        self._charges = charges
+        self._charges = charges = list(map(ChargeTemplate.fill, self.template.templates, self.partitions))
         return charges
 
 
@@ -302,11 +308,13 @@ class Answer(Sequence[Verdict]):
     """The engine's verdicts on a call.
 
     is_rejected: nothing was charged. binding: the place of the charge that rejects, see `CounterStates`; `None` = none.
+    taken: the units that were charged in advance, for each charge of a call that wants some; `None` = it does not, or
+    the engine does not do this.
     reply: the engine's time, then the fields of `CounterStates` for each charge; without waits and leads if all are 0.
-    Raises ValueError for any other reply.
+    If the call wants units, those taken are the last numbers. Raises ValueError for any other reply.
     """
 
-    __slots__ = ("_verdicts", "binding", "charges", "is_rejected", "states")
+    __slots__ = ("_verdicts", "binding", "charges", "is_rejected", "states", "taken")
 
     #: True if this process has decided itself.
     is_local = False
@@ -319,6 +327,9 @@ class Answer(Sequence[Verdict]):
         if type(total) is not int:
             raise ValueError("reply: must be whole numbers.")
         self.charges, number = charges, len(charges.partitions)
+        self.taken: Sequence[int] | None = None
+        if charges.wants:
+            self.taken, reply = reply[-number:], reply[:-number]
         if len(reply) == 1 + 2 * number:  # the common case: all are allowed at once
             zeros = (0,) * number
             self.states = _new(CounterStates, (reply[0], reply[1::2], zeros, reply[2::2], zeros))
@@ -332,14 +343,40 @@ class Answer(Sequence[Verdict]):
         self._verdicts: list[Verdict] | None = None
 
     @classmethod
-    def of(cls, charges: Call, states: CounterStates, verdicts: list[Verdict] | None = None) -> Answer:
+    def of(
+        cls,
+        charges: Call,
+        states: CounterStates,
+        verdicts: list[Verdict] | None = None,
+        taken: Sequence[int] | None = None,
+    ) -> Answer:
         """Return the answer of these states, which did not come in one reply. verdicts: those that exist already."""
         answer = object.__new__(cls)
-        answer.charges, answer.states = charges, states
+        answer.charges, answer.states, answer.taken = charges, states, taken
         answer.binding = states.binding(charges.template.gates) if any(states.waits) else None
         answer.is_rejected = answer.binding is not None
         answer._verdicts = verdicts
         return answer
+
+    @classmethod
+    def joined(cls, call: Call, parts: Iterable[tuple[Sequence[int], Answer]]) -> Answer:
+        """Return the answer to a call from the answers to its parts, each with the places of its charges."""
+        placed = {
+            place: (verdict, verdict.remaining, *rest, answer.states.at_us, answer.taken[number] if answer.taken else 0)
+            for places, answer in parts
+            for number, (place, verdict, *rest) in enumerate(zip(places, answer, *answer.states[2:], strict=True))
+        }
+        columns = zip(*[placed[place] for place in range(len(call))], strict=True)
+        verdicts, remaining, waits, resets, ahead, times, taken = columns
+        leads = [lead + at_us - times[0] for lead, at_us in zip(ahead, times, strict=True)]
+        states = CounterStates(times[0], remaining, waits, resets, leads)
+        return cls.of(call, states, [*verdicts], taken if call.wants else None)
+
+    def spend_taken(self) -> None:
+        """Let the verdicts give back also what was taken in advance."""
+        for verdict, units in zip(self, self.taken or (), strict=False):
+            verdict.spent += units
+        self.taken = None if self.taken is None else (0,) * len(self.taken)
 
     def reject(self) -> None:
         """Record that the call was rejected already. Do so before a verdict is read."""
@@ -405,6 +442,14 @@ class Answer(Sequence[Verdict]):
             )
         self._verdicts = verdicts
         return verdicts
+
+
+class LocalAnswer(Answer):
+    """Verdicts on a call that this process has decided itself."""
+
+    __slots__ = ()
+
+    is_local = True
 
 
 def is_from_engine(verdicts: Sequence[Verdict]) -> bool:

@@ -28,4 +28,15 @@ async def shielded(work: Awaitable[object]) -> None:
     await asyncio.shield(task)
 
 
+async def finished(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of this work. On an event loop, it runs to its end even if our task is cancelled."""
+    try:
+        task = asyncio.get_running_loop().create_task(work)
+    except RuntimeError:  # for threads
+        return await work
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())  # if ours is, nobody waits for it
+    await shielded(task)
+    return task.result()
+
+
 _unfinished: Final[set[asyncio.Future[object]]] = set()

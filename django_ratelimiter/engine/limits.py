@@ -215,13 +215,6 @@ class Limit:
             return self.terms._replace(extra=_delay_us(max_delay))
         return self.terms
 
-    def left_at(self, at_us: int) -> int:
-        """Return the microseconds of the window that are left at this time; all, if nothing says when it began."""
-        if self.calendar is not None:
-            terms = self.terms_at(at_us)
-            return terms.extra + terms.period - at_us
-        return self.window_us - (at_us % self.window_us if self.is_by_the_clock else 0)
-
     @cached_property
     def is_by_the_clock(self) -> bool:
         """True if its windows begin and end at times of the clock or of a calendar."""

@@ -25,12 +25,11 @@ class Traits:
     GCRA"; empty = its name.
     holds_leases: an allowed request counts until it is released; the window is the maximum time for that.
     keeps_entries: each request is stored, so quotas are limited by MAX_ENTRIES.
-    counts_locally: a process may count by itself between two calls to the engine.
+    fetches: a process may charge units in advance, or decide alone.
     resets_at_end: the full quota is back at the end of a window, whatever else is used in it.
     keeps_expiry: a charge seldom changes the time at which the full quota is back, so Redis mostly keeps the expiry
     of the key, which costs less than setting it.
     multiplies: a step multiplies units by a time, so the terms of a limit must keep that product exact.
-    windows: the number of windows after which used units no longer count.
     unit: the name of the quota's unit for clients; `None` = requests.
     """
 
@@ -39,11 +38,10 @@ class Traits:
     short: str = ""
     holds_leases: bool = False
     keeps_entries: bool = False
-    counts_locally: bool = False
+    fetches: bool = True
     resets_at_end: bool = False
     keeps_expiry: bool = False
     multiplies: bool = False
-    windows: int = 1
     unit: str | None = None
 
 
@@ -74,7 +72,6 @@ class Algorithm(StrEnum):
             options=("anchor", "calendar", "timezone", "anchor_day", "anchor_time"),
             label=_("fixed window: starts again at every window"),
             short=_("fixed window"),
-            counts_locally=True,
             resets_at_end=True,
             keeps_expiry=True,
         ),
@@ -94,10 +91,8 @@ class Algorithm(StrEnum):
         Traits(
             label=_("sliding window: estimates, in little memory"),
             short=_("sliding window"),
-            counts_locally=True,
             keeps_expiry=True,
             multiplies=True,
-            windows=2,
         ),
     )
     SLIDING_WINDOW_SLOTS = (
@@ -107,7 +102,6 @@ class Algorithm(StrEnum):
             options=("slots",),
             label=_("sliding window in slots: moves on step by step"),
             short=_("sliding window"),
-            counts_locally=True,
             keeps_expiry=True,
         ),
     )
@@ -138,6 +132,7 @@ class Algorithm(StrEnum):
             options=("burst", "max_delay"),
             label=_("leaky bucket: holds requests, for an even pace"),
             short=_("leaky bucket"),
+            fetches=False,
             multiplies=True,
         ),
     )
@@ -148,6 +143,7 @@ class Algorithm(StrEnum):
             label=_("concurrency: requests in progress at once"),
             holds_leases=True,
             keeps_entries=True,
+            fetches=False,
             unit="concurrent-requests",
         ),
     )

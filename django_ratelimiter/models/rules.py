@@ -138,14 +138,13 @@ class Rule(models.Model):
         help_text=_("Rejected requests count too. Callers who keep trying may then be rejected for longer."),
     )
     sync_interval_ms = models.IntegerField(
-        _("count in each process for (ms)"),
+        _("keep fetched units for (ms)"),
         null=True,
         blank=True,
         validators=[MinValueValidator(LOCAL_MS), MaxValueValidator(MAX_MS)],
         help_text=_(
-            "Empty = Redis decides each request. A number of milliseconds = each process counts by itself, and "
-            "asks Redis once in this interval. -1 = each process always counts by itself. Only for fixed and "
-            "sliding windows that are not exact."
+            "Empty = Redis decides each request. A number of milliseconds = each process fetches units in advance and "
+            "keeps them so long. -1 = each process counts by itself. Not for leaky buckets and concurrency."
         ),
     )
     priority = models.IntegerField(

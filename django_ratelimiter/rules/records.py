@@ -96,9 +96,9 @@ class RuleRecord:
 
     methods: empty = all; GET includes HEAD. partition_by: empty = one counter for all callers. cost: units
     of one request. count_refusals: whether rejected requests are charged, too. charge_when: for which responses
-    the charge is kept: any, success (a status below 400) or failure. sync_interval: seconds between two syncs of a
-    local counter; negative = no sync, `None` = an exact rule. counters: their name, which rules in code can share;
-    empty = the slug.
+    the charge is kept: any, success (a status below 400) or failure. sync_interval: seconds for which a process keeps
+    units that it fetches in advance; negative = it counts by itself, `None` = an exact rule. counters: their name,
+    which rules in code can share; empty = the slug.
     """
 
     slug: str

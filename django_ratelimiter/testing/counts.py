@@ -36,7 +36,7 @@ def clear_counts() -> None:
             if not (isinstance(error.__cause__, Exception) and is_refused(error.__cause__)):
                 raise
             begin_namespace()
-        reset_engine()  # with the local counters of this process
+        reset_engine()  # with what this process has in hand
     fallback.local.clear()
     usage_buffer._forget()
 

@@ -1,4 +1,4 @@
-"""Approximate mode: which rules a process may count itself between two syncs with Redis."""
+"""Approximate mode: of which rules a process may fetch units in advance, or count by itself."""
 
 from __future__ import annotations
 
@@ -25,13 +25,17 @@ def to_seconds(sync_interval_ms: object) -> float | None:
 
 
 def check_sync_interval(limit: Limit, sync_interval: float | None) -> None:
-    """Raise ValueError, with the limit's field, for a limit that a process cannot count itself."""
+    """Raise ValueError, with the limit's field, for a limit whose units cannot be fetched in advance."""
     if sync_interval is None:
         return
-    if not limit.traits.counts_locally:
-        names = ", ".join(algorithm for algorithm in Algorithm if algorithm.traits.counts_locally)
-        raise ValueError(f"algorithm: {limit.algorithm} cannot be counted in each process; choose one of {names}.")
+    if not limit.traits.fetches:
+        names = ", ".join(algorithm for algorithm in Algorithm if algorithm.traits.fetches)
+        why = "its units are requests in progress" if limit.holds_leases else "each request has a delay of its own"
+        raise ValueError(
+            f"algorithm: the units of {limit.algorithm} cannot be fetched in advance, as {why}; clear "
+            f"sync_interval_ms, or choose one of {names}."
+        )
     if sync_interval * 1_000_000 > limit.window_us:
         raise ValueError(
-            "window: must not be shorter than sync_interval_ms, the interval at which processes send their counts."
+            "window: must not be shorter than sync_interval_ms, for which processes keep the units that they fetch."
         )

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine, Verdict
+from django_ratelimiter.engine.call import Call
 from tests.reference import Answer, Reference, differences
 
 if TYPE_CHECKING:
@@ -43,18 +44,31 @@ class Trio:
         self._mark = f"{next(_numbers)}/"
 
     def check(
-        self, charges: Sequence[Charge], refund_if_denied: Sequence[Receipt] = (), *, reject: bool = False
+        self,
+        charges: Sequence[Charge],
+        refund_if_denied: Sequence[Receipt] = (),
+        *,
+        reject: bool = False,
+        wants: Sequence[int] = (),
+        returned: Sequence[Receipt] = (),
     ) -> list[Receipt]:
         """Check on all three; the equal answers to each charge."""
         charges = self.own(charges)
-        memory, redis, reference = zip(*refund_if_denied, strict=True) if refund_if_denied else ((), (), ())
+        memory, redis, reference = _of_each(refund_if_denied)
+        back, back_to_redis, back_to_reference = _of_each(returned)
         # What is refunded changes the counters that the reference's answers are still to be held against.
-        answers = self.reference.check(charges, self.now, reject=reject)
-        receipts = self._compared(
-            self.memory.check(charges, now_us=self.now, refund_if_denied=memory, reject=reject),
-            self.redis and self.redis.check(charges, now_us=self.now, refund_if_denied=redis, reject=reject),
-            answers,
-        )
+        answers = self.reference.check(charges, self.now, reject=reject, wants=wants, returned=back_to_reference)
+        options = {"now_us": self.now, "reject": reject}
+        ours = self.memory.check(Call.of(charges).fetching(wants, back), refund_if_denied=memory, **options)
+        theirs = None
+        if self.redis:
+            call = Call.of(charges).fetching(wants, back_to_redis)
+            theirs = self.redis.check(call, refund_if_denied=redis, **options)
+        taken = tuple(answer.taken for answer in answers) if any(wants) else None
+        for answer in filter(None, (ours, theirs)):
+            assert (answer.taken and tuple(answer.taken)) == taken
+        receipts = self._compared([*ours], theirs and [*theirs], answers)
+        self._compare_spent(returned)
         if reject or any(answer.charge.gating and not answer.allowed for answer in answers):
             self.reference.refund(reference)
         self._compare_spent(refund_if_denied)
@@ -114,3 +128,7 @@ class Trio:
             assert receipt.memory.spent == receipt.reference.spent
             if receipt.redis:
                 assert receipt.redis.spent == receipt.memory.spent
+
+
+def _of_each(receipts: Sequence[Receipt]) -> tuple[tuple[Any, ...], ...]:
+    return tuple(zip(*receipts, strict=True)) or ((), (), ())

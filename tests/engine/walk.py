@@ -60,7 +60,14 @@ class Walk:
         charges = self._charges()
         if self.random.randrange(8):
             given = self._some_receipts() if self.random.randrange(4) == 0 else []
-            receipts = self.trio.check(charges, given, reject=self.random.randrange(12) == 0)
+            options = {"reject": self.random.randrange(12) == 0}
+            if self.random.randrange(3) == 0:
+                left = [(charge.limit, self._left.get(charge.key)) for charge in charges]
+                options["wants"] = [self.random.choice((0, 1, cost_by(self.random, *each))) for each in left]
+            if self.random.randrange(6) == 0:
+                returned = {id(each): each for each in self._some_receipts() if each not in given}
+                options["returned"] = [*returned.values()]
+            receipts = self.trio.check(charges, given, **options)
             self._receipts = (self._receipts + receipts)[-12:]
         else:
             receipts = self.trio.peek(charges)
@@ -96,7 +103,6 @@ class Walk:
             gating=random.randrange(4) > 0,
             count_refusals=random.randrange(4) == 0,
             max_delay=self._max_delay(limit) if random.randrange(2) else None,
-            carried=0 if random.randrange(6) else cost_by(random, limit, self._left.get(key)),
         )
 
     def _max_delay(self, limit: Limit) -> float:

@@ -61,6 +61,7 @@ class Answer:
     spent: int
     charge: Charge
     spent_at: int
+    taken: int = 0
 
 
 def differences(verdict: Verdict, answer: Answer) -> dict[str, str]:
@@ -105,20 +106,26 @@ class Reference:
         refund_if_denied: Iterable[Answer] = (),
         *,
         reject: bool = False,
+        wants: Sequence[int] = (),
+        returned: Iterable[Answer] = (),
     ) -> list[Answer]:
-        """All gating charges pass and are spent, or no charge that passes is. reject: that is known already."""
-        for charge in charges:
-            if charge.carried:
-                counter = self._counter(charge)
-                counter.reject(charge.limit, charge.carried, max(now_us, counter.last))
+        """All gating charges pass and are spent, or no charge that passes is. reject: that is known already.
+
+        wants: units of each that are spent too if it is: at most an eighth of what is then left, and none beyond a
+        soft quota. returned: given back before.
+        """
+        self.refund(returned)
         passing = [self._passes(charge, now_us) for charge in charges]
         delays = [self._delay(charge, now_us, passes) for charge, passes in zip(charges, passing, strict=True)]
         rejected = reject or _is_rejected(charges, passing)
         answers = []
-        for charge, passes, delay in zip(charges, passing, delays, strict=True):
+        wanted = wants or (0,) * len(charges)
+        for charge, passes, delay, want in zip(charges, passing, delays, wanted, strict=True):
             spent = self._spend(charge, now_us, passes=passes, rejected=rejected)
             soft = passes and not rejected and self._is_soft(charge, now_us, more=0)
+            taken = self._take(charge, now_us, want) if passes and spent else 0
             answers.append(self._answer(charge, now_us, passes, delay, soft, spent))
+            answers[-1].taken = taken
         if rejected:
             self.refund(refund_if_denied)
         return answers
@@ -192,6 +199,13 @@ class Reference:
             return charge.cost
         counter.reject(charge.limit, charge.cost, at)
         return 0
+
+    def _take(self, charge: Charge, now: int, want: int) -> int:
+        left, limit = floor(capacity_of(charge.limit) - self._level(charge, now)), charge.limit
+        beyond_soft = 0 if limit.soft_quota is None else capacity_of(limit) - limit.soft_quota
+        taken = max(0, min(want, left // 8, left - beyond_soft))
+        self._spend(charge._replace(cost=taken), now, passes=True, rejected=False)
+        return taken
 
     def _answer(self, charge: Charge, now: int, allowed: bool, delay: Wait, soft: bool, spent: int) -> Answer:
         counter, limit = self._counter(charge), charge.limit

@@ -60,8 +60,7 @@ def test_traits_agree_with_each_other_and_are_read_once(algorithm: Algorithm) ->
     traits = limit.traits
     assert traits is algorithm.traits
     assert {"traits", "terms"} <= vars(limit).keys(), "a plain attribute from then on"
-    assert not (traits.holds_leases and traits.counts_locally), "no process knows what others have released"
-    assert not (traits.counts_locally and "burst" in traits.options), "what one counts is told in windows"
+    assert not (traits.fetches and (traits.holds_leases or "max_delay" in traits.options)), "units are spent later"
     assert traits.label
     assert traits.short or traits.holds_leases
 

@@ -49,8 +49,7 @@ def _counted_apart(rule: Rule) -> list[str]:
     if interval < 0:
         return [_("Each process counts separately: with four processes, four times as much can pass.")]
     text = _(
-        "Each process asks Redis once in %(interval)s and decides by its own count in between, so that each process "
-        "beyond the first can add what it allows in twice that time."
+        "Each process fetches units in advance and keeps them for %(interval)s; meanwhile another process may reject."
     )
     return [text % {"interval": duration(interval * 1_000)}]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from ..algorithms import ALLOW, STEPS, Allow, State, Steps
 from ..base import Charge, Verdict
@@ -18,6 +19,9 @@ Prepared = tuple[str, str, Charge, Steps, Terms | None, Allow | None]
 
 #: The result of `decide` for one charge: name, charge, steps, terms, state, remaining, x, y, at_us, delay, passes.
 _Found = tuple[str, Charge, Steps, Terms, State | None, int, int, int, int, int, bool]
+
+#: A call takes at most this part of what is left in advance.
+SHARE: Final = 8
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
@@ -51,27 +55,37 @@ class MemoryCounters:
             (before + partition + after, charge, steps, terms, allow)
             for (before, after, charge, steps, terms, allow), partition in zip(parts, call.partitions, strict=True)
         ]
-        if call.carried:
-            named = [
-                (name, charge._replace(carried=units), steps, terms, None)
-                for (name, charge, steps, terms, _), units in zip(named, call.carried, strict=True)
-            ]
         return named
 
     def decide(
-        self, named: Sequence[Named], now: int, *, spending: bool, reject: bool = False, ahead: int = 0
+        self,
+        named: Sequence[Named],
+        now: int,
+        *,
+        spending: bool,
+        reject: bool = False,
+        ahead: int = 0,
+        wants: list[int] | None = None,
     ) -> CounterStates:
         """Decide, all or nothing, and return the result for each charge.
 
         spending: store the charges. reject: the call is rejected already. ahead: microseconds that the time of limits
-        whose windows do not follow the clock is ahead of it.
+        whose windows do not follow the clock is ahead of it. wants: see `Call`; each is replaced by what was taken.
         """
-        if spending and not reject and not ahead and (charged := self._allow(named, now)) is not None:
+        if spending and not (reject or ahead or wants) and (charged := self._allow(named, now)) is not None:
             return charged
         leads = [0 if each[1].limit.is_by_the_clock else ahead for each in named] if ahead else [0] * len(named)
-        found = [self._look(each, now + lead, spending) for each, lead in zip(named, leads, strict=True)]
+        found = [self._look(each, now + lead) for each, lead in zip(named, leads, strict=True)]
         rejected = reject or not all(each[10] or not each[1].gating for each in found)
-        settled = [self._settle(each, now, lead, rejected, spending) for each, lead in zip(found, leads, strict=True)]
+        taken = [0] * len(found)
+        if wants:
+            if spending and not rejected:
+                taken = [_taken(each, want) for each, want in zip(found, wants, strict=True)]
+            wants[:] = taken
+        settled = [
+            self._settle(each, now, lead, rejected, spending, units)
+            for each, lead, units in zip(found, leads, taken, strict=True)
+        ]
         if len(self._by_name) > self._sweep_at:
             self._sweep(now)
         parts = zip(*settled, strict=True) if settled else ((), (), (), ())
@@ -115,7 +129,7 @@ class MemoryCounters:
             self._sweep(now)
         return _new(CounterStates, (now, remaining, [0] * len(remaining), resets, leads))
 
-    def _look(self, named: Named, now: int, spending: bool) -> _Found:
+    def _look(self, named: Named, now: int) -> _Found:
         """Return the result for a charge."""
         name, charge, steps, fixed, _ = named
         stored = self._by_name.get(name)
@@ -124,18 +138,14 @@ class MemoryCounters:
             state = stored[0]
             if state[0] > now:  # if time runs backwards, use the stored time
                 at = state[0]
-        if fixed is None or charge[9]:
-            return self._look_closely(name, charge, steps, state, at, spending)
+        if fixed is None:
+            return self._look_closely(name, charge, steps, state, at)
         remaining, x, y = steps.look(state, at, fixed)
         return name, charge, steps, fixed, state, remaining, x, y, at, 0, charge[2] <= remaining
 
-    def _look_closely(
-        self, name: str, charge: Charge, steps: Steps, state: State | None, at: int, spending: bool
-    ) -> _Found:
-        """Return the result for a charge whose terms depend on the time, or which carries units."""
+    def _look_closely(self, name: str, charge: Charge, steps: Steps, state: State | None, at: int) -> _Found:
+        """Return the result for a charge whose terms depend on the time."""
         terms = charge.limit.terms_at(at, charge.max_delay)
-        if charge.carried and spending:
-            state = _carried(state, charge, at, steps, terms)
         remaining, x, y = steps.look(state, at, terms)
         delay, passes = 0, charge.cost <= remaining
         if charge.limit.holds:
@@ -143,11 +153,17 @@ class MemoryCounters:
             passes = passes and (delay <= terms.extra or not charge.cost)
         return name, charge, steps, terms, state, remaining, x, y, at, delay, passes
 
-    def _settle(self, one: _Found, now: int, ahead: int, rejected: bool, spending: bool) -> tuple[int, int, int, int]:
-        """Apply one charge. Return remaining quota, wait, time until the full quota is back, and the clock's lead."""
+    def _settle(
+        self, one: _Found, now: int, ahead: int, rejected: bool, spending: bool, taken: int
+    ) -> tuple[int, int, int, int]:
+        """Apply one charge. Return remaining quota, wait, time until the full quota is back, and the clock's lead.
+
+        taken: units that are charged with the cost, in advance.
+        """
         name, charge, steps, terms, state, remaining, x, y, at, delay, passes = one
         cost, lead = charge.cost, at - now - ahead
         if passes and spending and cost and not rejected:
+            cost += taken
             spent = steps.spend(x, cost, terms)
             reset = steps.reset(spent, y, at, terms, state, cost)
             self._by_name[name] = steps.store(spent, y, at, terms, state, cost, spent - x), at + reset
@@ -158,7 +174,7 @@ class MemoryCounters:
             remaining, x, y = steps.look(state, at, terms)  # units that did not fit may have replaced older ones
             is_stored = True
         else:
-            is_stored = spending and charge.carried > 0
+            is_stored = False
         reset = steps.reset(x, y, at, terms, state, 0)
         wait = -1 - delay if delay else 0
         if not passes:
@@ -204,8 +220,8 @@ def _name(charge: Charge) -> str:
     return charge.key + charge.limit.tag
 
 
-def _carried(state: State | None, charge: Charge, at: int, steps: Steps, terms: Terms) -> State:
-    """Return the state after charging units that were allowed elsewhere."""
-    _, before, y = steps.look(state, at, terms)
-    x = steps.spend(before, charge.carried, terms)
-    return steps.store(x, y, at, terms, state, charge.carried, x - before)
+def _taken(found: _Found, want: int) -> int:
+    """Return how many units an allowed call takes in advance."""
+    _, charge, _, terms, _, remaining, *_, passes = found
+    left = remaining - charge.cost
+    return max(min(want, left // SHARE, left - terms.soft_floor), 0) if passes and charge.cost else 0

@@ -94,8 +94,11 @@ class MemoryEngine:
             if version is not None:
                 self._compare(as_version(version))
             now = self._now(now_us)
-            named, ahead = self._counters.named(call), self._ahead(now, now_us)
-            answer = Answer.of(call, self._counters.decide(named, now, spending=True, reject=reject, ahead=ahead))
+            if call.returned:
+                self._counters.refund(call.returned)
+            named, ahead, taken = self._counters.named(call), self._ahead(now, now_us), [*call.wants]
+            states = self._counters.decide(named, now, spending=True, reject=reject, ahead=ahead, wants=taken)
+            answer = Answer.of(call, states, taken=taken or None)
             if reject:
                 answer.reject()
             if answer.is_rejected:

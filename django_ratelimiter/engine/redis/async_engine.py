@@ -76,7 +76,7 @@ class AsyncRedisEngine(RedisCore):
         if type(charges) is not Call:
             call = Call.of(charges)
             return (await self._decide(call, refund_if_denied, version, now_us, reject, counts)).listed()
-        special = now_us is not None or refund_if_denied or reject or counts
+        special = now_us is not None or refund_if_denied or reject or counts or charges.returned
         if special or (packed := self.encode_filled(charges, version)) is None:
             return await self._decide(charges, refund_if_denied, version, now_us, reject, counts)
         began, reply = monotonic(), await self._transport.call(packed[0])

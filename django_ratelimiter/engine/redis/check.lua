@@ -17,19 +17,21 @@
 -- ARGV[3]  doubles: time in us or -1 for TIME, number of charges, number of refunds, mode, the minute in KEYS[2] or -1
 --          where there is none, and with a time a number that tells this call from others; then a record for each:
 --          algorithm, period, rate, capacity, tick_us, soft_floor, extra, cost, and flags (a charge: 1 gating,
---          2 count_refusals, 4 for each unit that is carried) or the time of the spending (a refund)
+--          2 count_refusals, 4 for each unit that it wants in advance) or the time of the spending (a refund)
 -- ARGV[4…] where it comes with more: the number of notes, see engine/partition_stats.py; then what for, label and
 --          partition of each, as `noted` in engine/base.py; then, if a process has held counts, their id, empty if they
 --          come only once, and minute, field and calls of each; see engine/usage/__init__.py for fields of rejections
 -- mode     0 check; 1 peek: spend and count nothing; 2 refund, and do nothing else;
 --          3 publish: put the version in force where none is; 4 rejected: as a check that is rejected whatever is found;
---          5 undo: refund, and take back what was counted once at that time
+--          5 undo: refund, and take back what was counted once at that time;
+--          and 8 for each of the first refunds that are made before anything is decided, whatever that is
 -- Returns  {-1} where no version is held, {-1, epoch, number} where a later one is, {-2, time, then for each charge
 --          the time by its clock} where that is not in the calendar window that a record names, or not in the minute
---          that KEYS[2] names, and nothing was done; else {time, then for each charge: remaining, whatever its
---          longest delay; wait (0 = passes at once, -1 = never, below -1 = passes and is held for what it is below);
---          reset; lead of its clock}. Where all waits and leads are 0, as nearly always, they are left out: a server
---          takes as long for a number of a reply as for ten steps of this script
+--          that KEYS[2] names, and nothing was done but the first refunds; else {time, then for each charge:
+--          remaining, whatever its longest delay; wait (0 = passes at once, -1 = never, below -1 = passes and is held
+--          for what it is below); reset; lead of its clock; then, where one wants units, for each how many it got}.
+--          Where all waits and leads are 0, as nearly always, they are left out: a server takes as long for a number
+--          of a reply as for ten steps of this script
 --
 -- A line such as `--@look` is replaced by that step of every algorithm, see algorithms/__init__.py; `--@count` and
 -- `--@rejected` by count.lua and rejected.lua.
@@ -45,6 +47,7 @@ local HELD_SECONDS = 86400
 -- See engine/partition_stats.py.
 local MAX_WEIGHED, WEIGHED_KEPT, MAX_SAMPLED, SAMPLE_SECONDS = 400, 200, 1000, 7200
 local RECORD = '<ddddddddd'
+local SHARE = 8 -- see engine/memory/counters.py
 
 local now, charges, refunds, mode, minute, mark = unpack('<dddddd', ARGV[3])
 local counts = minute >= 0
@@ -76,9 +79,23 @@ if timed then
   now = time[1] * 1000000 + time[2]
 end
 
+local returns = 0
+if mode >= 8 then
+  returns, mode = floor(mode / 8), mode % 8
+  for i = charges + 1, charges + returns do
+    local raw, state = call('GET', KEYS[first + i]), nil
+    if raw then
+      local id, period, rate, capacity, tick_us, _, extra, cost, spent_at = unpack(RECORD, ARGV[3], 72 * i - 23)
+      --@refund
+      if state then call('SET', KEYS[first + i], state, 'KEEPTTL') end
+    end
+  end
+  found = call('MGET', KEYS[1], (table.unpack or _G.unpack)(KEYS, first + 1, first + charges))
+end
+
 local decides = mode == 0 or mode == 4
 -- Tables grow slowly: this one and the reply begin with the room that they nearly always take.
-local levels, rejected, plain = { 0, 0, 0 }, mode == 4, true
+local levels, rejected, plain, takes = { 0, 0, 0 }, mode == 4, true, nil
 local elsewhere = counts and minute ~= floor(now / 60000000)
 for i = 1, charges do
   local id, period, rate, capacity, tick_us, soft_floor, extra, cost, flags = unpack(RECORD, ARGV[3], 72 * i - 23)
@@ -92,14 +109,7 @@ for i = 1, charges do
   end
   local remaining, x, y, state
   --@look
-  if remaining < 0 then
-    elsewhere = true
-  elseif flags >= 4 and decides then
-    local cost = floor(flags / 4)
-    --@spend
-    raw, last = state, at
-    --@look
-  end
+  if remaining < 0 then elsewhere = true end
   local passes, delay, expires, holds, ends = cost <= remaining, 0, nil, false, false
   --@traits
   if holds or ends then
@@ -129,9 +139,9 @@ if elsewhere then
   return reply
 end
 
-local refunding = refunds > 0 and (mode == 2 or mode == 5 or (rejected and decides))
+local refunding = refunds > returns and (mode == 2 or mode == 5 or (rejected and decides))
 if refunding then -- what cannot be read is to fail before anything is written
-  for i = charges + 1, charges + refunds do call('GET', KEYS[first + i]) end
+  for i = charges + returns + 1, charges + refunds do call('GET', KEYS[first + i]) end
 end
 
 if raises then call('SET', KEYS[1], ARGV[1]) end
@@ -146,6 +156,11 @@ for i = 1, charges do
   local soft_floor, extra, cost, flags = level[15], level[16], level[17], level[18]
   local spends, spent = decides and cost > 0, 0
   if passes then spends = spends and not rejected else spends = spends and flags % 4 >= 2 end
+  if flags >= 4 then
+    takes = takes or {}
+    takes[i] = spends and passes and max(min(floor(flags / 4), floor((remaining - cost) / SHARE), remaining - cost - soft_floor), 0) or 0
+    cost = cost + takes[i]
+  end
   if spends then
     --@spend
     if passes then
@@ -192,7 +207,7 @@ for i = 1, charges do
 end
 
 if refunding then
-  for i = charges + 1, charges + refunds do
+  for i = charges + returns + 1, charges + refunds do
     local raw, state = call('GET', KEYS[first + i]), nil
     if raw then
       local id, period, rate, capacity, tick_us, _, extra, cost, spent_at = unpack(RECORD, ARGV[3], 72 * i - 23)
@@ -277,6 +292,10 @@ if id then
       end
     end
   end
+end
+
+if takes then
+  for i = 1, charges do reply[#reply + 1] = takes[i] or 0 end
 end
 
 if math.type then -- Lua 5.4 knows floats, and servers send those as texts

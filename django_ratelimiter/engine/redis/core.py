@@ -148,12 +148,14 @@ class RedisCore(CallEncoder, ABC):
             try:
                 if reply[0] >= 0:
                     answer = Answer(call, reply)
+                    mark_refunded(call.returned)
                     if answer.is_rejected and mode in COUNTING:
                         self._partition_tracker.note_rejected(answer, shard)
                     if mode == ScriptMode.REJECTED:
                         answer.reject()
                     return answer
                 times = self.decode_retry(reply, now_us)
+                mark_refunded(call.returned)
             except NOT_A_REPLY as error:
                 raise self._no_reply(reply, shard) from error
             deadline_at = deadline_at or (self._deadline and began + self._deadline)

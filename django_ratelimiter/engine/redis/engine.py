@@ -119,7 +119,7 @@ class RedisEngine(RedisCore):
         if type(charges) is not Call:
             call = Call.of(charges)
             return run_sync(self._decide(call, refund_if_denied, version, now_us, reject, counts)).listed()
-        special = now_us is not None or refund_if_denied or reject or counts
+        special = now_us is not None or refund_if_denied or reject or counts or charges.returned
         if special or (packed := self.encode_filled(charges, version)) is None:
             return run_sync(self._decide(charges, refund_if_denied, version, now_us, reject, counts))
         began, reply = monotonic(), self._transport.call(packed[0])

@@ -21,10 +21,10 @@ MAX_FORMATS: Final = 200
 #: Packs a check of this call, with this version, in this minute, and with these notes.
 Encode = Callable[[Call, int | Version | None, int, Sequence[PartitionNote]], bytes]
 
-#: The carried units that are packed into a hole: more than any process counts.
-_CARRIED: Final = 0x5AFE_C0DE_CAFE
+#: The wanted units that are packed into a hole: more than any process wants.
+_WANTED: Final = 0x5AFE_C0DE_CAFE
 
-#: The key of a format: the kind of its notes, and whether its calls carry units.
+#: The key of a format: the kind of its notes, and whether its calls want units.
 Kind = tuple[NoteKind, bool]
 
 
@@ -39,7 +39,7 @@ class CallFormat(NamedTuple):
     size: int
     #: The places of the charges whose partitions are repeated in notes.
     noted: tuple[int, ...]
-    #: The flags of each charge, if calls carry units; else empty.
+    #: The flags of each charge, if calls want units; else empty.
     flags: tuple[int, ...]
 
 
@@ -60,17 +60,17 @@ class CallFormats:
         notes: NoteKind,
     ) -> bytes | None:
         """Return the call of a caller; `None` if partitions do not have the length of digests."""
-        template, partitions, carried = charges.template, charges.partitions, charges.carried
+        template, partitions, wants = charges.template, charges.partitions, charges.wants
         forms: dict[Kind, CallFormat] | None = template.kept.get(self)
         if forms is None:
             forms = template.kept[self] = {}
-        form = forms.get(kind := (notes, bool(carried)))
+        form = forms.get(kind := (notes, bool(wants)))
         if form is None or form[0] != minute or form[1] is not version:
             form = self._keep(forms, template, kind, version, minute)
         _, _, parts, size, noted, flags = form
         words = partitions
         if flags:
-            words += tuple([flags_of(*each).decode("latin-1") for each in zip(flags, carried, strict=True)])
+            words += tuple([flags_of(*each).decode("latin-1") for each in zip(flags, wants, strict=True)])
         for place in noted:  # with its tail, so that its length differs
             word = bulk_string(written(partitions[place]).encode()).decode("latin-1")
             words, size = (*words, word), size + len(word)
@@ -87,17 +87,17 @@ class CallFormats:
         version: int | Version | None,
         minute: int,
     ) -> CallFormat:
-        note_kind, carries = kind
+        note_kind, fetches = kind
         number = len(template.templates)
-        charges = Call(template, (_HOLE,) * number, (_CARRIED,) * number if carries else ())
-        flags = [FLAGS[charge.gating, charge.count_refusals] for charge in charges if carries]
+        charges = Call(template, (_HOLE,) * number, (_WANTED,) * number if fetches else ())
+        flags = [FLAGS[charge.gating, charge.count_refusals] for charge in charges if fetches]
         notes, noted = _notes_of(charges, *note_kind)
         call = self._encode(charges, version, minute, notes)
         word = bulk_string(_HOLE.encode())  # only that of a note
         size = len(call) - len(word) * call.count(word)
         text = call.replace(word, _HOLE.encode()).decode("latin-1")
         for each in set(flags):
-            text = text.replace(flags_of(each, _CARRIED).decode("latin-1"), _HOLE)
+            text = text.replace(flags_of(each, _WANTED).decode("latin-1"), _HOLE)
         parts = [part for before in text.split(_HOLE) for part in (before, "")][:-1]
         if len(forms) >= MAX_FORMATS:
             forms.clear()

@@ -13,7 +13,7 @@ from ..base import Charge, Verdict, noted
 from ..limits import EXACT, MAX_UNITS
 from .partition_notes import PartitionNote, keys_of
 
-#: The flags of a charge that carries nothing, by `gating` and `count_refusals`.
+#: The flags of a charge that wants nothing, by `gating` and `count_refusals`.
 FLAGS: Final = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
 
 #: Bits of the random number that distinguishes usage keys which began at the same time; a double holds it exactly.
@@ -60,15 +60,15 @@ def opening_of(now_us: int, mode: int, charges: int, receipts: int, minute: int 
 opening_by_redis: Final = lru_cache(maxsize=1_000)(partial(opening_of, -1))
 
 
-def cost_of(charge: Charge) -> bytes:
+def cost_of(charge: Charge, want: int = 0) -> bytes:
     """Return the end of a charge's record: cost and flags."""
     flags = FLAGS[charge.gating, charge.count_refusals]
-    return pack("<d", min(charge.cost, EXACT)) + flags_of(flags, charge.carried)
+    return pack("<d", min(charge.cost, EXACT)) + flags_of(flags, want)
 
 
-def flags_of(flags: int, carried: int) -> bytes:
-    """Return the last number of a charge's record. flags: of `FLAGS`. carried: units."""
-    return pack("<d", flags + 4 * min(carried, MAX_UNITS))
+def flags_of(flags: int, want: int) -> bytes:
+    """Return the last number of a charge's record. flags: of `FLAGS`. want: units in advance."""
+    return pack("<d", flags + 4 * min(want, MAX_UNITS))
 
 
 def receipt_of(verdict: Verdict, units: int) -> bytes:

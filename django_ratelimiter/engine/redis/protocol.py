@@ -9,7 +9,7 @@ from zlib import crc32
 
 from ...exceptions import StaleRules
 from .. import usage
-from ..base import Charge, Verdict, Version, WrongServer, as_version
+from ..base import Charge, Verdict, Version, WrongServer, as_version, receipts_of
 from ..call import Call, CallTemplate
 from ..limits import check_time
 from ..partition_stats import MINUTE_US
@@ -46,6 +46,8 @@ class ScriptMode:
     PUBLISH: Final = 3
     REJECTED: Final = 4
     UNDO: Final = 5
+    #: To be added for each receipt that the call gives back before it is decided.
+    RETURNED: Final = 8
 
 
 #: The clocks that calls may be decided by: that of Redis, and that of this process.
@@ -162,11 +164,14 @@ class CallEncoder:
         prefix = self._prefixes[shard]
         parts: Parts = call.template.kept.get(Parts) or _parts_of(call.template)
         names = [f"{prefix}{name}".encode() for name in call.names()]
-        records = [parts.records] if parts.records and not call.carried else self._records(call, times)
+        records = [parts.records] if parts.records and not call.wants else self._records(call, times)
+        if call.returned:
+            returned = receipts_of(call.returned)
+            receipts, mode = [*returned, *receipts], mode + ScriptMode.RETURNED * len(returned)
         for receipt in receipts:
             names.append(f"{prefix}{receipt.charge.key}{receipt.charge.limit.tag}".encode())
             records.append(receipt_of(receipt, receipt.spent))
-        field, charges = parts.field if mode in COUNTING else EMPTY, len(call.partitions)
+        field, charges = parts.field if mode % ScriptMode.RETURNED in COUNTING else EMPTY, len(call.partitions)
         minute = None if field is EMPTY and not (notes or counts) else times[0] // MINUTE_US
         if now_us is None:
             opening = opening_by_redis(mode, charges, len(receipts), minute)
@@ -192,13 +197,13 @@ class CallEncoder:
         return self.encode(ScriptMode.CHECK, call, (), version, None, (minute * MINUTE_US,), notes=notes)
 
     def encode_undo(self, verdicts: Sequence[Verdict], *, shard: int = 0, so_far: str = "") -> bytes:
-        """Return a call that undoes a check: its charges, the units that it carried, and its usage.
+        """Return a call that undoes a check: what its verdicts have spent, and its usage.
 
         Counted rejections stay charged. verdicts: of the check, at least one. Pack it before they are marked as
         refunded. so_far: of its template.
         """
-        receipts = [verdict for verdict in verdicts if verdict.spent or verdict.charge.carried]
-        records = [receipt_of(receipt, receipt.spent + receipt.charge.carried) for receipt in receipts]
+        receipts = [verdict for verdict in verdicts if verdict.spent]
+        records = [receipt_of(receipt, receipt.spent) for receipt in receipts]
         names, at_us = [self._name(receipt.charge) for receipt in receipts], verdicts[0].at_us
         field = usage.field_of(verdicts, so_far=so_far)
         minute = at_us // MINUTE_US if field else None
@@ -247,14 +252,14 @@ class CallEncoder:
         return cached[1]
 
     def _records(self, call: Call, times: Sequence[int]) -> list[bytes]:
-        """Return the records of charges that carry units, or whose limits' terms differ from call to call."""
+        """Return the records of charges that want units, or whose limits' terms differ from call to call."""
         records = []
         for place, charge in enumerate(call):
             limit, at_us = charge.limit, times[0] if len(times) == 1 else times[1 + place]
             records.append(
                 limit.packed if limit.is_fixed else limit.packed_with(limit.terms_at(at_us, charge.max_delay))
             )
-            records.append(cost_of(charge))
+            records.append(cost_of(charge, call.wants[place] if call.wants else 0))
         return records
 
     def decode_retry(self, reply: list[int], now_us: int | None) -> Sequence[int]:

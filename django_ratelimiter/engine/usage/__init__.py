@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from threading import Lock
 from typing import Final
 from uuid import uuid4
@@ -46,6 +48,9 @@ MAX_NAMED: Final = 50
 
 #: Seconds after which leased counts without an answer are leased again: their task was cancelled.
 LEASE_SECONDS: Final = 60.0
+
+#: Seconds for which counts may wait, if they are added so.
+WAITING_SECONDS: Final = 1.0
 
 #: Seconds after which counts are sent again if their own shard was out of reach, but the call itself succeeded.
 RESEND_SECONDS: Final = 1.0
@@ -184,7 +189,7 @@ class UsageBuffer:
 
     For all threads of a process; after a fork they stay with the parent.
     max_fields: fields of a minute to keep. Above that, calls are counted in the latest minute that has their
-    field, or not at all if there is none. clock: seconds. is_empty: nothing to send.
+    field, or not at all if there is none. clock: seconds. is_empty: nothing to send. due_at: when to send it.
     """
 
     def __init__(self, max_fields: int = 10_000, clock: Callable[[], float] = time.monotonic) -> None:
@@ -195,7 +200,7 @@ class UsageBuffer:
     def _forget(self) -> None:
         self._pid = os.getpid()
         self._lock = Lock()
-        self.is_empty = True
+        self.is_empty, self.due_at = True, inf
         self._counts: dict[tuple[int, str], int] = {}
         self._leased: dict[str, tuple[UsageCarry, float]] = {}  # with the time after which it can be leased again
 
@@ -209,9 +214,13 @@ class UsageBuffer:
         """Return whether there is anything to send."""
         return not self.is_empty
 
-    def add(self, minute: int, field: str, calls: int = 1) -> None:
-        """Add a number of calls. field: see `field_of`; it may be a named one."""
+    def add(self, minute: int, field: str, calls: int = 1, *, waits: bool = False) -> None:
+        """Add a number of calls. field: see `field_of`; it may be a named one. waits: they may be sent later."""
         with self._locked():
+            if not waits:
+                self.due_at = -inf
+            elif self.is_empty:
+                self.due_at = self._clock() + WAITING_SECONDS
             key = (minute, field)
             if COUNTER in field and key not in self._counts and self._named() >= MAX_NAMED:
                 key = minute, without_name(field)
@@ -238,8 +247,21 @@ class UsageBuffer:
                 if not keys:
                     return None
                 carry = UsageCarry(uuid4().hex, tuple((*key, self._counts.pop(key)) for key in keys))
+                self.due_at = -inf if self._counts else now + WAITING_SECONDS
             self._leased[carry.id] = carry, now + LEASE_SECONDS
             return carry
+
+    @contextmanager
+    def sending(self, carry: UsageCarry | None) -> Iterator[None]:
+        """Record how a call ends that carries these counts."""
+        try:
+            yield
+        except BaseException:
+            if carry:
+                self.return_lease(carry)
+            raise
+        if carry:
+            self.acknowledge(carry)
 
     def acknowledge(self, carry: UsageCarry) -> None:
         """Record that the call has returned: the counts have arrived, or wait for their own shard."""
@@ -254,4 +276,4 @@ class UsageBuffer:
         """Record that the call has failed: the counts may have arrived, so they are sent again with the same id."""
         with self._locked():
             if carry.id in self._leased:
-                self._leased[carry.id] = carry, float("-inf")
+                self._leased[carry.id], self.due_at = (carry, -inf), -inf

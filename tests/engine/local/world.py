@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine, Verdict
 from django_ratelimiter.engine.adapters import ImmediateAdapter
+from django_ratelimiter.engine.call import Call
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.local.store import LocalCounters
 from django_ratelimiter.engine.usage import UsageBuffer
@@ -33,12 +34,18 @@ class Clock:
 
 
 class Counted:
-    """An engine that notes what it is asked. down: it is out of reach; lost: it decides, and its reply is lost."""
+    """An engine that notes what it is asked.
+
+    down: it is out of reach; lost: it decides, and its reply is lost. during: happens during the next call.
+    fetches: False = as an engine of a project that knows nothing of units in advance.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self.memory = MemoryEngine(clock.us)
-        self.calls: list[list[Charge]] = []
+        self.calls: list[Call] = []
         self.down = self.lost = False
+        self.fetches = True
+        self.during: Callable[[], object] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.memory, name)
@@ -46,10 +53,15 @@ class Counted:
     def to_async(self) -> ImmediateAdapter:
         return ImmediateAdapter(self)
 
-    def check(self, charges: list[Charge], **options: Any) -> list[Verdict]:
+    def check(self, charges: Call, **options: Any) -> Sequence[Verdict]:
         if self.down:
             raise EngineUnavailable("made to fail")
+        during, self.during = self.during, None
+        if during:
+            during()
         self.calls.append(charges)
+        if not self.fetches:
+            charges = Call(charges.template, charges.partitions)
         verdicts = self.memory.check(charges, **options)
         if self.lost:
             self.lost = False
@@ -110,8 +122,3 @@ def counts(engine: Counted) -> dict[str, tuple[int, int, int, int]]:
             found[each.label] = tuple(map(sum, zip(before, each[2:6], strict=True)))  # type: ignore[assignment]
         engine.memory.drop_usage(batch)
     return found
-
-
-def most_within(moments: list[float], span: float) -> int:
-    """The most of these moments that lie in one stretch of this length."""
-    return max((sum(begin <= each <= begin + span for each in moments) for begin in moments), default=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -137,7 +138,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(units=st.lists(st.integers(0, MAX_UNITS), min_size=6, max_size=6))
 @example(units=[0] * 6)
 @example(units=[9, 37, 0, 293, 4, 5])  # "%" among the bytes
-def test_a_call_that_carries_units_is_packed_once_however_many_they_are(units: list[int]) -> None:
+def test_a_call_that_wants_units_is_packed_once_however_many_they_are(units: list[int]) -> None:
     packed, encoder = 0, CallEncoder("formats")
 
     def encode(charges: Sequence[Charge], version: Any, minute: int, notes: Any) -> bytes:
@@ -151,10 +152,9 @@ def test_a_call_that_carries_units_is_packed_once_however_many_they_are(units: l
         for number, limit in enumerate(LIMITS)
     ]
     kept, filled = formats.CallFormats(encode), fill(CallTemplate(charges))
-    for carried in ((1,) * 6, tuple(units)):
-        carrying = Call(filled.template, filled.partitions, carried)
-        assert [charge.carried for charge in carrying] == list(carried)
-        assert kept.fill(carrying, 1, 7, (0, 0)) == encode(carrying, 1, 7, ())
+    for wants in ((1,) * 6, tuple(units)):
+        fetching = Call(filled.template, filled.partitions, wants)
+        assert kept.fill(fetching, 1, 7, (0, 0)) == encode(fetching, 1, 7, ())
     assert packed == 3  # two of them by this test itself
 
 
@@ -170,8 +170,14 @@ def test_a_filled_call_counts_its_callers_over_all_rules(engine: RedisEngine) ->
     assert engine.partitions.top_partitions([(hour, "*user"), (hour, "*ip")], 5) == [{ALICE: (2, 2)}, {BOB: (2, 2)}]
 
 
-def test_both_engines_charge_what_is_carried(engine: RedisEngine) -> None:
-    carrying = Call(template(Limit(9, 3_600)), (ALICE,), (3,))
-    engine.check(carrying, version=1)
-    assert engine.check(carrying, version=1)[0].remaining == 1
-    assert MemoryEngine().check(carrying)[0].remaining == 5
+def test_both_engines_charge_what_is_wanted_and_give_back_what_is_returned(engine: RedisEngine) -> None:
+    wanting = template(Limit(90, 3_600), Limit(9, 3_600))
+    engine.publish(1)
+    for one in (engine, MemoryEngine()):
+        one.publish(1)
+        answer = one.check(Call(wanting, (ALICE, ALICE), (30, 30)), version=1)
+        assert ([*answer.taken], [each.remaining for each in answer]) == ([11, 1], [78, 7])
+        receipts = [replace(each, spent=units) for each, units in zip(answer, answer.taken, strict=True)]
+        answer = one.check(Call(wanting, (ALICE, ALICE), (), tuple(receipts)), version=1)
+        assert (answer.taken, [each.remaining for each in answer]) == (None, [88, 7])
+        assert [each.spent for each in receipts] == [0, 0]

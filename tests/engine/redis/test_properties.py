@@ -16,7 +16,6 @@ from tests.engine.asking import fresh
 from tests.engine.strategies import cost_by, costs, limit_by, limits, pause_by
 from tests.engine.trio import HOUR
 from tests.reference import capacity_of, period_of
-from tests.unit.test_carried import FIVE
 
 
 @given(data=st.data())
@@ -79,9 +78,3 @@ def test_redis_remembers_until_the_quota_is_back_and_hardly_longer(
             assert verdict.reset_after * 1_000 < client.pttl(f"{{{mark}:0}}:key{limit.tag}")
             assert client.pttl(f"{{{mark}:0}}:key{limit.tag}") <= verdict.reset_after * 1_000 + 10_001
             now += pause_by(random, now, limit)
-
-
-def test_what_is_carried_expires(redis_client: redis.Redis) -> None:
-    RedisEngine(redis_client, "carried").check([Charge("key", FIVE, cost=6, carried=2)])
-    (key,) = redis_client.keys("{carried:0}:*")
-    assert 0 < redis_client.pttl(key) <= 70_001

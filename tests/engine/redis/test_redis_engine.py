@@ -15,6 +15,7 @@ import redis
 
 from django_ratelimiter.engine import Algorithm, Charge, EngineUnavailable, Limit, Verdict
 from django_ratelimiter.engine.calendars import Window
+from django_ratelimiter.engine.call import Call
 from django_ratelimiter.engine.redis import RedisEngine
 from example_project.redis_server import RedisServer, free_port
 from tests.engine.hits import CASES, limit_of
@@ -76,7 +77,7 @@ def test_a_counter_lives_as_long_as_it_says_something(
 def test_each_spending_lengthens_a_life_as_far_as_it_must(
     engine: RedisEngine, redis_client: redis.Redis, case: str
 ) -> None:
-    """In the window of the one before and in a later one; what is carried too."""
+    """In the window of the one before and in a later one; what is taken in advance too."""
     limit = limit_of(case, 60)
     charge, key = Charge("key", limit, cost=2), f"{{test:0}}:key{limit.tag}"
 
@@ -86,8 +87,8 @@ def test_each_spending_lengthens_a_life_as_far_as_it_must(
 
     engine.check([charge], now_us=time.time_ns() // 1_000 - limit.window_us)
     redis_client.pexpire(key, 5_000)
-    for again in (charge, charge, charge._replace(carried=3), charge._replace(cost=0, carried=3)):
-        assert_that_life_is_right(engine.check([again])[0])
+    for wants in ((), (), (3,)):
+        assert_that_life_is_right(engine.check(Call.of([charge]).fetching(wants))[0])
 
 
 def test_a_refund_does_not_shorten_or_lengthen_a_life(engine: RedisEngine, redis_client: redis.Redis) -> None:
@@ -240,6 +241,7 @@ def test_a_master_that_became_a_replica_is_looked_up_again(server: RedisServer) 
 FORK = """
 import os, sys, redis
 from django_ratelimiter.engine import Charge, Limit
+from django_ratelimiter.engine.call import Call
 from django_ratelimiter.engine.redis import RedisEngine
 
 engine = RedisEngine(redis.Redis.from_url(sys.argv[1]), "fork")

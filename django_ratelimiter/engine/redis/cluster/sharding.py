@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 from ....exceptions import EngineUnavailable
 from ... import usage
 from ...base import Charge, Verdict, Version, mark_refunded
-from ...call import NO_CHARGES, Answer, Call, CounterStates
+from ...call import NO_CHARGES, Answer, Call
 from ...partition_stats import MINUTE_US
 from ..protocol import CallEncoder, ScriptMode
 
@@ -107,14 +107,14 @@ class ShardCoordinator:
             await self._settle_counts(counts, carrier, asked, deadline_at)
         if len(asked) == 1:
             return answer
-        joined = _joined(call.call, [(parts[shard].places, answer) for shard, answer in found.items()])
+        joined = Answer.joined(call.call, [(parts[shard].places, answer) for shard, answer in found.items()])
         if mode == ScriptMode.REJECTED:
             joined.reject()
         return joined
 
     def _order(self, parts: dict[int, ShardPart]) -> list[int]:
         """Return the shards to ask, first those out of reach, so that this is known before anything is charged."""
-        asked = [shard for shard in sorted(parts) if parts[shard].places]
+        asked = [shard for shard in sorted(parts) if parts[shard].places or parts[shard].call.returned]
         if not asked:
             return [next(self._next_shard) % self._encoder.shards]
         return sorted(asked, key=self._is_down, reverse=True) if len(asked) > 1 else asked
@@ -157,10 +157,15 @@ class ShardCoordinator:
 
     def _parts(self, call: Call, receipts: Iterable[Verdict]) -> dict[int, ShardPart]:
         parts: dict[int, ShardPart] = {}
+        returned: dict[int, list[Verdict]] = {}
         for place, charge in enumerate(call):
             parts.setdefault(self._encoder.shard_of(charge), ShardPart()).places.append(place)
-        for part in parts.values():
-            part.call = call if len(parts) == 1 else call.part(part.places)
+        for receipt in call.returned:
+            returned.setdefault(self._encoder.shard_of(receipt.charge), []).append(receipt)
+        for shard in returned:
+            parts.setdefault(shard, ShardPart())
+        for shard, part in parts.items():
+            part.call = call if len(parts) == 1 else call.part(part.places, returned.get(shard, ()))
         for receipt in receipts:
             parts.setdefault(self._encoder.shard_of(receipt.charge), ShardPart()).receipts.append(receipt)
         return parts
@@ -169,6 +174,7 @@ class ShardCoordinator:
         """Undo the charges and counts of these shards. If a shard is out of reach, its charges stay."""
         for shard, verdicts in found.items():
             if verdicts:
+                verdicts.spend_taken()
                 so_far = verdicts.charges.template.so_far
                 packed = self._encoder.encode_undo(verdicts, shard=shard, so_far=so_far)
                 with suppress(EngineUnavailable, CancelledError):
@@ -189,6 +195,8 @@ class ShardCoordinator:
             if shard in found and shard not in allowing:
                 continue
             verdicts: Sequence[Verdict] = found.get(shard, ())
+            if shard in found:
+                found[shard].spend_taken()
             receipts = [*(verdict for verdict in verdicts if verdict.spent), *part.receipts]
             counts = _as_rejected(verdicts, part.call.template.so_far)
             if receipts or counts:
@@ -235,15 +243,3 @@ def names_by_shard(encoder: CallEncoder, charges: Iterable[Charge]) -> dict[int,
     for charge in charges:
         names.setdefault(encoder.shard_of(charge), []).append(encoder._name(charge))
     return names
-
-
-def _joined(call: Call, found: Iterable[tuple[Sequence[int], Answer]]) -> Answer:
-    """Return the answer to a call from the answers to its parts, each with the places of its charges."""
-    placed = {
-        place: (verdict, verdict.remaining, *rest, answer.states.at_us)
-        for places, answer in found
-        for place, verdict, *rest in zip(places, answer, *answer.states[2:], strict=True)
-    }
-    verdicts, remaining, waits, resets, ahead, times = zip(*[placed[place] for place in range(len(call))], strict=True)
-    leads = [lead + at_us - times[0] for lead, at_us in zip(ahead, times, strict=True)]
-    return Answer.of(call, CounterStates(times[0], remaining, waits, resets, leads), [*verdicts])

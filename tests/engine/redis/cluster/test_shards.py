@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Thread, current_thread
 from typing import Any
 from zlib import crc32
@@ -83,13 +84,6 @@ def test_what_is_undone_was_never_spent_and_never_counted(
     assert [count[1:3] for count in collected(engine)] == [("a|", 1), ("b|", 1)]
 
 
-def test_what_was_carried_is_undone_too_for_it_will_come_again(engine: RedisEngine, redis_client: redis.Redis) -> None:
-    charge = Charge("a", FIVE, carried=2)
-    for cost in (1, 4):
-        undo(engine, engine.check([charge._replace(cost=cost)], now_us=HOUR))
-        assert states(redis_client, [charge]) == [5]
-
-
 def test_a_rejected_call_is_undone_in_its_counts(engine: RedisEngine) -> None:
     charges = [Charge("a", FIVE, usage="a|"), Charge("b", FIVE, 6, usage="b|")]
     undo(engine, engine.check(charges, now_us=HOUR))
@@ -109,6 +103,26 @@ def test_a_field_that_was_taken_back_is_counted_again(engine: RedisEngine) -> No
     undo(engine, engine.check([charge], now_us=HOUR))
     engine.check([charge], now_us=HOUR)
     assert [count.allowed for count in collected(engine, LATER)] == [1]
+
+
+# Units in advance
+
+
+def test_a_call_over_shards_fetches_in_each_and_takes_all_back_if_one_rejects(running_cluster: Cluster) -> None:
+    running_cluster.flush()
+    engine = RedisEngine(LazyRedisCluster(running_cluster.urls[0]), deadline=60)
+    charges = [Charge(f"key{number}", Limit(100, 3_600)) for number in range(4)]
+    answer: Any = engine.check(Call.of(charges).fetching((9, 0, 9, 99)))
+    assert [*answer.taken] == [9, 0, 9, 12]
+    assert [each.remaining for each in answer] == [90, 99, 90, 87]
+    receipts = [replace(each, spent=units) for each, units in zip(answer, answer.taken, strict=True)]
+    answer = engine.check(Call.of([*charges, Charge("key4", FIVE, 6)]).fetching((9,) * 5, receipts))
+    assert (answer.is_rejected, [*answer.taken]) == (True, [0] * 5)
+    assert [each.remaining for each in engine.peek(charges)] == [99] * 4
+    assert [each.spent for each in receipts] == [0] * 4
+    answer = engine.check(Call.of(charges[:1]).fetching((5,)))
+    engine.check(Call.of(()).fetching((), [replace(answer[0], spent=5)]))
+    assert engine.peek(charges[:1])[0].remaining == 98
 
 
 # Versions
