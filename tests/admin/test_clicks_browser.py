@@ -113,6 +113,18 @@ def test_a_customer_has_twice_as_much_until_friday_in_three_clicks(hand: Callabl
     assert operator.window.complaints() == []
 
 
+def test_why_a_customer_is_blocked_takes_two_clicks(hand: Callable[[], Hand], ann: User) -> None:
+    operator = hand()
+    operator.click("nav a[href*=rejections]", "#ratelimiter-rejections a[href*=explain]")
+    operator.click("#ratelimiter-rejections a[href*=explain]", "#ratelimiter-answer")
+    [page] = operator.window.texts("#content-main")
+    assert "Rejected with status 429 by export." in page
+    assert "2 of 2 used, 0 left; blocked until" in page
+    assert "rejected before" in page
+    assert operator.clicks == 2
+    assert operator.window.complaints() == []
+
+
 @pytest.mark.parametrize("reveal", [None, []])
 def test_an_attacker_is_denied_for_a_day_in_four_clicks(
     hand: Callable[[], Hand], settings: Any, reveal: list[str] | None

@@ -20,7 +20,7 @@ from django_ratelimiter.checks import paths
 from django_ratelimiter.checks.common import SYMPTOMS
 from django_ratelimiter.decorators import ratelimit
 
-from ..admin.rules import own_site
+from ..admin import own_site
 from ..making import make_rule
 from ..urls import say_hello
 from .test_checks import ids
@@ -62,6 +62,10 @@ class Scoped(APIView):
     throttle_scope = "uploads"
 
 
+@ratelimit("previews")
+class Decorated(APIView): ...
+
+
 class ScopedByAction(ViewSet):
     throttle_scope = None
 
@@ -83,6 +87,7 @@ urlpatterns = [
     path("items/<int:pk>/", say_hello, name="item"),
     path("shop/", include(([path("basket/<slug:name>/", say_hello, name="basket")], "shop"))),
     path("uploads/", Scoped.as_view()),
+    path("previews/", Decorated.as_view()),
     path("send/", send),
     *i18n_patterns(path(gettext_lazy("about/"), say_hello, name="about")),
     *router.urls,
@@ -113,6 +118,7 @@ HERE = pytest.mark.urls(__name__)
         ({"scope": "uploads"}, None),
         ({"scope": "exports"}, None),
         ({"scope": "imports"}, None),
+        ({"scope": "previews"}, None),
         ({"scope": "mailing"}, None),
         ({"scope": "mailings"}, "the scope 'mailings'. Did you mean 'mailing'?"),
         ({"scope": "mail"}, None),  # any code may ask for it
@@ -161,16 +167,16 @@ def test_rules_that_may_reject_who_would_correct_them(
 @pytest.mark.django_db
 def test_another_admin_site_is_not_exempt() -> None:
     make_rule("all")
-    both = (path("admin/", admin.site.urls), path("operations/", own_site.site.urls))
+    both = (path("admin/", admin.site.urls), path("office/", own_site.office.urls))
     with override_settings(ROOT_URLCONF=both, RATELIMITER={}):
         [message] = paths.check_admin()
-    assert "/operations/django_ratelimiter/rule/" in message.msg
+    assert "/office/django_ratelimiter/rule/" in message.msg
 
 
 @pytest.mark.django_db
 def test_each_admin_is_named_once_in_whatever_languages_its_path_is() -> None:
     make_rule("all")
-    sites = (path("admin/", admin.site.urls), path("operations/", own_site.site.urls))
+    sites = (path("admin/", admin.site.urls), path("office/", own_site.office.urls))
     with override_settings(ROOT_URLCONF=tuple(i18n_patterns(*sites)), RATELIMITER={}):
         [message] = paths.check_admin()
-    assert "/operations/django_ratelimiter/rule/" in message.msg
+    assert "/office/django_ratelimiter/rule/" in message.msg

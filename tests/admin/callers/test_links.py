@@ -253,7 +253,8 @@ def test_a_form_leads_back_to_no_other_page(admin_client: Client, query: str) ->
 @pytest.mark.parametrize("value", ["", "x", "2030", "2030-13-41", "2030-01-02", "2030-01-02T18:30", "T", "9" * 30,
                                    "2030-01-02 18:30:00+02:00", "%00", "1e400"])  # fmt: skip
 def test_no_value_in_the_address_of_a_form_is_an_error(admin_client: Client, add: str, value: str) -> None:
-    for name in ("starts_at", "ends_at", "expires_at", "multiplier", "anchor_day", "action", "api_key", "_caller"):
+    names = ("starts_at", "ends_at", "expires_at", "multiplier", "anchor_day", "action", "api_key", "_caller")
+    for name in (*names, "user", "group", "tier"):
         assert admin_client.get(f"{add}?{name}={value}").status_code == 200, name
         assert admin_client.get(f"{add}?{name}_0={value}&{name}_1={value}").status_code == 200, name
 

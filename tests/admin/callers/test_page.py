@@ -178,14 +178,14 @@ def test_links_are_shown_to_those_alone_who_may_follow(operator: Callable[..., C
     assert client.get(page).status_code == 403
 
 
-@pytest.mark.urls("tests.admin.callers.other_site")
+@pytest.mark.urls("tests.admin.own_site")
 def test_stays_on_its_own_site(admin_client: Client, page: str, ann: User) -> None:
-    own = page.replace("/admin/", "/backoffice/")
+    own = page.replace("/admin/", "/office/")
     text = press(admin_client, own)
     assert "none of them blocks" in text
     assert 'href="/admin/' not in text
-    assert f'<a href="/backoffice/auth/user/{ann.pk}/change/">ann</a>' in text
-    assert own in shown(admin_client.get(f"/backoffice/auth/user/{ann.pk}/change/"))
+    assert f'<a href="/office/auth/user/{ann.pk}/change/">ann</a>' in text
+    assert own in shown(admin_client.get(f"/office/auth/user/{ann.pk}/change/"))
     assert admin_client.post(own.partition("?")[0], {"kind": "user", "value": "ann"})["Location"] == own
 
 

@@ -144,13 +144,6 @@ def test_says_what_a_token_meets_as_an_anonymous_caller(admin_client: Client, pa
     assert text.count(note) == 1  # the other rules count by user, and so wait for one
 
 
-@pytest.mark.parametrize("field", ["user", "group", "tier"])
-@pytest.mark.parametrize("value", ["x", "", "9" * 30, "%00", "-1", "1.5"])
-def test_a_link_to_a_new_assignment_may_name_nobody(admin_client: Client, field: str, value: str) -> None:
-    add = reverse("admin:django_ratelimiter_tierassignment_add")
-    assert admin_client.get(f"{add}?{field}={value}").status_code == 200
-
-
 def test_a_link_to_a_new_assignment_names_a_user(admin_client: Client, ann: User) -> None:
     add = reverse("admin:django_ratelimiter_tierassignment_add")
     assert f'value="{ann.pk}" selected>ann<' in shown(admin_client.get(f"{add}?user={ann.pk}"))

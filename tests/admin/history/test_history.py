@@ -247,7 +247,7 @@ class TestBringBack:
         assert "Saved, not yet in force everywhere" in shown(response)
 
 
-@pytest.mark.urls("tests.admin.history.office")
+@pytest.mark.urls("tests.admin.own_site")
 def test_a_site_of_its_own_stays_among_itself(admin_client: Client, rule: Rule, good: int) -> None:
     own = [page.replace("/admin/", "/office/") for page in (HISTORY, version_page(good), page_of(rule, "history"))]
     own.append(version_page(good, "bring_back").replace("/admin/", "/office/"))

@@ -70,36 +70,3 @@ def test_one_press_leads_to_the_question_and_a_second_answers_it(
     rule.refresh_from_db()
     assert rule.mode == "enforce"
     assert window.complaints() == []
-
-
-def test_save_on_top_of_anothers_is_refused_until_the_page_is_loaded_again(
-    window: Browser, site: str, rule: Rule
-) -> None:
-    window.open(f"{site}{page_of(rule)}")
-    with cache.editing(User.objects.get(username="ada"), "rule export saved"):
-        Rule.objects.update(message="Theirs.")
-    window.type("#id_message", "Mine.")
-    for _attempt in range(2):
-        window.click("#rule_form [name=_save]")
-        window.wait_for(".errorlist.nonfield a")
-        assert "by ada, so nothing was saved now." in window.texts(".errorlist.nonfield")[0]
-        assert window.script("return document.querySelector('#id_message').value") == "Mine."
-        rule.refresh_from_db()
-        assert rule.message == "Theirs."
-    window.click(".errorlist.nonfield a")
-    window.wait_for("#rule_form:not(:has(.errorlist))")
-    assert window.script("return document.querySelector('#id_message').value") == "Theirs."
-    window.script("document.querySelector('#id_message').value = 'Mine.'")
-    window.click("#rule_form [name=_save]")
-    window.wait_for(".messagelist")
-    rule.refresh_from_db()
-    assert rule.message == "Mine."
-
-
-def test_pages_fit_a_narrow_screen(window: Browser, site: str) -> None:
-    window.resize(360, 800)
-    for address in window.script(
-        "return [location.href, ...[...document.querySelectorAll('.ratelimiter-rows a')].slice(0, 2).map(a => a.href)]"
-    ):
-        window.open(address)
-        assert window.script("return document.documentElement.scrollWidth") <= 360, address

@@ -64,11 +64,6 @@ def test_it_is_there_while_redis_is_not(admin_client: Client, rule: Rule) -> Non
     assert DEGRADED not in shown(admin_client.get(HOME))
 
 
-def test_our_own_front_page_says_it_once(admin_client: Client, rule: Rule) -> None:
-    cache.switch_enforcement(False)
-    assert shown(admin_client.get(OVERVIEW)).count(NOTICE) == 1
-
-
 @pytest.mark.parametrize(("codename", "sees"), [("view_rule", True), ("view_user", False)])
 def test_it_is_for_staff_of_this_app(operator: Callable[..., Client], codename: str, sees: bool) -> None:
     cache.switch_enforcement(False)

@@ -13,12 +13,10 @@ from weakref import WeakValueDictionary
 import pytest
 import redis
 from django.conf import settings
-from django.contrib.admin import AdminSite
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import User
 from django.test import Client, override_settings
-from django.urls import path, reverse
+from django.urls import reverse
 
-from django_ratelimiter import admin as pages
 from django_ratelimiter.admin.overview import attention, health, page
 from django_ratelimiter.admin.overview.status import read_status
 from django_ratelimiter.backend import get_engine
@@ -369,21 +367,11 @@ def test_shows_nothing_to_who_may_see_neither_rules_nor_usage(operator: Callable
     assert "ratelimiter-card" not in shown(response)
 
 
-class OtherSite(AdminSite):
-    """A site of the project's own, which has rules and no usage."""
-
-
-other = OtherSite(name="control")
-other.register(Rule, pages.rule_pages.RuleAdmin)
-other.register(Group)
-urlpatterns = [path("control/", other.urls)]
-
-
-@pytest.mark.urls(__name__)
+@pytest.mark.urls("tests.admin.own_site")
 def test_on_a_site_of_the_projects_own(admin_client: Client, saved: Rule) -> None:
-    response = admin_client.get("/control/django_ratelimiter/")
+    response = admin_client.get("/office/django_ratelimiter/")
     text, page = text_of(response), shown(response)
     assert "Enforcement on" in text
     assert "Rejected in the last hour" not in text
-    assert 'action="/control/django_ratelimiter/rule/search/"' in page
+    assert 'action="/office/django_ratelimiter/rule/search/"' in page
     assert "/admin/django_ratelimiter" not in page

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +12,6 @@ from django.urls import reverse
 
 from django_ratelimiter.engine import Algorithm
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion
-from django_ratelimiter.models.options import columns_used
 
 from ..pages import RULES, number, page_of, rule_form, shown
 from .stories import Step
@@ -22,30 +21,9 @@ pytestmark = pytest.mark.urls("tests.entry_points.urls")
 
 NOW_US = Step(0, 0, None).at_us
 
-#: A second value for every column that says how is counted, and what else changes with it.
-CHANGES: dict[str, dict[str, Any]] = {
-    "algorithm": {"algorithm": "sliding_window_log"},
-    "window_seconds": {"window_seconds": "61"},
-    "slots": {"slots": 6},
-    "anchor": {"anchor": "first_request"},
-    "refill": {"refill": "interval"},
-    "calendar": {"calendar": "month", "window_seconds": ""},
-    "timezone": {"timezone": "Asia/Tokyo"},
-    "anchor_day": {"anchor_day": 2},
-}
-NUMBERS = {"quota", "burst", "soft_quota", "max_delay_ms"}
-
 
 def limit_of(algorithm: str, **columns: Any) -> dict[str, Any]:
     return {"algorithm": algorithm, "quota": 5, "window_seconds": "60", "max_delay_ms": 60_000, **columns}
-
-
-def ways_of_counting() -> Iterator[tuple[str, str]]:
-    """Algorithms with each column that the form offers for them, but for numbers."""
-    for algorithm in Algorithm:
-        yield algorithm, "algorithm"
-        offered = columns_used(algorithm) | columns_used(algorithm, "month")
-        yield from ((algorithm, column) for column in sorted(offered - NUMBERS))
 
 
 @pytest.fixture
@@ -88,38 +66,6 @@ def test_what_is_spent_stays_spent(
     assert int(visitor.latest["Retry-After"]) >= 1
     rest = 'qu="concurrent-requests"' if algorithm == Algorithm.CONCURRENCY else "w=60"
     assert visitor.latest["RateLimit-Policy"] == f'"export";q={quota};{rest}'
-
-
-@pytest.mark.parametrize("algorithm", [each for each in Algorithm if "burst" in each.options])
-@pytest.mark.parametrize(("burst", "left"), [(4, 1), (10, 7), (2, 0)])
-def test_another_burst_keeps_what_is_spent(
-    visitor: Visitor,
-    save: Callable[..., RuleLimit],
-    change: Callable[..., None],
-    algorithm: str,
-    burst: int,
-    left: int,
-) -> None:
-    save(limit_of(algorithm, max_delay_ms=200_000))
-    assert [visitor.ask(NOW_US).allowed for _ in range(3)] == [True] * 3
-    change(limit_of(algorithm, max_delay_ms=200_000, burst=burst))
-    assert admitted(visitor) == left
-
-
-@pytest.mark.parametrize(("algorithm", "column"), list(ways_of_counting()))
-def test_another_way_of_counting_begins_anew(
-    visitor: Visitor, save: Callable[..., RuleLimit], change: Callable[..., None], algorithm: str, column: str
-) -> None:
-    first = limit_of(algorithm)
-    if column in ("timezone", "anchor_day"):
-        first |= {"calendar": "month", "window_seconds": ""}
-    second = first | CHANGES[column]
-    if second == first:
-        second["algorithm"] = "fixed_window"
-    save(first)
-    assert admitted(visitor) == 5
-    change(second)
-    assert admitted(visitor) == 5
 
 
 def test_a_new_rule_finds_no_counters_of_a_former_one(

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import ceil
-from typing import Any
 
 import pytest
 
 from django_ratelimiter.admin.rules.forms import SingleLimitForm
-from django_ratelimiter.engine import Algorithm, Charge, MemoryEngine, Verdict
+from django_ratelimiter.engine import Algorithm
 from django_ratelimiter.models import RuleLimit
 from django_ratelimiter.models.options import NOT_GIVEN, columns_used
 
-from .stories import MINUTE, STORIES, Answer, Step, Story, play
+from .stories import MINUTE, STORIES, Step, Story, play
 from .visitor import PATH, Visitor
 
 pytestmark = pytest.mark.urls("tests.entry_points.urls")
 
 FIELDS = SingleLimitForm().fields
-
-#: These admit the same, and differ in what they store.
-ADMIT_ALIKE = {Algorithm.TOKEN_BUCKET, Algorithm.GCRA}
 
 
 @pytest.mark.parametrize("story", STORIES, ids=str)
@@ -67,57 +63,6 @@ def _offers() -> Iterator[tuple[str, str, str]]:
         for column in set().union(*(columns_used(algorithm, calendar) for calendar in calendars)):
             values = [value for value, _label in FIELDS[column].choices] if _chosen(column) else ["a value"]
             yield from ((algorithm, column, value) for value in values)
-
-
-@pytest.mark.parametrize("story", STORIES, ids=str)
-def test_no_other_offer_would_have_told_the_same(story: Story) -> None:
-    """Else the story could not tell whether its own options were obeyed."""
-    assert _told_by(story.columns, story) == story.steps
-    for other in _others(dict(story.columns)):
-        alike = {story.columns["algorithm"], other["algorithm"]} == ADMIT_ALIKE
-        assert alike or _told_by(other, story) != story.steps, other
-
-
-def _others(columns: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The same with another choice, without an option, or by another algorithm."""
-    used = columns_used(columns["algorithm"], columns.get("calendar", ""))
-    for column in used - {"quota", "window_seconds"}:
-        values = [value for value, _label in FIELDS[column].choices] if _chosen(column) else []
-        given = columns.get(column, NOT_GIVEN[column])
-        for value in {*values, NOT_GIVEN[column]} - {given}:
-            other = columns | {column: value}
-            yield _kept({**MINUTE, **other} if column == "calendar" and not value else other)
-    if not columns.get("calendar"):
-        for algorithm in Algorithm:
-            if algorithm != columns["algorithm"]:
-                yield _kept(columns | {"algorithm": algorithm})
-
-
-def _kept(columns: dict[str, Any]) -> dict[str, Any]:
-    """What the form keeps of these columns."""
-    used = {"algorithm", *columns_used(columns["algorithm"], columns.get("calendar", ""))}
-    return {column: value for column, value in columns.items() if column in used}
-
-
-def _told_by(columns: Any, story: Story) -> list[Step]:
-    """What would happen by a limit of these columns."""
-    engine, row = MemoryEngine(), RuleLimit(**columns)
-    row.clean_fields(exclude=["rule"])
-    charge = Charge("ann", row.to_limit(), max_delay=row.max_delay_ms / 1_000)  # type: ignore[arg-type]
-    receipts: list[Verdict] = []
-
-    def ask(at_us: int) -> Answer:
-        [verdict] = engine.check([charge], now_us=at_us)
-        if not verdict.allowed:
-            return Answer(False, verdict.retry_after and max(1, ceil(verdict.retry_after)), 0.0, verdict.soft_exceeded)
-        receipts.append(verdict)
-        return Answer(True, None, verdict.delay, verdict.soft_exceeded)
-
-    def close(at_us: int, count: int) -> None:
-        engine.release(receipts[:count])
-        del receipts[:count]
-
-    return play(story, ask, close)
 
 
 @pytest.mark.parametrize(("counts", "remaining"), [("", "1"), ("on", "0")])

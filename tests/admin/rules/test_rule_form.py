@@ -65,15 +65,9 @@ class TestForm:
     @pytest.mark.parametrize(
         ("limit", "field", "says"),
         [
-            ({"quota": "0", "window_seconds": "60"}, "quota", "greater than or equal to 1."),
             ({"quota": "ten", "window_seconds": "60"}, "quota", "Enter a whole number."),
             ({"quota": "5", "window_seconds": ""}, "window_seconds", "Required unless"),
-            ({"quota": "5", "window_seconds": "0.0000001"}, "window_seconds", "decimal places"),
             ({"quota": "5", "window_seconds": "60", "algorithm": "gcra", "burst": "1"}, "burst", "one request costs 2"),
-            ({"quota": "5", "algorithm": "fixed_window", "calendar": "day", "timezone": "Mars"}, "timezone", "unknown"),
-            ({"quota": "5", "window_seconds": "60", "soft_quota": "5"}, "soft_quota", "below 5"),
-            ({"quota": "1", "window_seconds": "60"}, "quota", "one request costs 2"),
-            ({"quota": "5", "window_seconds": "60", "algorithm": "magic"}, "algorithm", "valid choice"),
         ],
     )
     def test_a_limit_that_cannot_be_is_rejected_at_its_field(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from django.contrib.auth.models import Permission, User
 
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import Rule, Tier
-from django_ratelimiter.testing import RulesInForce
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
 from tests.browser import ENTER, TAB, Browser
 
@@ -20,8 +18,6 @@ from .test_pages import count, weigh
 from .test_top_callers import meet
 
 pytestmark = IN_BROWSER
-
-PERIODS = ["Last hour", "Last 24 hours", "Last 7 days", "Last 30 days", "Last 90 days", "Last year"]
 
 
 @pytest.fixture
@@ -40,23 +36,6 @@ def page(window: Browser, live_server: Any) -> Browser:
     window.wait_for(".ratelimiter-usage .ratelimiter-totals")
     assert window.texts("h1") == ["Usage reports"]
     return window
-
-
-def test_every_period_of_every_report(page: Browser) -> None:
-    for number, period in enumerate(PERIODS, 1):
-        page.click(f".ratelimiter-periods a:nth-of-type({number})")
-        assert page.texts(".ratelimiter-periods [aria-current=page]") == [period]
-        rows = page.texts(".ratelimiter-totals tbody tr")
-        assert len(rows) == number + (number > 4)
-        assert len(set(page.texts(".ratelimiter-totals tbody .ratelimiter-tier"))) == len(rows)
-    page.click(".ratelimiter-totals tbody tr:last-child th a")
-    assert page.texts("h1") == ["Usage of “Search”"]
-    for number, period in enumerate(PERIODS, 1):
-        page.click(f".ratelimiter-periods a:nth-of-type({number})")
-        assert page.texts(".ratelimiter-periods [aria-current=page]") == [period]
-        assert len(page.texts(".ratelimiter-totals tbody tr")) == number
-        assert page.texts(".ratelimiter-top-callers tbody tr")
-    assert page.complaints() == []
 
 
 def test_each_part_of_a_report(page: Browser) -> None:
@@ -89,16 +68,6 @@ def test_bars_stand_where_the_figures_say(page: Browser) -> None:
     )
     assert heights[0] == pytest.approx(10 * heights[1], rel=0.1)
     assert heights[0] > 100
-
-
-def test_narrow_and_dark(page: Browser) -> None:
-    colours = []
-    for width, dark in ((360, False), (1280, True)):
-        page.resize(width, 800, dark=dark)
-        page.click(".ratelimiter-periods a:nth-of-type(3)")
-        assert page.script("return document.documentElement.scrollWidth") <= width
-        colours.append(page.script("return getComputedStyle(document.body).backgroundColor"))
-    assert colours[0] != colours[1]
 
 
 def test_long_names_and_great_numbers(page: Browser) -> None:
@@ -154,21 +123,6 @@ def test_by_keyboard(page: Browser) -> None:
     assert page.texts("h1") == ["Usage of “Search”"]
 
 
-def test_a_client_is_found(page: Browser, ratelimit_rules: RulesInForce) -> None:
-    ratelimit_rules({"slug": "search", "limits": ["5/minute"], "partition_by": ["ip"]})
-    weigh(2 * HOUR, digest("ip:192.0.2.7"), 12, 3)
-    page.click(".ratelimiter-totals tbody th a")
-    page.type(".ratelimiter-search input[name$=ip]", "nowhere" + ENTER)
-    page.wait_for(".ratelimiter-search .errorlist")
-    assert page.texts(".ratelimiter-search .errorlist") == ["This is not an IP address."]
-    page.script("document.querySelector('.ratelimiter-search input[name$=ip]').value = ''")
-    page.type(".ratelimiter-search input[name$=ip]", "192.0.2.7" + ENTER)
-    page.wait_for(".ratelimiter-search [role=status]")
-    [told] = page.texts(".ratelimiter-search [role=status]")
-    assert told.startswith(f"{digest('ip:192.0.2.7')}: 12 allowed and 3 rejected")
-    assert page.complaints() == []
-
-
 @pytest.mark.parametrize("width", [700, 1000])
 def test_on_paper(page: Browser, width: int) -> None:
     page.click(".ratelimiter-periods a:nth-of-type(3)")
@@ -189,12 +143,6 @@ def test_on_paper(page: Browser, width: int) -> None:
     )
     assert len(page.script(away.format("tagName"))) > 5
     assert page.script(away.format("offsetParent")) == []
-
-
-def test_a_picture_of_it(page: Browser) -> None:
-    picture = page.pictured(500)
-    assert picture.startswith(b"\x89PNG")
-    assert struct.unpack(">II", picture[16:24]) == (1280, 500)
 
 
 def test_the_top_ten_of_this_month_as_a_chart_and_as_a_file_in_two_clicks(window: Browser, live_server: Any) -> None:
