@@ -19,9 +19,12 @@ from rest_framework.viewsets import ViewSet
 from django_ratelimiter.checks import paths
 from django_ratelimiter.checks.common import SYMPTOMS
 from django_ratelimiter.decorators import ratelimit
+from django_ratelimiter.rules.routes import for_no_view
+from django_ratelimiter.rules.ruleset import rule_from
 
 from ..admin import own_site
 from ..making import make_rule
+from ..rules.build import rule_data
 from ..urls import say_hello
 from .test_checks import ids
 
@@ -117,8 +120,9 @@ HERE = pytest.mark.urls(__name__)
         ({"path_kind": "exact", "path": "/nothing/here/"}, None),  # its 404 is limited
         ({"scope": "uploads"}, None),
         ({"scope": "exports"}, None),
-        ({"scope": "imports"}, None),
-        ({"scope": "previews"}, None),
+        ({"scope": "import"}, "the scope 'import'. Did you mean 'imports'?"),
+        ({"scope": "preview"}, "the scope 'preview'. Did you mean 'previews'?"),
+        ({"scope": "export"}, "the scope 'export'. Did you mean 'exports'?"),
         ({"scope": "mailing"}, None),
         ({"scope": "mailings"}, "the scope 'mailings'. Did you mean 'mailing'?"),
         ({"scope": "mail"}, None),  # any code may ask for it
@@ -140,6 +144,7 @@ def test_without_urls_nothing_is_said_of_them() -> None:
     with override_settings():
         del settings.ROOT_URLCONF
         assert paths.check_targets() == []
+        assert not for_no_view([rule_from(rule_data(scope="nightly"))])
 
 
 @pytest.mark.django_db
