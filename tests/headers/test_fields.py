@@ -58,32 +58,23 @@ def test_an_allowed_response_tells_what_is_left() -> None:
     }
 
 
-def test_a_rejected_response_tells_when_to_come_back() -> None:
-    fields = response_fields(decision(results(DENIED)))
-    assert fields["RateLimit"] == '"api";r=0;t=8'
-    assert fields["Retry-After"] == "8"
-    assert fields["X-RateLimit-Reset"] == "1700000030"
-
-
 def test_nothing_decided_says_nothing() -> None:
     assert response_fields(decision()) == {}
 
 
-def test_reset_is_rounded_up_from_the_engines_microseconds() -> None:
-    one = results((True, 99, 0.0, 0.25))
-    assert one[0].verdict is not None
-    one[0].verdict.at_us = AT_US + 750_000
-    assert response_fields(decision(one))["X-RateLimit-Reset"] == "1700000001"
-    one[0].verdict.at_us = AT_US + 750_001
-    assert response_fields(decision(one))["X-RateLimit-Reset"] == "1700000002"
-
-
-def test_reset_is_no_later_than_what_the_engine_has_counted() -> None:
-    reset_us = 4_217_987_068  # as seconds, times a million, it is more than that
+@pytest.mark.parametrize(
+    ("reset_us", "asked_us", "told"),
+    [
+        (250_000, AT_US + 750_000, "1700000001"),
+        (250_000, AT_US + 750_001, "1700000002"),
+        (4_217_987_068, AT_US - 4_217_987_068, "1700000000"),  # as seconds, times a million, it is more than that
+    ],
+)
+def test_reset_is_rounded_up_from_the_engines_microseconds(reset_us: int, asked_us: int, told: str) -> None:
     one = results((True, 99, 0.0, reset_us / 1_000_000))
     assert one[0].verdict is not None
-    one[0].verdict.at_us = AT_US - reset_us
-    assert response_fields(decision(one))["X-RateLimit-Reset"] == "1700000000"
+    one[0].verdict.at_us = asked_us
+    assert response_fields(decision(one))["X-RateLimit-Reset"] == told
 
 
 def test_all_policies_are_shown_and_the_binding_one_in_the_legacy_fields() -> None:
@@ -95,7 +86,8 @@ def test_all_policies_are_shown_and_the_binding_one_in_the_legacy_fields() -> No
     )
     assert fields["RateLimit-Policy"] == '"api";q=10;w=1,"api-86400";q=1000;w=86400,"login";q=100;w=60'
     assert fields["RateLimit"] == '"api";r=0;t=8,"api-86400";r=99,"login";r=4'
-    assert fields["X-RateLimit-Limit"] == "10"
+    assert (fields["X-RateLimit-Limit"], fields["X-RateLimit-Reset"]) == ("10", "1700000030")
+    assert fields["Retry-After"] == "8"  # as the draft says: not earlier than any t of what rejects
 
 
 def test_the_name_of_a_policy_does_not_hang_on_what_else_was_decided() -> None:
@@ -115,12 +107,6 @@ def test_the_name_of_a_policy_does_not_hang_on_what_else_was_decided() -> None:
 def test_a_window_is_told_in_whole_seconds_or_not_at_all(window: str, policy: str) -> None:
     several = results(ALLOWED, ALLOWED, limits=[limit("7200.000000"), limit(window)])
     assert response_fields(decision(several))["RateLimit-Policy"].split(",")[1] == policy
-
-
-def test_limits_of_one_window_have_names_of_their_own() -> None:
-    limits = [limit("1.000000"), limit(), limit(algorithm="token_bucket", burst=5)]
-    fields = response_fields(decision(results(ALLOWED, ALLOWED, ALLOWED, limits=limits)))
-    assert fields["RateLimit-Policy"] == '"api";q=100;w=1,"api-60";q=100;w=60,"api-60-token_bucket";q=5;w=3'
 
 
 MONTH: dict[str, Any] = {"window_seconds": None, "calendar": "month"}
@@ -174,11 +160,9 @@ def test_what_never_passes_has_no_time() -> None:
     [
         ([DENIED, (False, 0, 61.0, 90.0)], "61"),
         ([(False, 0, 61.0, 90.0), DENIED], "61"),
-        ([DENIED, ALLOWED], "8"),
         ([DENIED, NEVER], None),
         ([NEVER, DENIED], None),
         ([(False, 0, 0.000001, 1.0)], "1"),
-        ([(False, 0, 0.0, 1.0)], "1"),
         ([(False, 0, 8.0, 9.0)], "8"),
         ([(False, 0, 8.000001, 9.0)], "9"),
     ],
@@ -193,11 +177,8 @@ def test_a_shadow_rule_is_not_shown() -> None:
     assert "trial" not in str(fields)
     assert "Retry-After" not in fields
     assert response_fields(decision(results(DENIED, mode="shadow"))) == {}
-
-
-def test_a_shadow_rule_does_not_delay_a_rejected_client() -> None:
-    shadow = results((False, 0, 500.0, 500.0), slug="trial", mode="shadow")
-    assert response_fields(decision(results(DENIED), shadow))["Retry-After"] == "8"
+    late = results((False, 0, 500.0, 500.0), slug="trial", mode="shadow")
+    assert response_fields(decision(results(DENIED), late))["Retry-After"] == "8"
 
 
 def test_a_degraded_decision_invents_nothing() -> None:
@@ -205,11 +186,6 @@ def test_a_degraded_decision_invents_nothing() -> None:
     told = {"Retry-After": "8", "X-RateLimit-Reference": "api#key"}
     assert response_fields(decision(results(DENIED), degraded=True)) == told
     assert response_fields(decision(results(None, failure_policy="open"), degraded=True)) == {}
-
-
-def test_an_outage_asks_to_come_back_soon() -> None:
-    closed = decision(results(None, failure_policy="closed"), degraded=True)
-    assert response_fields(closed) == {"Retry-After": "1"}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from django_ratelimiter.headers import response_fields
 from django_ratelimiter.rules.ruleset import LimitRecord, rule_from
 
 from ..rules.build import rule_data
-from .test_fields import ALLOWED, DENIED, decision, limit, results
+from .test_fields import ALLOWED, decision, limit, results
 
 START_US = 1_700_000_000_000_000
 BUCKETS = ("token_bucket", "gcra", "leaky_bucket")
@@ -132,14 +132,6 @@ def test_a_client_that_spends_r_in_t_finds_as_much_again(counted: Limit, asked: 
     assert caller.ask(left)
     caller.now_us += seconds * 1_000_000
     assert caller.ask(max(left, 1))
-
-
-def test_a_rejection_tells_the_time_of_what_rejects_only() -> None:
-    """The draft: Retry-After should not be earlier than any t."""
-    limits = [limit("1.000000", 10), limit("86400.000000", 1000)]
-    fields = response_fields(decision(results(DENIED, ALLOWED, limits=limits)))
-    assert fields["RateLimit"] == '"api";r=0;t=8,"api-86400";r=99'
-    assert fields["Retry-After"] == "8"
 
 
 def names_of(*limits: dict[str, Any]) -> list[str]:
