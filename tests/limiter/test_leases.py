@@ -15,7 +15,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory, modify_settings, override_settings
 
 from django_ratelimiter import backend, limiter
-from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine, Verdict
+from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.limiter.io import LoopIO
 from django_ratelimiter.middleware import RateLimitMiddleware
@@ -105,19 +105,6 @@ def test_a_lease_is_held_while_the_view_works(make_rule: MakeRule, engine: Watch
     request.close()
     assert engine.released == [1]
     assert limiter.check(RequestFactory().get("/")).allowed
-
-
-def test_a_lease_ends_by_itself_after_its_window(make_rule: MakeRule, engine: Watched, clock: Clock) -> None:
-    make_rule("one-at-once", quota=1, **LEASES)
-    lost = RequestFactory().get("/")
-    assert limiter.check(lost).allowed
-    clock.now_us += WINDOW * 1_000_000 - 1
-    assert not limiter.check(RequestFactory().get("/")).allowed
-    clock.now_us += 1
-    holder = RequestFactory().get("/")
-    assert limiter.check(holder).allowed
-    lost.close()  # too late, and not another's
-    assert not limiter.check(RequestFactory().get("/")).allowed
 
 
 @pytest.mark.parametrize("path", ["/streamed/", "/streamed/natively/"])
@@ -315,14 +302,3 @@ def test_only_who_met_a_lease_asks_twice(
         client.get(path)
     calls = redis_client.info("commandstats")["cmdstat_evalsha"]["calls"]
     assert calls == (2 if rule == "one-at-once" else 1)
-
-
-def test_a_verdict_of_another_algorithm_is_no_lease(make_rule: MakeRule, engine: Watched) -> None:
-    make_rule("other", quota=10)
-    request = RequestFactory().get("/")
-    verdicts: list[Verdict | None] = [result.verdict for result in limiter.check(request).results]
-    assert verdicts[0] is not None
-    assert verdicts[0].spent == 1
-    request.close()
-    assert verdicts[0].spent == 1
-    assert engine.released == []
