@@ -369,27 +369,23 @@ def allowed(either: Any, times: int, **arguments: Any) -> list[bool]:
 
 
 @pytest.mark.parametrize(
-    ("policy", "expected"),
+    ("policy", "fail_open", "expected"),
     [
-        (None, [True, True, False]),  # half of the rate in each process
-        ("local", [True, True, False]),
-        ("open", [True, True, True]),
-        ("closed", [False, False, False]),
+        (None, None, [True, True, False]),  # half of the rate in each process
+        ("local", None, [True, True, False]),
+        ("open", None, [True, True, True]),
+        ("closed", None, [False, False, False]),
+        (None, True, [True, True, True]),  # RATELIMIT_FAIL_OPEN means what it means in django-ratelimit
+        (None, False, [False, False, False]),
+        ("local", True, [True, True, False]),
     ],
 )
 @pytest.mark.usefixtures("outage")
-def test_a_rate_has_the_failure_policy_that_it_names(either: Any, policy: str | None, expected: list[bool]) -> None:
-    assert allowed(either, 3, failure_policy=policy) == expected
-
-
-@pytest.mark.parametrize(("fail_open", "expected"), [(True, [True] * 3), (False, [False] * 3)])
-@pytest.mark.usefixtures("outage")
-def test_ratelimit_fail_open_means_what_it_means_in_django_ratelimit(
-    either: Any, fail_open: bool, expected: list[bool]
+def test_a_rate_has_the_failure_policy_that_it_names_or_that_of_the_settings(
+    either: Any, policy: str | None, fail_open: bool | None, expected: list[bool]
 ) -> None:
-    with override_settings(RATELIMIT_FAIL_OPEN=fail_open):
-        assert allowed(either, 3) == expected
-        assert allowed(either, 3, failure_policy="local", group="other") == [True, True, False]
+    with override_settings(**({} if fail_open is None else {"RATELIMIT_FAIL_OPEN": fail_open})):
+        assert allowed(either, 3, failure_policy=policy) == expected
 
 
 @pytest.mark.parametrize(("fail_open", "limited"), [(True, False), (False, True)])
@@ -426,13 +422,9 @@ def test_closed_is_an_outage_and_not_the_clients_doing(client: Client) -> None:
         ({"group": "mail", "failure_policy": "open"}, "needs a rate"),
         ({"rate": "4/d"}, "a rate needs a key"),
         ({"key": "ip", "rate": "4/d", "method": "GETT"}, "'GETT' is no method"),
-        ({"key": "ip", "rate": "4/d", "method": "POST,GET"}, "'POST,GET' is no method"),
         ({"key": "ip", "rate": "4/d", "method": ["POST", 5]}, "5 is no method"),
         ({"key": "ip", "rate": "4/d", "method": []}, "'' is no method"),
         ({"group": "mail", "cost": "3"}, "cost: must be a whole number, not '3'"),
-        ({"group": "mail", "cost": 1.5}, "cost: must be a whole number, not 1.5"),
-        ({"group": "mail", "cost": True}, "cost: must be a whole number, not True"),
-        ({"group": "mail", "cost": -1}, "cost: must be 0 or more, not -1"),
         ({"group": "mail", "cost_after": 5}, "cost_after must be a function of the response, not 5"),
         ({"key": "ip", "rate": own_rate, "algorithm": "buckets"}, "'buckets' is unknown"),
         ({}, "group must be the name of a scope or of a counter, not None"),

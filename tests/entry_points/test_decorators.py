@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, ClassVar
 
 import pytest
 from asgiref.sync import async_to_sync, iscoroutinefunction
 from django.contrib.auth.models import User
-from django.core.exceptions import ImproperlyConfigured, PermissionDenied, SynchronousOnlyOperation
+from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory, modify_settings
 from django.urls import path, resolve
@@ -209,23 +208,6 @@ def test_a_user_is_read_off_the_event_loop(async_client: AsyncClient) -> None:
     statuses = [get("/by-user-natively/").status_code for _ in range(2)]
     async_client.force_login(User.objects.create(username="ann"))
     assert statuses == [get("/by-user-natively/").status_code for _ in range(2)] == [200, 429]
-
-
-def test_a_callable_that_has_to_wait_is_called_in_a_thread() -> None:
-    def key(group: str, request: HttpRequest) -> str:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return "key"
-        raise SynchronousOnlyOperation
-
-    @ratelimit(key=key, rate="1/d")
-    async def view(request: HttpRequest) -> None:
-        pass
-
-    async_to_sync(view)(factory.get("/"))
-    with pytest.raises(Ratelimited):
-        async_to_sync(view)(factory.get("/"))
 
 
 def test_of_stacked_rates_a_rejection_spends_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 from django.conf.urls.i18n import i18n_patterns
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.core.cache import cache as django_cache
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, modify_settings, override_settings
-from django.test.client import MULTIPART_CONTENT
 from django.urls import include, path, re_path
 from django.utils import translation
 from django.utils.functional import lazy
@@ -278,19 +276,6 @@ def posted(client: Client, times: int, path: str = "/plain/", **sent: Any) -> li
     return [client.post(path, **sent).status_code for _ in range(times)]
 
 
-def counters(redis_client: redis.Redis, slug: str) -> int:
-    return len(redis_client.keys(f"*:{slug}:*"))
-
-
-def test_a_random_api_key_with_each_request_opens_no_fresh_counter(
-    client: Client, make_rule: MakeRule, redis_client: redis.Redis
-) -> None:
-    make_rule("keys", quota=3, partition_by=["api_key"], missing_partition="ip")
-    sent = [client.get("/plain/", headers={"X-API-Key": f"invented-{number}"}).status_code for number in range(9)]
-    assert sent == [200] * 3 + [429] * 6
-    assert counters(redis_client, "keys") == 1
-
-
 @pytest.mark.parametrize(("missing", "told"), [("skip", [200] * 3), ("deny", [429] * 3), ("ip", [200, 200, 429])])
 def test_clients_without_the_header_share_nothing_with_those_who_have_it(
     client: Client, make_rule: MakeRule, missing: str, told: list[int]
@@ -300,24 +285,6 @@ def test_clients_without_the_header_share_nothing_with_those_who_have_it(
     assert posted(client, 3, headers={"X-Device": "ip:127.0.0.1"}) == [200, 200, 429]
     assert posted(client, 3) == told
     assert posted(client, 1, REMOTE_ADDR="192.0.2.7") == told[:1]
-
-
-def test_who_is_rejected_for_want_of_an_identity_is_promised_nothing(client: Client, make_rule: MakeRule) -> None:
-    make_rule("devices", quota=2, partition_by=["header:X-Device"], missing_partition="deny")
-    rejected = client.get("/plain/")
-    assert rejected["RateLimit"] == '"devices";r=0'
-    assert rejected["X-RateLimit-Remaining"] == "0"
-    assert "Retry-After" not in rejected
-    assert client.get("/plain/", headers={"X-Device": "1"})["RateLimit"].startswith('"devices";r=1;t=')
-
-
-@pytest.mark.parametrize("kind", ["application/json", MULTIPART_CONTENT])
-def test_a_field_of_the_body_splits_counters(client: Client, make_rule: MakeRule, kind: str) -> None:
-    make_rule("logins", quota=1, partition_by=["field:email"], missing_partition="deny")
-    for email in ("ann", "bob"):
-        sent = {"data": {"email": email}, "content_type": kind}
-        assert posted(client, 2, **sent) == [200, 429]
-    assert posted(client, 1, data={"mail": "ann"}) == [429]
 
 
 def test_parts_of_the_path_and_ones_own_identities_split_counters(client: Client, make_rule: MakeRule) -> None:

@@ -38,11 +38,6 @@ def urls(*, own_handler: bool = False) -> Any:
         def operation(request: HttpRequest) -> dict[str, str]:
             return {"hello": "world"}
 
-    @api.get("/later")
-    @ratelimit(key="ip", rate="1/m")
-    async def later(request: HttpRequest) -> dict[str, str]:
-        return {"hello": "world"}
-
     @api.get("/scoped")
     @ratelimit("scoped")
     def scoped(request: HttpRequest) -> dict[str, str]:
@@ -73,10 +68,6 @@ def test_a_rejection_is_429_with_all_fields(client: Client, name: str) -> None:
     assert rejected["Retry-After"] == "60"
     assert rejected["RateLimit"].endswith(";r=0;t=60")
     assert rejected["Cache-Control"] == "no-store"
-
-
-def test_so_is_one_of_a_coroutine(get: Any) -> None:
-    assert [get("/api/later").status_code for _ in range(2)] == [200, 429]
 
 
 def test_a_rules_own_message_is_told(client: Client, make_rule: MakeRule) -> None:
