@@ -74,8 +74,6 @@ class TestLimits:
         limits = {free: [{"quota": 5}, {"quota": 9, "window_seconds": 60}], pro: [{"quota": 50}]}
         make_rule("api", limits, partition_by=["user"])
         make_rule("pros", {pro: [{"quota": 50}]})
-        make_rule("shadow", mode="shadow")
-        make_rule("off", mode="off")
         assert sorted(told(as_ann, "quota", "in_words")) == [
             ("api", 5, "5 per day, token bucket"),
             ("api", 9, "9 per minute, token bucket"),
@@ -284,9 +282,6 @@ class TestLastDays:
         self.top(rule, f"api_key:{hash_api_key(KEY)}", 0, 3, 0)
         assert [day["requests"] for day in me(client, **{"X-API-Key": KEY})["usage"]["days"]] == [3]
 
-    def test_nothing_is_known_of_most(self, as_ann: Client) -> None:
-        assert me(as_ann)["usage"]["days"] == []
-
 
 def test_it_is_nobody_elses_to_keep(as_ann: Client) -> None:
     assert as_ann.get("/limits/me/")["Cache-Control"] == "private, no-store"
@@ -334,14 +329,6 @@ def test_a_user_with_an_api_key_is_one_caller(make_rule: MakeRule, as_ann: Clien
     as_ann.get("/hello/", headers={"X-API-Key": KEY})
     assert sorted(told(as_ann, "remaining", **{"X-API-Key": KEY})) == [("per-key", 4), ("per-user", 4)]
     assert told(as_ann, "remaining") == [("per-user", 4)]
-
-
-def test_a_share_in_another_tier(make_rule: MakeRule, as_ann: Client, ann: User, free: Tier) -> None:
-    make_rule("api", {free: [{"quota": 5}]}, partition_by=["user"])
-    TierAssignment.objects.create(tier=free, user=ann, multiplier="0.001")
-    tiers.forget()
-    [limit] = me(as_ann)["limits"]
-    assert limit["quota"] >= 0
 
 
 def test_on_an_event_loop(make_rule: MakeRule, ann: User) -> None:
