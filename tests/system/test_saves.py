@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import redis
-from django.db import connection
-from django.urls import reverse
 
-from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion
+from django_ratelimiter.models import Rule, RuleSetVersion
 
 from .conftest import Edit, MakeRule
 from .editor import Editor
@@ -67,42 +64,6 @@ def test_two_editors_who_save_at_once_are_both_obeyed_at_once(site: Site, make_r
                 answers = [answer for answer in traffic.since(editor.posted) if answer.path == rule.path]
                 assert_decided_by(quota, answers, site.workers)
     assert RuleSetVersion.objects.count() == numbered + len(rules) * len(quotas)
-
-
-def test_bad_rows_leave_the_site_up_and_the_other_rules_in_force(site: Site, make_rule: MakeRule, edit: Edit) -> None:
-    """Rows that no form would accept, written by SQL, cost their own rules and nothing else, and say why."""
-    good, *bad = [make_rule(number, WIDE, partition_by=["ip"]) for number in (1, 2, 3, 4)]
-    break_rows(*bad)
-    clients = site.connect(8, good.path)
-    # SQL numbers no version: the rules are in force as they were saved last.
-    for rule in (good, *bad):
-        assert {(answer.status, answer.quota) for answer in send(clients, rule.path, 40)} == {(200, WIDE)}
-
-    editor = edit(clients[0])
-    editor.save(good, quota=WIDE // 2)
-    assert {(answer.status, answer.quota) for answer in send(clients, good.path, 40)} == {(200, WIDE // 2)}
-    for rule in bad:
-        assert {(answer.status, answer.quota) for answer in send(clients, rule.path, 40)} == {(200, None)}
-
-    reasons = ("'no_such' is unknown", "Window in seconds: Must be above 0", "A “<” or “>” has no matching bracket")
-    checked = site.manage("check")
-    listed = html.unescape(editor.open(reverse("admin:django_ratelimiter_rule_changelist")))
-    for rule, reason in zip(bad, reasons, strict=True):
-        assert any(rule.slug in line and reason in line for line in checked.splitlines())
-        assert reason in listed
-        own_page = editor.open(reverse("admin:django_ratelimiter_rule_change", args=[rule.pk]))
-        assert reason in html.unescape(own_page)
-    assert good.slug not in checked
-
-
-def break_rows(algorithm: Rule, window: Rule, route: Rule) -> None:
-    """Write an unknown algorithm, a window of 0 and a broken route."""
-    limits, rules = RuleLimit._meta.db_table, Rule._meta.db_table
-    with connection.cursor() as cursor:
-        cursor.execute(f"UPDATE {limits} SET algorithm = 'no_such' WHERE rule_id = %s", [algorithm.pk])
-        cursor.execute(f"UPDATE {limits} SET window_seconds = 0 WHERE rule_id = %s", [window.pk])
-        broken = "items/<int:item"
-        cursor.execute(f"UPDATE {rules} SET path_kind = 'route', path = %s WHERE id = %s", [broken, route.pk])
 
 
 def others(clients: Sequence[Client], editor: Editor) -> list[Client]:
