@@ -61,10 +61,6 @@ class TestTier:
         assert rejected(second) == {"__all__": ["Another tier is already the default for these callers."]}
         assert_database_rejects("ratelimiter_tier_one_default", second)
 
-    def test_many_tiers_are_nobodys_default(self) -> None:
-        for slug in ("one", "two"):
-            Tier.objects.create(slug=slug, name=slug)
-
 
 class TestAssignment:
     @pytest.mark.parametrize(
