@@ -9,19 +9,16 @@ import pytest
 import redis
 from django.contrib.auth.models import AnonymousUser, User
 from django.contrib.sessions.backends.db import SessionStore
-from django.core.management import call_command
-from django.test import Client, RequestFactory, override_settings
+from django.test import RequestFactory
 
 from django_ratelimiter import limiter
 from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.inspection.caller import Caller, UnknownCaller, caller_of
 from django_ratelimiter.inspection.caller_report import lines_of, report_of
 from django_ratelimiter.inspection.counters import Counter
-from django_ratelimiter.inspection.grounds import grounds_of
 from django_ratelimiter.inspection.reset import counters_now
-from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier
+from django_ratelimiter.models import AccessEntry, Rule, Tier
 from django_ratelimiter.rules import cache
-from django_ratelimiter.rules.cache import latest_rules
 from example_project.redis_server import free_port
 
 pytestmark = pytest.mark.django_db
@@ -113,15 +110,6 @@ def test_an_api_key_by_itself_or_by_its_hash(add_rule: Callable[..., Rule]) -> N
         caller = caller_of("api_key", text)
         assert caller.value == hash_api_key("s3cret")
         assert counter(caller, "api").used == 1
-
-
-def test_a_session_tells_its_user(add_rule: Callable[..., Rule], user: User) -> None:
-    session = SessionStore()
-    session["_auth_user_id"] = str(user.pk)
-    session.create()
-    caller = caller_of("session", session.session_key or "")
-    assert caller.user == user
-    assert caller.known == {"session": session.session_key, "user": str(user.pk)}
 
 
 @pytest.mark.parametrize(
@@ -252,60 +240,3 @@ def test_a_counter_that_two_limits_share_is_read_by_each(
     found = counters_now(caller_of("user", str(user.pk)))
     assert [each.rule.slug for each in found.blocked_before_login] == ([] if ask().allowed else ["shared"])
     assert ask(user).allowed is not bool(found.blocked)
-
-
-RESOLVED = override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "TIER_RESOLVER": f"{__name__}.tier_of"})
-
-
-def tier_of(identity: Any) -> str | None:
-    """The tier that the user's e-mail names."""
-    if identity.user.email == "broken":
-        raise ConnectionError
-    return identity.user.email or None
-
-
-@pytest.fixture
-def rule(add_rule: Callable[..., Rule], pro: Tier) -> Rule:
-    """5 for each tier, 50 for pro."""
-    rule = add_rule("export", ["user"], quota=5)
-    with cache.editing():
-        RuleLimit.objects.create(rule=rule, tier=pro, quota=50, window_seconds=60)
-    return rule
-
-
-@RESOLVED
-@pytest.mark.parametrize(
-    ("email", "has_default", "tier", "kind", "capacity"),
-    [
-        ("pro", True, "pro", "resolver", 50),
-        ("", True, "free", "default", 5),
-        ("gone", True, "free", "default", 5),
-        ("", False, "", "none", 5),
-        ("broken", True, "free", "failed", 5),
-    ],
-)
-def test_the_page_shows_the_tier_that_a_request_gets(
-    rule: Rule,
-    user: User,
-    request: pytest.FixtureRequest,
-    admin_client: Client,
-    email: str,
-    has_default: bool,
-    tier: str,
-    kind: str,
-    capacity: int,
-) -> None:
-    User.objects.filter(pk=user.pk).update(email=email)
-    user.refresh_from_db()
-    with cache.editing():
-        if has_default:
-            request.getfixturevalue("free")
-    caller = caller_of("user", str(user.pk))
-    found = grounds_of(caller, latest_rules())
-    assert (found.tier.slug, found.tier.kind) == (tier, kind)
-    decided = ask(user)
-    assert decided.results[0].verdict.remaining == capacity - 1
-    assert (counter(caller, "export").used, counter(caller, "export").capacity) == (1, capacity)
-    page = admin_client.get("/admin/django_ratelimiter/rule/caller/", {"kind": "user", "value": user.pk}, follow=True)
-    assert page.status_code == 200
-    call_command("ratelimit", "caller", "--user", str(user.pk))

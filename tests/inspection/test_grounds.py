@@ -59,6 +59,26 @@ def test_no_multiplier_changes_a_counter_that_all_callers_share(
     assert str(ask(User.objects.create_user("bob")).binding.rule) == "site"
 
 
+def plan_of(identity: Any) -> str | None:
+    """The tier that the user's e-mail names."""
+    if identity.user.email == "broken":
+        raise ConnectionError
+    return identity.user.email or None
+
+
+@pytest.mark.parametrize(
+    ("email", "slug", "kind"),
+    [("pro", "pro", "resolver"), ("gone", "free", "default"), ("broken", "free", "failed")],
+)
+def test_a_tier_of_the_projects_own_code_is_given_a_reason(
+    user: User, free: Tier, pro: Tier, email: str, slug: str, kind: str
+) -> None:
+    User.objects.filter(pk=user.pk).update(email=email)
+    with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "TIER_RESOLVER": f"{__name__}.plan_of"}):
+        found = grounds_of(caller_of("user", str(user.pk)), cache.current_rules())
+    assert (found.tier.slug, found.tier.kind) == (slug, kind)
+
+
 ROWS = st.lists(
     st.tuples(
         st.sampled_from(["user", "group", "ip", "network", "other"]),
