@@ -341,17 +341,6 @@ class TestTiers:
         back_to(version)
         assert TierAssignment.objects.get().tier == Tier.objects.get(slug="pro") == tier
 
-    def test_two_swap_what_they_are_the_default_for(self) -> None:
-        first = Tier.objects.create(slug="one", name="One", default_for="anonymous")
-        second = Tier.objects.create(slug="two", name="Two", default_for="authenticated")
-        version = stored()
-        with cache.editing():
-            Tier.objects.update(default_for="none")
-            Tier.objects.filter(pk=first.pk).update(default_for="authenticated")
-            Tier.objects.filter(pk=second.pk).update(default_for="anonymous")
-        back_to(version)
-        assert [tier.default_for for tier in Tier.objects.order_by("slug")] == ["anonymous", "authenticated"]
-
 
 class TestRulesThatCannotBeEnforced:
     def test_one_of_now_stays_as_it_is(self) -> None:

@@ -95,16 +95,6 @@ def limit(tier: str | None, **values: Any) -> dict[str, Any]:
     return {"tier": tier, "algorithm": "sliding_window_counter", "unlimited": False, "generation": 0} | empty | values
 
 
-def test_the_rule_set_takes_it(rules: tuple[Rule, Rule]) -> None:
-    ruleset = RuleSet.from_snapshot(snapshot_of_rows())
-    assert ruleset.left_out == ()
-    met = ruleset.match(Facts("GET", "/items/3/", route="items/<int:item>/"))
-    assert [rule.slug for rule in met] == ["bad"]
-    assert [found.limit.capacity for found in met[0].limits_for(ruleset.tiers["free"])] == [10]
-    assert met[0].limits_for(ruleset.tiers["pro"]) == ()
-    assert [found.limit.capacity for found in met[0].limits_for(None)] == [8]
-
-
 def test_limits_stand_in_the_order_in_which_they_were_added(rules: tuple[Rule, Rule]) -> None:
     """The fields name them in that order, so that a limit added later renames none."""
     for seconds in (3600, 1, 60):
@@ -135,17 +125,13 @@ def test_asks_the_same_number_of_queries_however_many_rules(
         ("rule", "mode", "panic", "Mode: "),
         ("rule", "path_kind", "glob", "Path matches: "),
         ("rule", "methods", '{"GET": 1}', "Methods: Must be a list"),
-        ("rule", "methods", '"GET"', "Methods: Must be a list"),
         ("rule", "methods", "[1]", "Methods: 1 is unknown"),
-        ("rule", "methods", "null", "Methods: "),
         ("rule", "partition_by", "[[]]", "Counted by: [] is unknown"),
         ("rule", "partition_by", "7", "Counted by: Must be a list"),
         pytest.param("rulelimit", "window_seconds", "a while", "Window in seconds: ", marks=sqlite_only),
-        pytest.param("rulelimit", "quota", "many", "Quota: ", marks=sqlite_only),
         pytest.param("rulelimit", "window_seconds", 1e30, "Window in seconds: ", marks=sqlite_only),
         pytest.param("rulelimit", "quota", inf, "A number cannot be read", marks=sqlite_only),
         pytest.param("rule", "cost", "dear", "Cost: ", marks=sqlite_only),
-        pytest.param("rule", "priority", "high", "Priority: ", marks=sqlite_only),
     ],
 )
 def test_a_bad_row_costs_its_own_rule_alone(  # `tests/models/test_rules.py` has all that forms reject

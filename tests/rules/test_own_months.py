@@ -256,10 +256,6 @@ class TestTemplates:
     def test_other_rules_have_one_for_all(self) -> None:
         assert self.kept([], [None, 3, 15, 31]) == 1
 
-    def test_their_number_is_limited(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("django_ratelimiter.limiter.charges.MAX_TEMPLATES", 5)
-        assert self.kept(["ip"], [*range(1, 28)]) <= 5
-
 
 _days: dict[str, int | None] = {}
 

@@ -9,15 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_ratelimiter.engine import Charge, Limit, MemoryEngine
+from django_ratelimiter.engine import Limit
 from django_ratelimiter.rules import index
 from django_ratelimiter.rules.records import multiply_limit
 from django_ratelimiter.rules.ruleset import Facts, LimitRecord, RuleSet, TierRecord
 
 from ..engine.strategies import limits
 from .build import limit_data, rule_data, snapshot
-
-HOUR = 3_600_000_000
 
 
 def matched(facts: Facts, *rules: dict[str, Any]) -> list[str]:
@@ -102,21 +100,6 @@ def test_the_index_finds_what_a_look_at_every_rule_finds(
     rules = RuleSet.from_snapshot(snapshot(*(rule_data(f"r{i}", **fields) for i, fields in enumerate(conditions))))
     for facts in several:  # what one of them meets is remembered while the next is looked up
         assert rules.match(facts) == tuple(rule for rule in rules.rules if rule.matches(facts))
-
-
-def test_a_path_is_not_taken_for_the_beginning_of_another() -> None:
-    rules = RuleSet.from_snapshot(
-        snapshot(rule_data("exact", path_kind="exact", path="/a/"), rule_data("prefix", path_kind="prefix", path="/b/"))
-    )
-    for path, met in (("/a/x/", []), ("/a/", ["exact"]), ("/a/y/", []), ("/b/", ["prefix"]), ("/b/x", ["prefix"])):
-        assert [rule.slug for rule in rules.match(Facts("GET", path))] == met
-
-
-def test_what_is_remembered_tells_beginnings_of_paths_apart_also_where_an_exact_path_is_shorter() -> None:
-    for further in ([], [rule_data("home", path_kind="exact", path="/")]):
-        rules = RuleSet.from_snapshot(snapshot(*further, rule_data("api", path_kind="prefix", path="/api/")))
-        for path, met in (("/blog/1/", []), ("/api/1/", ["api"]), ("/apis/1/", [])):
-            assert [rule.slug for rule in rules.match(Facts("GET", path))] == met
 
 
 def test_what_is_remembered_of_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,10 +237,3 @@ def test_every_limit_can_be_multiplied_and_counts_as_before(limit: Limit, multip
     scaled = multiply_limit(limit, multiplier)
     assert scaled.tag == limit.tag
     assert scaled == limit or multiplier > 1 or scaled.capacity <= limit.capacity
-
-
-def test_what_was_spent_is_kept() -> None:
-    engine, limit = MemoryEngine(), Limit(10, 60, "gcra")
-    assert engine.check([Charge("key", limit, 10)], now_us=HOUR)[0].allowed
-    [verdict] = engine.check([Charge("key", multiply_limit(limit, Decimal(2)))], now_us=HOUR)
-    assert (verdict.allowed, verdict.remaining) == (True, 9)

@@ -360,13 +360,6 @@ def test_one_reload_serves_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(loads) == 1
 
 
-def test_warm_rules_cost_no_query(django_assert_num_queries: Any) -> None:
-    make_rule()
-    cache.current_rules()
-    with django_assert_num_queries(0):
-        cache.current_rules()
-
-
 @pytest.mark.django_db(transaction=False)
 @pytest.mark.parametrize("round_", [1, 2])
 def test_rules_made_in_a_test_case_transaction_are_obeyed_and_gone_after_it(round_: int) -> None:
