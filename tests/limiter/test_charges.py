@@ -148,15 +148,6 @@ def test_what_is_remembered_of_rules_is_bounded(make_rule: MakeRule, monkeypatch
         assert len(cache.current_rules().kept) <= 2
 
 
-def test_paths_that_a_client_makes_up_make_no_templates(make_rule: MakeRule) -> None:
-    make_rule("all")
-    make_rule("pages", path="/blog/archive/old/", path_kind="prefix")
-    for number in range(10):
-        request = limit_request(RequestFactory().get(f"/blog/{number}/"))
-        assert [each.rule.slug for each in found(request)] == ["all"]
-    assert len(cache.current_rules().kept) == 1
-
-
 @pytest.mark.parametrize(
     ("scope", "reach", "met"),
     [

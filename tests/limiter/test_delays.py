@@ -116,10 +116,3 @@ def test_the_delay_is_what_the_latest_call_decided(make_rule: MakeRule, clock: C
     assert limiter.check(request).delay == 0
     assert request.ratelimit.delay == 0  # type: ignore[attr-defined]
     assert limiter.check(request, scope="other").delay == 0
-
-
-def test_acheck_admits_what_can_be_held_without_a_thread(make_rule: MakeRule, clock: Clock) -> None:
-    make_rule("queue", **QUEUE, limit=LIMIT)
-    assert [async_to_sync(limiter.acheck)(ask()).delay for _ in range(3)] == [0, 2, 4]
-    assert not async_to_sync(limiter.acheck)(ask()).allowed
-    assert not limiter.check(ask()).allowed

@@ -10,7 +10,7 @@ import redis
 from django.http import HttpRequest
 from django.test import RequestFactory
 
-from django_ratelimiter import backend, limiter
+from django_ratelimiter import backend
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import Limit
 from django_ratelimiter.engine.base import Engine
@@ -52,21 +52,6 @@ def test_it_is_decided_with_the_rule_set_in_one_call(
         ("all", 7),
     ]
     assert decision is request.ratelimit  # type: ignore[attr-defined]
-
-
-def test_all_or_nothing(check: Callable[..., Decision], make_rule: MakeRule, clock: Clock) -> None:
-    make_rule("all", quota=2)
-    answers = [check(ask(), extra=[coded(quota=1)]) for _ in range(3)]
-    assert [answer.allowed for answer in answers] == [True, False, False]
-    assert check(ask()).allowed
-
-
-def test_a_rejection_gives_back_what_earlier_entry_points_charged(make_rule: MakeRule, clock: Clock) -> None:
-    make_rule("all", quota=2)
-    for _ in range(3):
-        request = ask()
-        assert limiter.check(request).allowed
-        assert not limiter.check(request, cost=3, extra=[coded()]).allowed
 
 
 def test_values_have_counters_of_their_own_and_reach_no_engine_in_clear(

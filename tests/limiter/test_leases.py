@@ -15,7 +15,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory, modify_settings, override_settings
 
 from django_ratelimiter import backend, limiter
-from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.limiter.io import LoopIO
 from django_ratelimiter.middleware import RateLimitMiddleware
@@ -202,9 +202,6 @@ def test_a_lease_ends_that_a_thread_takes_after_the_task_was_cancelled(
         assert heard.wait(300)
         return MemoryEngine.check(leasing, *args, **kwargs)
 
-    def release(verdicts: Any) -> None:
-        raise EngineUnavailable("away")
-
     async def never(request: HttpRequest) -> Any:
         raise AssertionError
 
@@ -220,7 +217,7 @@ def test_a_lease_ends_that_a_thread_takes_after_the_task_was_cancelled(
 
     monkeypatch.setattr(leasing, "check", check)
     if fails:  # the task is cancelled nevertheless
-        monkeypatch.setattr(leasing, "release", release)
+        monkeypatch.setattr(leasing, "release", Broken().release)
     monkeypatch.setattr(backend, "_engine", Remote(leasing))
     asyncio.run(cancel())
     assert leasing.released == ([] if fails else [1])
@@ -262,13 +259,10 @@ def test_shadow_leases_end_too(get: Any, make_rule: MakeRule, engine: Watched) -
 def test_a_release_that_fails_is_logged_and_nobody_hears_of_it(
     get: Any, leasing: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(verdicts: Any) -> None:
-        raise EngineUnavailable("away")
-
-    monkeypatch.setattr(leasing, "release", fail)
+    monkeypatch.setattr(leasing, "release", Broken().release)
     assert get("/plain/").status_code == 200
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
-        "A lease could not be released; it will expire: away"
+        "A lease could not be released; it will expire: out of reach"
     ]
 
 

@@ -12,7 +12,7 @@ from asgiref.sync import async_to_sync
 from django.contrib.auth import authenticate
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncClient, Client, RequestFactory, override_settings
+from django.test import AsyncClient, Client, RequestFactory
 
 from django_ratelimiter import limiter
 from django_ratelimiter.decision import Decision
@@ -90,11 +90,6 @@ class TestPeek:
         make_rule("all", failure_policy=policy)
         monkeypatch.setattr(ENGINE, Broken())
         assert (peek(ask()).allowed, peek(ask()).degraded) == (allowed, True)
-
-    @override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "ENABLED": False})
-    def test_switched_off(self, peek: Callable[..., Decision], make_rule: MakeRule) -> None:
-        make_rule("all", quota=1)
-        assert peek(ask(), cost=9).allowed
 
 
 class TestRefund:
