@@ -14,12 +14,12 @@ from rest_framework.test import APIClient
 
 from django_ratelimiter import backend, limiter
 from django_ratelimiter.api import throttling
-from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment, TopPartition, UsageSample
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.usage.times import stored
 
+from ..limiter.test_limiter import Broken
 from .conftest import KEY, MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.api.urls")]
@@ -157,15 +157,9 @@ class TestLimits:
     def test_without_redis_what_remains_is_not_known(
         self, make_rule: MakeRule, as_ann: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        class Gone:
-            def check(self, *_args: Any, **_options: Any) -> None:
-                raise EngineUnavailable("gone")
-
-            peek = check
-
         make_rule("api")
         assert told(as_ann, "remaining") == [("api", 5)]
-        monkeypatch.setattr(backend, "_engine", Gone())
+        monkeypatch.setattr(backend, "_engine", Broken())
         assert told(as_ann, "remaining", "quota", "retry_in") == [("api", None, 5, None)]
 
 
@@ -359,11 +353,8 @@ def test_where_redis_goes_away_in_between(make_rule: MakeRule, as_ann: Client, m
     make_rule("per-ip", partition_by=["ip"])
     assert told(as_ann, "remaining") == [("per-ip", 5)]
 
-    def gone(*_given: Any, **_options: Any) -> Any:
-        raise EngineUnavailable("gone")
-
     for name in ("refund", "peek"):
-        monkeypatch.setattr(type(backend.get_engine()), name, gone)
+        monkeypatch.setattr(type(backend.get_engine()), name, Broken.check)
     assert told(as_ann, "remaining") == [("per-ip", None)]
 
 
