@@ -26,6 +26,7 @@ from django_ratelimiter.rules import cache, reading, tiers
 from django_ratelimiter.rules.stored import access_cache, copies, storage, versions
 from django_ratelimiter.usage.collector.collect import collect
 
+from ..limiter.test_limiter import Broken
 from .rows import held, make_rule
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -74,11 +75,8 @@ def ask(**headers: Any) -> Decision:
 
 
 def without_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_given: Any, **_options: Any) -> None:
-        raise EngineUnavailable("made to fail")
-
     for method in ("check", "publish", "read_rules", "write_rules"):
-        monkeypatch.setattr(get_engine(), method, fail, raising=False)
+        monkeypatch.setattr(get_engine(), method, Broken().check, raising=False)
 
 
 class TestProcessWithoutDatabase:

@@ -14,13 +14,13 @@ from django.test import Client, RequestFactory
 from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.decision import NOTHING_TO_DECIDE, Decision
-from django_ratelimiter.engine import EngineUnavailable
 from django_ratelimiter.models import AccessEntry, Rule, RuleSetState, RuleSetVersion
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.ruleset import RuleSet
 from django_ratelimiter.rules.stored import access_cache, storage, versions
 from django_ratelimiter.signals import rules_committed
 
+from ..limiter.test_limiter import Broken
 from .rows import make_rule
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -36,11 +36,8 @@ def rule() -> Rule:
 def away(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Redis is out of reach for this process's decisions and for publishing."""
 
-    def fail(*args: Any, **options: Any) -> None:
-        raise EngineUnavailable("made to fail")
-
     for method in ("check", "publish"):
-        monkeypatch.setattr(get_engine(), method, fail)
+        monkeypatch.setattr(get_engine(), method, Broken().check)
 
 
 def counted(client: redis.Redis) -> dict[bytes, dict[bytes, bytes]]:

@@ -21,7 +21,6 @@ from django.test import Client, RequestFactory, override_settings
 from django_ratelimiter import backend, limiter
 from django_ratelimiter.engine import Limit, MemoryEngine
 from django_ratelimiter.engine.calendars import Anchor
-from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.explain import Question, explain
 from django_ratelimiter.headers.syntax import name_of
 from django_ratelimiter.models import RuleSetState, Tier, TierAssignment
@@ -31,6 +30,7 @@ from django_ratelimiter.rules.ruleset import RuleSet
 from django_ratelimiter.rules.tiers import NO_PLAN, assigned, granted
 from tests.reference import calendar_window
 
+from ..limiter.test_limiter import Broken
 from ..making import Clock, make_rule
 from .build import limit_data, rule_data, snapshot
 
@@ -199,7 +199,7 @@ class TestEverywhere:
         assert client.get("/hello/")["X-RateLimit-Remaining"] == "299"
         called: list[Limit] = []
         monkeypatch.setattr(Limit, "scaled", lambda limit, *given, **options: called.append(limit) or limit)
-        monkeypatch.setattr(backend, "_engine", Gone())
+        monkeypatch.setattr(backend, "_engine", Broken())
         client.get("/hello/")
         assert [Anchor(each.anchor_day, each.timezone, each.anchor_time) for each in called[:1]] == [own]
 
@@ -231,11 +231,6 @@ class TestEverywhere:
             tiers.forget()
             left.append(client.get("/hello/")["X-RateLimit-Remaining"])
         assert left == ["299", "299", "299", "298"]
-
-
-class Gone(MemoryEngine):
-    def check(self, *given: Any, **options: Any) -> Any:
-        raise EngineUnavailable("gone")
 
 
 @pytest.mark.django_db(transaction=True)
