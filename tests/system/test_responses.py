@@ -7,9 +7,7 @@ import http.client
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -173,30 +171,12 @@ def test_the_lease_of_a_killed_process_ends_by_itself(serve: Callable[..., Serve
     assert [asked(now_us=ends_us + later).allowed for later in (-1_000, 1_000)] == [False, True]
 
 
-def test_an_event_loop_holds_requests_until_it_is_their_turn(serve: Callable[..., Server]) -> None:
-    server = serve("uvicorn", "leaky_bucket", window_seconds=0.4, burst=10)
-    with ThreadPoolExecutor(5) as threads:
-        began = time.monotonic()
-        answers = [threads.submit(lambda: (server.status("/slow/natively/0/"), time.monotonic())) for _ in range(5)]
-    statuses, ends = zip(*(answer.result() for answer in answers), strict=True)
-    assert statuses == (200,) * 5
-    for number, end in enumerate(sorted(ends)):
-        assert end - began >= 0.4 * number - 0.05
-
-
 def test_an_event_loop_goes_on_while_it_holds_a_request(serve: Callable[..., Server]) -> None:
     server = serve("uvicorn", "leaky_bucket", window_seconds=3_600, burst=5)
     before = asked("leaky_bucket", burst=5).remaining
     with server.asking("/slow/natively/0/"):
         wait_until(lambda: asked("leaky_bucket", burst=5).remaining < before, SOON)
         assert [server.status("/hello/") for _ in range(3)] == [200] * 3
-
-
-def test_a_synchronous_worker_rejects_what_would_have_to_wait(serve: Callable[..., Server]) -> None:
-    server = serve("gunicorn", "leaky_bucket", window_seconds=3_600, burst=5)
-    answers = [server.get("/slow/0/") for _ in range(3)]
-    assert [answer.status for answer in answers] == [429] * 3
-    assert all(0 < int(answer.headers["Retry-After"]) <= 3_600 for answer in answers)
 
 
 @pytest.mark.parametrize("kind", ["uvicorn", "uvicorn behind synchronous"])
