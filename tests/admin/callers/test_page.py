@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from decimal import Decimal
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,7 +19,6 @@ from django_ratelimiter.engine.usage.rejections import Rejection
 from django_ratelimiter.models import (
     AccessEntry,
     Rule,
-    RuleLimit,
     Tier,
     TierAssignment,
     TopCaller,
@@ -55,15 +53,6 @@ def test_says_who_is_blocked_by_what_and_why(admin_client: Client, page: str, an
 def test_the_key_of_another_model_is_shown_as_it_is_written(admin_client: Client) -> None:
     text = shown(admin_client.get(CALLER, {"kind": "user", "value": "shop.Device:7"}))
     assert "<h1>User shop.Device:7</h1>" in text
-
-
-def test_shows_what_cannot_be_known_and_takes_it(admin_client: Client, page: str, ann: User) -> None:
-    rule = Rule.objects.create(slug="org", name="Org", mode="enforce", partition_by=["user", "header:X-Org"])
-    RuleLimit.objects.create(rule=rule, quota=7, window_seconds=Decimal(60))
-    press(admin_client, page)
-    ask(ann, HTTP_X_ORG="acme")
-    assert 'name="is:header:X-Org"' in shown(admin_client.get(page))
-    assert "1 of 7" in shown(admin_client.get(f"{page}&is:header:X-Org=acme"))
 
 
 def test_shows_usage_by_day(admin_client: Client, page: str) -> None:

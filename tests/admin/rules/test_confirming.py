@@ -112,11 +112,9 @@ class TestForm:
         "fields",
         [
             {"mode": "shadow"},
-            {"mode": "off"},
             {"partition_by": ["ip"]},
             {"partition_by_others": "header:X-Tenant"},
             {"path_kind": "exact", "path": "/"},
-            {"path_kind": "prefix", "path": "/api/"},
             {"view_name": "hello"},
             {"scope": "mail"},
             {"methods": ["POST"]},

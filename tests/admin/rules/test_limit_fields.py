@@ -135,21 +135,10 @@ class TestSentences:
         told = self.ask(admin_client, rule=rule.pk, algorithm=limit.algorithm, quota=9, window_seconds="1")
         assert (bool(told["sentences"]), told["errors"]) == (True, {})
 
-    @pytest.mark.parametrize(
-        ("typed", "field", "says"),
-        [
-            ({"quota": 0, "window_seconds": 60}, "quota", "Ensure this value is greater than or equal to 1."),
-            ({"quota": 5, "window_seconds": 60, "algorithm": "magic"}, "algorithm", "valid choice"),
-            ({"quota": 5, "window_seconds": 60, "tier": 999}, "tier", "valid choice"),
-        ],
-    )
-    def test_tells_what_cannot_be_beside_its_field(
-        self, admin_client: Client, typed: dict[str, Any], field: str, says: str
-    ) -> None:
-        told = self.ask(admin_client, **typed)
-        assert told["sentences"] == ""
-        assert list(told["errors"]) == [field]
-        assert says in told["errors"][field][0]
+    def test_tells_what_cannot_be_beside_its_field(self, admin_client: Client) -> None:
+        told = self.ask(admin_client, quota=0, window_seconds=60, tier=999)
+        assert (told["sentences"], {*told["errors"]}) == ("", {"quota", "tier"})
+        assert told["errors"]["quota"] == ["Ensure this value is greater than or equal to 1."]
 
     def test_says_what_is_still_to_be_typed(self, admin_client: Client) -> None:
         for typed in ({}, {"quota": 5}, {"window_seconds": 60}):

@@ -32,13 +32,9 @@ def ask(client: Client, **typed: str) -> str:
     [
         ({}, "6 views: login, api:export, api:items, api:item, api:old, tests.admin.urls.page."),
         ({"path_kind": "prefix", "path": "/api/"}, "4 views: api:export, api:items, api:item, api:old."),
-        ({"path_kind": "prefix", "path": "/api/items/"}, "2 views: api:items, api:item."),
         ({"path_kind": "prefix", "path": "/api/items/7"}, "1 view: api:item."),
-        ({"path_kind": "prefix", "path": "/api/old/2026/"}, "1 view: api:old."),
-        ({"path_kind": "prefix", "path": "/"}, "6 views"),
         ({"path_kind": "exact", "path": "/api/items/"}, "1 view: api:items."),
         ({"path_kind": "exact", "path": "/api/items/7/"}, "1 view: api:item."),
-        ({"path_kind": "exact", "path": "/api/old/2026/"}, "1 view: api:old."),
         ({"path_kind": "route", "path": "api/items/<int:pk>/"}, "1 view: api:item."),
         ({"path_kind": "route", "path": "/api/items/<int:pk>/"}, "1 view: api:item."),
         ({"view_name": "api:item"}, "1 view: api:item."),
@@ -59,7 +55,6 @@ def test_names_the_views(admin_client: Client, typed: dict[str, str], names: str
         ({"view_name": "item"}, "Did you mean “api:item”?"),
         ({"path_kind": "exact", "path": "/nowhere/"}, "requests for this path that end in a 404"),
         ({"path_kind": "prefix", "path": "/admin/"}, "Matches no view."),  # exempt
-        ({"path_kind": "exact", "path": "/apiary/", "view_name": "login"}, "Matches no view."),
         ({"scope": "<b>mail"}, "No view names the scope “<b>mail”, so this rule applies only where"),
         ({"path_kind": "prefix", "path": ""}, ""),
         ({"path_kind": "glob", "path": "x"}, ""),
