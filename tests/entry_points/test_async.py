@@ -24,7 +24,6 @@ from django.utils.functional import SimpleLazyObject
 from django_ratelimiter import backend, headers, limiter, middleware
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import MemoryEngine
-from django_ratelimiter.engine.redis import AsyncRedisEngine
 from django_ratelimiter.engine.redis.connections.pool import ConnectionPool
 from django_ratelimiter.limiter import io
 from django_ratelimiter.middleware import RateLimitMiddleware
@@ -189,33 +188,6 @@ def test_check_says_what_to_do_on_an_event_loop(make_rule: MakeRule, why: str) -
             make_rule("more", quota=1)
         with pytest.raises(SynchronousOnlyOperation, match=rf"{why}.*acheck"):
             async_to_sync(ask)()
-
-
-def test_a_lease_taken_while_the_task_is_cancelled_ends_at_once(
-    make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_rule("one-at-once", quota=1, algorithm="concurrency", limit={"window_seconds": 600})
-    real_check = AsyncRedisEngine.check
-    asked = []
-
-    async def slow_check(self: AsyncRedisEngine, *args: Any, **options: Any) -> Any:
-        verdicts = await real_check(self, *args, **options)
-        asked.append(verdicts)
-        await asyncio.sleep(0.05)  # the answer is on its way
-        return verdicts
-
-    async def leave() -> None:
-        task = asyncio.ensure_future(limiter.acheck(RequestFactory().get("/")))
-        while not asked:
-            await asyncio.sleep(0.001)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    monkeypatch.setattr(AsyncRedisEngine, "check", slow_check)
-    async_to_sync(leave)()
-    assert asked[0][0].allowed
-    assert limiter.peek(RequestFactory().get("/")).allowed
 
 
 def test_connections_are_capped_and_closed_with_their_event_loop(make_rule: MakeRule, redis_client: Any) -> None:

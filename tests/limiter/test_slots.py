@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,12 +13,11 @@ from django.test import RequestFactory, override_settings
 
 from django_ratelimiter import backend, limiter
 from django_ratelimiter.decision import Decision
-from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.exceptions import LimitExceeded
 from django_ratelimiter.limiter import io
 from django_ratelimiter.models import RuleLimit, Tier
 
-from ..making import Clock, MakeRule, Remote
+from ..making import Clock, MakeRule
 from .test_limiter import Broken
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -254,39 +252,6 @@ def test_an_interrupted_wait_keeps_no_lease(make_rule: MakeRule, clock: Clock, m
         with pytest.raises(asyncio.CancelledError):
             async_to_sync(enter_nowhere)()
     clock.now_us += 10_000_000
-    with limiter.slot("stripe", max_wait=0):
-        pass
-
-
-def test_a_task_cancelled_while_its_thread_asks_keeps_no_lease(
-    make_rule: MakeRule, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_rule("one", scope="stripe", **LEASES)
-    asking: list[asyncio.Task[None]] = []
-    engine, cancelled = MemoryEngine(clock), threading.Event()
-
-    def cancel() -> None:
-        asking[0].cancel()
-        cancelled.set()
-
-    def check(*args: Any, **kwargs: Any) -> Any:
-        verdicts = MemoryEngine.check(engine, *args, **kwargs)
-        asking[0].get_loop().call_soon_threadsafe(cancel)
-        assert cancelled.wait(300)
-        return verdicts
-
-    monkeypatch.setattr(backend, "_engine", Remote(engine))
-
-    async def run() -> None:
-        asking.append(asyncio.ensure_future(enter_nowhere()))
-        with pytest.raises(asyncio.CancelledError):
-            await asking[0]
-
-    limiter.check(RequestFactory().get("/"))  # reads the rules in this thread
-    with monkeypatch.context() as patched:
-        patched.setattr(engine, "check", check)
-        asyncio.run(run())
-    assert cancelled.is_set()
     with limiter.slot("stripe", max_wait=0):
         pass
 
