@@ -1,4 +1,4 @@
-"""The overview in a browser: what its cards say stays within them."""
+"""The overview in a browser: what its cards say stays within them, and its search suggests pages."""
 
 from __future__ import annotations
 
@@ -44,3 +44,37 @@ def test_what_needs_attention_comes_first_and_is_as_broad_as_all(window: Browser
     assert "is not yet in force everywhere" in unpublished
     assert "Run manage.py ratelimit collect now, and from then on" in uncollected
     assert window.script(STICKING_OUT) == []
+
+
+LINKS = "#ratelimiter-suggestions a"
+
+
+@pytest.fixture
+def overview(window: Browser, live_server: Any) -> Browser:
+    User.objects.create_superuser("admin", password="secret")
+    for name in ("annette", "johanna"):
+        User.objects.create_user(name)
+    window.resize(1280, 900)
+    open_as(window, "admin", f"{live_server.url}{OVERVIEW}")
+    return window
+
+
+def test_a_caller_is_found_while_typing(overview: Browser) -> None:
+    overview.type("#ratelimiter-search", "ann")
+    overview.wait_for(f"{LINKS}")
+    assert overview.texts(LINKS) == ["annette", "johanna"]
+    assert overview.script("return document.getElementById('ratelimiter-suggested').textContent").startswith("2 sugg")
+    overview.click("h1")
+    assert overview.script("return document.getElementById('ratelimiter-suggestions').hidden")
+    overview.click("#ratelimiter-search")
+    overview.press("\ue015")  # the arrow down
+    assert overview.script("return document.activeElement.textContent") == "annette"
+    overview.press("\ue00c")  # escape
+    assert overview.script("return document.getElementById('ratelimiter-suggestions').hidden")
+    assert overview.script("return document.activeElement.id") == "ratelimiter-search"
+    overview.type("#ratelimiter-search", "e")
+    overview.wait_for(f"{LINKS}:only-of-type")
+    overview.click(LINKS)
+    overview.wait_for("#ratelimiter-state")
+    assert overview.texts("h1")[-1].endswith("annette")
+    assert overview.complaints() == []
