@@ -21,7 +21,7 @@ from django_ratelimiter.identity import digest
 from django_ratelimiter.inspection.caller import caller_of
 from django_ratelimiter.inspection.reset import counters_now
 from django_ratelimiter.rules import inline
-from django_ratelimiter.throttling import AnonRateThrottle, SimpleRateThrottle, UserRateThrottle
+from django_ratelimiter.throttling import AnonRateThrottle, RuleThrottle, SimpleRateThrottle, UserRateThrottle
 
 from ..making import Clock, MakeRule
 from .drf_views import View, factory, gets, rated, rates, statuses, view_of
@@ -47,6 +47,13 @@ def test_rules_of_the_rule_set_are_decided_in_the_same_call(
 def test_rules_by_user_are_met_where_the_throttle_has_no_say(client: Client, make_rule: MakeRule, url: str) -> None:
     make_rule("per-user", quota=1, partition_by=["user"])
     assert gets(client, url, 2, X_Name="ann") == [200, 429]
+
+
+def test_a_rule_with_the_scope_of_an_action_is_for_that_action(make_rule: MakeRule) -> None:
+    make_rule("exports", scope="export", quota=1)
+    actions = type("Actions", (View,), {"throttle_classes": (RuleThrottle,), "throttle_scope": None})
+    assert statuses(actions.as_view(throttle_scope="export"), 2) == [200, 429]  # as routers make it of an action
+    assert statuses(actions.as_view(), 1) == [200]
 
 
 class Lets:

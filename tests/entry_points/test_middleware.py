@@ -131,23 +131,6 @@ def test_exempt_paths_replace_the_usual_ones(client: Client, make_rule: MakeRule
     assert statuses(client, "/plain/", "/plain/", "/admin/login/", "/admin/login/") == [200, 200, 200, 429]
 
 
-def test_a_view_may_ask_for_a_scope_and_a_cost(client: Client, make_rule: MakeRule) -> None:
-    make_rule("mail", quota=5, scope="mail")
-    answers = [client.get("/scoped/").json() for _ in range(2)]
-    assert answers == [{"allowed": True, "rules": ["mail"]}, {"allowed": False, "rules": ["mail"]}]
-
-
-def test_a_rejection_by_the_user_rule_gives_the_address_rule_its_unit_back(client: Client, make_rule: MakeRule) -> None:
-    make_rule("per-ip", quota=5, partition_by=["ip"])
-    make_rule("per-user", quota=1, partition_by=["user"])
-    User.objects.create(username="ann")
-    ann = {"headers": {"X-Name": "ann"}}
-    assert statuses(client, *["/throttled/"] * 9, **ann) == [200] + [429] * 8
-    rejected = client.get("/throttled/", **ann)
-    assert rejected["RateLimit"].startswith('"per-ip";r=4,')
-    assert statuses(client, *["/plain/"] * 5) == [200] * 4 + [429]
-
-
 def test_what_is_decided_before_credentials_are_checked_is_counted_for_no_tier(
     client: Client, make_rule: MakeRule
 ) -> None:
