@@ -24,14 +24,11 @@ FIELD = WindowField(max_digits=16, decimal_places=6, required=False)
     ("sent", "seconds"),
     [
         (["60", None], "60"),  # as programs send it
-        (["60", ""], "60"),
         (["60", "1"], "60"),
         (["15", "60"], "900"),
         (["1.5", "3600"], "5400"),
-        (["0.1", "60"], "6"),
         (["0.0000001", "60"], "0.000006"),
         (["0.000001", "1"], "0.000001"),
-        (["30", "86400"], "2592000"),
         (["9999999999.999999", "1"], "9999999999.999999"),
     ],
 )
@@ -43,13 +40,10 @@ def test_a_number_and_a_unit_are_seconds(sent: list[Any], seconds: str) -> None:
     ("sent", "says"),
     [
         (["ten", "60"], "Enter a number."),
-        (["NaN", "60"], "Enter a number."),
         (["sNaN", None], "Enter a number."),
         (["1", "7"], "Choose a unit"),
-        (["1", "minutes"], "Choose a unit"),
         (["0.0000001", "1"], "decimal places"),
         (["1e999999", "86400"], "digits"),
-        (["9999999999", "86400"], "digits"),
         (["1234567890123456789012345678901234567890", "60"], "digits"),
     ],
 )

@@ -164,15 +164,6 @@ class TestCallers:
 
 
 class TestBusiestHours:
-    def test_by_the_hour_of_the_day(self, staff: Client) -> None:
-        began = floor(now(), Granularity.HOUR, timezone.get_default_timezone())
-        ago = now() - began + HOUR / 2
-        for days in range(7):
-            count(ago + days * DAY, rule=f"rule-{days}", allowed=10)
-        page = text_of(staff.get(f"{REPORT}?period=7d"))
-        assert "Requests by the hour of the day" in page
-        assert "Busiest hours" in page
-
     def test_of_more_requests_than_a_length_of_time_can_hold(self, staff: Client) -> None:
         count(3 * DAY, allowed=2**50, rejected=2**50)
         assert sum(each.requests for each in Report(last(7 * DAY)).day) > 2**47
@@ -254,12 +245,6 @@ class TestData:
 
 
 class TestUnknownRules:
-    @pytest.mark.parametrize("page", ["rule/", "totals.csv", "series.json"])
-    def test_are_not_found(self, staff: Client, page: str) -> None:
-        count(2 * HOUR, rule="gone", allowed=1)
-        assert staff.get(f"{REPORT}{page}?rule=nonsense").status_code == 404
-        assert staff.get(f"{REPORT}{page}?rule=gone").status_code == 200  # a report outlives its rule
-
     def test_a_rule_without_usage_is_known(self, staff: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(inline, "_registered", {})
         inline.register(inline.rule_of("code:shop", 5, 60, "ip"))
