@@ -17,7 +17,7 @@ from django.test import RequestFactory
 from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.decision import Decision
-from django_ratelimiter.engine import EngineUnavailable, StaleRules
+from django_ratelimiter.engine import StaleRules
 from django_ratelimiter.exceptions import RulesUnavailable
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache, reading
@@ -25,6 +25,7 @@ from django_ratelimiter.rules.ruleset import RuleSet
 from django_ratelimiter.rules.stored import copies, storage, tables
 from django_ratelimiter.rules.ttl_cache import NoAnswer
 
+from ..limiter.test_limiter import Broken
 from .rows import make_rule
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -172,10 +173,7 @@ class TestDatabaseThatHangs:
     def test_without_redis_the_known_rules_stay(
         self, database: StuckDatabase, monkeypatch: pytest.MonkeyPatch, threads: ThreadPoolExecutor
     ) -> None:
-        def fail(*_given: Any, **_options: Any) -> None:
-            raise EngineUnavailable("made to fail")
-
-        monkeypatch.setattr(get_engine(), "check", fail)
+        monkeypatch.setattr(get_engine(), "check", Broken().check)
         monkeypatch.setattr("django_ratelimiter.rules.cache._state.confirmed_at", 0.0)  # they are aged
         decisions = [threads.submit(connected, ask).result(60) for _ in range(4)]  # also with a connection
         assert [(each.degraded, each.results[0].limit.quota) for each in decisions] == [(True, 5)] * 4
