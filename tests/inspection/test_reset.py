@@ -17,6 +17,7 @@ from django_ratelimiter.inspection.caller import Caller, caller_of
 from django_ratelimiter.inspection.reset import Outcome, log_of, reset
 from django_ratelimiter.models import Rule
 
+from ..limiter.test_limiter import Broken
 from .test_counters import ask, counter
 
 pytestmark = pytest.mark.django_db
@@ -108,10 +109,7 @@ def test_a_reason_is_required(reason: str, add_rule: AddRule, user: User, caller
 def test_what_redis_may_have_done_is_logged(add_rule: AddRule, monkeypatch: pytest.MonkeyPatch, do: Do) -> None:
     add_rule("export", ["user"])
 
-    def reject(_charges: Any) -> Any:
-        raise EngineUnavailable("rejected")
-
-    monkeypatch.setattr(get_engine(), "reset", reject)
+    monkeypatch.setattr(get_engine(), "reset", Broken().check)
     with pytest.raises(EngineUnavailable):
         do()
     [entry] = LogEntry.objects.all()
@@ -126,12 +124,9 @@ def test_what_could_not_be_looked_up_afterwards_is_not_said_to_have_taken(
     engine = get_engine()
     reset_now = engine.reset
 
-    def reject(*_charges: Any) -> Any:
-        raise EngineUnavailable("rejected")
-
     def lost_afterwards(charges: Any) -> None:
         reset_now(charges)
-        monkeypatch.setattr(engine, "peek", reject)
+        monkeypatch.setattr(engine, "peek", Broken().peek)
 
     monkeypatch.setattr(engine, "reset", lost_afterwards)
     outcome = do()
