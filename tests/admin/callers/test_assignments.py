@@ -197,14 +197,6 @@ class TestDatedAssignments:
         assert "typed-key" not in page
         assert not TierAssignment.objects.exists()
 
-    def test_a_partition_is_kept_in_its_usual_form(self, admin_client: Client, free: Tier) -> None:
-        sent = {"tier": free.pk, "partition": "ip:192.0.2.7/24", "multiplier": ""}
-        assert admin_client.post(ADD_ASSIGNMENT, sent).status_code == 302
-        assignment = TierAssignment.objects.get()
-        assert (assignment.partition, assignment.multiplier) == ("ip:192.0.2.0/24", 1)
-        address = reverse("admin:django_ratelimiter_tierassignment_changelist")
-        assert "ip:192.0.2.0/24" in shown(admin_client.get(f"{address}?q=192.0.2"))
-
     def test_lists_by_whether_it_is_their_time(self, admin_client: Client, free: Tier) -> None:
         now = timezone.now()
         for name, dates in {
