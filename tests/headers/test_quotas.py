@@ -46,14 +46,6 @@ class Asked:
         return self.fields["RateLimit"]
 
 
-def test_the_quota_of_a_bucket_is_what_it_holds_and_the_window_what_that_takes() -> None:
-    caller = Asked(Limit(5, 1, "token_bucket", burst=50))
-    assert caller.ask()
-    assert caller.fields["RateLimit-Policy"] == '"api";q=50;w=10'
-    assert caller.state == '"api";r=49;t=10'
-    assert (caller.fields["X-RateLimit-Limit"], caller.fields["X-RateLimit-Remaining"]) == ("50", "49")
-
-
 @pytest.mark.parametrize(
     ("counted", "policy"),
     [
