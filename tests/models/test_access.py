@@ -29,7 +29,6 @@ def test_choices_are_those_of_the_list() -> None:
         ("ip", "192.0.2.7/24", "192.0.2.0/24"),
         ("ip", "::ffff:192.0.2.7", "192.0.2.7"),
         ("ip", "2001:DB8::/48", "2001:db8::/48"),
-        ("ip", "2001:DB8::7", "2001:db8::7"),
         ("user", "007", "7"),
         ("user", "shop.Device:7", "shop.Device:7"),
         ("api_key", HASH, HASH),
@@ -48,12 +47,10 @@ def test_a_value_is_kept_as_requests_have_it(kind: str, value: str, kept: str) -
     [
         ("ip", "300.0.2.7"),
         ("user", "ada"),
-        ("user", "id:7"),
         ("api_key", "raw-key"),
         ("api_key", HASH + "\n"),
         ("digest", DIGEST),
         ("digest", f"ip or:{DIGEST}"),
-        ("digest", f"ip:{DIGEST}x"),
         ("digest", "ip:192.0.2.7"),
     ],
 )

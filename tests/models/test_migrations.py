@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -70,13 +69,6 @@ class TestFixtures:
 class TestMigrations:
     def test_nothing_is_left_to_migrate(self) -> None:
         call_command("makemigrations", "django_ratelimiter", check=True, dry_run=True, verbosity=0)
-
-    def test_names_are_chosen(self) -> None:
-        import django_ratelimiter.migrations as package
-
-        names = [path.stem for path in Path(package.__path__[0]).glob("[0-9]*.py")]
-        assert names
-        assert not [name for name in names if re.search(r"_auto_|alter_.*_and", name)]
 
     def test_references_to_users_have_no_constraints(self) -> None:
         """Users may be in another database."""
