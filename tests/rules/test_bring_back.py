@@ -396,20 +396,6 @@ class TestRequests:
     def statuses(self, count: int = 1) -> list[int]:
         return [Client().get("/hello/").status_code for _ in range(count)]
 
-    def test_usage_still_counts_and_a_reset_stays_one(self) -> None:
-        make(quota=2, window_seconds=86_400)
-        version = storage.committed_version()
-        assert self.statuses(3) == [200, 200, 429]
-        RuleLimit.objects.update(quota=9)
-        cache.invalidate()
-        assert self.statuses() == [200]
-        back_to(version)
-        assert self.statuses() == [429]
-        RuleLimit.objects.update(quota=9, generation=1)
-        cache.invalidate()
-        back_to(version)
-        assert self.statuses(3) == [200, 200, 429]
-
     def test_neither_a_window_in_between_nor_a_deletion_revives_what_was_reset(self) -> None:
         rule = make(quota=2, window_seconds=86_400)
         version = storage.committed_version()

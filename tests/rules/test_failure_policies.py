@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,16 +54,3 @@ def test_models_and_pages_know_the_same_policies() -> None:
     rows = [line.split("`")[1] for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `")]
     assert rows[: len(FAILURE_POLICIES)] == list(FAILURE_POLICIES)
     assert Rule().failure_policy == next(iter(FAILURE_POLICIES))
-
-
-def test_no_code_compares_the_name_of_a_policy() -> None:
-    compared = [
-        f"{path.relative_to(PACKAGE)}:{node.lineno}"
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Compare | ast.MatchValue)
-        for part in ast.walk(node)
-        if (isinstance(part, ast.Constant) and part.value in FAILURE_POLICIES)
-        or (isinstance(part, ast.Attribute) and part.attr in Rule.FailurePolicy.names)
-    ]
-    assert compared == []
