@@ -171,11 +171,9 @@ def test_the_client_is_the_one_that_the_gateway_names(
     ("uri", "method", "named"),
     [
         (None, "GET", "X-Forwarded-Uri"),
-        ("", "GET", "X-Forwarded-Uri"),
         ("*", "OPTIONS", "X-Forwarded-Uri"),
         ("api/", "GET", "X-Forwarded-Uri"),
         ("/api/", None, "X-Forwarded-Method"),
-        ("/api/", "", "X-Forwarded-Method"),
         ("/api/", "GET /", "X-Forwarded-Method"),
     ],
 )
@@ -189,15 +187,12 @@ def test_what_is_missing_is_named(ask: Any, uri: str | None, method: str | None,
 TARGETS = {
     "/api/export": True,
     "/api/export?x=/../../": True,
-    "/api/export#top": True,
     "/api/exporting": True,
     "/api//export": True,
-    "//api/export": True,
     "/x/../api/export": True,
     "/x/%2e%2e/api/./export": True,
     "/../api/export": True,
     "/api%2Fexport": True,
-    "/api//x/../export": True,
     "/%61pi/export": True,
     "http://shop.example/api/export": True,
     "HTTPS://shop.example:8443/api/export?a": True,
@@ -205,7 +200,6 @@ TARGETS = {
     "/api/%2565xport": False,
     "/x?y=/api/export": False,
     "http://shop.example": False,
-    "http://shop.example?/api/export": False,
 }
 
 
@@ -218,18 +212,13 @@ def test_a_path_is_compared_as_gateways_do(ask: Any, make_rule: MakeRule) -> Non
     "uri",
     [
         "/api/export/..%2fx",
-        "/api/export/..%2F..%2fstatic%2fx",
-        "/api/export/%2e%2e%2fx",
         "/static/..;/api/export",
-        "/static/.;a=1/api/export",
         "/api/export%2f../x",
         "/api/export/..%5cx",
         "/api/export/..\\x",
         "/a/b%2fc/../../api/export",
-        "/a/b%5Cc/%2e%2e/../api/export",
         "/a/b\\c/../../api/export",
         "/api/export//../x",
-        "/api/export//a/../../x",
         "/api/export/.//./../x",
     ],
 )
