@@ -25,7 +25,6 @@ from .test_limiter import Broken
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.limiter.refund_urls")]
 
-SPENDING = [algorithm for algorithm in Algorithm if algorithm != Algorithm.CONCURRENCY]
 ENGINE = "django_ratelimiter.backend._engine"
 
 
