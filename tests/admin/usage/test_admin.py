@@ -206,11 +206,6 @@ class TestEmpty:
         assert "Latest minute with usage" in told
         assert re.search(r"Latest counts arrived \w+\.? \d", told)
 
-    def test_collected_long_ago(self, staff: Client) -> None:
-        add(60 * 24 * 20, allowed=1)
-        told = text_of(staff.get(REPORT))
-        assert "Latest counts arrived more than a week ago" in told
-
     def test_when_counts_last_came_in(self, staff: Client) -> None:
         add(5, allowed=1)
         UsageBatch.objects.create(batch_id="1:a")
