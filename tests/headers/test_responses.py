@@ -160,19 +160,16 @@ def test_the_page_stands_without_its_stylesheet(without: dict[str, Any]) -> None
     assert "stylesheet" not in content
 
 
-def test_the_page_can_be_replaced() -> None:
-    with with_pages({"django_ratelimiter/rejected.html": "{{ status }} {{ title }} {{ retry_after }}"}):
-        response = rejection_response(get("text/html"), decision(results(DENIED)))
-    assert response.content == b"429 Too many requests 8"
-    assert response["Retry-After"] == "8"
-
-
-def test_a_template_of_another_name() -> None:
-    with with_pages({"own/page.html": "Own: {{ reason }} {{ when }}"}, RATELIMITER={"RESPONSE": "own/page.html"}):
+@pytest.mark.parametrize(
+    ("name", "entries"), [("django_ratelimiter/rejected.html", {}), ("own/page.html", {"RESPONSE": "own/page.html"})]
+)
+def test_the_page_can_be_replaced(name: str, entries: dict[str, str]) -> None:
+    """By a template of the same name, or of one's own."""
+    with with_pages({name: "{{ status }} {{ title }} {{ retry_after }} {{ reason }} {{ when }}"}, RATELIMITER=entries):
         page = rejection_response(get("text/html"), decision(results(DENIED)))
-        assert page.content == b"Own: You have sent more requests than allowed. Please try again in 8 seconds."
-        assert page.status_code == 429
         assert rejection_response(get(), decision(results(DENIED)))["Content-Type"] == JSON
+    says = b"429 Too many requests 8 You have sent more requests than allowed. Please try again in 8 seconds."
+    assert (page.status_code, page["Retry-After"], page.content) == (429, "8", says)
 
 
 def teapot(request: HttpRequest, decision: Decision) -> HttpResponse:
