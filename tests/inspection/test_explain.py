@@ -161,20 +161,6 @@ def test_the_tier_is_given_a_reason(make_rule: MakeRule, people: None) -> None:
     assert explain(asked(user=str(User.objects.get(username="bob").pk))).tier.kind == "none"
 
 
-def test_a_throttle_is_asked_after_authentication(make_rule: MakeRule, people: None, client: Client) -> None:
-    make_rule("early", quota=3, partition_by=["ip"])
-    make_rule("user", quota=1, partition_by=["user"])
-    make_rule("scoped", quota=5, scope="export")
-    name = {"Authorization": "Name ann", "X-Name": "ann"}
-    explained = explain(asked("/api/", user="ann"))
-    assert [each.rule.slug for each in explained.applying] == ["early", "scoped", "user"]
-    assert headline_of(explained) == "Allowed."
-    assert client.get("/api/", headers=name, REMOTE_ADDR="203.0.113.7").status_code == 200
-    again = explain(asked("/api/", user="ann")).response
-    assert (again.allowed, again.status, again.binding) == (False, 429, "user")
-    assert client.get("/api/", headers=name, REMOTE_ADDR="203.0.113.7").status_code == 429
-
-
 def test_the_scope_of_a_decorator_is_asked_for_by_its_methods_alone(make_rule: MakeRule) -> None:
     make_rule("export", quota=1, scope="export")
     assert reasons(asked("/scoped/")) == {"export": ""}
