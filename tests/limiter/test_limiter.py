@@ -117,12 +117,6 @@ def test_what_was_spent_in_memory_is_not_refunded_in_redis(
     assert outcomes(ask()) == [False]
 
 
-@override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "ENABLED": False})
-def test_switched_off_nothing_is_decided(make_rule: MakeRule) -> None:
-    make_rule("all", quota=1)
-    assert outcomes(ask(), ask()) == [True, True]
-
-
 def test_a_request_that_meets_no_rule_learns_of_a_new_one(make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(1000.0, 0.4)
     monkeypatch.setattr(cache.time, "monotonic", lambda: next(clock))
