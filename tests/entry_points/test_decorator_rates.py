@@ -259,6 +259,8 @@ def test_another_name_of_the_package_is_enough() -> None:
     assert (core.get_usage, core.is_ratelimited) == (get_usage, is_ratelimited)
     assert exceptions.Ratelimited is Ratelimited
     assert (django_ratelimiter.ALL, django_ratelimiter.UNSAFE) == (ALL, UNSAFE)
+    assert ratelimit.ALL is get_usage.ALL is is_ratelimited.ALL is ALL  # type: ignore[attr-defined]
+    assert ratelimit.UNSAFE == ["DELETE", "PATCH", "POST", "PUT"]  # type: ignore[attr-defined]
     with pytest.raises(ImportError):
         from django_ratelimiter.exceptions import NoSuchError  # type: ignore[attr-defined]  # noqa: F401
 

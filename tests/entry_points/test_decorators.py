@@ -18,8 +18,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from django_ratelimiter import decorators, limiter
-from django_ratelimiter.decorators import Ratelimited, get_usage, is_ratelimited, ratelimit
+from django_ratelimiter import limiter
+from django_ratelimiter.decorators import Ratelimited, get_usage, ratelimit
 from django_ratelimiter.limiter.charges import InlineRule
 from django_ratelimiter.models import AccessEntry
 from django_ratelimiter.rules import inline
@@ -249,11 +249,6 @@ def test_rules_are_shown_before_they_are_met(monkeypatch: pytest.MonkeyPatch) ->
     [rule] = inline.registered()
     assert rule.partition_by == ("ip",)
     assert (rule.mode, rule.limits[None][0].limit.quota) == ("enforce", 100)
-
-
-def test_both_names_stand_where_they_did() -> None:
-    assert ratelimit.ALL is get_usage.ALL is is_ratelimited.ALL is decorators.ALL  # type: ignore[attr-defined]
-    assert ratelimit.UNSAFE == ["DELETE", "PATCH", "POST", "PUT"]  # type: ignore[attr-defined]
 
 
 def test_a_view_without_a_request() -> None:

@@ -347,17 +347,6 @@ def test_a_denied_caller_and_an_outage(ask: Any, make_rule: MakeRule, monkeypatc
     assert (answer.status_code, answer["Retry-After"]) == (503, "1")
 
 
-def kind_response(request: HttpRequest, decision: Any) -> HttpResponse:
-    return HttpResponse("Slow down, please.")
-
-
-def test_a_rejection_is_never_taken_for_a_permission(ask: Any, make_rule: MakeRule) -> None:
-    make_rule("all", quota=1)
-    with settings(RESPONSE=f"{__name__}.kind_response"):
-        passing, rejected = ask(), ask()
-    assert (passing.status_code, rejected.status_code, rejected.content) == (200, 429, b"Slow down, please.")
-
-
 def test_signals_get_the_forwarded_request(ask: Any, make_rule: MakeRule) -> None:
     make_rule("all", quota=1)
     seen = []
