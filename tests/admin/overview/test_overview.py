@@ -1,4 +1,4 @@
-"""The app's front page in the admin: how the limiter stands, what it rejects, what needs attention, and for whom."""
+"""The app's front page in the admin, with how the limiter stands and what needs attention, and the notice at home."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
 from time import time
 from typing import Any
 from weakref import WeakValueDictionary
@@ -13,18 +15,22 @@ from weakref import WeakValueDictionary
 import pytest
 import redis
 from django.conf import settings
+from django.contrib.admin import AdminSite
 from django.contrib.auth.models import User
 from django.test import Client, override_settings
 from django.urls import reverse
 
+from django_ratelimiter.admin.enforcement import HOME_TEMPLATE
 from django_ratelimiter.admin.overview import attention, health, page
 from django_ratelimiter.admin.overview.status import read_status
+from django_ratelimiter.admin.rules.admin import RuleAdmin
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.checks.common import SYMPTOMS
-from django_ratelimiter.engine import breaker
+from django_ratelimiter.engine import Charge, Limit, breaker
 from django_ratelimiter.engine.base import Engine, Version
 from django_ratelimiter.exceptions import EngineUnavailable
-from django_ratelimiter.models import Rule, RuleSetVersion, UsageBatch, UsageEpisode
+from django_ratelimiter.identity import digest
+from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier, UsageBatch, UsageBucket, UsageEpisode
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.formatting import moment_in_words
 from django_ratelimiter.rules.stored import storage
@@ -375,3 +381,148 @@ def test_on_a_site_of_the_projects_own(admin_client: Client, saved: Rule) -> Non
     assert "Rejected in the last hour" not in text
     assert 'action="/office/django_ratelimiter/rule/search/"' in page
     assert "/admin/django_ratelimiter" not in page
+
+
+EVERYBODY = digest("")
+
+
+@pytest.fixture
+def site_wide(free: Tier) -> Rule:
+    rule = Rule.objects.create(slug="site", name="Whole site", mode="enforce", path="/", path_kind="prefix")
+    for tier, quota in ((None, 10), (free, 5)):
+        RuleLimit.objects.create(
+            rule=rule, tier=tier, quota=quota, window_seconds=Decimal(3600), algorithm="sliding_window_counter"
+        )
+    cache.invalidate()
+    count(timedelta(minutes=2), rule="site", rejected=3)
+    return rule
+
+
+def spend(units: int) -> None:
+    get_engine().check([Charge(f"site:{EVERYBODY}", Limit(10, 3600), cost=units)])
+
+
+@pytest.mark.parametrize(("spent", "is_named"), [(4, False), (5, True), (10, True)])
+def test_a_rule_that_all_have_used_up_is_named(
+    admin_client: Client, site_wide: Rule, spent: int, is_named: bool
+) -> None:
+    """By the lowest limit of its tiers, with the page where the counter is seen."""
+    spend(spent)
+    response = admin_client.get(OVERVIEW)
+    found = "error The whole site is at its limit, by the rule: Whole site Until " in text_of(response)
+    assert found is is_named
+    assert (f"?digest={EVERYBODY}&rule=site" in shown(response)) is is_named
+
+
+@pytest.mark.parametrize("changes", [{"mode": "shadow"}, {"partition_by": ["ip"]}])
+def test_a_used_up_rule_in_shadow_or_of_each_caller_is_not_named(
+    admin_client: Client, site_wide: Rule, changes: dict[str, object]
+) -> None:
+    spend(10)
+    Rule.objects.update(**changes)
+    cache.invalidate()
+    assert "at its limit" not in text_of(admin_client.get(OVERVIEW))
+
+
+def test_a_used_up_rule_is_named_before_its_usage_is_collected_and_by_what_it_is_for(
+    admin_client: Client, site_wide: Rule
+) -> None:
+    UsageBucket.objects.all().delete()
+    Rule.objects.update(path="/api/", methods=["POST"])
+    cache.invalidate()
+    spend(10)
+    assert "error POST /api/ is at its limit, by the rule: Whole site" in text_of(admin_client.get(OVERVIEW))
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_quiet_site_is_told_from_a_late_collector(
+    admin_client: Client, site_wide: Rule, redis_client: redis.Redis, *, waits: bool
+) -> None:
+    batch = UsageBatch.objects.create(batch_id="1:x")
+    UsageBatch.objects.filter(pk=batch.pk).update(collected_at=stored(now() - HOUR))
+    if waits:
+        redis_client.sadd("{rl:0}:batches", "1000:0:x")
+    text = text_of(admin_client.get(OVERVIEW))
+    told = re.search(r"Latest counts arrived 1\shour ago(; nothing is waiting)? ", text)
+    assert told is not None
+    assert (told[1] is None) is waits
+
+
+HOME = reverse("admin:index")
+NOTICE = 'id="ratelimiter-stopped"'
+STOPPED = "All enforcement is stopped: no request is limited"
+DEGRADED = "Redis does not answer this process"
+
+#: The other order; most projects have Django's apps first, as the settings of the tests have.
+ABOVE = ["django_ratelimiter", *(app for app in settings.INSTALLED_APPS if app != "django_ratelimiter")]
+
+
+@pytest.fixture(params=[ABOVE, settings.INSTALLED_APPS], ids=["above", "below"])
+def order(request: pytest.FixtureRequest) -> Any:
+    """Our app above django.contrib.admin, and below it."""
+    with override_settings(INSTALLED_APPS=request.param):
+        yield
+
+
+@pytest.mark.usefixtures("order")
+def test_a_notice_is_there_while_enforcement_is_stopped(admin_client: Client, rule: Rule) -> None:
+    assert NOTICE not in shown(admin_client.get(HOME))
+    cache.switch_enforcement(False)
+    page = shown(admin_client.get(HOME))
+    assert page.count(NOTICE) == 1
+    assert STOPPED in page
+    assert f'<a href="{OVERVIEW}">Overview</a>' in page
+    assert "Site administration" in page
+
+
+def test_a_notice_is_there_while_redis_is_not(admin_client: Client, rule: Rule) -> None:
+    with override_settings(CACHES=nowhere()):
+        page = shown(admin_client.get(HOME))
+    assert DEGRADED in page
+    assert page.count(NOTICE) == 1
+    assert DEGRADED not in shown(admin_client.get(HOME))
+
+
+@pytest.mark.parametrize(("codename", "sees"), [("view_rule", True), ("view_user", False)])
+def test_the_notice_is_for_staff_of_this_app(operator: Callable[..., Client], codename: str, sees: bool) -> None:
+    cache.switch_enforcement(False)
+    assert (NOTICE in shown(operator(codename).get(HOME))) is sees
+
+
+def test_the_log_in_page_has_no_notice(client: Client) -> None:
+    cache.switch_enforcement(False)
+    assert NOTICE not in shown(client.get(HOME, follow=True))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        '{% extends "admin/index.html" %}{% block content %}ours{{ block.super }}{% endblock %}',
+        '{% extends "admin/index.html" %}{% load ratelimiter_admin %}'
+        "{% block messages %}{% limiter_notice %}ours{{ block.super }}{% endblock %}",
+    ],
+)
+@pytest.mark.usefixtures("order")
+def test_the_notice_is_in_a_template_of_the_projects_own(
+    admin_client: Client, tmp_path: Path, template: str, admin_user: User
+) -> None:
+    """It is extended, and may ask for the notice itself: it is shown once."""
+    (tmp_path / "admin").mkdir()
+    (tmp_path / "admin/index.html").write_text(template)
+    cache.switch_enforcement(False)
+    with override_settings(TEMPLATES=[{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]):
+        page = shown(admin_client.get(HOME))
+    assert "ours" in page
+    assert page.count(NOTICE) == 1
+
+
+def test_the_template_that_a_site_has_chosen_is_left_to_it() -> None:
+    class OwnSite(AdminSite):
+        index_template = "office/index.html"
+
+    for site, template in ((OwnSite(), "office/index.html"), (AdminSite(), HOME_TEMPLATE)):
+        site.register(Rule, RuleAdmin)
+        assert site.index_template == template
+    without = AdminSite()
+    without.register(User)
+    assert without.index_template is None

@@ -20,7 +20,6 @@ from ..pages import shown, text_of
 pytestmark = pytest.mark.django_db
 
 REPORT = "/admin/django_ratelimiter/usagebucket/"
-Queries = Callable[[int], Any]
 
 
 def add(minutes_ago: int, rule: str = "search", tier: str = "free", **figures: int) -> UsageBucket:
