@@ -52,7 +52,6 @@ WALKS = [
     ("10.0.0.1", ",", NETWORKS, "10.0.0.1"),
     ("10.0.0.1", "198.51.100.1, \xff\x00'\"", NETWORKS, "10.0.0.1"),
     ("10.0.0.1", "198.51.100.1, 10.0.0.2" + "2" * 5000, NETWORKS, "10.0.0.1"),
-    ("10.0.0.1", ", ".join(["198.51.100.1"] * 500), NETWORKS, "198.51.100.1"),
     ("10.0.0.1", ", ".join(["10.1.1.1"] * 500), NETWORKS, "10.1.1.1"),
     # A number of hops, whoever they are.
     ("203.0.113.9", "6.6.6.6, 198.51.100.1", 1, "198.51.100.1"),
@@ -411,12 +410,9 @@ def who(**parts: str | None) -> Any:
     return SimpleNamespace(value=parts.get)
 
 
-def test_a_partition_names_its_parts() -> None:
+def test_a_partition_names_its_parts_and_is_missing_without_one() -> None:
     assert partition(who(user="42", ip="203.0.113.7"), ["user", "ip"]) == "user:42|ip:203.0.113.7"
     assert partition(who(api_key="ab"), ["api_key"]) == "api_key:ab"
-
-
-def test_a_partition_with_a_missing_part_is_missing() -> None:
     assert partition(who(user="42"), ["user", "ip"]) is None
     assert partition(who(), ["api_key"]) is None
 
