@@ -16,19 +16,19 @@ ROOT = Path(__file__).parent.parent
 
 #: Lines of Python, which may only fall; without migrations.
 TOTALS = {
-    "django_ratelimiter": 45_456,
-    "django_ratelimiter/engine/local": 1_285,
+    "django_ratelimiter": 45_106,
+    "django_ratelimiter/engine/local": 865,
     "django_ratelimiter/headers": 709,
-    "django_ratelimiter/limiter": 1_963,
-    "tests": 62_314,
-    "benchmarks": 2_959,
+    "django_ratelimiter/limiter": 1_951,
+    "tests": 60_706,
+    "benchmarks": 2_958,
 }
 
 #: Of the documentation.
 PAGES, WORDS = 46, 53_000
 
 #: Uses of private names in tests (SLF001).
-PRIVATE_IN_TESTS = 145
+PRIVATE_IN_TESTS = 143
 
 
 def ruff(*rules: str, folder: str) -> list[dict[str, str]]:
