@@ -82,10 +82,6 @@ def blocked() -> User:
 ADDRESS: Final = "192.0.2.7"
 
 
-def of_a_file() -> list[object]:
-    return [rule.pk for rule in Rule.objects.filter(owner="file")[:1]]
-
-
 PAGES: Final = [
     Page("home", "index", is_home=True),
     Page("overview", "app_list", args=lambda: ["django_ratelimiter"]),
@@ -122,8 +118,6 @@ PAGES: Final = [
     Page("history-version", "django_ratelimiter_history_version", args=lambda: [str(latest())]),
     Page("history-bring-back", "django_ratelimiter_history_bring_back", args=lambda: [str(latest() - 1)], viewer=403),
     Page("rejections", "django_ratelimiter_rejections"),
-    Page("rules-file", "django_ratelimiter_rules_file"),
-    Page("rule-unlock", "django_ratelimiter_rule_unlock", args=of_a_file, viewer=403),
 ]
 
 

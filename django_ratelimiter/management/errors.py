@@ -20,8 +20,7 @@ from ..forecast.logs.line import WrongFormat
 from ..forecast.logs.rule_sets import UnknownRules
 from ..inspection.caller import UnknownCaller
 from ..inspection.question import QuestionError
-from ..rules.files.documents import LibraryMissing
-from ..rules.files.faults import WrongFile
+from ..rules.files.reading import LibraryMissing, WrongFile
 from ..rules.stored.history.rows import NotApplied
 from .output import of_file
 

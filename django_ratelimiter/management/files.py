@@ -15,13 +15,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..rules import cache
-from ..rules.files.access import access_rows
 from ..rules.files.applying import WouldUndo, apply_file
-from ..rules.files.planning import FilePlan, plan_file
-from ..rules.files.reading import RulesFile, load
-from ..rules.files.schema import schema
-from ..rules.files.words import data_of, drift_of, lines_of
-from ..rules.files.writing import json_of, text_of_database
+from ..rules.files.planning import FilePlan, data_of, drift_of, lines_of, plan_file
+from ..rules.files.reading import RulesFile, in_lines, load
+from ..rules.files.writing import text_of_database
 from ..rules.stored import storage
 from ..values.bounds import json_from
 from ..values.terminal import on_terminal
@@ -54,20 +51,15 @@ def add_file_commands(commands: Any) -> None:
     for command in (plan, apply, check):
         command.add_argument("file", metavar="FILE", help="A rules file, YAML or JSON; - = standard input.")
     for command in (plan, apply):
-        prune = "Also delete what is not in the file: rules of the admin, and tiers that nothing uses."
-        command.add_argument("--prune", action="store_true", help=prune)
+        delete = "Also delete what is not in the file: rules, and tiers that nothing uses."
+        command.add_argument("--delete", action="store_true", help=delete)
 
 
 def _add_export(command: ArgumentParser) -> None:
     command.add_argument("--format", choices=("yaml", "json"), help="Default: by the name of the file, else YAML.")
     command.add_argument("--to", metavar="FILE", help="Write to this new file.")
     command.add_argument("--own", action="store_true", help="Make all rules belong to the file from now on.")
-    access = command.add_mutually_exclusive_group()
-    access.add_argument(
-        "--access", action="store_true", help="Include access entries, but only the digests of their callers."
-    )
-    access.add_argument("--personal", action="store_true", help="Include access entries with their callers.")
-    command.add_argument("--schema", action="store_true", help="Write the JSON Schema of rules files instead.")
+    command.add_argument("--access", action="store_true", help="Include access entries, which name callers.")
 
 
 class FileCommands(SayingCommand):
@@ -86,22 +78,11 @@ class FileCommands(SayingCommand):
     def run_export(self) -> None:
         """Write the rules of the database to a file or to the standard output."""
         options = self._options
-        if options["schema"]:
-            self._write(json_of(schema()))
-            return
-        access = access_rows(personal=options["personal"]) if options["access"] or options["personal"] else ()
-        self._write(text_of_database(self._style, access, owned=options["own"]))
-
-    @property
-    def _style(self) -> str:
-        """The format of the file to write."""
-        by_name = "json" if (self._options["to"] or "").endswith(".json") else "yaml"
-        return "json" if self._options["json"] else self._options["format"] or by_name
-
-    def _write(self, text: str) -> None:
-        """Write a file to the standard output, or to the requested new file."""
-        if self._options["to"]:
-            write_file(self._options["to"], text, is_new=True)
+        by_name = "json" if (options["to"] or "").endswith(".json") else "yaml"
+        style = "json" if options["json"] else options["format"] or by_name
+        text = text_of_database(style, access=options["access"], owned=options["own"])
+        if options["to"]:
+            write_file(options["to"], text, is_new=True)
         else:
             self.stdout.write(text, ending="")
 
@@ -119,8 +100,8 @@ class FileCommands(SayingCommand):
         file, options = self._load(), self._options
         if self._most != (None, None) and not options["traffic"]:
             raise CommandError(_("--max-newly-rejected needs --traffic."))
-        plan = plan_file(file, prune=options["prune"])
-        data = data_of(plan) | {"prune": options["prune"]}
+        plan = plan_file(file, delete=options["delete"])
+        data = data_of(plan) | {"delete": options["delete"]}
         if options["out"]:
             write_file(options["out"], f"{json.dumps(data, indent=2, ensure_ascii=False)}\n")
         if not options["traffic"]:
@@ -161,7 +142,7 @@ class FileCommands(SayingCommand):
                 file,
                 author=author,
                 reason=options["reason"],
-                prune=options["prune"],
+                delete=options["delete"],
                 expected=expected,
                 overwrite=options["overwrite"] or expected is not None,  # the plan has shown what is undone
             )
@@ -185,18 +166,18 @@ class FileCommands(SayingCommand):
 
     def _load(self) -> RulesFile:
         file = load(self._options["file"])
-        for fault in file.warnings:
-            self.stderr.write(fault.in_words(file.name), self.style.WARNING)
+        for line in in_lines(file.name, file.warnings):
+            self.stderr.write(line, self.style.WARNING)
         return file
 
     def _agreed(self, file: RulesFile) -> str:
         """Return the state that a stored plan was made from."""
         try:
             kept = json_from(Path(self._options["plan"]).read_text("utf-8"))
-            digest, state, prune = kept["digest"], kept["state"], kept["prune"]
+            digest, state, delete = kept["digest"], kept["state"], kept["delete"]
         except (ValueError, KeyError, TypeError) as error:
             raise CommandError(_("%(file)s is not a plan.") % {"file": self._options["plan"]}) from error
-        if digest != file.digest or prune is not self._options["prune"]:
+        if digest != file.digest or delete is not self._options["delete"]:
             raise CommandError(_("The plan was made for another file, or with other options. Make the plan again."))
         return str(state)
 

@@ -146,7 +146,7 @@ class Migration(migrations.Migration):
                 ('priority', models.IntegerField(default=100, help_text='All rules that match apply. Rules with lower numbers are decided and shown first.', verbose_name='priority')),
                 ('message', models.CharField(blank=True, help_text='Shown to the caller whose request is rejected.', max_length=300, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='message')),
                 ('description', models.TextField(blank=True, help_text='For operators; callers never see it.', validators=[django.core.validators.MaxLengthValidator(65536)], verbose_name='description')),
-                ('owner', models.CharField(choices=[('admin', 'the admin'), ('file', 'a file'), ('unlocked', 'a file, unlocked in the admin')], db_default='admin', default='admin', help_text='A rule of a file is changed in that file, and read-only in the admin until it is unlocked.', max_length=16, verbose_name='owner')),
+                ('owner', models.CharField(choices=[('admin', 'the admin'), ('file', 'a file')], db_default='admin', default='admin', help_text='A rule of a file is changed in that file, and read-only in the admin.', max_length=16, verbose_name='owner')),
             ],
             options={
                 'verbose_name': 'rule',

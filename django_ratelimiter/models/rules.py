@@ -55,7 +55,6 @@ class Rule(models.Model):
     class Owner(models.TextChoices):
         ADMIN = "admin", _("the admin")
         FILE = "file", _("a file")
-        UNLOCKED = "unlocked", _("a file, unlocked in the admin")
 
     slug = models.SlugField(
         _("slug"),
@@ -171,7 +170,7 @@ class Rule(models.Model):
         choices=Owner.choices,
         default=Owner.ADMIN,
         db_default="admin",  # rows written by SQL may omit it
-        help_text=_("A rule of a file is changed in that file, and read-only in the admin until it is unlocked."),
+        help_text=_("A rule of a file is changed in that file, and read-only in the admin."),
     )
 
     objects = RuleQuerySet.as_manager()

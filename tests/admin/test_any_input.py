@@ -18,12 +18,10 @@ from typing import Any, Final
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import User
-from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.urls import reverse
 
-from django_ratelimiter.rules.files.faults import WrongFile
-from django_ratelimiter.rules.files.reading import read
+from django_ratelimiter.rules.files.reading import WrongFile, read
 from tests.admin_pages import Page, fill, pages
 
 from .pages import ADD_RULE, rule_form, shown
@@ -153,37 +151,6 @@ def test_parameters(admin_client: Client, admin_user: User, draw: random.Random)
             answered(admin_client.get, url.partition("?")[0], sent)
 
 
-def with_faults(tiers: int, limits: int) -> str:
-    rules = {"r": {"limits": [{"tier": f"tier-nunber-{number}"} for number in range(limits)]}}
-    return json.dumps({"tiers": dict.fromkeys(f"tier-number-{number}" for number in range(tiers)), "rules": rules})
-
-
-FILES: Final = {
-    "faults.json": with_faults(2_000, 100),
-    "unknown.json": json.dumps({"rules": {f"r{number}": {"view_name": "x" * 150} for number in range(900)}}),
-    "fields.json": json.dumps({f"field-{number}": 1 for number in range(10_000)}),
-    "tiers.json": json.dumps({"tiers": dict.fromkeys(f"t{number}" for number in range(19_000))}),
-    "limits.json": json.dumps({"rules": {"r": {"limits": [{"quota": 1, "window_seconds": n} for n in range(6_000)]}}}),
-    "valid.json": json.dumps({"rules": dict.fromkeys(f"r{number}" for number in range(2_000))}),
-    "deep.json": "[" * 240_000,
-    "deep.yaml": "[" * 240_000,
-    "nested.yaml": "a: " + f"{'[' * 200}{']' * 200}," * 600,
-    "flow.yaml": "a: [" + "1," * 120_000 + "]",
-    "keys.yaml": "a: {" + ",".join(f"k{number}: 1" for number in range(20_000)) + "}",
-    "lines.yaml": "a: b\n" * 49_000,
-    "text.yaml": "a: '" + "b " * 120_000 + "'",
-    "references.yaml": f"a: &a {'b' * 90_000}\nrules:\n" + "".join(f"  r{n}: {{message: *a}}\n" for n in range(900)),
-}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_rules_files(admin_client: Client, name: str) -> None:
-    url = reverse("admin:django_ratelimiter_rules_file")
-    page = answered(admin_client.post, url, {"file": SimpleUploadedFile(name, FILES[name].encode())})
-    assert len(page.content) < 1_000_000
-    answered(admin_client.post, url, {"text": FILES[name], "name": name, "expected": "x", "reason": ""})
-
-
 EXPLAIN, ADD_ASSIGNMENT = (reverse(f"admin:django_ratelimiter_{name}") for name in ("explain", "tierassignment_add"))
 
 
@@ -203,11 +170,3 @@ def test_a_form_says_how_many_limits_it_takes(admin_client: Client) -> None:
 def test_a_description_has_an_end() -> None:
     with pytest.raises(WrongFile, match="description: Ensure this value has at most 65536 characters"):
         read(json.dumps({"rules": {"r": {"description": "x" * 65_537}}}), "r.json")
-
-
-def test_errors_end_with_the_hundredth() -> None:
-    with pytest.raises(WrongFile) as caught:
-        read(with_faults(200, 100), "r.json")
-    assert caught.value.lines[-1] == "Only the first 100 faults are listed."
-    assert any(line.endswith("Did you mean tier-number-7?") for line in caught.value.lines)
-    assert len(str(caught.value)) < 20_000

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from ...models import Rule, RuleLimit
 from ...rules.stored.history.rows import signals_of_save
 from ...rules.stored.storage import primary
-from ..files.ownership import locked_among, name_locked
+from ..files import locked_among, name_locked
 from ..pages import PagesAdmin
 from ..versioned import SaveAborted, saved_as_version
 from .confirmation import may_enforce, question_page

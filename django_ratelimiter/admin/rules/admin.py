@@ -19,8 +19,7 @@ from ...rules.ruleset import RuleSet
 from ...rules.stored.compiler import reasons_against, snapshot_of_rows
 from ..enforcement import EnforcementSwitch
 from ..explain import ExplainPage
-from ..files.ownership import OwnedRules, locked_among, name_locked, owner_note
-from ..files.pages import RulesFilePage
+from ..files import OwnedRules, locked_among, name_locked, owner_note
 from ..forecast.panel import ForecastPanel
 from ..formatting import split_in_words
 from ..history.pages import HistoryPages
@@ -70,7 +69,6 @@ _IN_WORDS: Final = {"partition_by": "counted_by", "methods": "methods_shown"}
 @admin.register(Rule)
 class RuleAdmin(
     OwnedRules,
-    RulesFilePage,
     PrefilledAdmin,
     HistoryPages,
     RuleActions,

@@ -9,9 +9,7 @@ from django.utils.translation import gettext as _
 
 from ...engine.base import Version
 from ...rules import cache
-from ...rules.files.documents import LibraryMissing
-from ...rules.files.faults import WrongFile
-from ...rules.files.reading import load
+from ...rules.files.reading import LibraryMissing, WrongFile, load
 from ...rules.ruleset import RuleRecord, RuleSet
 from ...rules.stored import storage
 

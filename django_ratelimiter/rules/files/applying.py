@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from django.db import transaction
 from django.db.models import F
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from ...engine.base import Version
 from ..stored import storage
@@ -17,6 +18,8 @@ from ..stored.history.rows import NotApplied, NotAsPlanned, RulesHaveChanged, re
 from ..stored.tables import models
 from .planning import FilePlan, plan_file
 from .reading import RulesFile
+
+_CHANGED: Final = gettext_lazy("The database has changed since the plan was made. Make the plan again.")
 
 #: How often a plan is made, if the rules are changed meanwhile. For the last one, nobody else can change them.
 ATTEMPTS: Final = 5
@@ -42,30 +45,28 @@ def apply_file(
     *,
     author: Any = None,
     reason: str = "",
-    prune: bool = False,
-    plan: FilePlan | None = None,
+    delete: bool = False,
     expected: str | None = None,
     overwrite: bool = True,
 ) -> Applied:
-    """Make the database equal to this file, in one transaction, as one version. Not within another `editing`.
+    """Make the rows that this file names equal to it, in one transaction, as one version. Not within another `editing`.
 
-    plan: that was just made, with the same `prune`. expected: the `state` of the approved plan; raises
-    RulesHaveChanged if it differs.
+    expected: the `state` of the approved plan; raises RulesHaveChanged if it differs.
     overwrite: also undo changes in the database since the file was last applied or exported; otherwise they raise
     WouldUndo. Raises WrongFile, and NotApplied if the database rejects the rows.
     """
     for attempt in range(1, ATTEMPTS + 1):
         with nullcontext() if attempt < ATTEMPTS else _locked():
-            plan = plan if plan and attempt == 1 else plan_file(file, prune=prune)
+            plan = plan_file(file, delete=delete)
             if expected is not None and plan.state != expected:
-                raise _changed()
+                raise RulesHaveChanged(_CHANGED)
             if plan.is_empty:
                 return Applied(plan, None)
             if plan.drift and not overwrite:
                 raise WouldUndo(plan)
             with suppress(RulesHaveChanged):  # since the plan was made just now
                 return Applied(plan, _apply(plan, author, reason))
-    raise _changed()
+    raise RulesHaveChanged(_CHANGED)
 
 
 @contextmanager
@@ -79,24 +80,12 @@ def _locked() -> Iterator[None]:
 def _apply(plan: FilePlan, author: Any, reason: str) -> Version:
     name = os.path.basename(plan.file.name)
     limit = models.RuleSetVersion.source.field.max_length
-    summary = f"rules applied from {name}"
     with transaction.atomic(using=storage.primary()):
         try:
-            version = replace_rules(
-                plan.now,
-                plan.planned,
-                plan.seen,
-                summary=summary,
-                author=author,
-                reason=reason,
-                others=plan.access.rows,
-            )
+            words = {"summary": f"rules applied from {name}", "author": author, "reason": reason}
+            version = replace_rules(plan.now, plan.planned, plan.seen, others=plan.access, **words)
         except NotAsPlanned as error:
             text = _("After the write, the database contains something else. %(reasons)s")
             raise NotApplied(text % {"reasons": error}) from error
         storage.snapshots(version).update(source=name[:limit])
     return version
-
-
-def _changed() -> RulesHaveChanged:
-    return RulesHaveChanged(_("The database has changed since the plan was made. Make the plan again."))

@@ -1,37 +1,38 @@
-"""The changes that a rules file would make: rules, tiers and access entries, as text and as fields."""
+"""The changes that a rules file would make: rules, tiers and access entries, as fields, lines and JSON."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from django.db import router
 from django.utils.translation import gettext as _
 
 from ...engine.base import Version
-from ...models import Rule
+from ...models import AccessEntry, Rule
+from ...values.bounds import MAX_LISTED
 from ..formatting import listed
 from ..stored import storage
+from ..stored.compiler import rule_data
 from ..stored.history.back import needed_tiers, planned_snapshot
-from ..stored.history.changes import Change, diff, rule_fields, tier_fields
+from ..stored.history.changes import ACCESS_FIELDS, Change, access_fields, diff, rule_fields
 from ..stored.history.log import first_generations
-from ..stored.history.snapshots import Data, Snapshot, by_slug, changed_pairs, normal_rule, normal_tier, pairs
-from .access import AccessPlan, plan_access
-from .faults import Fault, WrongFile
-from .reading import RulesFile
+from ..stored.history.snapshots import Pair, Snapshot, by_slug, pairs
+from .reading import RulesFile, WrongFile
 
-#: The owners whose rules are deleted when they are missing in the file.
-_FILES: Final = (Rule.Owner.FILE.value, Rule.Owner.UNLOCKED.value)
+_SIGNS: Final = {"added": "+", "changed": "~", "removed": "-"}
 
 
 @dataclass(frozen=True)
 class FilePlan:
     """The changes that a file would make. It is valid for the version `seen` and for rows with the digest `state`.
 
-    now, planned: the current and the future rules. changes: of tiers, rules and access entries. drift: changes in the
-    database since the rules `base`, when the file was last applied or exported, which would be undone. notes: what
+    now, planned: the current and the future rules. changes: of tiers, rules and access entries. access: the entries to
+    save. drift: changes in the database since the file was last applied or exported, which would be undone. notes: what
     stays, in sentences.
     """
 
@@ -41,8 +42,7 @@ class FilePlan:
     now: Snapshot
     planned: Snapshot
     changes: Sequence[Change]
-    access: AccessPlan
-    base: Snapshot | None
+    access: Sequence[AccessEntry]
     drift: Sequence[Change]
     notes: Sequence[str]
 
@@ -52,134 +52,111 @@ class FilePlan:
         return not self.changes
 
 
-def plan_file(file: RulesFile, *, prune: bool = False) -> FilePlan:
+def plan_file(file: RulesFile, *, delete: bool = False) -> FilePlan:
     """Return the changes that applying this file to the database would make.
 
-    prune: also delete what is missing in the file: rules of the admin, and tiers without assignments.
+    delete: also delete the rules that are missing in the file, and tiers without assignments.
     Raises WrongFile if a rule that would be changed names a view that does not exist, or if a tier of the file
     is the default for the same callers as another tier of the database.
     """
     seen = storage.committed_version()
     now = storage.current_rows()
-    access = plan_access(file)
-    planned = _planned(file, now, prune)
+    rows = AccessEntry.objects.using(router.db_for_write(AccessEntry)).order_by("kind", "value")
+    stored = [*rows] if file.access else []
+    planned = _planned(file, now, delete)
     _check(file, now, planned)
-    base = planned if _is_forgotten(file) else _base(file)
+    entries = [*_access_changes(file.access, stored)]
+    base, changes = _base(file, seen, planned), diff(now, planned)
     return FilePlan(
         file=file,
         seen=seen,
-        state=_digest(now, access.state),
+        state=_digest(now, stored),
         now=now,
         planned=planned,
-        changes=[*diff(now, planned), *access.changes],
-        access=access,
-        base=base,
-        drift=_drift(base, now, planned),
-        notes=[*_notes(file, now, planned), *access.notes],
+        changes=[*changes, *(change for change, _row in entries)],
+        access=[row for _change, row in entries],
+        drift=_drift(base, now, changes) if base is not planned else changes,
+        notes=[*_notes(file, now, planned, is_forgotten=base is planned)],
     )
 
 
-def _planned(file: RulesFile, now: Snapshot, prune: bool) -> Snapshot:
+def _access_changes(
+    wanted: Iterable[AccessEntry], stored: Iterable[AccessEntry]
+) -> Iterator[tuple[Change, AccessEntry]]:
+    """Yield the changes of access entries, each with the row to save."""
+    rows = {(row.kind, row.value): row for row in stored}
+    for entry in wanted:
+        row = rows.get((entry.kind, entry.value))
+        sides = ({name: getattr(each, name) for name in ACCESS_FIELDS} if each else None for each in (row, entry))
+        if fields := access_fields(Pair(*sides)):
+            entry.pk = row.pk if row else None
+            title = _("Access entry %(kind)s %(who)s") % {"kind": entry.kind, "who": entry.value}
+            yield Change("changed" if row else "added", "access", "", title, fields), entry
+
+
+def _planned(file: RulesFile, now: Snapshot, delete: bool) -> Snapshot:
     """Return the future rules: those of the file with their current counters, and those that stay."""
     tiers, rules = ({data["slug"] for data in rows} for rows in (file.tiers, file.rules))
-    needed = needed_tiers(now, file.snapshot) if prune else {}
-    staying = [data for data in now["tiers"] if data["slug"] not in tiers and (not prune or data["slug"] in needed)]
-    kept = [] if prune else [data for data in now["rules"] if data["slug"] not in rules and not _is_of_file(data)]
+    needed = needed_tiers(now, file.snapshot) if delete else {}
+    staying = [data for data in now["tiers"] if data["slug"] not in tiers and (not delete or data["slug"] in needed)]
+    kept = [] if delete else [data for data in now["rules"] if data["slug"] not in rules]
     then = {"tiers": [*file.tiers, *staying], "rules": [*file.rules, *kept], "left_out": []}
     new = [pair.after["slug"] for pair in pairs(now["rules"], then["rules"]) if pair.after and pair.before is None]
     return planned_snapshot(now, then, set(), first_generations(new))
 
 
-def _is_of_file(rule: Data) -> bool:
-    """Return whether a rule is deleted when it is missing in the file."""
-    return rule.get("owner") in _FILES
-
-
 def _check(file: RulesFile, now: Snapshot, planned: Snapshot) -> None:
     before, after = by_slug(now)[1], by_slug(planned)[1]
     faults = [fault for slug, found in file.doubts.items() if before.get(slug) != after.get(slug) for fault in found]
-    faults += _faults_of_defaults(file, planned)
-    if faults:
-        raise WrongFile(file.name, faults)
-
-
-def _faults_of_defaults(file: RulesFile, planned: Snapshot) -> Iterator[Fault]:
-    ours = {data["slug"] for data in file.tiers}
-    defaults = {data["default_for"]: data["slug"] for data in file.tiers if data["default_for"] != "none"}
+    ours = {data["default_for"]: data["slug"] for data in file.tiers if data["default_for"] != "none"}
+    slugs = {data["slug"] for data in file.tiers}
     for data in planned["tiers"]:
-        if data["slug"] not in ours and data["default_for"] in defaults:
-            slug = defaults[data["default_for"]]
+        if data["slug"] not in slugs and data["default_for"] in ours:
             text = _(
                 "The tier %(other)s of the database is the default for %(kind)s callers, and is not in this file. Add "
                 "it here, with “default_for: none”."
             )
             words = {"other": data["slug"], "kind": data["default_for"]}
-            yield Fault(file.tier_places[slug], text % words)
+            faults.append(f"tiers.{ours[data['default_for']]}.default_for: {text % words}")
+    if faults:
+        raise WrongFile(file.name, faults)
 
 
-def _drift(base: Snapshot | None, now: Snapshot, planned: Snapshot) -> list[Change]:
-    """Return the changes since the file was last applied or exported that would be undone."""
+def _drift(base: Snapshot | None, now: Snapshot, changes: Sequence[Change]) -> list[Change]:
+    """Return the changes of the database since the rules `base` that a plan with these changes would undo."""
     if base is None:
         return []
-    undone: dict[tuple[str, str], set[tuple[str, str]] | None] = {}  # by the current row; `None` = all of it
-    for subject, normal, fields_of in (("tier", normal_tier, tier_fields), ("rule", normal_rule, rule_fields)):
-        for pair in changed_pairs(now[f"{subject}s"], planned[f"{subject}s"], normal):
-            data: Any = pair.before or pair.after
-            whole = pair.before is None or pair.after is None
-            undone[subject, data["slug"]] = None if whole else {each[:2] for each in fields_of(pair)}
-    return [
-        change
-        for change in diff(_without_resets(base), _without_resets(now))
-        if _is_undone(change, undone.get((change.subject, change.slug), set()))
-    ]
+    slugs = {(each.subject, each.slug): each for each in changes}
+    names = {(each.subject, each.name): each for each in changes}
+    found = []
+    for made in diff(base, now):
+        undoing = slugs.get((made.subject, made.slug)) or names.get((made.subject, made.name))
+        fields = [{field[:2] for field in each.fields} for each in (made, undoing) if each and each.kind == "changed"]
+        if undoing and (len(fields) < 2 or fields[0] & fields[1]):
+            found.append(made)
+    return found
 
 
-def _without_resets(rules: Snapshot) -> dict[str, Any]:
-    """Return these rules as if no counter had been reset: resets are not in files, and are never undone."""
-    return {**rules, "rules": [
-        {**rule, "limits": [{**limit, "generation": 0} for limit in rule["limits"]]} for rule in rules["rules"]
-    ]}  # fmt: skip
+def _base(file: RulesFile, seen: Version, planned: Snapshot) -> Snapshot | None:
+    """Return the rules when the file was last applied or exported, the later of both; `None` = this is not known.
 
-
-def _is_undone(change: Change, fields: set[tuple[str, str]] | None) -> bool:
-    """Return whether a change in the database would be undone. fields: that differ; `None` = all."""
-    if not fields or change.kind != "changed":
-        return fields is None or bool(fields)
-    changed = {each[:2] for each in change.fields if each.name != "owner"}  # applying locks the rule again
-    return bool(changed & fields) or any(not name for name, _label in changed)
-
-
-def _base(file: RulesFile) -> Snapshot | None:
-    """Return the later of two versions: the one made from a file, and the one that this file was exported from."""
-    epoch, number, snapshot = storage.snapshots().exclude(source="").values_list(
-        "epoch", "number", "snapshot"
-    ).first() or (0, 0, None)
-    if file.exported is not None and (file.exported.epoch, file.exported.number) > (epoch, number):
-        return storage.snapshots(file.exported).values_list("snapshot", flat=True).first() or snapshot
-    return snapshot
-
-
-def _is_forgotten(file: RulesFile) -> bool:
-    """Return whether the file was exported from a version that this database no longer stores.
-
-    Then the changes since are not known, unless a file was applied later. So all changes of the file count as such.
+    If the exported version is not stored any more, it is `planned`: each difference counts as a change since then.
     """
-    exported, oldest = file.exported, storage.snapshots().values_list("epoch", "number").last()
-    if exported is None or oldest is None or storage.snapshots().exclude(source="").exists():
-        return False
-    return bool(exported.epoch == oldest[0] and exported.number < oldest[1])
+    applied: Any = storage.snapshots().exclude(source="").values_list("epoch", "number", "snapshot").first()
+    exported = file.exported
+    if exported is None or (applied and (exported.epoch, exported.number) <= applied[:2]):
+        return applied[2] if applied else None
+    found: Snapshot | None = storage.snapshots(exported).values_list("snapshot", flat=True).first()
+    return found or (planned if exported.epoch == seen.epoch else applied[2] if applied else None)
 
 
-def _notes(file: RulesFile, now: Snapshot, planned: Snapshot) -> Iterator[str]:
+def _notes(file: RulesFile, now: Snapshot, planned: Snapshot, *, is_forgotten: bool) -> Iterator[str]:
     rules, tiers = ({data["slug"] for data in rows} for rows in (file.rules, file.tiers))
-    if file.exported and _is_forgotten(file):
-        text = _(
-            "The file was exported from version %(number)s, which is not stored any more. So each difference is "
-            "treated as a change that was made in the database since then."
-        )
-        yield text % {"number": file.exported.number}
+    if is_forgotten:
+        yield _("The version that the file was exported from is not stored any more.")
     if others := [data["slug"] for data in planned["rules"] if data["slug"] not in rules]:
-        yield _("Rules of the admin that are not in the file stay: %(names)s.") % {"names": listed(others)}
+        text = _("Rules that are not in the file stay: %(names)s. With --delete, they are deleted.")
+        yield text % {"names": listed(others)}
     if others := [data["slug"] for data in planned["tiers"] if data["slug"] not in tiers]:
         yield _("Tiers that are not in the file stay: %(names)s.") % {"names": listed(others)}
     if faulty := [entry["rule"] for entry in now["left_out"] if entry["rule"] not in rules]:
@@ -189,7 +166,77 @@ def _notes(file: RulesFile, now: Snapshot, planned: Snapshot) -> Iterator[str]:
         yield _("All enforcement is stopped until you resume it.")
 
 
-def _digest(now: Mapping[str, Any], access: str) -> str:
+def _digest(now: Snapshot, entries: Iterable[AccessEntry]) -> str:
     """Return a digest of everything that a plan depends on."""
+    access = [[row.kind, row.value, *(str(getattr(row, name)) for name in ACCESS_FIELDS)] for row in entries]
     text = json.dumps([by_slug(now), now["left_out"], access], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def lines_of(plan: FilePlan) -> Iterator[str]:
+    """Yield the lines of a plan."""
+    version = _("version %(number)s") % {"number": plan.seen.number} if plan.seen.number else _("no rules")
+    yield _("%(file)s, compared with the database (%(version)s):") % {"file": plan.file.name, "version": version}
+    yield ""
+    new_rule = rule_data(Rule(owner=Rule.Owner.FILE), ())
+    usual = {(field.name, field.after) for field in rule_fields(Pair(None, new_rule)) if field.name != "mode"}
+    for change in plan.changes:
+        yield f"{_SIGNS[change.kind]} {_named(change)}: {change.kind_in_words}"
+        for field in change.fields:
+            side = field.after if change.kind == "added" else field.before
+            if change.kind == "changed":
+                yield f"    {field.in_words}"
+            elif (field.name, side) not in usual:
+                yield f"    {field.label}: {side}"
+        yield ""
+    if plan.drift:
+        yield _("Changed in the database since the file was last applied or exported; the file would undo this:")
+        yield from drift_of(plan)
+        yield ""
+    yield from plan.notes
+    if plan.is_empty:
+        yield _("No changes. The database matches the file.")
+    else:
+        count = Counter[str](change.kind for change in plan.changes)
+        text = _("Plan: %(added)s to add, %(changed)s to change, %(removed)s to delete.")
+        yield text % {kind: count[kind] for kind in _SIGNS}
+
+
+def drift_of(plan: FilePlan) -> Iterator[str]:
+    """Yield a line for each change of the database that the file would undo, and what to do."""
+    yield from (f"  ! {_named(each)}{each.in_words.removeprefix(each.title)}" for each in plan.drift[:MAX_LISTED])
+    if len(plan.drift) > MAX_LISTED:
+        yield _("Only the first %(count)d of %(all)d are listed.") % {"count": MAX_LISTED, "all": len(plan.drift)}
+    yield _("To keep such a change, write it into the file.")
+    yield _("To undo it, apply the file with --overwrite, or with --plan and a plan that has shown it.")
+
+
+def data_of(plan: FilePlan) -> dict[str, Any]:
+    """Return a plan as JSON: what `apply --plan` needs, and the changes."""
+    return {
+        "format": 1,
+        "file": plan.file.name,
+        "digest": plan.file.digest,
+        "version": plan.seen.number,
+        "state": plan.state,
+        "changes": [_data_of_change(change) for change in plan.changes],
+        "drift": [_data_of_change(change) for change in plan.drift],
+        "notes": list(plan.notes),
+    }
+
+
+def _named(change: Change) -> str:
+    return change.title + (f" ({change.slug})" if change.slug not in ("", change.name) else "")
+
+
+def _data_of_change(change: Change) -> dict[str, Any]:
+    return {
+        "kind": change.kind,
+        "subject": change.subject,
+        "slug": change.slug or change.title,
+        "in_words": change.in_words,
+        "fields": [
+            {"field": each.name, "label": each.label, "before": each.before, "after": each.after}
+            for each in change.fields
+        ],
+    }

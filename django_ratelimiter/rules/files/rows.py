@@ -1,242 +1,299 @@
-"""The rows of a rules file: each is filled into its model, which validates it like the input of a form."""
+"""The rows of a rules file. The models themselves judge them, by `full_clean`, without a query."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models as fields
+from django.db.backends.base.operations import BaseDatabaseOperations
+from django.db.models import Model
+from django.utils.timezone import get_default_timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from ...conf import settings
 from ...models import AccessEntry, Rule, RuleLimit, Tier
-from ...values.bounds import MAX_LISTED
-from ...values.partitions import IDENTITIES, NAMED
-from ..routes import NO_SUCH_SCOPE, unknown_names, views
+from ...usage.times import aware, end_from, stored
+from ...values.bounds import MAX_LIMITS
+from ...values.partitions import IDENTITIES
+from ..formatting import listed
+from ..routes import NO_SUCH_SCOPE, unknown_names
 from ..ruleset import rule_from
 from ..stored.compiler import rule_data, tier_data
-from .documents import Document, Path
-from .faults import Fault, Faults, Place, did_you_mean, shown
-from .schema import Columns, access_fields, default_of, limit_fields, rule_fields, tier_fields
-from .validating import faults_of, moment
 
 Row = TypeVar("Row", Tier, Rule, RuleLimit, AccessEntry)
 
+#: The version of the format. A YAML file that names it has an end line. A file may leave it out.
+VERSION: Final = 2
 
-class AccessRow(NamedTuple):
-    """An access entry of a file. value: empty = the file has only its digest."""
+_SECTIONS: Final = ("tiers", "rules", "access")
+_EXPORTED: Final = re.compile(r"[0-9]{1,15}@[0-9]{1,15}", re.ASCII)
+#: Characters that databases do not store: NUL, and half of a UTF-16 pair.
+_NOT_STORED: Final = re.compile("[\\x00\\ud800-\\udfff]")
+#: No window is as long, in seconds.
+_FAR: Final = 10**10
 
-    action: str
-    kind: str
-    value: str
-    expires_at: datetime | None
-    reason: str
-    digest: str
-    place: Place
+
+#: The columns that a file does not have as fields: the slug is the key, a generation belongs to the counters.
+_LEFT_OUT: Final = frozenset({"id", "slug", "rule", "tier", "generation"})
+
+
+def columns_of(model: type[Model]) -> Mapping[str, Any]:
+    """Return the columns of a tier, rule, limit or access entry that are fields in a file, by name."""
+    return {column.name: column for column in model._meta.concrete_fields if column.name not in _LEFT_OUT}
+
+
+def end_line(count: int) -> str:
+    """Return the last line of an export of so many rules."""
+    return f"# end: {count} rule{'s' * (count != 1)}"
+
+
+def default_of(column: Any) -> Any:
+    """Return the value of a field that a file leaves out."""
+    if column.name == "owner":
+        return Rule.Owner.FILE.value
+    default = None if column.null and not column.has_default() else column.get_default()
+    return getattr(default, "value", default)
 
 
 class RowReader:
-    """Reads the rows of a document. After an error it continues, to report all errors."""
+    """Reads the rows of a file. After an error it continues, to report all errors, each with the path of its value.
 
-    def __init__(self, document: Document) -> None:
-        self._document = document
-        self.faults = Faults()
-        #: Values with an error by the schema, and what contains them.
-        self._wrong: set[Path] = set()
-        #: Rows with such an error in a field of their own.
-        self._wrong_rows: set[Path] = set()
-        self._tiers: dict[str, Tier] = {}
-        self._default_tiers: dict[str, str] = {}
-        #: Tiers and rules as in a snapshot, and access entries.
+    tiers, rules: as in a snapshot. doubts: errors by the slug of a rule that names a view or an identity that the
+    project does not have. warnings: what may be right.
+    """
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        self.warnings: list[str] = []
+        self.doubts: dict[str, list[str]] = {}
         self.tiers: list[dict[str, Any]] = []
         self.rules: list[dict[str, Any]] = []
-        self.access: list[AccessRow] = []
-        #: Errors by the slug of a rule that names a view or an identity that the project does not have.
-        self.doubts: dict[str, list[Fault]] = {}
-        #: What may be right.
-        self.warnings: list[Fault] = []
+        self.access: list[AccessEntry] = []
+        self._tiers: dict[str, Tier] = {}
+        self._defaults: dict[str, str] = {}
 
-    def read(self) -> None:
-        """Read all rows. Raises TooManyFaults, and LibraryMissing."""
-        for fault in self._document.faults:
-            self.faults.append(fault)
-        for path, fault in faults_of(self._document):
-            self._wrong.update(path[:length] for length in range(len(path) + 1))
-            self._wrong_rows.add(path[:4] if path[2:3] == ("limits",) else path[:2])
-            self.faults.append(fault)
-        for slug, data in self._section("tiers"):
-            self._read_tier(slug, data)
-        for slug, data in self._section("rules"):
-            self._read_rule(slug, data)
-        seen: dict[tuple[str, str], Place] = {}
-        for number, data in enumerate(_entries(self._document.data, "access", list)):
-            if isinstance(data, dict):
-                self._read_access(("access", number), data, seen)
+    def read(self, data: Any) -> None:
+        """Read all rows of a document."""
+        if not isinstance(data, dict) or not any(section in data for section in _SECTIONS):
+            found = "" if isinstance(data, dict) else _(", not %(value)s") % {"value": _shown(data)}
+            self.faults.append(_("A rules file has “rules”, “tiers” or “access”%(found)s.") % {"found": found})
+            return
+        version, exported = data.get("version", VERSION), data.get("exported_version", "0@0")
+        if type(version) is not int or version not in (1, VERSION):
+            self._fault("version", _("1 or %(version)s, not %(value)s"), version=VERSION, value=_shown(version))
+        if not isinstance(exported, str) or not _EXPORTED.fullmatch(exported):
+            self._fault("exported_version", _("as “export” writes it, such as 12@1795322634345"))
+        for name in data:
+            if name not in ("version", "exported_version", *_SECTIONS) and not str(name).startswith("x-"):
+                text = _("not a section; begin the name with “x-” for what only *references use")
+                self._fault(str(name), text)
+        for slug, found in self._group("tiers", data.get("tiers")).items():
+            self._read_tier(slug, self._group(f"tiers.{slug}", found))
+        for slug, found in self._group("rules", data.get("rules")).items():
+            self._read_rule(slug, self._group(f"rules.{slug}", found))
+        seen: dict[tuple[str, str], int] = {}
+        for number, entry in self._entries("access", data.get("access")):
+            row = self._filled(AccessEntry, f"access[{number}]", entry)
+            if (other := seen.setdefault((row.kind, row.value), number)) != number and row.value:
+                self._fault(f"access[{number}]", _("this caller has an entry already: access[%(other)s]"), other=other)
+            self.access.append(row)
 
-    def _section(self, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        for slug, data in _entries(self._document.data, name, dict).items():
-            yield slug, data if isinstance(data, dict) else {}
-
-    def _read_tier(self, slug: str, data: dict[str, Any]) -> None:
-        path = ("tiers", slug)
-        tier = self._filled(Tier, tier_fields(), path, data, slug=slug)
-        self._tiers[slug] = tier
-        if self._is_clean(tier, path):
-            self.tiers.append(tier_data(tier))
-        other = self._default_tiers.setdefault(tier.default_for, slug)
+    def _read_tier(self, slug: str, data: Mapping[str, Any]) -> None:
+        tier = self._tiers[slug] = self._filled(Tier, f"tiers.{slug}", data, slug=slug)
+        other = self._defaults.setdefault(tier.default_for, slug)
         if other != slug and tier.default_for != Tier.DefaultFor.NONE:
-            text = _("The tier %(other)s is already the default for %(kind)s callers. Only one tier can be.")
-            self._fault((*path, "default_for"), text % {"other": other, "kind": tier.default_for})
+            text = _("the tier %(other)s is already the default for these callers")
+            self._fault(f"tiers.{slug}.default_for", text, other=other)
+        self.tiers.append(tier_data(tier))
 
-    def _read_rule(self, slug: str, data: dict[str, Any]) -> None:
-        path, faults = ("rules", slug), len(self.faults)
-        rule = self._filled(Rule, rule_fields(), path, data, slug=slug)
-        if self._is_clean(rule, path):
-            self._check_views(rule, path)
-            self._check_identities(rule, path)
-        limits = [*self._limits(rule, (*path, "limits"), _entries(data, "limits", list))]
-        if path in self._wrong or len(self.faults) > faults:
+    def _read_rule(self, slug: str, data: Mapping[str, Any]) -> None:
+        at, before = f"rules.{slug}", len(self.faults)
+        rule = self._filled(Rule, at, data, "limits", slug=slug)
+        self._check_names(rule, at)
+        limits = [*self._limits(rule, f"{at}.limits", data.get("limits"))]
+        if len(self.faults) > before:
             return
         row = rule_data(rule, limits)
         try:
             rule_from(row)
         except ValueError as error:
-            self._fault((*path, str(error).partition(": ")[0]), str(error))
+            self._fault(at, str(error))
             return
         self.rules.append(row)
         if not limits:
-            no_limits = _("This rule has no limits, so it applies to nobody yet.")
-            self.warnings.append(Fault(self._document.keys[path], no_limits))
+            self.warnings.append(f"{at}: {_('This rule has no limits, so it applies to nobody yet.')}")
 
-    def _limits(self, rule: Rule, path: Path, entries: list[Any]) -> Iterator[RuleLimit]:
+    def _limits(self, rule: Rule, at: str, entries: Any) -> Iterator[RuleLimit]:
+        """Yield the limits that have no error."""
         seen: dict[Any, int] = {}
-        for number, data in enumerate(entries):
-            where = (*path, number)
-            limit = self._limit(rule, where, data) if isinstance(data, dict) else None
-            if limit is None:
+        for number, entry in self._entries(at, entries):
+            where, before = f"{at}[{number}]", len(self.faults)
+            if number >= MAX_LIMITS:
+                self._fault(at, _("at most %(count)d limits"), count=MAX_LIMITS)
+                return
+            slug = entry.get("tier")
+            if slug is not None and (not isinstance(slug, str) or slug not in self._tiers):
+                text = _("a tier of this file: %(tiers)s; not %(value)s")
+                self._fault(f"{where}.tier", text, tiers=listed(self._tiers) or _("none"), value=_shown(slug))
+                slug = None
+            limit = self._filled(RuleLimit, where, entry, "tier", rule=rule, tier=self._tiers.get(slug or ""))
+            if len(self.faults) > before:
                 continue
-            engine, line = limit.to_limit(), self._document.places[where].line
-            key = limit.tier and limit.tier.slug, engine and engine.tag
-            if key in seen:
-                text = _(
-                    "This tier already has a limit that counts in the same way, in line %(line)s. Keep one of them."
-                )
-                self._fault(where, text % {"line": seen[key]})
-            seen.setdefault(key, line)
+            engine = limit.to_limit()
+            if (other := seen.setdefault((slug, engine and engine.tag), number)) != number:
+                text = _("This tier already has a limit that counts in the same way.")
+                self._fault(where, f"{text} (limits[{other}])")
             yield limit
 
-    def _limit(self, rule: Rule, path: Path, data: dict[str, Any]) -> RuleLimit | None:
-        """Return a limit; `None` = it has an error."""
-        faults, slug = len(self.faults), None if (*path, "tier") in self._wrong else data.get("tier")
-        if slug is not None and slug not in self._tiers:
-            text = _("There is no tier %(tier)s in this file.") % {"tier": shown(slug)}
-            self._fault((*path, "tier"), f"{text} {did_you_mean(slug, self._tiers)}".strip())
-        columns = {name: column for name, column in limit_fields().items() if name != "tier"}
-        limit = self._filled(RuleLimit, columns, path, data, rule=rule, tier=self._tiers.get(slug or ""))
-        self._is_clean(limit, path, "rule", "tier")
-        return None if path in self._wrong or len(self.faults) > faults else limit
-
-    def _read_access(self, path: Path, data: dict[str, Any], seen: dict[tuple[str, str], Place]) -> None:
-        """Read an access entry. It has a value, or the digest of one."""
-        entry, digest = self._filled(AccessEntry, access_fields(), path, data), data.get("digest", "")
-        if path in self._wrong or not (digest or self._is_clean(entry, path)):
-            return
-        place, key = self._document.places[path], (entry.kind, entry.value or digest)
-        if key in seen:
-            text = _("This caller already has an entry, in line %(line)s.")
-            self._fault(path, text % {"line": seen[key].line})
-        seen.setdefault(key, place)
-        self.access.append(
-            AccessRow(**{name: getattr(entry, name) for name in access_fields()}, digest=digest, place=place)
-        )
-
-    def _filled(self, model: type[Row], columns: Columns, path: Path, data: dict[str, Any], **more: Any) -> Row:
-        """Return a row with the values of these columns; with the default for those that are missing or wrong."""
-        values = {name: default_of(column) for name, column in columns.items()}
-        if "name" in values:
-            values["name"] = more["slug"]
-        for name, value in data.items():
-            if name in columns and (*path, name) not in self._wrong:
-                values[name] = _value(columns[name], value)
-        return model(**values, **more)
-
-    def _is_clean(self, row: Any, path: Path, *exclude: str) -> bool:
-        """Return whether the model accepts the row; else add an error for each field. Rows may lack a name.
+    def _filled(self, model: type[Row], at: str, data: Mapping[str, Any], other: str = "", **given: Any) -> Row:
+        """Return a row with these values, and the default of each that is missing or wrong. other: read elsewhere.
 
         Fields are not compared while one is wrong: the error could be only that it has its default here.
         """
-        without = {*exclude, "name"} if getattr(row, "name", None) == "" else {*exclude}
+        columns: Mapping[str, Any] = columns_of(model)
+        values: dict[str, Any] = {name: default_of(column) for name, column in columns.items()}
+        if "name" in columns:
+            values["name"] = given["slug"]
+        wrong: set[str] = set()
+        for name, value in data.items():
+            try:
+                if name in columns:
+                    values[name] = _value(columns[name], value)
+                elif name != other:
+                    raise ValueError(_("not a field; it has %s") % ", ".join([*columns, *filter(None, [other])]))
+            except ValueError as error:
+                self._fault(f"{at}.{name}", str(error))
+                wrong.add(name)
+        row = model(**given, **values)
+        without = {"rule", "tier", *wrong, *(["name"] if values.get("name") == "" else ())}  # rows may lack a name
         try:
-            if path in self._wrong_rows:
+            if wrong:
                 row.clean_fields(exclude=without)
             else:
                 row.full_clean(exclude=without, validate_unique=False, validate_constraints=False)
         except ValidationError as error:
-            for field, errors in error.error_dict.items():
-                if (*path, field) not in self._wrong:  # else it is reported already
-                    text = _text_of(errors)
-                    self._fault((*path, field), text if field == NON_FIELD_ERRORS else f"{field}: {text}")
-            return False
-        return True
+            for field, texts in error.message_dict.items():
+                self._fault(at if field == NON_FIELD_ERRORS else f"{at}.{field}", " ".join(texts))
+        return row
 
-    def _check_views(self, rule: Rule, path: Path) -> None:
-        """Add errors for names of views that do not exist. For a scope only a warning, because any code may name it."""
-        for unknown in unknown_names(rule):
-            place = self._document.place_of(*path, "path" if unknown.field == "route" else unknown.field)
-            if unknown.field == "scope":  # it may be right, so no choices are offered
-                text = NO_SUCH_SCOPE % {"name": unknown.name}
-                close = did_you_mean(unknown.name, filter(None, [self._suggests and unknown.close]))
-                self.warnings.append(Fault(place, f"{text} {close}".strip()))
-                continue
-            words = {"route": _("No view has the route %(name)s."), "view_name": _("No view has the name %(name)s.")}
-            text = words[unknown.field] % {"name": shown(unknown.name)}
-            known = ([unknown.close] if unknown.close else _names(unknown.field)) if self._suggests else []
-            fault = Fault(place, f"{text} {did_you_mean(unknown.name, known)}".strip())
-            self.doubts.setdefault(rule.slug, []).append(fault)
-
-    def _check_identities(self, rule: Rule, path: Path) -> None:
-        """Add errors for identities that neither this package nor the project has."""
-        known = (*IDENTITIES, *settings.IDENTITIES)
+    def _check_names(self, rule: Rule, at: str) -> None:
+        """Add errors for names that the project does not have. A scope is only a warning: any code may name it."""
+        found = []
+        texts = {"route": _("No view has the route %(name)s."), "view_name": _("No view has the name %(name)s.")}
+        for field, name in unknown_names(rule):
+            if field == "scope":
+                self.warnings.append(f"{at}.scope: {NO_SUCH_SCOPE % {'name': name}}")
+            else:
+                where = "path" if field == "route" else field
+                found.append(f"{at}.{where}: {texts[field] % {'name': _shown(name)}}")
         for number, name in enumerate(rule.partition_by):
-            if name not in known and name.isidentifier():
-                text = _("partition_by: %(word)s is not an identity of this project.") % {"word": shown(name)}
-                close = did_you_mean(name, (*known, *NAMED)) if self._suggests else ""
-                fault = Fault(self._document.places[*path, "partition_by", number], f"{text} {close}".strip())
-                self.doubts.setdefault(rule.slug, []).append(fault)
+            if name.isidentifier() and name not in (*IDENTITIES, *settings.IDENTITIES):
+                text = _("%(name)s is not an identity of this project") % {"name": _shown(name)}
+                found.append(f"{at}.partition_by[{number}]: {text}")
+        if found:
+            self.doubts[rule.slug] = found
 
-    @property
-    def _suggests(self) -> bool:
-        """Return whether an answer still lists a doubt or warning, so that similar names are worth a search."""
-        return len(self.doubts) + len(self.warnings) < MAX_LISTED
+    def _group(self, at: str, value: Any) -> dict[str, Any]:
+        """Return a group of fields or entries; an empty one if it is null, or not one."""
+        if value is not None and not isinstance(value, dict):
+            self._fault(at, _("a group such as “name: value”, not %(value)s"), value=_shown(value))
+        found = value if isinstance(value, dict) else {}
+        for key in [key for key in found if not isinstance(key, str)]:
+            self._fault(f"{at}.{_shown(key)}", _("a name in quotes"))
+        return {key: each for key, each in found.items() if isinstance(key, str)}
 
-    def _fault(self, path: Path, text: str) -> None:
-        self.faults.append(Fault(self._document.place_of(*path), text))
+    def _entries(self, at: str, value: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the groups of a list with their numbers; none if it is null, or not one."""
+        if value is not None and not isinstance(value, list):
+            self._fault(at, _("a list, not %(value)s"), value=_shown(value))
+        for number, entry in enumerate(value if isinstance(value, list) else ()):
+            group = self._group(f"{at}[{number}]", entry)
+            if entry is None or isinstance(entry, dict):
+                yield number, group
 
-
-def _entries(data: Any, name: str, kind: type) -> Any:
-    """Return a list or dict of a group; an empty one if it is missing, or not of this kind."""
-    found = data.get(name) if isinstance(data, Mapping) else None
-    return found if isinstance(found, kind) else kind()
+    def _fault(self, at: str, text: str, **words: Any) -> None:
+        self.faults.append(f"{at}: {text % words if words else text}")
 
 
 def _value(column: Any, value: Any) -> Any:
-    """Return a valid value as that of the model."""
-    if value is not None and isinstance(column, fields.DecimalField):
-        return Decimal(value)
-    return moment(value) if value is not None and isinstance(column, fields.DateTimeField) else value
+    """Return a value of a file as its model's. Raises ValueError, with the kind of value that it must be."""
+    if value is None and column.null:
+        return None
+    kind: Any
+    if column.flatchoices:
+        choices = [str(choice) for choice, _label in column.flatchoices]
+        fits, kind = value in choices, _("one of %s") % ", ".join(filter(None, choices))
+    elif isinstance(column, fields.IntegerField):
+        least, most = _bounds(column)
+        fits = type(value) is int and least <= value <= most
+        is_high = type(value) is int and value > most
+        kind = _("a whole number up to %s") % most if is_high else _("a whole number from %s") % least
+    else:
+        check, kind = next((each for cls, each in _KINDS.items() if isinstance(column, cls)), _TEXT)
+        fits = check(value)
+    if not fits:
+        raise ValueError(_("%(kind)s, not %(value)s") % {"kind": kind, "value": _shown(value)})
+    if isinstance(value, str) and (character := _NOT_STORED.search(value)):
+        raise ValueError(_("a text without the character %s") % f"U+{ord(character[0]):04X}")
+    if isinstance(column, fields.DateTimeField):
+        return _moment(value)
+    return Decimal(str(value)) if isinstance(column, fields.DecimalField) else value
 
 
-def _names(field: str) -> list[str]:
-    """Return some names of the project's views, or of their routes, to choose from."""
-    found = {getattr(view, "route" if field == "route" else "name", "") for view in views()}
-    return sorted(name for name in found if name and not name.startswith("admin"))
+def _moment(value: Any) -> datetime | None:
+    """Return an end as it is stored; `None` = it is not one, or cannot be stored."""
+    try:
+        return stored(aware(end_from(value, get_default_timezone())))
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
-def _text_of(errors: Iterable[ValidationError]) -> str:
-    """Return the errors of a field as text; the bounds of its column only if nothing else says what would be right."""
-    errors = list(errors)
-    own = [each for each in errors if each.code not in ("min_value", "max_value")]
-    return " ".join(message for each in own or errors for message in each.messages)
+#: What a value must be, by the class of its column.
+_KINDS: Final[Mapping[type, tuple[Callable[[Any], bool], Any]]] = {
+    fields.BooleanField: (lambda value: isinstance(value, bool), gettext_lazy("true or false")),
+    fields.DecimalField: (
+        lambda value: type(value) in (int, float) and abs(value) < _FAR,
+        gettext_lazy("a number of seconds"),
+    ),
+    fields.JSONField: (
+        lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+        gettext_lazy("a list of texts in brackets"),
+    ),
+    fields.DateTimeField: (
+        lambda value: _moment(value) is not None,
+        gettext_lazy("a date and time such as 2026-12-31T23:59:59+00:00"),
+    ),
+}
+_TEXT: Final = (lambda value: isinstance(value, str), gettext_lazy("a text in quotes"))
+
+
+def _bounds(column: Any) -> tuple[int, int]:
+    """Return the minimum and maximum of a field. They do not depend on the database: SQLite itself would take more."""
+    least, most = BaseDatabaseOperations.integer_field_ranges[column.get_internal_type()]
+    if column.null and least == 0:
+        least = 1  # empty means none
+    for each in column.validators:
+        if isinstance(each, MinValueValidator):
+            least = max(least, each.limit_value)
+        elif isinstance(each, MaxValueValidator):
+            most = min(most, each.limit_value)
+    return least, most
+
+
+def _shown(value: Any) -> str:
+    """Return a value as an error shows it."""
+    if isinstance(value, str):
+        return json.dumps(value[:60], ensure_ascii=False)
+    if isinstance(value, int) and abs(value) >= 10**60:
+        return _("a number of more than 60 digits")
+    if value is None or isinstance(value, bool | int | float):
+        return json.dumps(value)
+    return _("a list") if isinstance(value, list) else _("a group") if isinstance(value, dict) else _("this")

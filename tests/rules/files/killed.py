@@ -53,7 +53,7 @@ def _apply(path: str, at: int, pipe: int) -> NoReturn:
 
     connection.commit = commits  # type: ignore[method-assign]
     with connection.execute_wrapper(killer.statement):
-        apply_file(load(path))
+        apply_file(load(path), delete=True)
     os._exit(0)
 
 
@@ -86,7 +86,7 @@ def main() -> None:
     old, new = sys.argv[1:]
     states = {}
     for name, path in (("new", new), ("old", old)):
-        apply_file(load(path))
+        apply_file(load(path), delete=True)
         states[name] = _state()
     for at in count():
         connection.close()
@@ -105,7 +105,7 @@ def main() -> None:
         if os.WIFEXITED(status):
             assert os.WEXITSTATUS(status) == 0, "it failed"
             return
-        apply_file(load(old))
+        apply_file(load(old), delete=True)
 
 
 if __name__ == "__main__":

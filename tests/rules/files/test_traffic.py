@@ -174,7 +174,7 @@ def test_of_a_shared_counter_the_requests_count(sampled: list[str], option: str,
 def test_a_rule_under_another_name_is_the_same(sampled: list[str]) -> None:
     path = Path(sampled[0])
     path.write_text(path.read_text().replace("  pages:\n", "  pages-v2:\n    name: pages\n"))
-    code, text = plan(*sampled, "--max-newly-rejected", "25%")
+    code, text = plan(*sampled, "--max-newly-rejected", "25%", "--delete")
     assert (code, "nothing is recorded" in text) == (2, False)
 
 

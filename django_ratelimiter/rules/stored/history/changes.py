@@ -11,6 +11,7 @@ from django.utils.translation import ngettext
 
 from ...formatting import limit_in_words, units
 from ...ruleset import limit_from
+from ..tables import models
 from .snapshots import (
     Data,
     Pair,
@@ -25,6 +26,9 @@ from .snapshots import (
 
 #: Maximum number of changes that a summary lists; the others are counted.
 MAX_NAMED = 3
+
+#: The fields of an access entry that are not its caller.
+ACCESS_FIELDS = ("action", "expires_at", "reason")
 
 #: The text for an empty field.
 NOTHING = "\N{EN DASH}"
@@ -118,6 +122,11 @@ def rule_fields(pair: Pair) -> tuple[FieldChange, ...]:
 def tier_fields(pair: Pair) -> tuple[FieldChange, ...]:
     """Return the fields of a tier that differ."""
     return tuple(_fields(pair, tier_columns()))
+
+
+def access_fields(pair: Pair) -> tuple[FieldChange, ...]:
+    """Return the fields of an access entry that differ, but for its caller."""
+    return tuple(_fields(pair, [models.AccessEntry._meta.get_field(name) for name in ACCESS_FIELDS]))
 
 
 def _change(subject: Literal["rule", "tier"], pair: Pair, fields: tuple[FieldChange, ...]) -> Change:

@@ -1,1 +1,0 @@
-"""Rules files in the admin: which rules belong to one, and its download and upload."""
