@@ -150,15 +150,6 @@ class Decision:
         return letter.upper() if self.degraded else letter
 
     @property
-    def outcome(self) -> object:
-        """Equal for decisions that allow or reject the same limits. The results need not be computed for it."""
-        if self.answer is None:
-            verdicts = [(id(each.rule), id(each.tier), each.verdict and each.verdict.allowed) for each in self.results]
-            return self.access is not None, *verdicts
-        template, waits = self.answer.charges.template, self.answer.states.waits
-        return (template, *[wait > 0 or wait == -1 for wait in waits]) if any(waits) else template
-
-    @property
     def rejection(self) -> Rejection:
         """What rejects the request. The results need not be computed for it."""
         if self._rejection is None:

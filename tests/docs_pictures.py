@@ -67,16 +67,11 @@ def take(window: Browser, address: str, folder: Path) -> None:
 
 
 def _forecast(window: Browser, address: str, folder: Path) -> None:
-    """Ask what a lower quota would do to a calm day and to one of an attack."""
+    """Ask what a lower quota would do."""
     rule = Rule.objects.get(slug="search")
-    attack = timezone.localdate(floor(now(), Granularity.DAY, now().tzinfo) - timedelta(hours=62))
     window.resize(1000, 900)
     window.open(f"{address}{reverse('admin:django_ratelimiter_rule_change', args=[rule.pk])}?_forecast=1")
-    for field, value in {
-        "limits-0-quota": "40",
-        "forecast-quota": "40",
-        "forecast-beside": attack.isoformat(),
-    }.items():
+    for field, value in {"limits-0-quota": "40", "forecast-quota": "40"}.items():
         window.script("document.getElementById(`id_${arguments[0]}`).value = arguments[1]", field, value)
     window.click(".ratelimiter-forecast-choices [value='1']")
     window.wait_for(".ratelimiter-quota-line")

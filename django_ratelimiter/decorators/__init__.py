@@ -26,7 +26,7 @@ from ..exceptions import LimitExceeded, told_safely
 from ..headers import words_of
 from ..limiter import io
 from ..limiter.metered import MeteredCost
-from ..rules.routes import is_of_api_view, part_of_match
+from ..rules.routes import class_of, is_of_api_view, part_of_match
 from .arguments import (
     NO_CALL,
     STAND_INS,
@@ -155,6 +155,16 @@ def limits_of(view: Any) -> list[RatelimitArguments]:
         if callable(each) and (limits := getattr(each, "ratelimit_limits", ())):
             return list(reversed(limits))
     return []
+
+
+def limits_for(view: Any, method: str) -> list[RatelimitArguments]:
+    """Return the arguments of the decorators that limit requests of this method: of the view, and in its class."""
+    cls, handler = class_of(view), method.lower()
+    if handler == "head" and not hasattr(cls, "head"):
+        handler = "get"
+    handler = (getattr(view, "actions", None) or {}).get(handler, handler)
+    parts = (view, getattr(cls, "check_throttles", None), getattr(cls, handler, None))
+    return [each for part in parts for each in limits_of(part) if not each.methods or method in each.methods]
 
 
 _sets: Any

@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from ..backend import get_engine
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision
-from ..decorators import limits_of
+from ..decorators import limits_for
 from ..engine.base import Verdict, Version
 from ..engine.call import Call
 from ..engine.coroutines import run_sync
@@ -21,7 +21,7 @@ from ..limiter.path import decide
 from ..limiter.templates import RuleCharge, owned
 from ..middleware import ASKED_BY_GATEWAYS, decides_later, exemption
 from ..rules import cache
-from ..rules.routes import chosen_classes, class_of, throttle_scope
+from ..rules.routes import chosen_classes, throttle_scope
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, callers_differ
 from ..values.access import NOBODY, AccessList, AccessRecord
@@ -153,13 +153,7 @@ def _bypass_of_middleware(http: HttpRequest, view: Any) -> Bypass:
 
 def _limits_in_code(view: Any, method: str) -> tuple[list[str], tuple[str, ...]]:
     """Return the scopes that a view names for requests of this method, and the names of its own limits."""
-    cls, handler = class_of(view), method.lower()
-    if handler == "head" and not hasattr(cls, "head"):
-        handler = "get"
-    handler = (getattr(view, "actions", None) or {}).get(handler, handler)
-    parts = (view, getattr(cls, "check_throttles", None), getattr(cls, handler, None))
-    limits = [each for part in parts for each in limits_of(part)]
-    limits = [each for each in limits if not each.methods or method in each.methods]
+    limits = limits_for(view, method)
     throttles = [each for each in chosen_classes(view, "throttle_classes") if not _asks_rules_alone(each)]
     named = [f"@ratelimit(key={_text(each.key)}, rate={_text(each.rate)})" for each in limits if not each.scope]
     named += map(_text, throttles)

@@ -21,11 +21,8 @@ from ..engine.adapters import ImmediateAdapter
 from ..engine.base import Charge, Verdict, Version, leases, mark_refunded
 from ..engine.call import Call
 from ..engine.coroutines import shielded
-from ..engine.memory import MemoryEngine
 from ..identity import Identity
 from ..rules.awaiting import asked_by, look_up
-from ..rules.ruleset import RuleSet
-from ..values.access import AccessList
 
 T = TypeVar("T")
 Verdicts = Sequence[Verdict]
@@ -39,8 +36,6 @@ class IO:
 
     #: False: these are no requests of callers, so the path logs, signals and observes nothing, and stores no lease.
     is_live = True
-    #: The rules and the access entries to decide by; `None` = those in force.
-    given: tuple[RuleSet, AccessList] | None = None
 
     async def engine(self) -> Any:
         """Return the engine; its methods are awaited."""
@@ -175,26 +170,6 @@ class TrialIO(IO):
 
     def note_outage(self, charges: Sequence[Any], error: Exception) -> None:
         """Called with the `RuleCharge`s that the failure policies decide, and the reason."""
-
-
-class ClockIO(IO):
-    """Decides by the given rules, with its own engine, at the time that its owner sets: `forecast/logs/` replays so."""
-
-    is_live = False
-
-    def __init__(self, rules: RuleSet, entries: AccessList, engine: MemoryEngine) -> None:
-        self.given = rules, entries
-        self._engine = engine
-        #: Microseconds since the Unix epoch.
-        self.now_us = 0
-
-    async def engine(self) -> Any:
-        return ImmediateAdapter(self._engine)
-
-    async def check(
-        self, charges: Call, version: Version | None = None, receipts: Verdicts = (), now_us: int | None = None
-    ) -> Verdicts:
-        return self._engine.check(charges, refund_if_denied=receipts, now_us=self.now_us)
 
 
 THREAD: Final = ThreadIO()

@@ -44,7 +44,7 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
     """Return the decision on a request, by all rules that match it, and store it at `request.ratelimit`."""
     http, earlier = request.http, request.earlier
     assert http is not None  # only a slot has none
-    if not earlier.allowed or (not settings.ENABLED and io.given is None):
+    if not earlier.allowed or not settings.ENABLED:
         return earlier
     if earlier is not NOTHING_TO_DECIDE and earlier.delay:
         earlier = replace(earlier, delay=0.0)
@@ -103,8 +103,8 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
         for _ in _ATTEMPTS:
             try:
                 try:
-                    rules, entries = io.given or (cache.current_rules(), cache.access_list())
-                    charges = build_charges(rules, entries, request)
+                    rules = cache.current_rules()
+                    charges = build_charges(rules, cache.access_list(), request)
                 except SynchronousOnlyOperation:
                     rules = await io.look_up(cache.current_rules, together=True)
                     charges = await charges_for(io, rules, request)

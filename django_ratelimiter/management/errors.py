@@ -14,20 +14,16 @@ from django.utils.translation import ngettext
 
 from ..conf import without_secrets
 from ..exceptions import EngineUnavailable, WrongRedis, told_safely
-from ..forecast.logs.comparison import TooMuchMemory
-from ..forecast.logs.console import WrongOption
-from ..forecast.logs.line import WrongFormat
-from ..forecast.logs.rule_sets import UnknownRules
+from ..forecast.logs.formats import WrongFormat
 from ..inspection.caller import UnknownCaller
 from ..inspection.question import QuestionError
 from ..rules.files.reading import LibraryMissing, WrongFile
 from ..rules.stored.history.rows import NotApplied
 from .output import of_file
+from .traffic import WrongOption
 
 #: Errors whose text says what is wrong.
-_IN_WORDS: Final = (
-    *(NotApplied, TooMuchMemory, UnknownCaller, UnknownRules, WrongFormat, WrongOption, WrongRedis, LibraryMissing),
-)
+_IN_WORDS: Final = (NotApplied, UnknownCaller, WrongFormat, WrongOption, WrongRedis, LibraryMissing)
 
 
 @contextmanager

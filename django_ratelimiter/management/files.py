@@ -23,7 +23,7 @@ from ..rules.stored import storage
 from ..values.bounds import json_from
 from ..values.terminal import on_terminal
 from .output import SayingCommand, write_file
-from .traffic import add_traffic, forecast
+from .traffic import add_traffic, forecast_plan
 
 #: The exit code of `plan` if something would change.
 CHANGES: Final = 2
@@ -121,10 +121,9 @@ class FileCommands(SayingCommand):
 
     def _forecast(self, plan: FilePlan, data: dict[str, Any]) -> None:
         """Show the effect of the plan on traffic, and fail if it exceeds a maximum, or if this is not known."""
-        found = forecast(plan, self._options)
-        unknown, excess = [*found.unknown()], found.excess(*self._most)
-        traffic = {"unknown": unknown, "excess": excess}
-        self.say(found.in_lines(), lambda: data | {"traffic": found.data() | traffic})
+        found = forecast_plan(plan, self._options)
+        unknown, excess = found.unknown(), [text for each in found.rules for text in each.excess(*self._most)]
+        self.say(found.lines(), lambda: data | {"traffic": found.data() | {"excess": excess}})
         if self._most == (None, None):
             return
         wrong = [_("It is not known whom this would newly reject:"), *unknown] if unknown else []

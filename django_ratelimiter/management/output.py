@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.utils.translation import gettext as _
 
-from ..values.terminal import Table, on_terminal, visible
+from ..values.terminal import on_terminal
 
 #: The exit code in shells of a program that SIGPIPE has ended: 128 + SIGPIPE.
 EXIT_CODE: Final = 141
@@ -27,50 +27,32 @@ _clock = time.monotonic
 
 
 def write_file(name: str, text: str, *, is_new: bool = False) -> None:
-    """Write a text into a file. Raises CommandError if it cannot be written. is_new: or if the file exists."""
+    """Write a text into a file, whole or not at all. Raises CommandError if it cannot be written.
+
+    is_new: or if the file exists. Devices are written directly.
+    """
     if is_new and os.path.lexists(name) and not _is_device(name):
         raise CommandError(_("%s exists already. Choose another name, or delete it first.") % name)
-    with whole_file(name) as file:
-        file.write(text)
-
-
-@contextmanager
-def whole_file(name: str) -> Iterator[TextIO]:
-    """Open a file for writing. Its content only changes at the end of the block, and not if the block fails.
-
-    Raises CommandError if it cannot be written. Devices are written directly.
-    """
-    require_writable(name)  # replacing must not circumvent a missing permission to write
     target = Path(os.path.realpath(name))  # a link stays a link
-    beside = None if _is_device(name) else target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with (beside or Path(name)).open("w", encoding="utf-8", newline="") as file:
-            yield file
-        if beside is not None:
-            if target.exists():
-                shutil.copymode(target, beside)
-            beside.replace(target)
-    except OSError as error:
-        raise CommandError(of_file(error)) from error
-    finally:
-        if beside is not None:
-            with suppress(OSError):
-                beside.unlink()
-
-
-def require_writable(name: str) -> None:
-    """Raise CommandError if a file of this name cannot be written. Changes nothing."""
-    target = Path(os.path.realpath(name))
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         if _is_device(name):
+            Path(name).write_text(text, "utf-8", newline="")
             return
-        if target.exists():
+        if target.exists():  # replacing must not circumvent a missing permission to write
             target.open("ab").close()
         else:
             target.open("xb").close()
             target.unlink()
+        beside.write_text(text, "utf-8", newline="")
+        if target.exists():
+            shutil.copymode(target, beside)
+        beside.replace(target)
     except OSError as error:
         raise CommandError(of_file(error)) from error
+    finally:
+        with suppress(OSError):
+            beside.unlink()
 
 
 def _is_device(name: str) -> bool:
@@ -114,16 +96,9 @@ class Terminal(OutputWrapper):
     def write(self, msg: str = "", style_func: Any = None, ending: str | None = None) -> None:  # type: ignore[override]
         self._output.write(on_terminal(msg.split("\n")), style_func, ending)
 
-    def show(self, parts: Iterable[str | Table]) -> None:
-        """Write lines and tables: tables by `rich`, if this is a terminal and it is installed."""
-        if self.rich is None:
-            self.write(on_terminal(parts))
-            return
-        for part in parts:
-            if isinstance(part, str):
-                self.write(part)
-            else:
-                self.draw(_rich_table(self.rich, part))
+    def show(self, lines: Iterable[str]) -> None:
+        """Write lines."""
+        self.write(on_terminal(lines))
 
     def draw(self, figure: Any) -> None:
         """Write a figure of `rich`."""
@@ -134,24 +109,13 @@ class Terminal(OutputWrapper):
 
 
 def _rich() -> Any:
-    """Return the library that draws tables and bars; `None` = it is not installed."""
+    """Return the library that draws bars; `None` = it is not installed."""
     try:
         import rich.console
         import rich.progress_bar
-        import rich.table
     except ImportError:
         return None
     return rich
-
-
-def _rich_table(rich: Any, table: Table) -> Any:
-    (head, *rows), columns = table.rows, table.columns
-    drawn = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    for name, right in zip(head, columns, strict=True):
-        drawn.add_column(rich.text.Text(visible(name)), justify="right" if right else "left", overflow="fold")
-    for row in rows:
-        drawn.add_row(*(rich.text.Text(visible(cell)) for cell in row))
-    return drawn
 
 
 class Progress:
@@ -206,7 +170,7 @@ class SayingCommand(BaseCommand):
                 self.say((), {"error": str(error)})
             raise
 
-    def say(self, parts: Iterable[str | Table], data: Any) -> None:
+    def say(self, parts: Iterable[str], data: Any) -> None:
         """Write the text, or the data. data: or a function that returns it."""
         if self._options["json"]:
             self.stdout.write(json.dumps(data() if callable(data) else data, indent=2, ensure_ascii=False))

@@ -1,183 +1,213 @@
-"""The effect of a plan on traffic: a forecast from access logs or samples, and whether it exceeds a maximum."""
+"""The effect of changed rules on traffic: `replay` with access logs, and `plan --traffic` with logs or samples."""
 
 from __future__ import annotations
 
 import re
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from time import monotonic
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
+from django.core.management.base import CommandError
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from ..forecast.logs.comparison import Options, ReplayReport, compare
-from ..forecast.logs.console import WrongOption, add_reading, open_logs
-from ..forecast.logs.report.data import json_of
-from ..forecast.logs.report.text import lines_of
-from ..forecast.samples import words
-from ..forecast.samples.answer import answer
-from ..forecast.samples.doubts import doubts, is_of_others, tiers_in_words
-from ..forecast.samples.forecast import Forecast
+from ..conf import has_identity, unknown_identity
+from ..engine.base import Version
+from ..forecast.answer import RuleForecast
+from ..forecast.ledger import Blind
+from ..forecast.logs.callers import TIER
+from ..forecast.logs.formats import FORMATS, ROLES, Wanted
+from ..forecast.logs.reading import LogFiles
+from ..forecast.logs.source import MAX_MEMORY, LogTraffic, Progress
 from ..forecast.samples.periods import WEEK, read_period
+from ..forecast.samples.source import Samples
+from ..forecast.tally import MAX_CALLERS
+from ..rules import cache
 from ..rules.files.planning import FilePlan
+from ..rules.files.reading import load
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
+from ..rules.stored import storage
 from ..rules.stored.history.snapshots import pairs
-from ..values.terminal import Table
+from ..values.partitions import is_identity
+from ..values.terminal import on_terminal, visible
+from . import output
 
 #: The argument that selects the recorded samples instead of a log.
 SAMPLES: Final = "samples"
 
+#: Targets of fields that are not identities: the caller's tier, and X-Forwarded-For.
+_ROLES: Final = (TIER, "forwarded")
+
 _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
 
+#: Changed rules, each with its earlier state; `None` = it is new, or rejected nothing.
+Changes = Sequence[tuple[RuleRecord | None, RuleRecord]]
 
-@dataclass(frozen=True)
-class TrafficForecast:
-    """The effect of a plan on the traffic of a log.
 
-    changed: the slugs of enforced rules that it adds or changes.
-    """
-
-    report: ReplayReport
-    changed: frozenset[str]
-
-    def in_lines(self) -> Iterator[str | Table]:
-        """Yield the forecast for people."""
-        yield from lines_of(self.report)
-
-    def data(self) -> dict[str, Any]:
-        """Return the forecast for programs."""
-        return json_of(self.report)
-
-    def unknown(self) -> Iterator[str]:
-        """Yield what the replay could not see: lines, and what they lack for the changed rules."""
-        report = self.report
-        if not report.decided:
-            yield _("The log has no request that rules can apply to, so it is not known whom the change would reject.")
-        yield from (str(each) for each in [*report.left_out, *report.unseen] if each.rule in self.changed)
-        yield from report.files.blind()
-
-    def excess(self, most_callers: float | None, most_requests: float | None) -> Sequence[str]:
-        """Return, as text, what exceeds these shares, from 0 to 1; `None` = no maximum."""
-        changes = self.report.changes
-        checked = (
-            (most_callers, changes.share_of_callers, _("%(found)s of the callers, more than %(most)s.")),
-            (most_requests, changes.share_of_requests, _("%(found)s of the requests, more than %(most)s.")),
-        )
-        return [
-            text % {"found": _percent(share), "most": _percent(most)}
-            for most, share, text in checked
-            if most is not None and share > most
-        ]
+class WrongOption(ValueError):
+    """An option of the command that is not possible."""
 
 
 @dataclass(frozen=True)
-class SamplesForecast:
-    """What a plan would have rejected in a recorded period, by each enforced rule that it adds or changes.
+class Forecasts:
+    """What changed rules would have done, each by itself. traffic: of what, as data. notes: on it, as text."""
 
-    name: of the period. rules: their forecasts by slug.
-    """
+    traffic: Mapping[str, Any]
+    notes: Sequence[str]
+    rules: Sequence[RuleForecast]
 
-    name: str
-    rules: Mapping[str, Forecast]
-
-    def in_lines(self) -> Iterator[str]:
-        """Yield the forecast for people."""
-        yield _("From recorded samples, %(period)s:") % {"period": self.name}
+    def lines(self) -> Iterator[str]:
+        """Yield the forecasts for people."""
+        yield str(self.traffic["text"])
         if not self.rules:
-            yield f"  {_('No enforced rule changes, so nobody is newly rejected.')}"
-        for slug, found in self.rules.items():
-            if not found.sampled:
-                yield f"  {_unknown(slug)}"
-                continue
-            yield f"  {slug}: {answer(found)}"
-            text = _("Newly rejected: %(callers)s of the callers and %(requests)s of the requests.")
-            shares = words.share(found.share_of_callers), words.share(found.share_of_requests)
-            yield f"    {text % {'callers': shares[0], 'requests': shares[1]}}"
-            for doubt in doubts(found):
-                yield f"    {doubt}"
+            yield _("No enforced rule changes, so nobody is newly rejected.")
+        for each in self.rules:
+            yield from each.lines()
+        yield from map(visible, self.notes)
+
+    def unknown(self) -> list[str]:
+        """Return, as text, which rules are not known, and why."""
+        return [f"{each.slug}: {each.not_known}" for each in self.rules if not each.is_known]
 
     def data(self) -> dict[str, Any]:
-        """Return the forecast for programs. Shares are from 0 to 1; `None` = nothing is recorded."""
-        shares = {
-            slug: {
-                "answer": answer(each),
-                "share_of_callers": each.share_of_callers._asdict() if each.sampled else None,
-                "share_of_requests": each.share_of_requests._asdict() if each.sampled else None,
-            }
-            for slug, each in self.rules.items()
-        }
-        return {"period": self.name, "rules": shares}
+        """Return the forecasts for programs."""
+        rules = {each.slug: each.data() for each in self.rules}
+        return {**self.traffic, "notes": [*self.notes], "unknown": self.unknown(), "rules": rules}
 
-    def unknown(self) -> Iterator[str]:
-        """Yield what the samples do not show."""
-        yield from (text for slug, each in self.rules.items() if (text := _untold(slug, each)))
 
-    def excess(self, most_callers: float | None, most_requests: float | None) -> Sequence[str]:
-        """Return, as text, what exceeds these shares by the best estimate; see TrafficForecast."""
-        found = []
-        for slug, each in self.rules.items():
-            callers, requests = most_callers, most_requests
-            if each.is_shared:  # callers are all or none rejected, so only requests are compared
-                callers, requests = None, most_callers if most_requests is None else most_requests
-            for most, share, text in (
-                (callers, each.share_of_callers, _("%(rule)s: %(found)s of the callers, more than %(most)s.")),
-                (requests, each.share_of_requests, _("%(rule)s: %(found)s of the requests, more than %(most)s.")),
-            ):
-                if each.sampled and most is not None and share.about > most:
-                    found.append(text % {"rule": slug, "found": _percent(share.about), "most": _percent(most)})
-        return found
+def add_replay(command: ArgumentParser) -> None:
+    """Add the arguments of `replay`."""
+    command.add_argument("logs", nargs="+", metavar="LOG", help="Access log, plain or compressed; - = standard input.")
+    after = command.add_mutually_exclusive_group()
+    after.add_argument("--rules", metavar="FILE", help="Ask about the rules of this file.")
+    after.add_argument("--version", type=int, metavar="N", dest="rule_version", help="Ask about this stored version.")
+    after.add_argument(
+        "--draft", action="store_true", help="Ask about today's rules, as if those in shadow were enforced."
+    )
+    command.add_argument("--against", metavar="FILE|N", help="Compare with these rules. Default: the rules in force.")
+    add_reading(command, "--format")
+    text = "The number of callers to list. Default: %(default)s."
+    command.add_argument("--top", type=int, default=MAX_CALLERS, metavar="N", help=text)
+    command.add_argument("--no-progress", action="store_true", help="Do not show progress.")
 
 
 def add_traffic(command: ArgumentParser) -> None:
     """Add the arguments for a forecast to `plan`."""
     log = "Show what the change would have done to the requests of this access log (may be repeated), or `samples`."
     command.add_argument("--traffic", action="append", default=[], metavar="LOG", help=log)
-    command.add_argument("--traffic-format", default="auto", metavar="FORMAT", help="Like --format of `replay`.")
     period = "With `--traffic samples`: yesterday, 7d, or a day such as 2026-11-22. Default: %(default)s."
     command.add_argument("--traffic-period", default=WEEK, metavar="PERIOD", help=period)
-    add_reading(command)
+    add_reading(command, "--traffic-format")
     for name, what in (("", "callers"), ("-requests", "requests")):
         text = f"Fail if more than this share of the {what} would be newly rejected, such as 0.1%%."
         command.add_argument(f"--max-newly-rejected{name}", type=_share, metavar="PERCENT", help=text)
 
 
-def forecast(plan: FilePlan, options: Mapping[str, Any]) -> TrafficForecast | SamplesForecast:
+def add_reading(command: ArgumentParser, format_name: str) -> None:
+    """Add the arguments that say how to read a log."""
+    text = f"{', '.join(FORMATS)}, or a regular expression with named groups. Default: %(default)s."
+    command.add_argument(format_name, default="auto", dest="log_format", metavar="FORMAT", help=text)
+    text = "Use a field of the log as an identity: http_x_api_key=api_key. Also FIELD=tier, FIELD=forwarded."
+    command.add_argument("--identity", action="append", default=[], metavar="FIELD=IDENTITY", help=text)
+    text = f"The field of a JSON log for a role, such as path=request.uri. Roles: {', '.join(ROLES)}."
+    command.add_argument("--field", action="append", default=[], metavar="ROLE=FIELD", help=text)
+    text = "The time zone of times without one, such as Europe/Berlin. Default: that of the project."
+    command.add_argument("--timezone", metavar="NAME", help=text)
+    command.add_argument("--asgi", action="store_true", help="Let queues delay requests for any time, as under ASGI.")
+    text = "Keep only one caller in sixteen rather than take more memory than this. Default: %(default)s MB."
+    command.add_argument("--max-memory", type=int, default=MAX_MEMORY, metavar="MB", help=text)
+    text = "Accept what the traffic does not show of this rule (may be repeated)."
+    command.add_argument("--accept", action="append", default=[], metavar="RULE", help=text)
+
+
+def forecast_plan(plan: FilePlan, options: Mapping[str, Any]) -> Forecasts:
     """Forecast the effect of a plan, with these arguments. Raises WrongOption, WrongFormat, OSError."""
-    logs = options["traffic"]
     before, after = (RuleSet.from_snapshot(each) for each in (plan.now, plan.planned))
     renamed = pairs(plan.now["rules"], plan.planned["rules"])
     old_slugs = {pair.after["slug"]: pair.before["slug"] for pair in renamed if pair.before and pair.after}
-    changed = _changed_rules(before, after, old_slugs)
-    if SAMPLES in logs:
-        if len(logs) > 1 or any(options[name] for name in ("identity", "field", "timezone", "any_order")):
-            raise WrongOption(
-                _("--traffic samples cannot be combined with logs. For a log with this name, write ./samples.")
-            )
-        return _from_samples(changed, options["traffic_period"])
-    chosen = Options(max_memory=options["max_memory"], is_current=True)
-    with open_logs(logs, options["traffic_format"], options, (before, after)) as files:
-        return TrafficForecast(compare(files, before, after, chosen), frozenset(rule.slug for _saved, rule in changed))
+    changes, logs = _changed(before, after, old_slugs), options["traffic"]
+    if SAMPLES not in logs:
+        return _from_logs(logs, (before, after), changes, options)
+    if len(logs) > 1 or any(options[name] for name in ("identity", "field", "timezone", "asgi")):
+        raise WrongOption(
+            _("--traffic samples cannot be combined with logs. For a log with this name, write ./samples.")
+        )
+    try:
+        name, period = read_period(options["traffic_period"])
+    except ValueError as error:
+        raise WrongOption(str(error)) from error
+    found = [Samples(*pair, period).forecast() for pair in changes]
+    if _has_other_tiers(before, after):
+        blind = Blind("tiers", _("callers get other tiers, and the samples have those of then"))
+        found = [replace(each, blind=[*each.blind, blind]) if each.after.depends_on_tier else each for each in found]
+    traffic = {"source": SAMPLES, "period": name, "text": _("From recorded samples, %(period)s:") % {"period": name}}
+    return Forecasts(traffic, (), _accepted(found, options["accept"]))
 
 
-def _changed_rules(
-    before: RuleSet, after: RuleSet, old_slugs: Mapping[str, str]
-) -> Sequence[tuple[RuleRecord | None, RuleRecord]]:
-    """Return the enforced rules that a plan adds or changes, each with its current state; `None` = it is new."""
+def _from_logs(
+    logs: Sequence[str],
+    rule_sets: tuple[RuleSet, RuleSet],
+    changes: Changes,
+    options: Mapping[str, Any],
+    show: Any = None,
+    *,
+    is_change: bool = True,
+) -> Forecasts:
+    with _open_logs(logs, options, rule_sets) as files:
+        traffic = LogTraffic(files, rule_sets, changes, options["max_memory"], show and _progress(files, show))
+    delay, top = None if options["asgi"] else "rule", options.get("top", MAX_CALLERS)
+    rules = [traffic.forecast(*pair, delay, is_change=is_change, top=top) for pair in changes]
+    words = {"requests": f"{traffic.decided:,}", "first": _moment(traffic.first_us), "last": _moment(traffic.last_us)}
+    data = {
+        "source": "logs",
+        "files": files.names,
+        "formats": [each.name for each in files.formats],
+        **{name: getattr(traffic, name) for name in ("lines", "decided", "unreached")},
+        "unreadable": sum(files.unread),
+        "first": words["first"],
+        "last": words["last"],
+        "text": _("Traffic: %(requests)s requests, %(first)s to %(last)s (UTC).") % words,
+    }
+    return Forecasts(data, [*traffic.notes()], _accepted(rules, options["accept"]))
+
+
+def _accepted(found: Sequence[RuleForecast], slugs: Sequence[str]) -> Sequence[RuleForecast]:
+    """Return the forecasts, those of these rules as accepted. Raises WrongOption for a rule that is not among them."""
+    for slug in slugs:
+        if slug not in {each.slug for each in found}:
+            raise WrongOption(_("--accept %s: no such rule changes.") % slug)
+    return [replace(each, accepted=each.slug in slugs) for each in found]
+
+
+def _changed(before: RuleSet, after: RuleSet, old_slugs: Mapping[str, str]) -> Changes:
+    """Return the enforced rules that differ, each with its earlier state, or whose callers have other tiers."""
     today = {rule.slug: _as_rejecting(rule) for rule in before.rules}
     both = [(today.get(old_slugs.get(rule.slug, rule.slug)), rule) for rule in after.rules if rule.mode == "enforce"]
+    has_other_tiers = _has_other_tiers(before, after)
     return [
-        (saved, rule) for saved, rule in both if saved is None or replace(saved, slug=rule.slug, name=rule.name) != rule
+        (saved, rule)
+        for saved, rule in both
+        if saved is None
+        or replace(saved, slug=rule.slug, name=rule.name) != rule
+        or (has_other_tiers and rule.depends_on_tier)
     ]
 
 
-def _from_samples(changed: Sequence[tuple[RuleRecord | None, RuleRecord]], period_name: str) -> SamplesForecast:
-    try:
-        period = read_period(period_name)
-    except ValueError as error:
-        raise WrongOption(str(error)) from error
-    found = {rule.slug: Forecast(saved, rule, period.period) for saved, rule in changed}
-    return SamplesForecast(period.name, found)
+def _has_other_tiers(before: RuleSet, after: RuleSet) -> bool:
+    """Return whether callers may have other tiers in one of the rule sets."""
+    return _ranked(before, after) != _ranked(after, before)
+
+
+def _ranked(rules: RuleSet, others: RuleSet) -> list[tuple[str, str]]:
+    """Return the tiers that callers may have in both rule sets, the lowest first, with who has them by default."""
+    tiers = sorted(rules.tiers.values(), key=lambda tier: (tier.rank, tier.slug))
+    return [(tier.slug, tier.default_for) for tier in tiers if tier.slug in others.tiers or tier.default_for != "none"]
 
 
 def _as_rejecting(rule: RuleRecord) -> RuleRecord:
@@ -185,25 +215,105 @@ def _as_rejecting(rule: RuleRecord) -> RuleRecord:
     return rule if rule.mode == "enforce" else replace(rule, mode="off")
 
 
-def _unknown(slug: str) -> str:
-    return _("%(rule)s: nothing is recorded in this period, so it is not known whom it would reject.") % {"rule": slug}
+def _open_logs(logs: Sequence[str], options: Mapping[str, Any], rule_sets: Sequence[RuleSet]) -> LogFiles:
+    """Open logs. Raises WrongOption, WrongFormat, OSError. rule_sets: what they count by is read of each line."""
+    identities = _identities(options["identity"])
+    counted = {name for each in rule_sets for rule in each.rules for name in rule.partition_by}
+    in_target = [name for name in sorted(counted - {*identities.values()}) if name == "host" or name[:6] == "query:"]
+    wanted = Wanted(options["log_format"], identities, read_fields(options["field"]), tuple(in_target))
+    zone = timezone.get_current_timezone()
+    if options["timezone"]:
+        try:
+            zone = ZoneInfo(options["timezone"])
+        except (KeyError, OSError, ValueError) as error:
+            raise WrongOption(_("--timezone %s: there is no such time zone.") % options["timezone"]) from error
+    return LogFiles(logs, wanted, zone)
 
 
-def _untold(slug: str, found: Forecast) -> str | None:
-    """Return why the effect of a rule is not known; `None` = the samples show it."""
-    if not found.sampled:
-        return _unknown(slug)
-    if is_of_others(found):
-        text = _("%(rule)s: what it applies to or counts by changes, so the samples do not say whom it would reject.")
-        return text % {"rule": slug}
-    if found.unrecorded:
-        text = _("%(rule)s: nothing is recorded for tiers that are not limited now: %(tiers)s.")
-        return text % {"rule": slug, "tiers": tiers_in_words(found.unrecorded)}
-    return None
+def _identities(given: Sequence[str]) -> dict[str, str]:
+    """Return the identities by the fields of the log that contain them. Raises WrongOption."""
+    found = {}
+    for each in given:
+        field, _equals, identity = each.rpartition("=")
+        if not field or not (identity in _ROLES or is_identity(identity)):
+            text = _("--identity %s: write FIELD=IDENTITY, such as http_x_api_key=api_key or remote_user=user.")
+            raise WrongOption(text % each)
+        if identity not in _ROLES and not has_identity(identity):
+            raise WrongOption(unknown_identity(identity))
+        found[field] = identity
+    return found
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
+def read_fields(given: Sequence[str]) -> dict[str, str]:
+    """Return the fields by their roles. Raises WrongOption."""
+    found = {}
+    for each in given:
+        name, _equals, field = each.partition("=")
+        role = next((role for role, names in ROLES.items() if name in (role, *names)), None)
+        if role is None or not field:
+            text = _("--field %(given)s: write ROLE=FIELD, such as path=request.uri. Roles: %(roles)s.")
+            raise WrongOption(text % {"given": each, "roles": ", ".join(ROLES)})
+        found[role] = field
+    return found
+
+
+class TrafficCommands(output.SayingCommand):
+    """A command with the subcommand `replay`."""
+
+    def replay(self) -> None:
+        """Forecast what rules would have done to the requests of logs. Nothing is charged, and nothing is saved."""
+        options = self._options
+        before = _named(options["against"]) if options["against"] else cache.current_rules()
+        after = before
+        if options["rules"]:
+            after = load(options["rules"]).rule_set()
+        elif options["rule_version"] is not None:
+            after = _version(options["rule_version"])
+        elif options["draft"]:
+            rules = [replace(rule, mode="enforce") if rule.mode == "shadow" else rule for rule in before.rules]
+            after = RuleSet(before.version, before.tiers.values(), rules, is_versioned=False)
+        elif options["against"]:
+            after = cache.current_rules()
+        is_change = after is not before
+        changes: Changes = [(None, rule) for rule in after.rules if not rule.is_off]
+        if is_change:
+            changes = _changed(before, after, {})
+        with ExitStack() as stack:
+            show = None if options["no_progress"] else stack.enter_context(output.Progress(self.stderr))
+            found = _from_logs(options["logs"], (before, after), changes, options, show, is_change=is_change)
+        self.say(found.lines(), found.data)
+        if unknown := found.unknown():
+            raise CommandError(on_terminal([_("Not known:"), *unknown]))
+
+
+def _named(text: str) -> RuleSet:
+    return _version(int(text)) if text.isdigit() else load(text).rule_set()
+
+
+def _version(number: int) -> RuleSet:
+    """Return a stored version. Raises WrongOption."""
+    found = storage.snapshots().filter(number=number).values_list("snapshot", "number", "epoch").first()
+    if found is None:
+        latest = storage.snapshots().values_list("number", flat=True).first()
+        told = _("There is no version %(number)s; the latest is %(latest)s.")
+        raise WrongOption(told % {"number": number, "latest": latest or 0})
+    return RuleSet.from_snapshot(found[0], Version(*found[1:]))
+
+
+def _progress(files: LogFiles, show: Any) -> Progress:
+    """Return what shows how far the reading is, if it is time. show: takes what returns the share and a text."""
+    began = monotonic()
+
+    def describe(lines: int) -> tuple[float, str]:
+        rate, total = lines / (monotonic() - began), files.total_bytes
+        share = files.bytes_read() / total if total else 0.0
+        return share, _("%(lines)s lines, %(rate)s a second") % {"lines": f"{lines:,}", "rate": f"{rate:,.0f}"}
+
+    return lambda lines: show(lambda: describe(lines))
+
+
+def _moment(us: int) -> str:
+    return f"{datetime.fromtimestamp(us // 1_000_000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def _share(text: str) -> float:

@@ -11,8 +11,7 @@ from django.template import Context
 from django.utils.translation import gettext as _
 
 from ..conf import settings
-from ..forecast.samples.words import number as range_in_words
-from ..forecast.samples.words import share as share_in_words
+from ..forecast.answer import in_words, share_in_words
 from ..rules import cache
 from ..rules.formatting import moment_in_words, units
 from ..usage.times import aware
@@ -20,7 +19,7 @@ from ..usage.times import aware
 register = template.Library()
 
 register.filter("units", units)
-register.filter("range", range_in_words)
+register.filter("range", in_words)
 register.filter("share", share_in_words)
 
 #: Set on a request whose page already shows the state of the limiter.

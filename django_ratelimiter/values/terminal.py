@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable
+from typing import Final
 
 #: Control characters, separators of lines, what changes the direction of text, and halves of UTF-16 pairs.
 CONTROLS: Final = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
@@ -28,32 +28,6 @@ def visible(text: str) -> str:
     return _COMMAND.sub(r"\1\\u003a", text)
 
 
-class Table(NamedTuple):
-    """Rows of a table, the head first. A row with fewer cells than the others is a note."""
-
-    rows: Sequence[Sequence[str]]
-
-    @property
-    def columns(self) -> list[bool]:
-        """The columns: true = of numbers, aligned right."""
-        number = max(map(len, self.rows), default=0)
-        whole = [row for row in self.rows if len(row) == number]
-        return [all(row[place][:1].isdigit() or not row[place] for row in whole[1:]) for place in range(number)]
-
-    def lines(self) -> Iterator[str]:
-        """Yield the rows as plain text. Nothing is cut off."""
-        columns, rows = self.columns, [[*map(visible, row)] for row in self.rows]
-        whole = [row for row in rows if len(row) == len(columns)]
-        widths = [max(len(row[place]) for row in whole) for place in range(len(columns))]
-        for row in rows:
-            if len(row) < len(columns):
-                yield f"  {row[0]}"
-                continue
-            shown = zip(row, widths, columns, strict=True)
-            cells = [cell.rjust(width) if right else cell.ljust(width) for cell, width, right in shown]
-            yield f"  {'  '.join(cells)}".rstrip()
-
-
-def on_terminal(parts: Iterable[str | Table]) -> str:
-    """Return lines and tables for a terminal."""
-    return "\n".join(visible(line) for part in parts for line in ([part] if isinstance(part, str) else part.lines()))
+def on_terminal(lines: Iterable[str]) -> str:
+    """Return lines for a terminal."""
+    return "\n".join(map(visible, lines))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from django.core.management import call_command
 from django.db.models import Count, F, Sum
 
-from django_ratelimiter.forecast.samples.forecast import Forecast
+from django_ratelimiter.engine import Limit
 from django_ratelimiter.forecast.samples.periods import last_week, yesterday
+from django_ratelimiter.forecast.samples.source import Samples
+from django_ratelimiter.forecast.tally import BEFORE
 from django_ratelimiter.models import TopCaller, TopPartition, UsageBucket, UsageSample
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.collector.partitions import MAX_PARTITIONS
 from django_ratelimiter.usage.reports.report import Report
 
-from .test_samples import FIXED, Limit, replace, rule
+from .test_samples import FIXED, rule
 
 #: Of all tiers: the rejections of a rule in shadow are those of its list of top callers.
 SUMS = {"a": Sum("allowed"), "r": Sum(F("rejected") + F("shadow_rejected"))}
@@ -33,10 +37,10 @@ def test_every_period_has_samples() -> None:
         if each.partition_by:
             after = replace(rule(others=Limit(3, 60, FIXED)), slug=each.slug)
             for period in (yesterday().period, last_week().period):
-                found = Forecast(None, after, period)
+                found = Samples(None, after, period).forecast()
                 assert found.sampled >= 12
                 assert found.requests
-                assert found.by_tier
+                assert found.tally.by_tier
 
 
 def test_what_is_recorded_is_what_the_rules_reject(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,11 +54,11 @@ def test_what_is_recorded_is_what_the_rules_reject(monkeypatch: pytest.MonkeyPat
     rejected = 0
     for each in cache.current_rules().rules:
         if each.partition_by:
-            found = Forecast(each, each, last_week().period)
-            recorded = sum(figures.rejected + figures.shadow_rejected for figures in found.recorded.values())
-            assert sum(tier.before.requests.low for tier in found.by_tier) <= recorded
-            assert recorded <= sum(tier.before.requests.high for tier in found.by_tier)
-            rejected += recorded
+            found = Samples(each, each, last_week().period).forecast()
+            assert found.rejected is not None
+            low, _about, high = found.effect(BEFORE).requests
+            assert low <= found.rejected <= high
+            rejected += found.rejected
     assert rejected > 1_000
 
 

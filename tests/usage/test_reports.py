@@ -175,13 +175,6 @@ class TestChart:
         ]
         assert bars[1][:3] == ("50.0000%", "50.0000%", [])
 
-    def test_parts_beside_each_other(self) -> None:
-        [bar] = chart.bars([{"now": 1, "then": 4}], ["12:00"], beside=True)
-        assert [tuple(part) for part in bar.segments] == [
-            ("now", "10.0000%", "75.0000%", "40.0000%", "25.0000%"),
-            ("then", "50.0000%", "0.0000%", "40.0000%", "100.0000%"),
-        ]
-
     def test_bars_in_words(self) -> None:
         drawn = chart.draw(self.points(Figures(1), Figures(1200, 34, 5)))
         assert drawn.bars[1].label == "21 Nov, 14:06\u201314:07: 1,200 allowed, 34 rejected, 5 would be rejected"

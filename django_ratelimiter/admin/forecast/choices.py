@@ -1,4 +1,4 @@
-"""The operator's choices for a forecast: the periods, and the limit whose quota is the line."""
+"""The operator's choices for a forecast: the period, and the limit whose quota is the line."""
 
 from __future__ import annotations
 
@@ -27,17 +27,8 @@ from ...forecast.samples.periods import (
 PREFIX: Final = "forecast"
 
 
-def _day(label: Any) -> forms.DateField:
-    return forms.DateField(
-        label=label,
-        required=False,
-        widget=forms.DateInput({"type": "date"}, format="%Y-%m-%d"),
-        validators=[MinValueValidator(FIRST_DAY), MaxValueValidator(LAST_DAY)],
-    )
-
-
 class ChoicesForm(forms.Form):
-    """The choices. After validation, `periods` has one or two of them."""
+    """The choices, see `named_period`."""
 
     use_required_attribute = False
 
@@ -50,8 +41,12 @@ class ChoicesForm(forms.Form):
         ],
         required=False,
     )
-    day = _day(gettext_lazy("Day"))
-    beside = _day(gettext_lazy("Compare with the day"))
+    day = forms.DateField(
+        label=gettext_lazy("Day"),
+        required=False,
+        widget=forms.DateInput({"type": "date"}, format="%Y-%m-%d"),
+        validators=[MinValueValidator(FIRST_DAY), MaxValueValidator(LAST_DAY)],
+    )
     limit = forms.ChoiceField(label=gettext_lazy("Limit"), required=False)
     quota = forms.IntegerField(required=False, min_value=1, max_value=2**48 - 1)
     quota_of = forms.CharField(required=False, max_length=100)
@@ -76,8 +71,8 @@ class ChoicesForm(forms.Form):
         return moved or quota
 
     def choose_week(self) -> bool:
-        """Choose the last seven days if nothing was chosen, and return whether that changes the periods."""
-        if self.data.get(f"{PREFIX}-period") or self.data.get(f"{PREFIX}-beside"):
+        """Choose the last seven days if nothing was chosen, and return whether that changes the period."""
+        if self.data.get(f"{PREFIX}-period"):
             return False
         self._default = self.fields["period"].initial = WEEK
         if self.is_bound:  # then the page shows what was sent
@@ -85,9 +80,8 @@ class ChoicesForm(forms.Form):
         return True
 
     @property
-    def periods(self) -> list[NamedPeriod]:
-        """Return the selected periods, the one for comparison last."""
+    def named_period(self) -> NamedPeriod:
+        """Return the selected period."""
         data = self.cleaned_data if self.is_bound else {}
         chosen = data.get("period") or self._default
-        first = one_day(data["day"]) if chosen == ONE_DAY else last_week() if chosen == WEEK else yesterday()
-        return [first, one_day(data["beside"])] if data.get("beside") else [first]
+        return one_day(data["day"]) if chosen == ONE_DAY else last_week() if chosen == WEEK else yesterday()

@@ -11,7 +11,6 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from ...engine.limits import Limit
-from ...forecast.samples.cells import cells_of
 from ...models import RuleLimit
 from ...rules.formatting import CALENDAR_UNITS, limit_in_short, per
 from ...usage.reports.chart import Bar, bars, percent
@@ -34,6 +33,11 @@ class LimitRow(NamedTuple):
         """Return its name and its label."""
         limit = engine_limit(self)
         return self.name, f"{self.tier_name}: {limit_in_short(limit)}" if limit else self.limit.in_short
+
+    def holds_for(self, tier: str, limits: Iterable[tuple[LimitRow, Limit]]) -> bool:
+        """Return whether it holds for callers of this tier, among these limits."""
+        own = self.limit.tier.slug if self.limit.tier else None
+        return tier == own if own else not any(row.limit.tier and row.limit.tier.slug == tier for row, _limit in limits)
 
     @property
     def tier_name(self) -> str:
@@ -75,12 +79,12 @@ def limit_rows(formsets: Iterable[Any]) -> list[LimitRow]:
 
 
 def engine_limit(row: LimitRow) -> Limit | None:
-    """Return the limit of a row; `None` = it is unlimited, cannot be enforced, or has no samples."""
+    """Return the limit of a row; `None` = it is unlimited, cannot be enforced, or counts more than times."""
     try:
         limit = row.limit.to_limit()
     except (ValueError, TypeError):
         return None
-    return limit if limit is not None and cells_of(limit) is not None else None
+    return limit if limit is not None and not (limit.holds or limit.holds_leases) else None
 
 
 def draw(ordered: Sequence[int], quota: int, unit: str) -> Line:

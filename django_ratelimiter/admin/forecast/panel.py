@@ -16,7 +16,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
-from ...forecast.samples.kindred import recorded_by
+from ...forecast.samples.source import recorded_by
 from ...models import Rule, RuleLimit
 from ...rules.records import RuleRecord
 from ...rules.ruleset import rule_from

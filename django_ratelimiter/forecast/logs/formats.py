@@ -13,71 +13,67 @@ from django.core.exceptions import SuspiciousOperation
 from django.http import QueryDict
 
 from ...identity.proxies import is_peer
-from ...values.bounds import closest, json_from
-from .line import AccessLogLine, WrongFormat
+from ...values.bounds import json_from
 from .times import TimeReader
+
+
+class AccessLogLine(NamedTuple):
+    """A request in a log.
+
+    time_us: microseconds since the Unix epoch, of the start of the request if it is known. method: empty = no request,
+    as the server has answered. path: as it was sent, without the query. address, user: empty = not in the log. An
+    address can be a list of X-Forwarded-For; then "|" and the peer, if it is known. status: 0 = unknown. duration_us:
+    microseconds until the end of the response; -1 = unknown. more: values of the requested additional fields, in their
+    order; empty = not in the line. number: of the line in its file, from 1. file: number of the file, from 0.
+    """
+
+    time_us: int
+    method: str
+    path: str
+    address: str = ""
+    user: str = ""
+    status: int = 0
+    duration_us: int = -1
+    more: tuple[str, ...] = ()
+    number: int = 0
+    file: int = 0
+
+
+class WrongFormat(ValueError):
+    """A log, or the description of its format, is invalid; the message says what would be right."""
+
 
 #: Reads a line: its text, its number and the number of its file. ValueError, KeyError: it is not a request.
 Parse = Callable[[str, int, int], AccessLogLine]
 
-#: The names of fields in logs: nginx's variables, gunicorn's atoms, and other common names. A dot leads into an object.
-#: Servers write a line when they know its status, so a time is the end of the request, unless its name says otherwise.
+#: The names of fields in logs: nginx's variables, gunicorn's atoms, those of Caddy, Traefik, ECS, Google Cloud and
+#: Cloudflare, and other common names. A dot leads into an object. Servers write a line when they know its status, so a
+#: time is the end of the request, unless its name says otherwise.
 ROLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "start": ("start", "start_time"),
-    "end": ("time", "msec", "time_iso8601", "time_local", "timestamp", "@timestamp", "ts", "t", "date", "end_time"),
-    "request": ("request", "request_line", "r"),
-    "method": ("method", "request_method", "m", "http_method"),
-    "path": ("request_uri", "path", "uri", "request_path", "url", "U"),
-    "address": ("address", "remote_addr", "remote_ip", "remote_address", "client_ip", "ip", "client", "h"),
-    "user": ("user", "remote_user", "username", "u"),
-    "status": ("status", "response_code", "status_code", "s"),
-    "duration": ("duration", "request_time", "response_time", "L"),
-    "duration_ms": ("duration_ms", "request_time_ms", "M"),
-    "duration_us": ("duration_us", "request_time_us", "D"),
-    "duration_ns": ("duration_ns",),
+    role: tuple(names.split())
+    for role, names in {
+        "start": "start start_time event.start StartUTC StartLocal EdgeStartTimestamp",
+        "end": "time msec time_iso8601 time_local event.end timestamp @timestamp ts t date end_time EdgeEndTimestamp",
+        "request": "request request_line r",
+        "method": "method request_method m http_method request.method http.request.method httpRequest.requestMethod "
+        "RequestMethod ClientRequestMethod",
+        "path": "request_uri path uri request_path url U request.uri url.original url.path httpRequest.requestUrl "
+        "RequestPath ClientRequestURI ClientRequestPath",
+        "address": "address remote_addr remote_ip remote_address client_ip ip client h request.remote_ip source.ip "
+        "client.ip source.address httpRequest.remoteIp ClientHost ClientIP",
+        "user": "user remote_user username u user_id user.name ClientUsername",
+        "status": "status response_code status_code s http.response.status_code httpRequest.status DownstreamStatus "
+        "EdgeResponseStatus",
+        "duration": "duration request_time response_time L httpRequest.latency",
+        "duration_s": "duration_s",
+        "duration_ms": "duration_ms request_time_ms M",
+        "duration_us": "duration_us request_time_us D",
+        "duration_ns": "duration_ns Duration event.duration",
+    }.items()
 }
 
-#: The formats that are recognised, beside common and combined; the earlier one wins. Of JSON, the field of each role:
-#: "a|b" = one of two, nothing = those of ROLES. Of text, an expression with groups.
-LAYOUTS: Final[Mapping[str, str]] = {
-    "caddy": "end=ts method=request.method path=request.uri address=request.remote_ip user=user_id status=status "
-    "duration=duration",
-    "traefik": "start=StartUTC|StartLocal method=RequestMethod path=RequestPath address=ClientHost user=ClientUsername "
-    "status=DownstreamStatus duration_ns=Duration",
-    "ecs": "start=event.start end=event.end|@timestamp method=http.request.method path=url.original|url.path "
-    "address=source.ip|client.ip|source.address user=user.name status=http.response.status_code "
-    "duration_ns=event.duration",
-    "gcp": "start=timestamp method=httpRequest.requestMethod path=httpRequest.requestUrl address=httpRequest.remoteIp "
-    "status=httpRequest.status duration=httpRequest.latency",
-    "cloudflare": "start=EdgeStartTimestamp end=EdgeEndTimestamp method=ClientRequestMethod address=ClientIP "
-    "path=ClientRequestURI|ClientRequestPath status=EdgeResponseStatus",
-    "json": "",
-    "alb": r"(?:(?:https?|h2|grpcs|wss?) )?(?P<time>\S+) \S+ (?P<address>\S+) \S+ \S+ (?P<duration>\S+) \S+ "
-    r'(?P<status>\S+) \S+ \S+ \S+ "(?P<request>[^"]*)" ',
-    "envoy": r'\[(?P<start>[^\]]+)\] "(?P<request>[^"]*)" (?P<status>\d+) \S+ .*?\d+ \d+ (?P<duration_ms>\d+) \S+ '
-    r'"(?P<address>[^"]*)" "',
-    "heroku": r'(?P<time>\S+) heroku\[router\]: .*?method=(?P<method>\S+) path="(?P<path>[^"]*)" .*?fwd="(?P<address>'
-    r'[^"]*)" .*?service=(?P<duration>\S+) status=(?P<status>\d+) ',
-    "haproxy": r".{0,200}?(?P<address>[0-9A-Fa-f.:]+):\d+ \[(?P<start>[^\]]+)\] \S+ \S+/\S+ "
-    r'(?:-?\d+/){4}\+?(?P<duration_ms>\d+) (?P<status>-?\d+) \+?\d+ .*?"(?P<request>[^"]*)"',
-    "uwsgi": r".{0,200}?\[pid: \d+\|[^\]]*\] (?P<address>\S*) \((?P<user>[^)]*)\) \{[^}]*\} \[(?P<start>[^\]]+)\] "
-    r"(?P<request>.*?) => generated \d+ bytes in (?P<duration_ms>\d+) msecs \(HTTP/\S+ (?P<status>\d+)\)",
-}
-
-#: The name of the format of logs of the W3C, and its fields. Both parts of the time are in UTC, and put into "#".
-W3C: Final = "w3c"
-_W3C: Final = {
-    "end": "#",
-    "method": "cs-method",
-    "path": "cs-uri-stem",
-    "address": "c-ip",
-    "user": "cs-username",
-    "status": "sc-status",
-    "duration": "time-taken",
-}
-
-#: What --format can name.
-FORMATS: Final = ("auto", "common", "combined", W3C, *LAYOUTS)
+#: What --format can name. For other logs, users write an expression.
+FORMATS: Final = ("auto", "common", "combined", "json")
 
 #: Roles that are not looked for if the user names the field of another one, which says the same.
 _REPLACES: Final = {
@@ -91,8 +87,16 @@ _REPLACES: Final = {
 #: Fields that contain a line of a common log: those of Docker, Filebeat, Fluentd, journald and Google Cloud.
 _WRAPPERS: Final = ("log", "message", "MESSAGE", "textPayload", "msg")
 
-#: The units per second of each role with a duration.
-_DURATIONS: Final = {"duration": 1, "duration_ms": 1_000, "duration_us": 1_000_000, "duration_ns": 1_000_000_000}
+#: The units per second of each role with a duration; 0 = only the value can name its unit.
+_DURATIONS: Final = {
+    "duration": 0,
+    "duration_s": 1,
+    "duration_ms": 1_000,
+    "duration_us": 1_000_000,
+    "duration_ns": 1_000_000_000,
+}
+#: Variables of nginx and gunicorn in seconds, which always have a fraction.
+_SECONDS: Final = ("request_time", "L")
 _UNITS: Final = {"": 0, "s": 1, "ms": 1_000, "us": 1_000_000, "µs": 1_000_000, "ns": 1_000_000_000}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d*)?(?:e-?\d+)?)(s|ms|us|µs|ns|)", re.ASCII)
 
@@ -113,16 +117,10 @@ _new = tuple.__new__  # what a named tuple calls in the end
 
 
 class LogFormat(NamedTuple):
-    """A format: a parser for lines, and which of address, user, status, duration are in them. name: for people."""
+    """A format: its name for people, and a parser for lines."""
 
     name: str
     parse: Parse
-    holds: frozenset[str]
-
-    @property
-    def is_json(self) -> bool:
-        """True if its lines are objects with fields."""
-        return "(?P<" not in LAYOUTS.get(self.name, "(?P<")
 
 
 class Wanted(NamedTuple):
@@ -149,35 +147,28 @@ UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowEr
 
 def find_format(wanted: Wanted, first: Sequence[str], time_of: TimeReader) -> LogFormat:
     """Return the format that reads most of the first lines. Raises WrongFormat."""
-    if wanted.name not in FORMATS and "(?P<" not in wanted.name:
-        close = closest(wanted.name, FORMATS)
-        hint = f" Did you mean {close}?" if close else ""
+    if wanted.name not in FORMATS:
+        if "(?P<" in wanted.name:
+            return _pattern_format(wanted, time_of)
         raise WrongFormat(
-            f"There is no format {wanted.name!r}.{hint} Formats are {', '.join(FORMATS)}. "
+            f"There is no format {wanted.name!r}. Formats are {', '.join(FORMATS)}. "
             "A regular expression needs named groups, such as (?P<time>…)."
         )
     objects = [each for line in first if (each := _tried(_object, line))]
-    if wanted.name in ("auto", W3C):
-        if fields := [line.split() for line in first if line.startswith("#Fields:")]:
-            return _w3c_format(wanted, fields[0], time_of)
-        if wanted.name == W3C:
-            raise WrongFormat("The first lines have no #Fields: line. Choose the --format of the log.")
-    if wanted.name in ("common", "combined"):
+    if wanted.name in ("common", "combined") or not (objects or wanted.name == "json"):
         return _common_format(wanted, time_of)
-    if wanted.name != "auto":
-        name = wanted.name if wanted.name in LAYOUTS else "own"
-        return _format_of(name, LAYOUTS.get(name, wanted.name), wanted, objects, time_of)
     found: list[LogFormat] = []
-    for name, layout in LAYOUTS.items():
-        with suppress(WrongFormat):
-            found.append(_format_of(name, layout, wanted, objects, time_of))
-    if not (wanted.identities or wanted.fields):
+    if wanted.name == "auto" and not (wanted.identities or wanted.fields):
         found += [_wrapped_format(name, wanted, time_of) for name in _WRAPPERS if any(name in each for each in objects)]
         found.append(_common_format(wanted, time_of))
     read = [sum(_tried(each.parse, line, 0, 0) is not None for line in first) for each in found]
-    if any(read):
-        return found[read.index(max(read))]
-    return _format_of("json", "", wanted, objects, time_of) if objects else _common_format(wanted, time_of)
+    try:
+        found.append(_json_format(wanted, objects, time_of))
+    except WrongFormat:
+        if not any(read):
+            raise
+    read += [sum(_tried(each.parse, line, 0, 0) is not None for line in first) for each in found[len(read) :]]
+    return found[read.index(max(read))]
 
 
 def _tried(read: Callable[..., Any], *given: Any) -> Any:
@@ -218,7 +209,7 @@ def _common_format(wanted: Wanted, time_of: TimeReader) -> LogFormat:
         parts = time_of(time), method, path.partition("?")[0], address, "" if user == "-" else user
         return _new(AccessLogLine, (*parts, int(status), -1, more, number, file))
 
-    return LogFormat("combined", parse, frozenset(("address", "user", "status")))
+    return LogFormat("combined", parse)
 
 
 def _unusual(text: str) -> tuple[str, ...]:
@@ -282,79 +273,43 @@ def _wrapped_format(field: str, wanted: Wanted, time_of: TimeReader) -> LogForma
     return common._replace(name=f"combined in {field}", parse=parse)
 
 
-def _format_of(
-    name: str, layout: str, wanted: Wanted, objects: Sequence[Mapping[str, Any]], time_of: TimeReader
-) -> LogFormat:
-    """Return the format of a layout for a log with these objects. Raises WrongFormat if a field is missing."""
-    if name == "own" or "(?P<" in layout:
-        return _pattern_format(name, layout, wanted, time_of)
+def _json_format(wanted: Wanted, objects: Sequence[Mapping[str, Any]], time_of: TimeReader) -> LogFormat:
+    """Return the format of a log with these objects. Raises WrongFormat if a field is missing."""
     if not objects:
         raise WrongFormat("The first lines are not JSON objects. Choose the --format of the log.")
-    pairs = (each.split("=") for each in layout.split())
-    fields = {role: tuple(names.split("|")) for role, names in pairs} or ROLES
-    roles = _roles(fields, wanted, objects)
-    build = _builder(roles, wanted, time_of)
-    return LogFormat(name, lambda text, *at: build(_object(text), *at), _holds(roles))
+    build = _builder(_roles(wanted, objects), wanted, time_of)
+    return LogFormat("json", lambda text, *at: build(_object(text), *at))
 
 
-def _w3c_format(wanted: Wanted, fields: Sequence[str], time_of: TimeReader) -> LogFormat:
-    """Return the format of logs whose lines with # name the fields of those that follow: of IIS and CloudFront."""
-    roles = {**_W3C, **wanted.fields}
-    build = _builder(roles, wanted, time_of)
-    names: list[str] = []
-
-    def parse(text: str, number: int, file: int) -> AccessLogLine:
-        if text.startswith("#"):
-            if text.startswith("#Fields:"):
-                names[:] = ["#", *text.split()[1:]]
-            raise ValueError("is a comment")
-        values = ["", *text.rstrip("\r\n").split("\t" if "\t" in text else " ")]
-        if len(values) != len(names):
-            raise ValueError("does not have the fields that a line with #Fields: names")
-        data = dict(zip(names, values, strict=True))
-        data["#"] = f"{data['date']} {data['time']}Z"
-        if wanted.in_target and data.get("cs-uri-query", "-") != "-":
-            data[roles["path"]] += f"?{data['cs-uri-query']}"
-        if "." not in (taken := data.get("time-taken", "-")) and taken != "-":
-            data["time-taken"] = f"{taken}ms"  # IIS; CloudFront writes seconds, with a fraction
-        return build(data, number, file)
-
-    return LogFormat(W3C, parse, _holds({role: name for role, name in roles.items() if name in fields}))
-
-
-def _pattern_format(name: str, text: str, wanted: Wanted, time_of: TimeReader) -> LogFormat:
+def _pattern_format(wanted: Wanted, time_of: TimeReader) -> LogFormat:
     try:
-        pattern = re.compile(text)
+        pattern = re.compile(wanted.name)
     except re.error as error:
         raise WrongFormat(f"--format is not a valid regular expression: {error}.") from None
     groups = tuple(pattern.groupindex)
     if unknown := [each for each in (*wanted.identities, *wanted.fields.values()) if each not in groups]:
         raise WrongFormat(f"--format has no group {unknown[0]!r}; its groups are {', '.join(groups) or 'none'}.")
-    roles = _roles(ROLES, wanted, [dict.fromkeys(groups, "")])
-    build, match = _builder(roles, wanted, time_of), pattern.match
-    why = "does not match --format" if name == "own" else f"is not in the format {name}"
+    build = _builder(_roles(wanted, [dict.fromkeys(groups, "")]), wanted, time_of)
 
     def parse(line: str, number: int, file: int) -> AccessLogLine:
-        found = match(line.rstrip("\r\n"))
+        found = pattern.match(line.rstrip("\r\n"))
         if found is None:
-            raise ValueError(why)
+            raise ValueError("does not match --format")
         return build(found.groupdict(""), number, file)
 
-    return LogFormat(name, parse, _holds(roles))
+    return LogFormat("own", parse)
 
 
-def _roles(
-    fields: Mapping[str, tuple[str, ...]], wanted: Wanted, objects: Sequence[Mapping[str, Any]]
-) -> dict[str, str]:
-    """Return the field for each role: that which the user names, else the most frequent one of these names.
+def _roles(wanted: Wanted, objects: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the field for each role: that which the user names, else the most frequent one of `ROLES`.
 
     Raises WrongFormat if the time or the request is missing.
     """
     own = {role: (field,) for role, field in wanted.fields.items()}
     replaced = {other for role in own for other in _REPLACES.get(role, ())} | own.keys()
     roles = {}
-    for role, names in {**own, **{role: names for role, names in fields.items() if role not in replaced}}.items():
-        counts = [sum(_at(each, name) is not None for each in objects) for name in names]
+    for role, names in {**own, **{role: names for role, names in ROLES.items() if role not in replaced}}.items():
+        counts = [sum(not isinstance(_at(each, name), dict | None) for each in objects) for name in names]
         if any(counts):
             roles[role] = names[counts.index(max(counts))]
     known = ", ".join(list(dict.fromkeys(name for each in objects for name in _names(each)))[:20]) or "none"
@@ -362,7 +317,7 @@ def _roles(
         raise WrongFormat(f"No field contains the time. Name it: --field time=NAME. The fields are: {known}.")
     if "request" not in roles and not {"method", "path"} <= roles.keys():
         raise WrongFormat(f"No field contains the request. Name it: --field request=NAME. The fields are: {known}.")
-    is_guessed = fields is ROLES and "method" in roles and not {"path", "request"} & own.keys()
+    is_guessed = "method" in roles and not {"path", "request"} & own.keys()
     if is_guessed and roles.get("path", "request_uri") != "request_uri":
         _require_one_path([name for role in ("path", "request") for name in ROLES[role]], objects)
     return roles
@@ -407,12 +362,6 @@ def _at(data: Any, name: str) -> Any:
     return data
 
 
-def _holds(roles: Mapping[str, str]) -> frozenset[str]:
-    found = {role for role in ("address", "user", "status") if role in roles}
-    has_both = {"start", "end"} <= roles.keys()
-    return frozenset(found | ({"duration"} if has_both or roles.keys() & _DURATIONS.keys() else set()))
-
-
 def _builder(
     roles: Mapping[str, str], wanted: Wanted, time_of: TimeReader
 ) -> Callable[[Mapping[str, Any], int, int], AccessLogLine]:
@@ -423,7 +372,8 @@ def _builder(
     method_name, path_name = roles.get("method", ""), roles.get("path", "")
     by_parts = bool(method_name and path_name)
     address_name, user_name, status_name = (roles.get(role, "") for role in ("address", "user", "status"))
-    duration_name, units = next(((roles[role], _DURATIONS[role]) for role in roles if role in _DURATIONS), ("", 1))
+    duration_name, units = next(((roles[role], _DURATIONS[role]) for role in roles if role in _DURATIONS), ("", 0))
+    has_fraction = duration_name in _SECONDS
 
     def build(data: Mapping[str, Any], number: int, file: int) -> AccessLogLine:
         if dotted:
@@ -431,7 +381,7 @@ def _builder(
         status = _status(data.get(status_name))
         parts = (data[method_name], data[path_name]) if by_parts else _split(data[request_name])
         method, target = _target(parts[0], parts[1], status)
-        duration_us = _microseconds(data.get(duration_name), units) if duration_name else -1
+        duration_us = _microseconds(data.get(duration_name), units, has_fraction) if duration_name else -1
         if start := _text(data.get(start_name)):
             time_us = time_of(start)
             if duration_us < 0 and (end := _text(data.get(end_name))):
@@ -499,12 +449,18 @@ def _address(text: str) -> str:
     return text
 
 
-def _microseconds(value: Any, units: int) -> int:
-    """Return a duration, which may have a unit; -1 if there is none. Raises ValueError for anything else."""
+def _microseconds(value: Any, units: int, has_fraction: bool) -> int:
+    """Return a duration; -1 if there is none, or if nothing names its unit. Raises ValueError for anything else.
+
+    units: per second; 0 = only the value can say it. has_fraction: a value with a fraction is in seconds.
+    """
     text = _text(value)
     if not text:
         return -1
     found = _DURATION.fullmatch(text)
     if found is None:
         raise ValueError(f"has no duration in {text!r:.60}")
-    return round(float(found[1]) * 1_000_000 / (_UNITS[found[2]] or units))
+    units = _UNITS[found[2]] or units or (has_fraction and "." in text)
+    if not units and float(found[1]):
+        return -1
+    return round(float(found[1]) * 1_000_000 / (units or 1))

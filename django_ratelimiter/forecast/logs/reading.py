@@ -10,62 +10,45 @@ import os
 import sys
 import zipfile
 import zlib
-from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import tzinfo
-from heapq import merge
+from functools import partial
 from importlib import import_module
-from itertools import chain, islice, repeat, zip_longest
-from operator import itemgetter
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import IO, Any, Final
 
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
-
 from ...values.bounds import MAX_TEXT
-from ...values.terminal import visible
-from .formats import UNREADABLE, W3C, LogFormat, Wanted, find_format
-from .line import AccessLogLine, WrongFormat
-from .times import WINDOW_US, TimeReader
+from .formats import UNREADABLE, AccessLogLine, LogFormat, Parse, Wanted, WrongFormat, find_format
+from .times import TimeReader
 
 STDIN: Final = "-"
 
 #: Maximum number of unreadable lines that are shown.
 MAX_SHOWN: Final = 10
 
-#: Lines that are read before the first decision, to find out what the log contains.
-SAMPLED: Final = 5_000
-
 #: Lines at the beginning of a file that decide its format.
 _FIRST: Final = 100
 
-#: Lines are put in order within WINDOW_US, within at least CHUNK of them, and within at most _MOST_WAITING.
-CHUNK: Final = 2_000
-_MOST_WAITING: Final = 50_000
+#: Maximum number of empty lines of a file. With more, it is no log, but could take hours to unpack.
+MAX_EMPTY: Final = 1_000_000
 
-#: Maximum share of lines that are out of order, or otherwise of no use. Beyond it, nothing is known for sure.
-MAX_UNUSABLE: Final = 0.01
-
-_time_of = itemgetter(0)
+#: Maximum memory in bytes to unpack an xz file: `xz -9` needs 65 MB, others may ask for 4 GB.
+_XZ_MEMORY: Final = 100_000_000
 
 
 class LogFiles:
-    """The lines of some logs, the earliest first.
+    """The lines of some logs, file by file.
 
-    names: paths; "-" = standard input. zone: of times without one. any_order: lines that are out of order are replayed
-    where they stand. Unreadable lines are counted in `unreadable`, and the first of them are in `shown`. Raises
-    WrongFormat, OSError.
+    names: paths; "-" = standard input. zone: of times without one. Unreadable lines are counted, and the first of them
+    are in `shown`. Raises WrongFormat, OSError.
     """
 
-    def __init__(self, names: Sequence[str], wanted: Wanted, zone: tzinfo, *, any_order: bool = False) -> None:
-        self.names, self.wanted, self.any_order = list(names), wanted, any_order
-        #: Lines that cannot be read, and lines that are earlier than lines before them.
-        self.unreadable = self.out_of_order = 0
-        #: Lines of each file that were read, and that cannot be read or are left out.
-        self._read, self._unread = Counter[int](), Counter[int]()
+    def __init__(self, names: Sequence[str], wanted: Wanted, zone: tzinfo) -> None:
+        self.names, self.wanted = list(names), wanted
+        #: Lines of each file that were read, and that cannot be read.
+        self.read, self.unread = [0] * len(names), [0] * len(names)
         self.shown: list[tuple[str, int, str, str]] = []
         self._raw: list[Any] = []
         self._texts: list[io.TextIOWrapper] = []
@@ -86,10 +69,11 @@ class LogFiles:
             self._sizes.append(about.st_size if about else 0)
             self._times.append(TimeReader(zone, about.st_mtime_ns // 1_000 if about else None))
         self.total_bytes = sum(self._sizes) if all(self._sizes) else 0
+        self._cut = [_cut_lines(text, name) for text, name in zip(self._texts, self.names, strict=True)]
         self._firsts = [self._first_lines(file) for file in range(len(self.names))]
         self._formats: list[LogFormat | None] = []
         for (_blank, lines), time_of in zip(self._firsts, self._times, strict=True):
-            some = [line for line in lines if line.strip()]
+            some = [line for line in lines if line.strip() and line[0] != "#"]
             self._formats.append(find_format(self.wanted, some, time_of) if some else None)
             time_of.restart()
         self.formats = [each for each in self._formats if each is not None]
@@ -104,10 +88,13 @@ class LogFiles:
             for stream in filter(None, streams) if name != STDIN else ():
                 stream.close()  # a decompressing stream does not close the file
 
-    @property
-    def holds(self) -> frozenset[str]:
-        """The contents of lines in all files, see `LogFormat`."""
-        return frozenset.intersection(*(each.holds for each in self.formats))
+    def is_empty(self, file: int) -> bool:
+        """Return whether a file has no lines."""
+        return self._formats[file] is None
+
+    def has_fractions(self, file: int) -> bool:
+        """Return whether the times of a file are finer than seconds."""
+        return self._times[file].has_fractions
 
     @property
     def times_lack(self) -> set[str]:
@@ -120,97 +107,36 @@ class LogFiles:
             os.lseek(raw.fileno(), 0, os.SEEK_CUR) for raw, size in zip(self._raw, self._sizes, strict=True) if size
         )
 
-    def unreadable_in_words(self) -> Iterator[str]:
-        """Yield, as text, how many lines cannot be read, and the first of them."""
-        number = self.unreadable
-        if number:
-            yield ngettext("%s line cannot be read:", "%s lines cannot be read; the first:", number) % f"{number:,}"
-            yield from (f"  {visible(f'{name}:{line}: {why}: {text}')}" for name, line, why, text in self.shown)
-
-    def blind(self) -> Iterator[str]:
-        """Yield, as text, which files are empty, and of which too many lines are of no use."""
-        for file, name in enumerate(self.names):
-            if self._formats[file] is None:
-                yield _("%(file)s is empty.") % {"file": name}
-            lines = self._read[file] + self._unread[file]
-            if self._unread[file] > MAX_UNUSABLE * lines:
-                words = {"number": f"{self._unread[file]:,}", "lines": f"{lines:,}", "file": name}
-                yield _("%(number)s of %(lines)s lines of %(file)s cannot be read.") % words
-
     def __iter__(self) -> Iterator[AccessLogLine]:
-        several = [self._in_order(file) for file in range(len(self._texts))]
-        return several[0] if len(several) == 1 else merge(*several, key=_time_of)
+        for file, found in enumerate(self._formats):
+            if found is not None:
+                yield from self._lines(file, found.parse)
 
-    def _in_order(self, file: int) -> Iterator[AccessLogLine]:
-        """Yield the lines of a file, the earliest first. Raises WrongFormat if it is in another order."""
-        lines, waiting = self._lines(file), list[AccessLogLine]()
-        latest = read = late = falling = 0
-        while chunk := list(islice(lines, CHUNK)):
-            read += len(chunk)
-            self._read[file] += len(chunk)
-            falling += len(chunk) if chunk[0][0] > chunk[-1][0] else 0
-            waiting += chunk
-            waiting.sort(key=_time_of)
-            if waiting[0][0] < latest:
-                earlier = bisect_left(waiting, latest, key=_time_of)
-                late += earlier
-                self.out_of_order += earlier
-                if late > CHUNK:
-                    self._require_order(file, late, read, falling)
-                if not self.any_order:
-                    self._unread[file] += earlier
-                    self._read[file] -= earlier
-                    del waiting[:earlier]
-            if len(waiting) > CHUNK:
-                until = bisect_right(waiting, waiting[-1][0] - WINDOW_US, key=_time_of)
-                ready = max(until, len(waiting) - _MOST_WAITING)
-                if ready:
-                    latest = max(latest, waiting[ready - 1][0])
-                    yield from waiting[:ready]
-                    del waiting[:ready]
-        self._require_order(file, late, read, falling)
-        yield from waiting
-
-    def _require_order(self, file: int, late: int, lines: int, falling: int) -> None:
-        """Raise WrongFormat if too many lines are late. falling: lines of parts that end earlier than they begin."""
-        if self.any_order or late <= MAX_UNUSABLE * lines:
-            return
-        text = _(
-            "%(file)s is not in order: %(late)s of %(lines)s lines are more than 5 minutes earlier than a line before "
-            "them. If it was joined of several logs, give these one by one. With --any-order, lines are replayed as "
-            "they stand."
-        )
-        if falling > lines / 2:
-            text = _("%(file)s has its newest line first. Turn it around: `tac LOG | … -`.")
-        raise WrongFormat(text % {"file": self.names[file], "late": f"{late:,}", "lines": f"{lines:,}"})
-
-    def _lines(self, file: int) -> Iterator[AccessLogLine]:
-        found, number = self._formats[file], 0
-        if found is None:
-            return
-        parse = found.parse
-        blank, first = self._firsts[file]
+    def _lines(self, file: int, parse: Parse) -> Iterator[AccessLogLine]:
+        number, first = self._firsts[file]
         with _damage_named(self.names[file], self._raw[file]):
-            for text in chain(repeat("\n", blank), first, _cut_lines(self._texts[file])):
+            for text in chain(first, self._cut[file]):
                 number += 1
                 try:
                     if len(text) == MAX_TEXT:
                         raise ValueError(f"is longer than {MAX_TEXT:,} characters")
-                    yield parse(text, number, file)
+                    line = parse(text, number, file)
                 except UNREADABLE as error:
-                    if text.strip() and not (text[0] == "#" and found.name == W3C):
+                    if text.strip() and text[0] != "#":  # W3C logs have comments
                         self._note(file, number, error, text)
+                    continue
+                self.read[file] += 1
+                yield line
 
     def _note(self, file: int, number: int, error: Exception, text: str) -> None:
-        self.unreadable += 1
-        self._unread[file] += 1
+        self.unread[file] += 1
         if len(self.shown) < MAX_SHOWN:
             why = f"has no field {error}" if isinstance(error, KeyError) else str(error)
             self.shown.append((self.names[file], number, why, text.rstrip("\r\n")[:120]))
 
     def _first_lines(self, file: int) -> tuple[int, list[str]]:
         """Return the number of empty lines at the beginning, and the lines after them that decide the format."""
-        lines = _cut_lines(self._texts[file])
+        lines = self._cut[file]
         with _damage_named(self.names[file], self._raw[file]):
             for number, line in enumerate(lines):
                 if line.strip():
@@ -226,7 +152,7 @@ def _unpacked(raw: Any, name: str) -> Any:
     if magic.startswith(b"BZh"):
         return io.BufferedReader(_Unpacked(raw, bz2.BZ2Decompressor))
     if magic.startswith(b"\xfd7zXZ\0"):
-        return io.BufferedReader(_Unpacked(raw, lzma.LZMADecompressor))
+        return io.BufferedReader(_Unpacked(raw, partial(lzma.LZMADecompressor, memlimit=_XZ_MEMORY)))
     if magic.startswith(b"PK\x03\x04"):
         return _zipped(raw, name)
     return _zstd(raw) if magic.startswith(b"\x28\xb5\x2f\xfd") else raw
@@ -309,14 +235,20 @@ def _damage_named(name: str, raw: Any) -> Iterator[None]:
         raise WrongFormat(f"{name} is cut off or damaged{at}: {error}") from error
 
 
-def _cut_lines(text: Any) -> Iterator[str]:
+def _cut_lines(text: Any, name: str) -> Iterator[str]:
     """Yield the lines of a log. Of one that is longer than MAX_TEXT, only the beginning is kept in memory.
 
-    NUL bytes before a line are left out: a log that is truncated while a server writes it begins with many.
+    NUL bytes before a line are left out: a log that is truncated while a server writes it begins with many. Raises
+    WrongFormat after MAX_EMPTY empty lines.
     """
+    empty = 0
     while line := text.readline(MAX_TEXT):
         if line[0] == "\0":
             line = _after_nuls(line, text)
+        if len(line) < 3:
+            empty += 1
+            if empty > MAX_EMPTY:
+                raise WrongFormat(f"{name} is no access log: it has more than {MAX_EMPTY:,} empty lines.")
         yield line
         while len(line) == MAX_TEXT and line[-1] != "\n":
             line = text.readline(MAX_TEXT)

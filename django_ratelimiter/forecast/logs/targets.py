@@ -1,9 +1,10 @@
-"""The targets of a log's requests: from path and method to route, view and entry points."""
+"""The targets of a log's requests: from path and method to the calls of the limiter, and the rules that they match."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -15,48 +16,57 @@ from django.utils.encoding import repercent_broken_unicode
 
 from ...conf import django_setting
 from ...inspection.request import has_limiter, language_of, resolve_view
-from ...limiter.charges import Only, Reach
-from ...middleware import decides_later, exemption
-from ...rules.records import Facts
+from ...limiter.charges import Only
+from ...middleware import ASKED_BY_GATEWAYS, decides_later, exemption
+from ...rules.index import RuleIndex
+from ...rules.records import Facts, RuleRecord
 from ...rules.routes import is_translated
+from ..code import Asked, asked_by
 
 #: Maximum number of cached methods and paths with their targets. About 1 KB each.
 MAX_TARGETS: Final = 20_000
 
-#: The name of requests without a view in reports.
-NO_VIEW: Final = "(no view)"
+
+class Stage(NamedTuple):
+    """A call of the limiter that a rule matches. is_early: before authentication, so that the user is not known."""
+
+    is_early: bool
+    cost: int | None
+    is_computed: bool
 
 
-class EntryCall(NamedTuple):
-    """One call of the limiter for a request, by an entry point. before_authentication: the user is not known yet."""
+class Plan:
+    """How the requests to some targets count for the rules at a place. stages: the calls that these rules match."""
 
-    facts: Facts
-    reach: Reach
-    before_authentication: bool
+    __slots__ = ("place", "stages")
+
+    def __init__(self, place: int, stages: tuple[Stage, ...]) -> None:
+        self.place, self.stages = place, stages
 
 
 class LoggedTarget(NamedTuple):
-    """The target of a method and a path.
+    """The target of a method and a path. plans: of the rules that match; each plan is one object for all targets.
 
-    view: its name in reports. captured: the parts of the path. calls: in the order of the entry points; empty = no rule
-    applies. has_inline: the view has rates in its code.
+    captured: the parts of the path. is_reached: False = it is a request that never reaches Django.
     """
 
-    view: str
+    plans: tuple[Plan, ...]
     captured: Mapping[str, Any]
-    calls: tuple[EntryCall, ...]
-    has_inline: bool
+    is_reached: bool = True
 
 
 #: The target of what a server answers itself: HTTP/2's preface, tunnels, `OPTIONS *`, and what is no request.
-UNREACHED: Final = LoggedTarget("", {}, (), has_inline=False)
+UNREACHED: Final = LoggedTarget((), {}, is_reached=False)
 
 
-def target_finder(met: Callable[[EntryCall], object] = id) -> Callable[[str, str], LoggedTarget]:
-    """Return what finds the target of a method and a path, of MAX_TARGETS in a cache. met: gets the calls of others."""
+def target_finder(rules: Sequence[RuleRecord]) -> Callable[[str, str], LoggedTarget]:
+    """Return what finds the target of a method and a path, of MAX_TARGETS in a cache. rules: their conditions count."""
     root = get_script_prefix().rstrip("/")
     in_middleware = has_limiter()
     translated = is_translated(django_setting("ROOT_URLCONF"))
+    # The index knows rules by their slugs, and those that are off match nothing.
+    index = RuleIndex([replace(rule, slug=str(place), mode="enforce") for place, rule in enumerate(rules)])
+    plans: dict[tuple[int, tuple[Stage, ...]], Plan] = {}
 
     @lru_cache(maxsize=MAX_TARGETS)
     def find(method: str, path: str) -> LoggedTarget:
@@ -64,10 +74,16 @@ def target_finder(met: Callable[[EntryCall], object] = id) -> Callable[[str, str
             return UNREACHED
         http = _request(method, path, root)
         with translation.override(language_of(http)) if translated else nullcontext():
-            target = _target(http, in_middleware)
-        for call in target.calls:
-            met(call)
-        return target
+            calls = _calls(http, in_middleware)
+        stages: dict[int, tuple[Stage, ...]] = {}
+        for facts, stage in calls:
+            for rule in index.match(facts):
+                if not isinstance(facts.scope, Only) or rule.scope == facts.scope:
+                    place = int(rule.slug)
+                    stages[place] = (*stages.get(place, ()), stage)
+        found = [plans.setdefault(each, Plan(*each)) for each in stages.items()]
+        match = http.resolver_match
+        return LoggedTarget(tuple(found), match.kwargs if match else {})
 
     return find
 
@@ -85,35 +101,20 @@ def _request(method: str, path: str, root: str) -> HttpRequest:
     return http
 
 
-def _target(http: HttpRequest, in_middleware: bool) -> LoggedTarget:
+def _calls(http: HttpRequest, in_middleware: bool) -> list[tuple[Facts, Stage]]:
+    """Return the calls of the limiter for a request, in the order of its entry points."""
     resolve_view(http)
     match = http.resolver_match
-    route, name = (match.route or "", match.view_name or "") if match else ("", "")
     view = match.func if match else None
-    calls = []
-    if in_middleware and not exemption(http):
-        calls.append(("", decides_later(view)))
-    if match is not None:
-        calls += [(scope or "", False) for scope in scopes_of(view)]
-    return LoggedTarget(
-        name or route or NO_VIEW,
-        match.kwargs if match else {},
-        tuple(
-            EntryCall(
-                Facts(http.method or "", http.path_info or "/", route, name, scope),
-                "scope" if isinstance(scope, Only) else "request",
-                is_early,
-            )
-            for scope, is_early in calls
-        ),
-        getattr(view, "ratelimits", 0) > len(getattr(view, "ratelimit_scopes", ())),
-    )
-
-
-def scopes_of(view: Any) -> list[str | None]:
-    """Return the scopes of the view, each once; `None` = a throttle without one."""
-    found: list[str | None] = list(getattr(view, "ratelimit_scopes", ()))
-    if decides_later(view):
-        scope = getattr(view, "initkwargs", {}).get("throttle_scope") or getattr(view.cls, "throttle_scope", None)
-        found.append(scope or (None if not found else found[0]))
-    return list(dict.fromkeys(found))
+    if hasattr(view, ASKED_BY_GATEWAYS):
+        return []
+    route, name = (match.route or "", match.view_name or "") if match else ("", "")
+    asked = [(Asked(), decides_later(view))] if in_middleware and not exemption(http) else []
+    asked += [(each, False) for each in (asked_by(view, http.method or "") if match else ())]
+    return [
+        (
+            Facts(http.method or "", http.path_info or "/", route, name, each.scope or ""),
+            Stage(is_early, each.cost, each.is_computed),
+        )
+        for each, is_early in asked
+    ]

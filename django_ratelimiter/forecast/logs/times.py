@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from time import time
 from typing import Final
 
+from ...engine.limits import END_US
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_END_US: Final = 32_503_680_000 * 1_000_000  # the year 3000
 _DAY_US: Final = 86_400 * 1_000_000
 _MONTHS: Final = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()  # noqa: SIM905
 
@@ -57,25 +58,36 @@ class TimeReader:
         self._minutes: dict[str, int] = {}
         #: The time that was read before.
         self._before_us: int | None = None
+        #: Units of numbers per second: those of the first one. 0 = none was read.
+        self._units = 0
         #: What the times that were read lack: "years", "zones".
         self.lacks = set[str]()
+        #: The times that were read, and those of them that are whole seconds.
+        self.read = self.whole = 0
 
     def restart(self) -> None:
         """Begin with the first line again."""
-        self._before_us = None
+        self._before_us, self._units, self.read, self.whole = None, 0, 0, 0
         self._known.clear()
         self._minutes.clear()
         self.lacks.clear()
+
+    @property
+    def has_fractions(self) -> bool:
+        """True if times are finer than seconds: of those that are, one in a thousand is a whole second by chance."""
+        return 2 * self.whole <= self.read
 
     def __call__(self, text: str) -> int:
         found = self._known.get(text)
         if found is None:
             found, is_sure = self._read(text.strip("[]"))
-            if not 0 <= found < _END_US:
-                raise ValueError("has a time that is not between 1970 and 2999")
+            if not 0 <= found < END_US:
+                raise ValueError("has a time that is not between 1970 and 2154")
             self._before_us = found
             if is_sure:
                 _remember(self._known, text, found)
+        self.read += 1
+        self.whole += not found % 1_000_000
         return found
 
     def _read(self, text: str) -> tuple[int, bool]:
@@ -90,8 +102,20 @@ class TimeReader:
                 _remember(self._minutes, minute, begin)
             return begin + second, is_sure
         if found := _NUMBER.fullmatch(text):
-            return _number(int(found[1]), found[2] or ""), True
+            return self._number(int(found[1]), found[2] or ""), True
         return self._among(text, [*self._candidates(text)])
+
+    def _number(self, whole: int, fraction: str) -> int:
+        """Return a number of seconds, which may have a fraction, or of whole milli-, micro- or nanoseconds, exactly.
+
+        Raises ValueError if it has another unit than those before it.
+        """
+        ranges = (1, 1_000, 1_000_000, 1_000_000_000)
+        units = 1 if fraction else next((each for each in ranges if whole < _NOT_SECONDS * each), ranges[-1])
+        self._units = self._units or units
+        if units != self._units:
+            raise ValueError("has a time in another unit than the lines before it")
+        return whole * 1_000_000 // units + int(f"{fraction[:6]:0<6}")
 
     def _among(self, text: str, candidates: list[int], second_us: int = 0) -> tuple[int, bool]:
         """Return the candidate that fits the order of the file: without a year or in an hour that comes twice."""
@@ -152,15 +176,6 @@ def _remember(cache: dict[str, int], text: str, us: int) -> None:
     if len(cache) >= _MAX_KNOWN:
         cache.clear()
     cache[text] = us
-
-
-def _number(whole: int, fraction: str) -> int:
-    """Return seconds with a fraction, or whole milli-, micro- or nanoseconds, exactly."""
-    if fraction or whole < _NOT_SECONDS:
-        return whole * 1_000_000 + int(f"{fraction[:6]:0<6}")
-    if whole < _NOT_SECONDS * 1_000:
-        return whole * 1_000
-    return whole if whole < _NOT_SECONDS * 1_000_000 else whole // 1_000
 
 
 def _to_us(moment: datetime) -> int:

@@ -40,8 +40,8 @@ from ..about import lines_of as lines_of_project
 from ..connecting import once_connected
 from ..errors import in_words
 from ..files import FileCommands, add_file_commands
-from ..forecast import ForecastCommands
 from ..output import Progress, Terminal, quiet_pipes
+from ..traffic import TrafficCommands, add_replay
 
 #: A digest that looks like an option: one in 64 does.
 _LIKE_AN_OPTION: Final = re.compile(r"-[A-Za-z0-9_-]{21}")
@@ -50,7 +50,7 @@ _LIKE_AN_OPTION: Final = re.compile(r"-[A-Za-z0-9_-]{21}")
 _COUNTED: Final = ("digest", "reference")
 
 
-class Command(FileCommands, ForecastCommands, BaseCommand):
+class Command(FileCommands, TrafficCommands, BaseCommand):
     """The subcommands; each is a method of the same name, or with the prefix "run_"."""
 
     help = "Work with the rate limits."
@@ -80,7 +80,8 @@ class Command(FileCommands, ForecastCommands, BaseCommand):
         caller = commands.add_parser("caller", help="Show a caller's tier, counters, and whether they are blocked.")
         _add_counted(_add_caller(caller), caller)
         _add_caller(commands.add_parser("forget", help="Remove what is stored about a caller, and say what stays."))
-        self.add_forecast_commands(commands)
+        text = "Show what rules would have done to the requests of access logs."
+        add_replay(commands.add_parser("replay", help=text))
         for command in commands.choices.values():
             _add_common(command)
 

@@ -13,28 +13,18 @@ document.addEventListener("DOMContentLoaded", () => {
     const STEPS = 1000;
     const top = Number(range.dataset.top);
     const shown = new Intl.NumberFormat(document.documentElement.lang || undefined, { maximumFractionDigits: 2 });
-    const figures = [...panel.querySelectorAll(".ratelimiter-rates")].map((figure) => ({
-        figure,
-        top: Number(figure.dataset.top),
-        sampled: Number(figure.dataset.sampled),
-        steps: JSON.parse(figure.dataset.steps),
-        bars: [...figure.querySelectorAll("[data-rate]")],
-        line: figure.querySelector(".ratelimiter-quota"),
-        output: figure.querySelector("output"),
-        picture: figure.querySelector("svg"),
-    }));
+    const figure = panel.querySelector(".ratelimiter-rates");
+    const [sampled, steps] = [Number(figure.dataset.sampled), JSON.parse(figure.dataset.steps)];
+    const [picture, line] = [figure.querySelector("svg"), figure.querySelector(".ratelimiter-quota")];
 
     /* Rates lie far apart, so the line moves by their logarithm. */
-    const place = (quota, end) => Math.log1p(quota) / Math.log1p(end);
-    const quotaAt = (share, end) => Math.max(1, Math.round(Math.expm1(share * Math.log1p(end))));
+    const place = (quota) => Math.log1p(quota) / Math.log1p(top);
+    const quotaAt = (share) => Math.max(1, Math.round(Math.expm1(share * Math.log1p(top))));
 
-    function above(steps, quota) {
+    function text(quota) {
         const beyond = steps.filter(([rate]) => rate > quota);
-        return beyond.length ? beyond[beyond.length - 1][1] : 0;
-    }
-
-    function text(count, all) {
-        const values = { count: shown.format(count), all: shown.format(all), percent: shown.format(all ? (100 * count) / all : 0) };
+        const count = beyond.length ? beyond[beyond.length - 1][1] : 0;
+        const values = { count: shown.format(count), all: shown.format(sampled), percent: shown.format(sampled ? (100 * count) / sampled : 0) };
         return panel.dataset.all.replace(/%\((\w+)\)s/g, (_, name) => values[name]).replace("%%", "%");
     }
 
@@ -44,16 +34,14 @@ document.addEventListener("DOMContentLoaded", () => {
         if (!(quota >= 1)) {
             return;
         }
-        range.value = Math.round(STEPS * place(quota, top));
+        range.value = Math.round(STEPS * place(quota));
         range.setAttribute("aria-valuetext", `${shown.format(quota)}/${range.dataset.unit}`);
-        for (const each of figures) {
-            const y = `${Math.max(0, 100 - 100 * place(quota, each.top))}%`;
-            each.line.setAttribute("y1", y);
-            each.line.setAttribute("y2", y);
-            each.bars.forEach((bar) => bar.classList.toggle("ratelimiter-above", Number(bar.dataset.rate) > quota));
-            if (isMoved) {
-                each.output.textContent = text(above(each.steps, quota), each.sampled);
-            }
+        const y = `${Math.max(0, 100 - 100 * place(quota))}%`;
+        line.setAttribute("y1", y);
+        line.setAttribute("y2", y);
+        figure.querySelectorAll("[data-rate]").forEach((bar) => bar.classList.toggle("ratelimiter-above", Number(bar.dataset.rate) > quota));
+        if (isMoved) {
+            panel.querySelector("output").textContent = text(quota);
         }
     }
 
@@ -62,22 +50,20 @@ document.addEventListener("DOMContentLoaded", () => {
         draw(true);
     }
 
-    for (const { picture, top: end } of figures) {
-        const follow = (event) => {
-            const { bottom, height } = picture.getBoundingClientRect();
-            set(quotaAt(Math.min(1, Math.max(0, (bottom - event.clientY) / height)), end));
-        };
-        picture.addEventListener("pointerdown", (event) => {
-            picture.setPointerCapture(event.pointerId);
-            follow(event);
-        });
-        picture.addEventListener("pointermove", (event) => {
-            if (event.buttons) {
-                follow(event);
-            }
-        });
+    function follow(event) {
+        const { bottom, height } = picture.getBoundingClientRect();
+        set(quotaAt(Math.min(1, Math.max(0, (bottom - event.clientY) / height))));
     }
 
+    picture.addEventListener("pointerdown", (event) => {
+        picture.setPointerCapture(event.pointerId);
+        follow(event);
+    });
+    picture.addEventListener("pointermove", (event) => {
+        if (event.buttons) {
+            follow(event);
+        }
+    });
     panel.querySelector(".ratelimiter-take")?.addEventListener("click", (event) => {
         const input = document.getElementById(`id_${panel.dataset.input}`);
         if (!input) {
@@ -96,7 +82,7 @@ document.addEventListener("DOMContentLoaded", () => {
         count.setAttribute("hidden", "");
     }
     number.addEventListener("input", () => draw(true));
-    range.addEventListener("input", () => set(quotaAt(range.value / STEPS, top)));
+    range.addEventListener("input", () => set(quotaAt(range.value / STEPS)));
     range.closest("[hidden]")?.removeAttribute("hidden");
     draw(false);
 

@@ -118,26 +118,19 @@ def stacked(stacks: Sequence[Mapping[str, float]], labels: Sequence[str], ticks:
     return Chart(bars(stacks, labels, top), busiest, lines, ticks)
 
 
-def bars(
-    stacks: Sequence[Mapping[str, float]], labels: Sequence[str], top: float = 0, *, beside: bool = False
-) -> list[Bar]:
-    """Return the bars of a chart whose upper end is `top`; 0 = the highest bar.
-
-    beside: the parts of a bar are beside each other, not on each other.
-    """
-    top = top or max((max(stack.values()) if beside else sum(stack.values()) for stack in stacks), default=0) or 1
+def bars(stacks: Sequence[Mapping[str, float]], labels: Sequence[str], top: float = 0) -> list[Bar]:
+    """Return the bars of a chart whose upper end is `top`; 0 = the highest bar."""
+    top = top or max((sum(stack.values()) for stack in stacks), default=0) or 1
     slot = 100 / max(len(stacks), 1)
     gap = slot * 0.2 if len(stacks) <= 100 else 0
     found = []
     for i, (stack, label) in enumerate(zip(stacks, labels, strict=True)):
         x, base, segments = i * slot + gap / 2, 100.0, []
-        width = (slot - gap) / (len(stack) if beside else 1)
-        for place, (kind, amount) in enumerate(stack.items()):
+        for kind, amount in stack.items():
             height = 100 * amount / top
-            base = (100 if beside else base) - height
+            base -= height
             if amount:
-                at = x + place * width if beside else x
-                segments.append(Segment(kind, percent(at), percent(base), percent(width), percent(height)))
+                segments.append(Segment(kind, percent(x), percent(base), percent(slot - gap), percent(height)))
         found.append(Bar(percent(i * slot), percent(slot), segments, label))
     return found
 

@@ -20,9 +20,10 @@ pytestmark = IN_BROWSER
 #: The first words on the screen below a heading of the forecast.
 FIRST = (
     "const box = document.querySelector('.ratelimiter-forecast'), found = box.querySelector('h2 + p strong');"
-    "return Math.abs(box.getBoundingClientRect().top) < 60 ? found.textContent : scrollY"
+    "return Math.abs(box.getBoundingClientRect().top) < 250 ? found.textContent : scrollY"
 )
 
+HEIGHT = "return document.querySelector('.ratelimiter-folded').getBoundingClientRect().top"
 LEFT = "\ue012"
 QUOTA = "return document.querySelector('#id_limits-0-quota').value"
 LINE = "return document.querySelector('.ratelimiter-quota').getAttribute('y1')"
@@ -43,9 +44,10 @@ def test_look_move_take_shadow_and_enforce(window: Browser, live_server: Any, ru
         window.wait_for(".ratelimiter-quota-line output")
         window.script("document.querySelector('#id_forecast-period').value = 'yesterday'")
         window.click(".ratelimiter-forecast-choices [value='1']")
-        first = "About 2 in 100 callers would be rejected at least once, at worst 17. Now it is the same."
+        first = "About 2 in 100 callers would be rejected at least once, at worst 13. Now it is the same."
         window.wait_for_text(".ratelimiter-answer strong", first)
         assert window.script(FIRST) == first, "what stands on top of the screen"
+        assert window.script(HEIGHT) < 900, "it fits on a screen"
         assert window.script("return document.querySelectorAll('.ratelimiter-forecast details[open]').length") == 0
         window.wait_for_text("output", "1 of 40 sampled callers (2.5 %)")
 
@@ -61,6 +63,7 @@ def test_look_move_take_shadow_and_enforce(window: Browser, live_server: Any, ru
         assert window.script(QUOTA) == taken
         window.wait_for_text(".ratelimiter-taken", "It is not saved yet.")
 
+        window.click(".ratelimiter-folded > summary")
         for mode in ("shadow", "enforce"):
             window.click(f"[name=mode][value={mode}]")
             window.click("[name=_continue]")

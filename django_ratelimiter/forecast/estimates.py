@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import sqrt
 from typing import Final, NamedTuple
 
@@ -24,32 +23,19 @@ class Range(NamedTuple):
         """Return the range with each of the three numbers times this."""
         return Range(self.low * factor, self.about * factor, self.high * factor)
 
-    def plus(self, other: Range) -> Range:
-        """Return the range of the sum."""
-        return Range(self.low + other.low, self.about + other.about, self.high + other.high)
-
 
 NOTHING: Final = Range(0.0, 0.0, 0.0)
 
 
 def exact(counts: tuple[int, int, int]) -> Range:
-    """Return the range of counts at the three thresholds of a cell, if all callers are known."""
+    """Return the range of these counts, if all callers are known."""
     return Range(float(min(counts)), float(counts[1]), float(max(counts)))
-
-
-def of_several(ranges: Sequence[Range], total: float) -> Range:
-    """Return what several limits reject together, of `total` requests. One request may exceed each of them.
-
-    So it is at least what one of them rejects, and at most the sum.
-    """
-    low, about = (max((each[level] for each in ranges), default=0.0) for level in (0, 1))
-    return Range(*(min(each, total) for each in (low, about, sum(each.high for each in ranges))))
 
 
 def share_of_callers(counts: tuple[int, int, int], sampled: int) -> Range:
     """Return the share of all callers, from 0 to 1, given the counts among the sampled ones.
 
-    counts: at each of the three thresholds of a cell. Low and high are those of Wilson's interval.
+    counts: the least, the likely and the most. Low and high are those of Wilson's interval.
     """
     if not sampled:
         return NOTHING
@@ -57,7 +43,7 @@ def share_of_callers(counts: tuple[int, int, int], sampled: int) -> Range:
 
 
 def requests(sums: tuple[int, int, int], callers: tuple[int, int, int], scale: float, total: float) -> Range:
-    """Return the requests of all callers, given those of the sampled ones at each of the three thresholds.
+    """Return the requests of all callers, given the least, likely and most of the sampled ones.
 
     callers: who made them. scale: requests of all callers for each request of a sampled one. total: of all, rejected or
     not. A sum with few callers is only known to about its square root: with four callers, to a factor of two.

@@ -1,0 +1,220 @@
+"""What one rule rejects of a caller's requests: the engine's own algorithms, run on their times."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from heapq import heappop, heappush
+from typing import Final, NamedTuple
+
+from ..engine.algorithms import ALLOW, STEPS, Allow, State
+from ..engine.base import Verdict, leases
+from ..engine.call import Answer, Call, CallTemplate
+from ..engine.limits import EXACT, MAX_ENTRIES, MAX_UNITS, Limit, Terms
+from ..engine.memory.counters import MemoryCounters
+from ..limiter.charges import NO_ENTITLEMENT
+from ..limiter.templates import MaxDelay, RuleTemplate
+from ..rules.records import RuleRecord
+from ..rules.tiers import Entitlement
+
+#: The places of requests at one time, with how many of them are rejected.
+Rejected = Mapping[int, int]
+NONE_REJECTED: Final[Rejected] = {}
+
+
+class Kind(NamedTuple):
+    """What the requests of one counter may differ in, besides their times.
+
+    entitlements: of their caller under the earlier and the changed rules. cost: units; `None` = the rule's. has_failed:
+    the response was a failure. is_missing: the rule rejects the request, because it lacks the value to count by.
+    """
+
+    entitlements: tuple[Entitlement, Entitlement] = (NO_ENTITLEMENT, NO_ENTITLEMENT)
+    cost: int | None = None
+    has_failed: bool = False
+    is_missing: bool = False
+
+    @property
+    def tier(self) -> str:
+        """The slug of the caller's tier under the changed rules; "" = none."""
+        tier = self.entitlements[1].tier
+        return tier.slug if tier else ""
+
+
+class Requests(NamedTuple):
+    """The requests of one counter, the earliest first.
+
+    times: microseconds since the Unix epoch. kinds: one for each time, or a single one. counts: the requests at each
+    time; empty = one. durations: microseconds until the response ends; empty = not known. numbers: of the requests
+    among all others; empty = they have none.
+    """
+
+    times: Sequence[int]
+    kinds: Sequence[Kind]
+    counts: Sequence[int] = ()
+    durations: Sequence[int] = ()
+    numbers: Sequence[int] = ()
+
+    @property
+    def total(self) -> int:
+        """The number of requests."""
+        return sum(self.counts) if self.counts else len(self.times)
+
+    def kind(self, place: int) -> Kind:
+        """Return the kind of the requests at this place."""
+        return self.kinds[place if len(self.kinds) > 1 else 0]
+
+
+class Evaluator:
+    """One rule as if it were enforced, and the only one.
+
+    side: which of the entitlements of a `Kind` holds. max_delay: how long requests can be delayed, see `RuleTemplates`.
+    """
+
+    def __init__(self, rule: RuleRecord, side: int, max_delay: MaxDelay = "rule") -> None:
+        self.rule = replace(rule, mode="enforce")
+        self._side, self._max_delay = side, max_delay
+        self._calls: dict[Kind, Call | None] = {}
+
+    def rejected(self, requests: Requests) -> Rejected:
+        """Return what the rule rejects of the requests of one counter."""
+        kinds = [*dict.fromkeys(requests.kinds)]
+        calls = [self._call(kind) for kind in kinds]
+        if len(kinds) > 1 or (calls[0] and not self._is_simple(calls[0])):
+            return self._one_by_one(requests) if any(calls) else NONE_REJECTED
+        call = calls[0]
+        if call is None:
+            return NONE_REJECTED
+        cost = call[0].cost
+        if not cost or requests.total * cost <= min(charge.limit.capacity for charge in call):
+            return NONE_REJECTED  # all would be allowed at once
+        return rejected_of([charge.limit for charge in call], cost, requests)
+
+    def _call(self, kind: Kind) -> Call | None:
+        """Return the charges of such requests; `None` = the rule does not limit them."""
+        if kind not in self._calls:
+            template = RuleTemplate(self.rule, kind.entitlements[self._side])
+            charges = template.charges(kind.cost, self._max_delay, is_missing=kind.is_missing)
+            self._calls[kind] = Call(CallTemplate(charges), ("",) * len(charges)) if charges else None
+        return self._calls[kind]
+
+    def _is_simple(self, call: Call) -> bool:
+        """Return whether requests at the same time can be charged together, and nothing is refunded."""
+        rule = self.rule
+        return not (
+            rule.count_refusals
+            or rule.charge_when != "any"
+            or any(charge.limit.holds or charge.limit.holds_leases for charge in call)
+        )
+
+    def _one_by_one(self, requests: Requests) -> Rejected:
+        """Decide each request as `MemoryEngine` does, refund what its response does not earn, and end its leases."""
+        counters, found = MemoryCounters(), Counter[int]()
+        in_progress: list[tuple[int, int, list[Verdict]]] = []
+        for place, at in enumerate(requests.times):
+            kind = requests.kind(place)
+            call = self._call(kind)
+            if call is None:
+                continue
+            named = counters.named(call)
+            for number in range(requests.counts[place] if requests.counts else 1):
+                while in_progress and in_progress[0][0] <= at:
+                    counters.refund(heappop(in_progress)[2])
+                answer = Answer.of(call, counters.decide(named, at, spending=True))
+                if answer.is_rejected:
+                    found[place] += 1
+                elif self.rule.charge_when == ("success" if kind.has_failed else "failure"):
+                    counters.refund(answer)
+                elif call.template.takes_leases:
+                    waited = max(verdict.delay for verdict in answer)
+                    duration = requests.durations[place] if requests.durations else 0
+                    until = at + round(waited * 1_000_000) + max(duration, 0)
+                    heappush(in_progress, (until, place * EXACT + number, [*leases(answer)]))
+        return found
+
+
+def evaluators(before: RuleRecord | None, after: RuleRecord, max_delay: MaxDelay = "rule") -> list[Evaluator | None]:
+    """Return an earlier and a changed rule; `None` in place of one that rejects nothing."""
+    return [
+        Evaluator(rule, side, max_delay) if rule and not rule.is_off else None
+        for side, rule in enumerate((before, after))
+    ]
+
+
+def rejected_of(limits: Sequence[Limit], cost: int, requests: Requests, *, is_any: bool = False) -> Rejected:
+    """Return what these limits together reject of requests with this cost, all or nothing for each request.
+
+    is_any: return the first of them alone.
+    """
+    if len(limits) == 1 and limits[0].is_fixed and not requests.counts:
+        return _rejected_by_one(limits[0], cost, requests.times)
+    found: dict[int, int] = {}
+    states: list[State | None] = [None] * len(limits)
+    allows, looks = [ALLOW[each.algorithm] for each in limits], [STEPS[each.algorithm].look for each in limits]
+    for place, at in enumerate(requests.times):
+        count = fits = requests.counts[place] if requests.counts else 1
+        terms = [limit.terms_at(at) for limit in limits]
+        after = _charged(allows, states, at, count * cost, terms)
+        if None in after:
+            fits = min(look(state, at, each)[0] for look, state, each in zip(looks, states, terms, strict=True)) // cost
+            found[place] = count - fits
+            if is_any:
+                break
+            if not fits:
+                continue
+            after = _charged(allows, states, at, fits * cost, terms)
+        states = [each[0] for each in after]  # type: ignore[index]
+    return found
+
+
+def _rejected_by_one(limit: Limit, cost: int, times: Sequence[int]) -> Rejected:
+    """Return what a limit rejects of single requests: `rejected_of` for what nearly all logs and rules are."""
+    allow, terms, found = ALLOW[limit.algorithm], limit.terms, dict[int, int]()
+    state: State | None = None
+    for place, at in enumerate(times):
+        allowed = allow(state, at, cost, terms)
+        if allowed is None:
+            found[place] = 1
+        else:
+            state = allowed[0]
+    return found
+
+
+def _charged(
+    allows: Sequence[Allow], states: Sequence[State | None], at: int, units: int, terms: Sequence[Terms]
+) -> list[tuple[State, int, int] | None]:
+    return [allow(state, at, units, each) for allow, state, each in zip(allows, states, terms, strict=True)]
+
+
+def needed_quota(limit: Limit, cost: int, requests: Requests) -> int:
+    """Return the lowest quota with which a limit would reject none of these requests of one counter.
+
+    A burst of its own stays as it is. If no quota is enough for it, return one that gives back all units each second.
+    """
+    units = requests.total * cost
+    if not limit.is_bucket:
+        return _most_used(limit, cost, requests, min(units, MAX_ENTRIES if limit.traits.keeps_entries else MAX_UNITS))
+    low, high = 0, min(units * (1 if limit.burst is None else max(1, limit.window_us // 1_000_000)), MAX_UNITS)
+    while low + 1 < high:
+        middle = (low + high) // 2
+        try:
+            tried = replace(limit, quota=middle, soft_quota=None)
+            is_enough = not rejected_of([tried], cost, requests, is_any=True)
+        except ValueError:  # too low for the burst, or too high to be exact
+            is_enough = middle > limit.quota
+        low, high = (low, middle) if is_enough else (middle, high)
+    return high
+
+
+def _most_used(limit: Limit, cost: int, requests: Requests, quota: int) -> int:
+    """Return the most units that are used of this quota at once, the lowest that rejects nothing; else one more."""
+    wide, allow, least = replace(limit, quota=quota, soft_quota=None), ALLOW[limit.algorithm], quota
+    state: State | None = None
+    for place, at in enumerate(requests.times):
+        units = cost * (requests.counts[place] if requests.counts else 1)
+        allowed = allow(state, at, units, wide.terms_at(at))
+        if allowed is None:
+            return quota + 1
+        state, least = allowed[0], min(least, allowed[1])
+    return quota - least
