@@ -16,11 +16,11 @@ ROOT = Path(__file__).parent.parent
 
 #: Lines of Python, which may only fall; without migrations.
 TOTALS = {
-    "django_ratelimiter": 45_106,
+    "django_ratelimiter": 42_651,
     "django_ratelimiter/engine/local": 865,
     "django_ratelimiter/headers": 709,
-    "django_ratelimiter/limiter": 1_951,
-    "tests": 60_706,
+    "django_ratelimiter/limiter": 1_926,
+    "tests": 59_799,
     "benchmarks": 2_958,
 }
 
