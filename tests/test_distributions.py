@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from zipfile import ZipFile
 
 import asgiref
+import cryptography
 import django
 import django_redis
 import hiredis
@@ -41,8 +43,10 @@ DEBUG = True
 def uv(tmp_path: Path) -> Callable[..., str]:
     """Install or uninstall distributions in an environment, then return why `manage.py check` fails; "" = it passes."""
     create_environment(tmp_path / ".venv")
-    for package in (asgiref, django, django_redis, hiredis, redis, sqlparse):
+    for package in (asgiref, cryptography, django, django_redis, hiredis, redis, sqlparse):
         (tmp_path / package.__name__).symlink_to(Path(package.__file__).parent)
+    backend = Path(str(getattr(find_spec("_cffi_backend"), "origin", "")))  # of cryptography
+    (tmp_path / backend.name).symlink_to(backend)
     (tmp_path / "its_settings.py").write_text(SETTINGS)
     subprocess.run((str(UV), "build", "--quiet", "--wheel", "--out-dir", tmp_path, ROOT), check=True)
     theirs = tmp_path / "django_ratelimiter-0.2.2-py3-none-any.whl"
