@@ -31,7 +31,9 @@ class PagesAdmin(admin.ModelAdmin):
                 raise PermissionDenied
             return view(request, *args, **kwargs)
 
-        return path(route, self.admin_site.admin_view(checked), name=f"django_ratelimiter_{name}")
+        page = self.admin_site.admin_view(checked)
+        page.__dict__["model_admin"] = self  # as Django marks its own pages
+        return path(route, page, name=f"django_ratelimiter_{name}")
 
     def page(self, request: HttpRequest, template: str, title: str, context: dict[str, Any]) -> TemplateResponse:
         """Return a page of this app's templates."""

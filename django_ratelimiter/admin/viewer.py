@@ -28,8 +28,7 @@ class Viewer:
 
     def __init__(self, request: HttpRequest, site: AdminSite | None = None) -> None:
         self.request = request
-        current = getattr(request, "current_app", None)
-        self.site: AdminSite = site or next((each for each in all_sites if each.name == current), admin.site)
+        self.site: AdminSite = site or _site_of(request)
 
     @cached_property
     def sees_rules(self) -> bool:
@@ -139,3 +138,11 @@ class Viewer:
     def report_url(self, slug: str, **query: str) -> str:
         """Return the URL of the report on a rule's last hour."""
         return self.url("usagebucket_rule", period="1h", rule=slug, **query)
+
+
+def _site_of(request: HttpRequest) -> AdminSite:
+    """Return the site whose page this is: as Django's admin marks its views, else by name, as several may have one."""
+    view = getattr(request.resolver_match, "func", None)
+    marked = getattr(view, "admin_site", None) or getattr(getattr(view, "model_admin", None), "admin_site", None)
+    current = getattr(request, "current_app", None)
+    return marked or next((each for each in (admin.site, *all_sites) if each.name == current), admin.site)

@@ -448,6 +448,12 @@ def test_a_quiet_site_is_told_from_a_late_collector(
     assert (told[1] is None) is waits
 
 
+def test_another_site_of_the_same_name_changes_no_page(admin_client: Client, saved: Rule) -> None:
+    others = [AdminSite() for _ in range(20)]  # Django keeps sites in a set without an order
+    assert "Latest counts arrived" in text_of(admin_client.get(OVERVIEW))
+    assert {each.name for each in others} == {"admin"}
+
+
 HOME = reverse("admin:index")
 NOTICE = 'id="ratelimiter-stopped"'
 STOPPED = "All enforcement is stopped: no request is limited"
