@@ -17,7 +17,8 @@ from ..exceptions import EngineUnavailable, WrongRedis, told_safely
 from ..forecast.logs.formats import WrongFormat
 from ..inspection.caller import UnknownCaller
 from ..inspection.question import QuestionError
-from ..rules.files.reading import LibraryMissing, WrongFile
+from ..rules.files.reading import LibraryMissing
+from ..rules.files.rows import WrongFile
 from ..rules.stored.history.rows import NotApplied
 from .output import of_file
 from .traffic import WrongOption

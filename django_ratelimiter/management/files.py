@@ -15,9 +15,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..rules import cache
-from ..rules.files.applying import WouldUndo, apply_file
-from ..rules.files.planning import FilePlan, data_of, drift_of, lines_of, plan_file
-from ..rules.files.reading import RulesFile, in_lines, load
+from ..rules.files.applying import apply_file
+from ..rules.files.planning import FilePlan, data_of, lines_of, plan_file
+from ..rules.files.reading import load
+from ..rules.files.rows import RulesFile, in_lines
 from ..rules.files.writing import text_of_database
 from ..rules.stored import storage
 from ..values.bounds import json_from
@@ -145,11 +146,6 @@ class FileCommands(SayingCommand):
                 expected=expected,
                 overwrite=options["overwrite"] or expected is not None,  # the plan has shown what is undone
             )
-        except WouldUndo as error:
-            undone = _(
-                "Nothing was changed. The file would undo changes that were made in the database in the meantime:"
-            )
-            raise CommandError(on_terminal([undone, *drift_of(error.plan)])) from error
         except DatabaseError as error:
             raise CommandError(_("Nothing was changed: the database cannot be written now: %s") % error) from error
         if version is None:

@@ -266,7 +266,7 @@ class TrafficCommands(output.SayingCommand):
         before = _named(options["against"]) if options["against"] else cache.current_rules()
         after = before
         if options["rules"]:
-            after = load(options["rules"]).rule_set()
+            after = _of_file(options["rules"])
         elif options["rule_version"] is not None:
             after = _version(options["rule_version"])
         elif options["draft"]:
@@ -286,8 +286,12 @@ class TrafficCommands(output.SayingCommand):
             raise CommandError(on_terminal([_("Not known:"), *unknown]))
 
 
+def _of_file(path: str) -> RuleSet:
+    return RuleSet.from_snapshot(load(path).snapshot)
+
+
 def _named(text: str) -> RuleSet:
-    return _version(int(text)) if text.isdigit() else load(text).rule_set()
+    return _version(int(text)) if text.isdigit() else _of_file(text)
 
 
 def _version(number: int) -> RuleSet:

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 from typing import Any, Final
 
 from django.db import router
@@ -14,15 +15,13 @@ from django.utils.translation import gettext as _
 
 from ...engine.base import Version
 from ...models import AccessEntry, Rule
-from ...values.bounds import MAX_LISTED
 from ..formatting import listed
 from ..stored import storage
 from ..stored.compiler import rule_data
-from ..stored.history.back import needed_tiers, planned_snapshot
+from ..stored.history.back import needed_tiers, notes_on_now, planned_snapshot
 from ..stored.history.changes import ACCESS_FIELDS, Change, access_fields, diff, rule_fields
-from ..stored.history.log import first_generations
 from ..stored.history.snapshots import Pair, Snapshot, by_slug, pairs
-from .reading import RulesFile, WrongFile
+from .rows import RulesFile, WrongFile, bounded
 
 _SIGNS: Final = {"added": "+", "changed": "~", "removed": "-"}
 
@@ -63,7 +62,7 @@ def plan_file(file: RulesFile, *, delete: bool = False) -> FilePlan:
     now = storage.current_rows()
     rows = AccessEntry.objects.using(router.db_for_write(AccessEntry)).order_by("kind", "value")
     stored = [*rows] if file.access else []
-    planned = _planned(file, now, delete)
+    planned = _planned(file, seen, now, delete)
     _check(file, now, planned)
     entries = [*_access_changes(file.access, stored)]
     base, changes = _base(file, seen, planned), diff(now, planned)
@@ -75,7 +74,7 @@ def plan_file(file: RulesFile, *, delete: bool = False) -> FilePlan:
         planned=planned,
         changes=[*changes, *(change for change, _row in entries)],
         access=[row for _change, row in entries],
-        drift=_drift(base, now, changes) if base is not planned else changes,
+        drift=_drift(base, now, changes),
         notes=[*_notes(file, now, planned, is_forgotten=base is planned)],
     )
 
@@ -94,15 +93,18 @@ def _access_changes(
             yield Change("changed" if row else "added", "access", "", title, fields), entry
 
 
-def _planned(file: RulesFile, now: Snapshot, delete: bool) -> Snapshot:
-    """Return the future rules: those of the file with their current counters, and those that stay."""
+def _planned(file: RulesFile, seen: Version, now: Snapshot, delete: bool) -> Snapshot:
+    """Return the future rules: those of the file with their current counters, and those that stay.
+
+    A new rule gets the number of the version as generation, which no former rule with its slug can have exceeded.
+    """
     tiers, rules = ({data["slug"] for data in rows} for rows in (file.tiers, file.rules))
     needed = needed_tiers(now, file.snapshot) if delete else {}
     staying = [data for data in now["tiers"] if data["slug"] not in tiers and (not delete or data["slug"] in needed)]
     kept = [] if delete else [data for data in now["rules"] if data["slug"] not in rules]
     then = {"tiers": [*file.tiers, *staying], "rules": [*file.rules, *kept], "left_out": []}
     new = [pair.after["slug"] for pair in pairs(now["rules"], then["rules"]) if pair.after and pair.before is None]
-    return planned_snapshot(now, then, set(), first_generations(new))
+    return planned_snapshot(now, then, set(), dict.fromkeys(new, seen.number))
 
 
 def _check(file: RulesFile, now: Snapshot, planned: Snapshot) -> None:
@@ -159,11 +161,7 @@ def _notes(file: RulesFile, now: Snapshot, planned: Snapshot, *, is_forgotten: b
         yield text % {"names": listed(others)}
     if others := [data["slug"] for data in planned["tiers"] if data["slug"] not in tiers]:
         yield _("Tiers that are not in the file stay: %(names)s.") % {"names": listed(others)}
-    if faulty := [entry["rule"] for entry in now["left_out"] if entry["rule"] not in rules]:
-        text = _("Rules that cannot be enforced stay as they are, not in force: %(names)s.")
-        yield text % {"names": listed(faulty)}
-    if not now["enforcement"]:
-        yield _("All enforcement is stopped until you resume it.")
+    yield from notes_on_now(now, rules)
 
 
 def _digest(now: Snapshot, entries: Iterable[AccessEntry]) -> str:
@@ -204,9 +202,7 @@ def lines_of(plan: FilePlan) -> Iterator[str]:
 
 def drift_of(plan: FilePlan) -> Iterator[str]:
     """Yield a line for each change of the database that the file would undo, and what to do."""
-    yield from (f"  ! {_named(each)}{each.in_words.removeprefix(each.title)}" for each in plan.drift[:MAX_LISTED])
-    if len(plan.drift) > MAX_LISTED:
-        yield _("Only the first %(count)d of %(all)d are listed.") % {"count": MAX_LISTED, "all": len(plan.drift)}
+    yield from bounded([f"  ! {_named(each)}{each.in_words.removeprefix(each.title)}" for each in plan.drift])
     yield _("To keep such a change, write it into the file.")
     yield _("To undo it, apply the file with --overwrite, or with --plan and a plan that has shown it.")
 

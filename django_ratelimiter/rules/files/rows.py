@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
@@ -16,13 +18,14 @@ from django.db.backends.base.operations import BaseDatabaseOperations
 from django.db.models import Model
 from django.utils.timezone import get_default_timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from ...conf import settings
+from ...engine.base import Version
 from ...models import AccessEntry, Rule, RuleLimit, Tier
 from ...usage.times import aware, end_from, stored
-from ...values.bounds import MAX_LIMITS
+from ...values.bounds import MAX_LIMITS, MAX_LISTED
 from ...values.partitions import IDENTITIES
+from ...values.terminal import visible
 from ..formatting import listed
 from ..routes import NO_SUCH_SCOPE, unknown_names
 from ..ruleset import rule_from
@@ -34,12 +37,16 @@ Row = TypeVar("Row", Tier, Rule, RuleLimit, AccessEntry)
 VERSION: Final = 2
 
 _SECTIONS: Final = ("tiers", "rules", "access")
-_EXPORTED: Final = re.compile(r"[0-9]{1,15}@[0-9]{1,15}", re.ASCII)
+_EXPORTED: Final = re.compile(r"([0-9]{1,15})@([0-9]{1,15})", re.ASCII)
 #: Characters that databases do not store: NUL, and half of a UTF-16 pair.
 _NOT_STORED: Final = re.compile("[\\x00\\ud800-\\udfff]")
 #: No window is as long, in seconds.
 _FAR: Final = 10**10
+#: Maximum length of an error, which repeats words of the file.
+_MAX_TEXT: Final = 500
 
+#: The value of a name that a group has twice.
+TWO_VALUES: Final = object()
 
 #: The columns that a file does not have as fields: the slug is the key, a generation belongs to the counters.
 _LEFT_OUT: Final = frozenset({"id", "slug", "rule", "tier", "generation"})
@@ -50,11 +57,6 @@ def columns_of(model: type[Model]) -> Mapping[str, Any]:
     return {column.name: column for column in model._meta.concrete_fields if column.name not in _LEFT_OUT}
 
 
-def end_line(count: int) -> str:
-    """Return the last line of an export of so many rules."""
-    return f"# end: {count} rule{'s' * (count != 1)}"
-
-
 def default_of(column: Any) -> Any:
     """Return the value of a field that a file leaves out."""
     if column.name == "owner":
@@ -63,38 +65,87 @@ def default_of(column: Any) -> Any:
     return getattr(default, "value", default)
 
 
-class RowReader:
-    """Reads the rows of a file. After an error it continues, to report all errors, each with the path of its value.
+class WrongFile(Exception):
+    """A rules file that is not applied. Its text has one line for each of its faults."""
 
-    tiers, rules: as in a snapshot. doubts: errors by the slug of a rule that names a view or an identity that the
-    project does not have. warnings: what may be right.
+    def __init__(self, file: str, faults: Sequence[str]) -> None:
+        self.faults = faults
+        super().__init__("\n".join(in_lines(file, faults)))
+
+
+def in_lines(file: str, found: Sequence[str]) -> list[str]:
+    """Return errors or warnings as lines, such as “limits.yaml: rules.a.cost: …”. Only the first are listed."""
+    return bounded([visible(f"{file}: {text[:_MAX_TEXT]}") for text in found])
+
+
+def bounded(lines: Sequence[str]) -> list[str]:
+    """Return the first of these lines, and how many there are."""
+    found, words = [*lines[:MAX_LISTED]], {"count": MAX_LISTED, "all": len(lines)}
+    return found if len(lines) <= MAX_LISTED else [*found, _("Only the first %(count)d of %(all)d are listed.") % words]
+
+
+@dataclass
+class RulesFile:
+    """The rows of a file.
+
+    digest: of its text. tiers, rules: as in a snapshot. access: its entries. exported: the version of the database that
+    it was exported from; `None` = the file does not name it. faults: errors, each with the path of its value. doubts:
+    errors by the slug of a rule that names a view or an identity that the project does not have: such a rule is not
+    applied, but may stay. warnings: what may be right.
     """
 
-    def __init__(self) -> None:
-        self.faults: list[str] = []
-        self.warnings: list[str] = []
-        self.doubts: dict[str, list[str]] = {}
-        self.tiers: list[dict[str, Any]] = []
-        self.rules: list[dict[str, Any]] = []
-        self.access: list[AccessEntry] = []
+    name: str
+    digest: str
+    tiers: list[dict[str, Any]] = field(default_factory=list)
+    rules: list[dict[str, Any]] = field(default_factory=list)
+    access: list[AccessEntry] = field(default_factory=list)
+    exported: Version | None = None
+    faults: list[str] = field(default_factory=list)
+    doubts: dict[str, list[str]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def snapshot(self) -> dict[str, Any]:
+        """Return its tiers and rules as a snapshot, as the compiler makes it from rows."""
+        return {"tiers": self.tiers, "rules": self.rules, "left_out": []}
+
+    def check_names(self) -> None:
+        """Raise WrongFile if there is an error, or a rule names what the project does not have."""
+        if self.faults or self.doubts:
+            raise WrongFile(self.name, [*self.faults, *chain(*self.doubts.values())])
+
+
+class RowReader:
+    """Reads the rows of a document into a file. After an error it continues, to report all errors."""
+
+    def __init__(self, file: RulesFile) -> None:
+        self._file = file
         self._tiers: dict[str, Tier] = {}
-        self._defaults: dict[str, str] = {}
 
     def read(self, data: Any) -> None:
         """Read all rows of a document."""
         if not isinstance(data, dict) or not any(section in data for section in _SECTIONS):
             found = "" if isinstance(data, dict) else _(", not %(value)s") % {"value": _shown(data)}
-            self.faults.append(_("A rules file has “rules”, “tiers” or “access”%(found)s.") % {"found": found})
-            return
-        version, exported = data.get("version", VERSION), data.get("exported_version", "0@0")
+            self._file.faults.append(_("A rules file has “rules”, “tiers” or “access”%(found)s.") % {"found": found})
+        if isinstance(data, dict):
+            self._read_head(data)
+            self._read_rows(data)
+
+    def _read_head(self, data: Mapping[Any, Any]) -> None:
+        version = data.get("version", VERSION)
         if type(version) is not int or version not in (1, VERSION):
             self._fault("version", _("1 or %(version)s, not %(value)s"), version=VERSION, value=_shown(version))
-        if not isinstance(exported, str) or not _EXPORTED.fullmatch(exported):
-            self._fault("exported_version", _("as “export” writes it, such as 12@1795322634345"))
+        if "exported_version" in data:
+            if exported := _EXPORTED.fullmatch(str(data["exported_version"])):
+                self._file.exported = Version(*map(int, exported.groups()))
+            else:
+                self._fault("exported_version", _("as “export” writes it, such as 12@1795322634345"))
         for name in data:
             if name not in ("version", "exported_version", *_SECTIONS) and not str(name).startswith("x-"):
                 text = _("not a section; begin the name with “x-” for what only *references use")
                 self._fault(str(name), text)
+
+    def _read_rows(self, data: Mapping[Any, Any]) -> None:
         for slug, found in self._group("tiers", data.get("tiers")).items():
             self._read_tier(slug, self._group(f"tiers.{slug}", found))
         for slug, found in self._group("rules", data.get("rules")).items():
@@ -104,22 +155,22 @@ class RowReader:
             row = self._filled(AccessEntry, f"access[{number}]", entry)
             if (other := seen.setdefault((row.kind, row.value), number)) != number and row.value:
                 self._fault(f"access[{number}]", _("this caller has an entry already: access[%(other)s]"), other=other)
-            self.access.append(row)
+            self._file.access.append(row)
 
     def _read_tier(self, slug: str, data: Mapping[str, Any]) -> None:
         tier = self._tiers[slug] = self._filled(Tier, f"tiers.{slug}", data, slug=slug)
-        other = self._defaults.setdefault(tier.default_for, slug)
-        if other != slug and tier.default_for != Tier.DefaultFor.NONE:
+        others = [data["slug"] for data in self._file.tiers if data["default_for"] == tier.default_for != "none"]
+        if others:
             text = _("the tier %(other)s is already the default for these callers")
-            self._fault(f"tiers.{slug}.default_for", text, other=other)
-        self.tiers.append(tier_data(tier))
+            self._fault(f"tiers.{slug}.default_for", text, other=others[0])
+        self._file.tiers.append(tier_data(tier))
 
     def _read_rule(self, slug: str, data: Mapping[str, Any]) -> None:
-        at, before = f"rules.{slug}", len(self.faults)
+        at, before = f"rules.{slug}", len(self._file.faults)
         rule = self._filled(Rule, at, data, "limits", slug=slug)
         self._check_names(rule, at)
         limits = [*self._limits(rule, f"{at}.limits", data.get("limits"))]
-        if len(self.faults) > before:
+        if len(self._file.faults) > before:
             return
         row = rule_data(rule, limits)
         try:
@@ -127,15 +178,15 @@ class RowReader:
         except ValueError as error:
             self._fault(at, str(error))
             return
-        self.rules.append(row)
+        self._file.rules.append(row)
         if not limits:
-            self.warnings.append(f"{at}: {_('This rule has no limits, so it applies to nobody yet.')}")
+            self._file.warnings.append(f"{at}: {_('This rule has no limits, so it applies to nobody yet.')}")
 
     def _limits(self, rule: Rule, at: str, entries: Any) -> Iterator[RuleLimit]:
         """Yield the limits that have no error."""
         seen: dict[Any, int] = {}
         for number, entry in self._entries(at, entries):
-            where, before = f"{at}[{number}]", len(self.faults)
+            where, before = f"{at}[{number}]", len(self._file.faults)
             if number >= MAX_LIMITS:
                 self._fault(at, _("at most %(count)d limits"), count=MAX_LIMITS)
                 return
@@ -145,7 +196,7 @@ class RowReader:
                 self._fault(f"{where}.tier", text, tiers=listed(self._tiers) or _("none"), value=_shown(slug))
                 slug = None
             limit = self._filled(RuleLimit, where, entry, "tier", rule=rule, tier=self._tiers.get(slug or ""))
-            if len(self.faults) > before:
+            if len(self._file.faults) > before:
                 continue
             engine = limit.to_limit()
             if (other := seen.setdefault((slug, engine and engine.tag), number)) != number:
@@ -168,7 +219,7 @@ class RowReader:
                 if name in columns:
                     values[name] = _value(columns[name], value)
                 elif name != other:
-                    raise ValueError(_("not a field; it has %s") % ", ".join([*columns, *filter(None, [other])]))
+                    raise ValueError(_no_field(model, name, [*columns, *filter(None, [other])]))
             except ValueError as error:
                 self._fault(f"{at}.{name}", str(error))
                 wrong.add(name)
@@ -180,26 +231,26 @@ class RowReader:
             else:
                 row.full_clean(exclude=without, validate_unique=False, validate_constraints=False)
         except ValidationError as error:
-            for field, texts in error.message_dict.items():
-                self._fault(at if field == NON_FIELD_ERRORS else f"{at}.{field}", " ".join(texts))
+            for name, texts in error.message_dict.items():
+                self._fault(at if name == NON_FIELD_ERRORS else f"{at}.{name}", " ".join(texts))
         return row
 
     def _check_names(self, rule: Rule, at: str) -> None:
         """Add errors for names that the project does not have. A scope is only a warning: any code may name it."""
         found = []
         texts = {"route": _("No view has the route %(name)s."), "view_name": _("No view has the name %(name)s.")}
-        for field, name in unknown_names(rule):
-            if field == "scope":
-                self.warnings.append(f"{at}.scope: {NO_SUCH_SCOPE % {'name': name}}")
+        for named, name in unknown_names(rule):
+            if named == "scope":
+                self._file.warnings.append(f"{at}.scope: {NO_SUCH_SCOPE % {'name': name}}")
             else:
-                where = "path" if field == "route" else field
-                found.append(f"{at}.{where}: {texts[field] % {'name': _shown(name)}}")
+                where = "path" if named == "route" else named
+                found.append(f"{at}.{where}: {texts[named] % {'name': _shown(name)}}")
         for number, name in enumerate(rule.partition_by):
             if name.isidentifier() and name not in (*IDENTITIES, *settings.IDENTITIES):
                 text = _("%(name)s is not an identity of this project") % {"name": _shown(name)}
                 found.append(f"{at}.partition_by[{number}]: {text}")
         if found:
-            self.doubts[rule.slug] = found
+            self._file.doubts[rule.slug] = found
 
     def _group(self, at: str, value: Any) -> dict[str, Any]:
         """Return a group of fields or entries; an empty one if it is null, or not one."""
@@ -220,25 +271,23 @@ class RowReader:
                 yield number, group
 
     def _fault(self, at: str, text: str, **words: Any) -> None:
-        self.faults.append(f"{at}: {text % words if words else text}")
+        self._file.faults.append(f"{at}: {text % words if words else text}")
+
+
+def _no_field(model: type[Model], name: str, known: Sequence[str]) -> str:
+    """Return the error for a name that is none of the known fields; limits are often mistaken for their rule."""
+    if model is RuleLimit and name in columns_of(Rule):
+        return _("a field of the rule, not of its limits")
+    if model is Rule and name in columns_of(RuleLimit):
+        return _("a field of the rule's limits, not of the rule")
+    return _("not a field; it has %s") % ", ".join(known)
 
 
 def _value(column: Any, value: Any) -> Any:
     """Return a value of a file as its model's. Raises ValueError, with the kind of value that it must be."""
     if value is None and column.null:
         return None
-    kind: Any
-    if column.flatchoices:
-        choices = [str(choice) for choice, _label in column.flatchoices]
-        fits, kind = value in choices, _("one of %s") % ", ".join(filter(None, choices))
-    elif isinstance(column, fields.IntegerField):
-        least, most = _bounds(column)
-        fits = type(value) is int and least <= value <= most
-        is_high = type(value) is int and value > most
-        kind = _("a whole number up to %s") % most if is_high else _("a whole number from %s") % least
-    else:
-        check, kind = next((each for cls, each in _KINDS.items() if isinstance(column, cls)), _TEXT)
-        fits = check(value)
+    fits, kind = _fits(column, value)
     if not fits:
         raise ValueError(_("%(kind)s, not %(value)s") % {"kind": kind, "value": _shown(value)})
     if isinstance(value, str) and (character := _NOT_STORED.search(value)):
@@ -248,31 +297,35 @@ def _value(column: Any, value: Any) -> Any:
     return Decimal(str(value)) if isinstance(column, fields.DecimalField) else value
 
 
+def _fits(column: Any, value: Any) -> tuple[bool, str]:
+    """Return whether a value is of the kind that its column needs, and that kind."""
+    if column.flatchoices:
+        choices = [str(choice) for choice, _label in column.flatchoices]
+        return value in choices, _("one of %s") % ", ".join(filter(None, choices))
+    if isinstance(column, fields.IntegerField):
+        least, most = _bounds(column)
+        is_whole = type(value) is int
+        if is_whole and value > most:
+            return False, _("a whole number up to %s") % most
+        return is_whole and value >= least, _("a whole number from %s") % least
+    if isinstance(column, fields.BooleanField):
+        return isinstance(value, bool), _("true or false")
+    if isinstance(column, fields.DecimalField):
+        return type(value) in (int, float) and abs(value) < _FAR, _("a number of seconds")
+    if isinstance(column, fields.JSONField):
+        are_texts = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        return are_texts, _("a list of texts in brackets")
+    if isinstance(column, fields.DateTimeField):
+        return _moment(value) is not None, _("a date and time such as 2026-12-31T23:59:59+00:00")
+    return isinstance(value, str), _("a text in quotes")
+
+
 def _moment(value: Any) -> datetime | None:
     """Return an end as it is stored; `None` = it is not one, or cannot be stored."""
     try:
         return stored(aware(end_from(value, get_default_timezone())))
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-#: What a value must be, by the class of its column.
-_KINDS: Final[Mapping[type, tuple[Callable[[Any], bool], Any]]] = {
-    fields.BooleanField: (lambda value: isinstance(value, bool), gettext_lazy("true or false")),
-    fields.DecimalField: (
-        lambda value: type(value) in (int, float) and abs(value) < _FAR,
-        gettext_lazy("a number of seconds"),
-    ),
-    fields.JSONField: (
-        lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
-        gettext_lazy("a list of texts in brackets"),
-    ),
-    fields.DateTimeField: (
-        lambda value: _moment(value) is not None,
-        gettext_lazy("a date and time such as 2026-12-31T23:59:59+00:00"),
-    ),
-}
-_TEXT: Final = (lambda value: isinstance(value, str), gettext_lazy("a text in quotes"))
 
 
 def _bounds(column: Any) -> tuple[int, int]:
@@ -296,4 +349,6 @@ def _shown(value: Any) -> str:
         return _("a number of more than 60 digits")
     if value is None or isinstance(value, bool | int | float):
         return json.dumps(value)
+    if value is TWO_VALUES:
+        return _("two values")
     return _("a list") if isinstance(value, list) else _("a group") if isinstance(value, dict) else _("this")

@@ -14,15 +14,12 @@ from django.db.models import DecimalField, Model
 from django.utils.translation import gettext as _
 
 from ...models import AccessEntry, Rule, RuleLimit, Tier
-from ...values.terminal import on_terminal
 from ..stored import storage
 from ..stored.history.snapshots import Data, normal_rule, normal_tier
-from .rows import VERSION, columns_of, default_of, end_line
+from .rows import VERSION, columns_of, default_of
 
 #: Texts that need no quotes in any YAML, except for the words below.
 _PLAIN: Final = re.compile(r"[A-Za-z/_](?:[\w ./()-]*[\w./)-])?", re.ASCII)
-#: Several lines that can be written as such without changes.
-_PLAIN_LINES: Final = re.compile(r"(?:[!-~][ -~]*\n)+[!-~][ -~]*")
 #: Words that YAML before 1.2 reads as true, false or null.
 _WORDS_OF_OLD: Final = frozenset({"on", "off", "yes", "no", "y", "n", "true", "false", "null"})
 
@@ -51,7 +48,8 @@ def text_of_database(style: str, *, access: bool = False, owned: bool = False) -
         return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     left_out = _("Left out, because it cannot be enforced: %(rule)s. %(reason)s")
     comments = [f"# {line}\n" for entry in snapshot["left_out"] for line in (left_out % entry).splitlines()]
-    return "".join([*comments, yaml_of(document), f"\n{end_line(len(document['rules']))}\n"])
+    count = len(document["rules"])
+    return "".join([*comments, yaml_of(document), f"\n# end: {count} rule{'s' * (count != 1)}\n"])
 
 
 def _rule(data: Data, *, owned: bool) -> Document:
@@ -99,9 +97,6 @@ def _lines(group: Document, pad: str = "", section: str = "") -> Iterator[str]:
             for each in value:
                 first, *others = _lines(each, f"{pad}    ")
                 yield from (f"{pad}  - {first.lstrip()}", *others)
-        elif isinstance(value, str) and _PLAIN_LINES.fullmatch(value) and on_terminal(value.split("\n")) == value:
-            yield f"{pad}{_scalar(key)}: |-"
-            yield from (f"{pad}  {line}" for line in value.split("\n"))
         else:
             yield f"{pad}{_scalar(key)}: {_scalar(value)}"
 

@@ -16,7 +16,8 @@ from django.utils.text import slugify
 from django_ratelimiter.models import AccessEntry
 from django_ratelimiter.rules.files.applying import apply_file
 from django_ratelimiter.rules.files.planning import plan_file
-from django_ratelimiter.rules.files.reading import LibraryMissing, WrongFile, load, read
+from django_ratelimiter.rules.files.reading import LibraryMissing, load, read
+from django_ratelimiter.rules.files.rows import WrongFile
 from django_ratelimiter.values.bounds import MAX_LISTED
 
 LIMIT = "      - {quota: 5, window_seconds: 60}\n"
@@ -91,13 +92,15 @@ WRONG = [
     ("- a\n- b\n", "A rules file has “rules”, “tiers” or “access”, not a list."),
     ("rules\n", 'A rules file has “rules”, “tiers” or “access”, not "rules".'),
     ("rules: {}\nruels: {}\n", "ruels: not a section"),
+    ("ruls: {}\n", "ruls: not a section"),
+    ("ruls: {}\n", "A rules file has “rules”, “tiers” or “access”."),
     ("version: 3\nrules: {}\n", "version: 1 or 2, not 3"),
     ("version: true\nrules: {}\n", "version: 1 or 2, not true"),
     ("exported_version: 12\nrules: {}\n", "exported_version: as “export” writes it"),
     (RULE.rstrip(), "The last line has no line break, so the end of the file may be missing."),
     (
         f"version: 2\n{RULE}",
-        "The end may be missing: a file with “version: 2” has a last line such as “# end: 1",
+        "The end may be missing: with “version: 2”, the last line says how many rules there are.",
     ),
     (f"version: 2\n{RULE}# end: 1 rule", "The last line has no line break"),
     (f"version: 2\n{RULE}# end: 1 rule\ntiers: {{}}\n", "The end may be missing"),
@@ -111,8 +114,14 @@ WRONG = [
     ("rules:\n  a: !env {}\n", "could not determine a constructor for the tag '!env'"),
     ("rules: !!python/object:os.system {}\n", "could not determine a constructor for the tag"),
     ("rules:\n  a: {<<: text}\n", "expected a mapping or list of mappings for merging"),
-    ("rules:\n  a: {}\n  b: {}\n  a: {}\n", 'found duplicate key "a"'),
-    ("rules: {a: {cost: 1, cost: 2}}\n", 'found duplicate key "cost"'),
+    (
+        "rules:\n  a: {}\n  b: {}\n  a: {mode: off}\n",
+        'line 4, column 3: while constructing a mapping, found duplicate key "a".',
+    ),
+    (
+        "rules: {a: {cost: 1, cost: 2}}\n",
+        'line 1, column 22: while constructing a mapping, found duplicate key "cost".',
+    ),
     ("rules:\n  ? {a: b}\n  : {}\n", "found unhashable key"),
     ("%YAML 1.7\n---\nrules: {}\n", "Not YAML: version minor part"),
     (fields("cost: !!int Infinity"), "Not YAML: invalid literal"),
@@ -162,7 +171,8 @@ WRONG = [
     (fields("path_kind: route, path: nowhere/"), 'rules.a.path: No view has the route "nowhere/".'),
     (fields("path: /a/?page=1, path_kind: exact"), "rules.a.path: A path has no host, query"),
     (fields("path: /api/*, path_kind: exact"), "rules.a.path: “*” has no meaning here."),
-    (fields("quota: 5"), "rules.a.quota: not a field; it has name, mode, "),
+    (fields("cots: 5"), "rules.a.cots: not a field; it has name, mode, "),
+    (fields("quota: 5"), "rules.a.quota: a field of the rule's limits, not of the rule"),
     (fields("limits: {quota: 5}"), "rules.a.limits: a list, not a group"),
     (fields("limits: [5]"), "rules.a.limits[0]: a group such as “name: value”, not 5"),
     (f"{RULE}      - {{quota: ten}}\n", 'rules.a.limits[1].quota: a whole number from 1, not "ten"'),
@@ -184,6 +194,10 @@ WRONG = [
     ),
     (limit("quota: 5, window_seconds: 60, algorithm: fixed"), "rules.a.limits[0].algorithm: one of "),
     (limit("quota: 5, window_seconds: 60, generation: 1"), "rules.a.limits[0].generation: not a field"),
+    (
+        limit("quota: 5, window_seconds: 60, sync_interval_ms: 9"),
+        "limits[0].sync_interval_ms: a field of the rule, not of",
+    ),
     ("tiers:\n  t: {rank: high}\n", 'tiers.t.rank: a whole number from -2147483648, not "high"'),
     (
         "tiers: {a: {default_for: anonymous}, b: {default_for: anonymous}}\n",
@@ -205,7 +219,13 @@ WRONG = [
     ),
     (ACCESS % "0001-01-01T00:00:00+14:00", "access[0].expires_at: a date and time"),
     ('{"rules": {"a": {mode: "off"}}}', "Not JSON: "),
-    ('{"rules": {"a": {}, "a": {}}}', "Not JSON: a is here twice."),
+    ('{"rules": {"a": {}, "a": {}}}', "rules.a: a group such as “name: value”, not two values"),
+    ('{"rules": {}, "rules": {}}', "rules: a group such as “name: value”, not two values"),
+    (
+        '{"rules": {"a": {"limits": [{"quota": 5, "quota": 6}]}}}',
+        "rules.a.limits[0].quota: a whole number from 1, not two",
+    ),
+    ('{"rules": {"a": {"name": "A", "name": "B", "cost": 0}}}', "rules.a.name: a text in quotes, not two values"),
     ('{"rules": {}', "Not JSON: "),
     ("[" * 100_000, "Not JSON: "),
     ('{"rules": {"a": {"cost": NaN}}}', "rules.a.cost: a whole number from 1, not NaN"),
@@ -241,7 +261,7 @@ def test_accepted_file_is_applied_and_then_planned_without_a_change(text: str) -
 def test_error_has_the_path_of_its_value_and_says_what_would_be_right(shape: tuple[str, str]) -> None:
     text, fault = shape
     found = faults(text)
-    start = "" if fault.startswith((".", "no ", "a name", "found", "could", "expected", "special")) else "r: "
+    start = "" if fault.startswith((".", "no ", "a name", "found", "could", "expected", "special", "l")) else "r: "
     assert any(line.startswith(start) and fault in line for line in found), found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from ...formatting import listed
 from .. import storage
 from ..tables import models
 from .changes import Change, diff
-from .rows import NotApplied, NotAsPlanned, RulesHaveChanged, replace_rules
+from .rows import NotApplied, RulesHaveChanged, replace_rules
 from .snapshots import Data, Snapshot, meaning_of, normal_rule, normal_tier, pairs
 
 #: How the summary of a version begins that has brought an earlier one back.
@@ -52,9 +52,6 @@ def bring_back(version: Version, seen: Version, author: Any = None, reason: str 
     except RulesHaveChanged as error:
         text = _("The rules have been changed since you opened this page. Look at the changes again.")
         raise RulesHaveChanged(text) from error
-    except NotAsPlanned as error:
-        text = _("That version cannot be enforced any more. %(reasons)s")
-        raise NotApplied(text % {"reasons": error}) from error
 
 
 @dataclass(frozen=True)
@@ -189,10 +186,15 @@ def _notes_on_rules(now: Snapshot, then: Snapshot) -> Iterator[str]:
     if lost := sorted(out_then - gone - out_now):
         text = _("Rules that could not be enforced then are in no version, and do not come back: %(rules)s.")
         yield text % {"rules": listed(lost)}
-    if staying := sorted(out_now - {rule["slug"] for rule in then["rules"]}):
-        text = _("Rules that cannot be enforced now stay as they are, not in force: %(rules)s.")
-        yield text % {"rules": listed(staying)}
     if now["enforcement"] and then.get("enforcement", True) is False:
         yield _("All enforcement was stopped then. It is not stopped again.")
-    elif not now["enforcement"]:
+    yield from notes_on_now(now, [rule["slug"] for rule in then["rules"]])
+
+
+def notes_on_now(now: Snapshot, replaced: Collection[str]) -> Iterator[str]:
+    """Yield what is not in force now, and stays so. replaced: the slugs of rules that are written."""
+    if staying := sorted(entry["rule"] for entry in now["left_out"] if entry["rule"] not in replaced):
+        text = _("Rules that cannot be enforced now stay as they are, not in force: %(rules)s.")
+        yield text % {"rules": listed(staying)}
+    if not now["enforcement"]:
         yield _("All enforcement is stopped until you resume it.")

@@ -18,8 +18,6 @@ from .snapshots import Data, Pair, Snapshot, differ, normal_rule, pairs
 LOOKED_THROUGH: Final = 25
 #: Number of latest versions that are searched for the last change of a rule or tier.
 RECENT: Final = 10
-#: Maximum number of rules that are searched for in all snapshots, one by one.
-LOOKED_FOR: Final = 20
 
 
 class VersionEntry(NamedTuple):
@@ -122,16 +120,6 @@ def first_generation(slug: str) -> int:
     texts = storage.snapshots().annotate(text=Cast("snapshot", TextField()))
     is_known = texts.filter(text__contains=f'"slug": "{slug}"').exists()
     return storage.committed_version().number if is_known else 0
-
-
-def first_generations(slugs: Sequence[str]) -> dict[str, int]:
-    """Return the generation of the first limits of several new rules, by slug, see `first_generation`.
-
-    If they are very many, nothing is searched: a new generation does no harm if there are no counters.
-    """
-    if len(slugs) <= LOOKED_FOR:
-        return {slug: first_generation(slug) for slug in slugs}
-    return dict.fromkeys(slugs, storage.committed_version().number)
 
 
 def _pair_of(slug: str, earlier: Snapshot, after: Snapshot) -> Pair | None:

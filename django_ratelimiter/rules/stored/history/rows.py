@@ -26,10 +26,6 @@ class RulesHaveChanged(NotApplied):
     """The rules have changed since the plan was made."""
 
 
-class NotAsPlanned(NotApplied):
-    """After the write, the rows differ from the plan. The text: the rules that cannot be enforced, with reasons."""
-
-
 def replace_rules(
     now: Snapshot,
     planned: Snapshot,
@@ -61,7 +57,8 @@ def replace_rules(
         if by_slug(found) != by_slug(planned):
             wanted = {rule["slug"] for rule in planned["rules"]}
             reasons = [f"{entry['rule']}: {entry['reason']}" for entry in found["left_out"] if entry["rule"] in wanted]
-            raise NotAsPlanned(" ".join(reasons))
+            text = _("Nothing was changed, because the rules would not be in force as planned. %(reasons)s")
+            raise NotApplied(text % {"reasons": " ".join(reasons)})
     return version
 
 
