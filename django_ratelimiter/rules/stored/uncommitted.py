@@ -7,6 +7,7 @@ drop the on_commit callbacks. So each edit registers one; an edit whose callback
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -22,27 +23,34 @@ from ..ruleset import RuleSet
 MAX_NAMED: Final = 3
 
 
-class _Mark:
-    """A point in an open transaction at which rules were edited, within the savepoints that are open there.
+@dataclass(frozen=True)
+class Numbered:
+    """A version that a transaction makes: its number, and its edits so far.
 
-    version: the number of the edits. is_stored: the transaction has stored its snapshot. rules: as the
-    transaction sees them; `None` = not read since the last edit.
+    named: the first edits as text. count: of all of them. is_stored: the transaction has stored its snapshot.
     """
 
-    def __init__(self, connection: BaseDatabaseWrapper, version: Version, on_commit: Callable[[], None]) -> None:
-        self.on_commit = on_commit
-        self.savepoints = list(connection.savepoint_ids)
-        transaction.on_commit(on_commit, using=connection.alias)
-        self.begin(version)
+    version: Version
+    author: Any = None
+    reason: str = ""
+    named: tuple[str, ...] = ()
+    count: int = 0
+    is_stored: bool = False
 
-    def begin(self, version: Version) -> None:
-        """Begin another version."""
-        self.version, self.is_stored = version, False
-        self.rules: RuleSet | None = None
-        self.author: Any = None
-        self.reason = ""
-        self.named: list[str] = []
-        self.unnamed = 0
+    @property
+    def summary(self) -> str:
+        """The edits as text."""
+        more = self.count - MAX_NAMED
+        return "; ".join([*self.named, *([f"and {more} more"] if more > 0 else [])])
+
+
+@dataclass
+class _Mark:
+    """A point in an open transaction at which rules were edited, within the savepoints that are open there."""
+
+    latest: Numbered
+    savepoints: list[str | None]
+    on_commit: Callable[[], None]
 
     def is_open(self, connection: BaseDatabaseWrapper) -> bool:
         """Return whether these edits were neither committed nor rolled back."""
@@ -57,96 +65,74 @@ class Edits:
 
     def __init__(self, connection: BaseDatabaseWrapper, version: Version, on_commit: Callable[[Edits], None]) -> None:
         self.is_named = False
-        self._named = 0
-        self._marks = [_Mark(connection, version, lambda: on_commit(self))]
+        self._marks: list[_Mark] = []
+        self._mark(connection, Numbered(version), lambda: on_commit(self))
+
+    def _mark(self, connection: BaseDatabaseWrapper, latest: Numbered, on_commit: Callable[[], None]) -> None:
+        transaction.on_commit(on_commit, using=connection.alias)
+        self._marks.append(_Mark(latest, list(connection.savepoint_ids), on_commit))
+        self._rules: RuleSet | None = None
 
     @property
-    def version(self) -> Version:
-        """The latest number of the edits."""
-        return self._marks[-1].version
+    def latest(self) -> Numbered:
+        """The version with the latest number. A savepoint's rollback gives back that of the edits before it."""
+        return self._marks[-1].latest
+
+    @latest.setter
+    def latest(self, latest: Numbered) -> None:
+        self._marks[-1].latest = latest
 
     @property
     def first_version(self) -> Version:
         """The number of the first edit."""
-        return self._marks[0].version
-
-    @property
-    def is_stored(self) -> bool:
-        """True if the transaction itself has stored the snapshot of the latest number."""
-        return self._marks[-1].is_stored
+        return self._marks[0].latest.version
 
     def add(self, connection: BaseDatabaseWrapper) -> None:
         """Add one more edit: rules that were read before it are outdated."""
-        last = self._marks[-1]
-        if last.savepoints == connection.savepoint_ids:
-            last.rules = None
-        else:
-            self._marks.append(_Mark(connection, last.version, lambda: None))
+        self._rules = None
+        if self._marks[-1].savepoints != connection.savepoint_ids:
+            self._mark(connection, self.latest, lambda: None)
 
     def begin_version(self, connection: BaseDatabaseWrapper, version: Version) -> None:
         """Add one more edit, which has its own number."""
         self.add(connection)
-        self._marks[-1].begin(version)
-        self._named = 0
+        self.latest = Numbered(version)
 
     def drop_version(self) -> None:
         """Drop the latest number with its edits, which have changed nothing."""
-        version = self.version
-        self._marks = [mark for mark in self._marks if mark.version != version]
+        version = self.latest.version
+        self._marks = [mark for mark in self._marks if mark.latest.version != version]
 
     def __bool__(self) -> bool:
         """Return whether any edit is left."""
         return bool(self._marks)
 
-    def note_stored(self) -> None:
-        """Record that the transaction has stored the snapshot of the latest number, with all edits so far."""
-        self._marks[-1].is_stored = True
-
     def name(self, summary: Callable[[], str], author: Any = None, reason: str = "") -> None:
         """Set summary, author and reason of the latest edit. summary: only called if the maximum is not reached."""
-        last = self._marks[-1]
-        last.author = last.author or author
-        last.reason = last.reason or reason
-        if self._named < MAX_NAMED:
-            self._named += 1
-            last.named += filter(None, [summary()])
-        else:
-            last.unnamed += 1
-
-    @property
-    def author(self) -> Any:
-        """The author of the latest version; `None` = not set."""
-        return next((mark.author for mark in self._latest() if mark.author), None)
-
-    @property
-    def reason(self) -> str:
-        """The reason for the latest version; empty = not set."""
-        return next((mark.reason for mark in self._latest() if mark.reason), "")
-
-    @property
-    def summary(self) -> str:
-        """The edits of the latest version, as text."""
-        named = [text for mark in self._latest() for text in mark.named]
-        more = sum(mark.unnamed for mark in self._latest())
-        return "; ".join([*named, *([f"and {more} more"] if more else [])])
-
-    def _latest(self) -> list[_Mark]:
-        return [mark for mark in self._marks if mark.version == self.version]
+        latest = self.latest
+        texts = filter(None, [summary()] if latest.count < MAX_NAMED else [])
+        self.latest = replace(
+            latest,
+            author=latest.author or author,
+            reason=latest.reason or reason,
+            named=(*latest.named, *texts),
+            count=latest.count + 1,
+        )
 
     def rules(self, load: Callable[[], RuleSet]) -> RuleSet:
         """Return the rules as this transaction sees them. load: reads them, once after each edit."""
-        last = self._marks[-1]
-        if last.rules is None:
-            last.rules = load()
+        if self._rules is None:
+            self._rules = load()
             # Its number may never be committed. It need not be compared either: the transaction still has the lock of
             # its number, so no other one can have committed a later one.
-            last.rules.compared_as = None
-        return last.rules
+            self._rules.compared_as = None
+        return self._rules
 
     def drop_undone(self, connection: BaseDatabaseWrapper) -> None:
         """Drop the latest edits that were rolled back. A savepoint's rollback keeps earlier ones."""
         while self._marks and not self._marks[-1].is_open(connection):
             self._marks.pop()
+            self._rules = None
 
     def are_open(self, connection: BaseDatabaseWrapper) -> bool:
         """Return whether the transaction is open and has not rolled back all of them."""

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ from ...signals import rules_committed
 from ..ruleset import RuleSet, Snapshot
 from . import copies, epochs, storage, uncommitted
 from .tables import models
-from .uncommitted import Edits
+from .uncommitted import Edits, Numbered
 
 logger = logging.getLogger("django_ratelimiter")
 
@@ -70,14 +71,15 @@ def editing(author: Any = None, summary: str = "", reason: str = "", *, always: 
         finally:
             edits.is_named = False
         edits.add(connection)
-        snapshot = storage.snapshot_of(edits.version)
-        if not always and snapshot and _is_that_before(edits.version, snapshot):
+        latest = edits.latest
+        snapshot = storage.snapshot_of(latest.version)
+        if not always and snapshot and _is_that_before(latest.version, snapshot):
             storage.state().update(number=F("number") - 1)  # under the lock, so nobody has seen it
             edits.drop_version()
             transaction.on_commit(republish, using=using)
             return
-        _store(using, edits.version, snapshot, edits.author, edits.summary, edits.reason)
-        edits.note_stored()
+        _store(using, latest.version, snapshot, latest)
+        edits.latest = replace(latest, is_stored=True)
 
 
 def number_first(**_signal: Any) -> None:
@@ -106,7 +108,7 @@ def number_anew() -> None:
     using = storage.primary()
     with transaction.atomic(using=using):
         edits = _numbered(using)
-        latest = [edits.version.epoch, *storage.snapshots().values_list("epoch", flat=True)[:1]]
+        latest = [edits.latest.version.epoch, *storage.snapshots().values_list("epoch", flat=True)[:1]]
         begun = max(_now_ms(), *(epoch + 1 for epoch in latest))
         storage.state().update(number=F("number") + 1, epoch=begun, published=False)
         edits.begin_version(connections[using], storage.committed_version())
@@ -156,7 +158,7 @@ def begin_epoch(behind: Version) -> None:
         if storage.snapshots(version._replace(number=version.number - 1)).update(
             number=begun.number, epoch=begun.epoch
         ):
-            edits.note_stored()
+            edits.latest = replace(edits.latest, is_stored=True)
         if numbered:
             transaction.on_commit(partial(_log_new_epoch, behind, takeovers), using=using)
 
@@ -280,7 +282,7 @@ def _numbered(using: str, *, fresh: bool = False) -> Edits:
     edits = uncommitted.edits_of(connection)
     if edits is None:
         return uncommitted.begin(connection, _next_number(using), partial(_on_commit, using))
-    if fresh or edits.is_stored:
+    if fresh or edits.latest.is_stored:
         edits.begin_version(connection, _next_number(using))
     else:
         edits.add(connection)
@@ -303,11 +305,13 @@ def _is_that_before(version: Version, snapshot: Snapshot) -> bool:
     return before is not None and is_whole and json.loads(json.dumps(snapshot)) == before
 
 
-def _store(
-    using: str, version: Version, snapshot: Snapshot | None, author: Any = None, summary: str = "", reason: str = ""
-) -> None:
-    """Store the snapshot of the latest version, unless another process has. `None` = it is not the latest any more."""
+def _store(using: str, version: Version, snapshot: Snapshot | None, edited: Numbered | None = None) -> None:
+    """Store the snapshot of the latest version, unless another process has. `None` = it is not the latest any more.
+
+    edited: who has edited what; `None` = not known.
+    """
     if snapshot is not None:
+        author, summary, reason = (edited.author, edited.summary, edited.reason) if edited else (None, "", "")
         row = models.RuleSetVersion(
             number=version.number,
             epoch=version.epoch,
@@ -342,17 +346,16 @@ def _on_commit(using: str, edits: Edits) -> None:
 
 def _settled(using: str, edits: Edits) -> Version:
     """Return the latest committed version; if it is from these edits, its snapshot is stored by now."""
-    version = storage.committed_version()
+    version, latest = storage.committed_version(), edits.latest
     if version.order < edits.first_version.order:
         # A savepoint that was made without `atomic` was rolled back. Django does not report it, and the number is lost.
-        with editing(edits.author, edits.summary, edits.reason):
+        with editing(latest.author, latest.summary, latest.reason):
             pass
         return storage.committed_version()
-    is_of_these = version.order <= edits.version.order  # else it is another, later one
+    is_of_these = version.order <= latest.version.order  # else it is another, later one
     if is_of_these and not storage.snapshots(version).exists():
-        is_last = version == edits.version  # else that one was rolled back with its savepoint
-        snapshot = storage.snapshot_of(version)
-        _store(using, version, snapshot, *((edits.author, edits.summary, edits.reason) if is_last else ()))
+        is_last = version == latest.version  # else that one was rolled back with its savepoint
+        _store(using, version, storage.snapshot_of(version), latest if is_last else None)
     return version
 
 
