@@ -50,7 +50,7 @@ def offered_undo(viewer: Viewer, slug: str | None = None, *, lately: bool = Fals
         return None
     rows = [*storage.snapshots().defer("snapshot")[: log.RECENT + 1]]
     recent = [row for row in rows[:-1] if not lately or aware(row.created_at) >= now() - LATELY]
-    for entry, before in zip(log.iter_entries(recent), rows[1:], strict=False):
+    for entry, before in zip(log.entries_of(recent), rows[1:], strict=False):
         changes = [change for change in entry.changes or () if _is_undone(change)]
         if any(slug is None or (change.subject, change.slug) == ("rule", slug) for change in changes):
             url = viewer.url("history_bring_back", key_of(before))

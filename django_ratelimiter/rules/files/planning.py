@@ -102,8 +102,8 @@ def _planned(file: RulesFile, seen: Version, now: Snapshot, delete: bool) -> Sna
     staying = [data for data in now["tiers"] if data["slug"] not in tiers and (not delete or data["slug"] in needed)]
     kept = [] if delete else [data for data in now["rules"] if data["slug"] not in rules]
     then = {"tiers": [*file.tiers, *staying], "rules": [*file.rules, *kept], "left_out": []}
-    new = [pair.after["slug"] for pair in pairs(now["rules"], then["rules"]) if pair.after and pair.before is None]
-    return planned_snapshot(now, then, set(), dict.fromkeys(new, seen.number))
+    new = {pair.after["slug"] for pair in pairs(now["rules"], then["rules"]) if pair.after and pair.before is None}
+    return planned_snapshot(now, then, set(), lambda slug: seen.number if slug in new else 0)
 
 
 def _check(file: RulesFile, now: Snapshot, planned: Snapshot) -> None:

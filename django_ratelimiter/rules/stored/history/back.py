@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from django.db import router
@@ -28,9 +29,15 @@ class NothingToBringBack(NotApplied):
 
 
 def plan_back(version: Version) -> Plan | None:
-    """Return the plan to restore a version; `None` if that version is not stored any more."""
+    """Return the plan to restore a version from the current rows; `None` if that version is not stored any more."""
     then = storage.snapshots(version).values_list("snapshot", flat=True).first()
-    return None if then is None else plan(version, then)
+    if then is None:
+        return None
+    seen, now = storage.committed_version(), storage.current_rows()
+    assigned = needed_tiers(now, then)
+    planned = planned_snapshot(now, then, set(assigned), _generations_since(version))
+    notes = [*_notes_on_tiers(now, then, assigned), *_notes_on_rules(now, then)]
+    return Plan(seen, now, planned, diff(now, planned), notes)
 
 
 def bring_back(version: Version, seen: Version, author: Any = None, reason: str = "") -> Version:
@@ -56,13 +63,12 @@ def bring_back(version: Version, seen: Version, author: Any = None, reason: str 
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan for restoring a version. seen: the current version; the plan is not valid for any other.
+    """The plan for restoring a version.
 
-    now: the current rules. planned: the future ones. changes: between the two. notes: what is not
-    restored, or not as expected, in sentences.
+    seen: the current version; the plan is not valid for any other. now: the current rules. planned: the future ones.
+    changes: between the two. notes: what is not restored, or not as expected, in sentences.
     """
 
-    target: Version
     seen: Version
     now: Snapshot
     planned: Snapshot
@@ -70,22 +76,13 @@ class Plan:
     notes: list[str]
 
 
-def plan(target: Version, then: Snapshot) -> Plan:
-    """Return the plan for restoring this stored version from the current rows."""
-    seen = storage.committed_version()
-    now = storage.current_rows()
-    assigned = needed_tiers(now, then)
-    generations = _generations_since(target) if _asks_for_generations(now, then) else {}
-    planned = planned_snapshot(now, then, set(assigned), generations)
-    notes = [*_notes_on_tiers(now, then, assigned), *_notes_on_rules(now, then)]
-    return Plan(target, seen, now, planned, diff(now, planned), notes)
-
-
-def planned_snapshot(now: Snapshot, then: Snapshot, assigned: set[str], generations: Mapping[str, int]) -> Snapshot:
+def planned_snapshot(
+    now: Snapshot, then: Snapshot, assigned: set[str], generation_of: Callable[[str], int]
+) -> Snapshot:
     """Return the future rows: the rules and tiers of `then`, with their current counters.
 
-    assigned: current tiers that stay although `then` lacks them. generations: the highest that a rule's limits
-    have had since, by slug. The switch of all enforcement, and rules that cannot be enforced now, do not change.
+    assigned: current tiers that stay although `then` lacks them. generation_of: see `rule_again`.
+    The switch of all enforcement, and rules that cannot be enforced now, do not change.
     """
     tiers = [normal_tier(data) for data in then["tiers"]]
     for pair in pairs(now["tiers"], then["tiers"]):
@@ -97,46 +94,41 @@ def planned_snapshot(now: Snapshot, then: Snapshot, assigned: set[str], generati
         if pair.before == pair.after:  # the common case
             rules.append(pair.before)
         elif pair.after:
-            rules.append(rule_again(pair.before and normal_rule(pair.before), normal_rule(pair.after), generations))
+            rules.append(rule_again(pair.before and normal_rule(pair.before), normal_rule(pair.after), generation_of))
         elif pair.before and pair.before["slug"] in out_then:
             rules.append(normal_rule(pair.before) | {"mode": "off"})
     return {**now, "tiers": tiers, "rules": rules}
 
 
-def rule_again(now: Data | None, then: Data, generations: Mapping[str, int]) -> dict[str, Any]:
+def rule_again(now: Data | None, then: Data, generation_of: Callable[[str], int]) -> dict[str, Any]:
     """Return a rule of `then`, with a generation for each limit.
 
     A current limit keeps its counters. Any other gets the highest generation that the rule has had
-    since, so that a reset of counters is not undone.
+    since, which `generation_of` returns by slug, so that a reset of counters is not undone.
     """
     ours = now["limits"] if now else []
-    highest = max([generations.get(then["slug"], 0), *(limit["generation"] for limit in ours)])
     limits = []
     for limit in then["limits"]:
         counting = [each["generation"] for each in ours if meaning_of(each) == meaning_of(limit)]
-        generation = max([limit["generation"], *(counting or [highest])])
+        former = counting or [generation_of(then["slug"]), *(each["generation"] for each in ours)]
+        generation = max(limit["generation"], *former)
         limits.append({**limit, "generation": generation})
     return {"description": (now or {}).get("description", ""), **then, "limits": limits}
 
 
-def _asks_for_generations(now: Snapshot, then: Snapshot) -> bool:
-    """Return whether a limit is restored that does not exist now; the generation of current ones is known."""
-    for pair in pairs(now["rules"], then["rules"]):
-        if pair.after and pair.before != pair.after:
-            before, after = ({*map(meaning_of, normal_rule(data)["limits"])} if data else set() for data in pair)
-            if after - before:
-                return True
-    return False
+def _generations_since(version: Version) -> Callable[[str], int]:
+    """Return a function for the highest generation that a rule's limits have had since; it reads when it is called."""
 
+    @cache
+    def read() -> dict[str, int]:
+        highest: dict[str, int] = {}
+        for snapshot in storage.in_chunks(storage.snapshots_after(version)):
+            for rule in snapshot["rules"]:
+                for limit in rule["limits"]:
+                    highest[rule["slug"]] = max(highest.get(rule["slug"], 0), limit.get("generation", 0))
+        return highest
 
-def _generations_since(version: Version) -> dict[str, int]:
-    """Return the highest generation that each rule's limits have had since a version, by slug."""
-    highest: dict[str, int] = {}
-    for snapshot in storage.in_chunks(storage.snapshots_after(version)):
-        for rule in snapshot["rules"]:
-            for limit in rule["limits"]:
-                highest[rule["slug"]] = max(highest.get(rule["slug"], 0), limit.get("generation", 0))
-    return highest
+    return lambda slug: read().get(slug, 0)
 
 
 def needed_tiers(now: Snapshot, then: Snapshot) -> dict[str, int]:
@@ -172,20 +164,18 @@ def _notes_on_tiers(now: Snapshot, then: Snapshot, assigned: Mapping[str, int]) 
 
 
 def _notes_on_rules(now: Snapshot, then: Snapshot) -> Iterator[str]:
-    here = pairs(now["rules"], then["rules"])
     out_now, out_then = ({entry["rule"] for entry in each["left_out"]} for each in (now, then))
-    gone = {pair.before["slug"] for pair in here if pair.before and not pair.after}
-    if deleted := sorted(gone - out_then):
-        text = _(
+    gone = {pair.before["slug"] for pair in pairs(now["rules"], then["rules"]) if pair.before and not pair.after}
+    texts = {
+        _(
             "Rules that did not exist then are deleted: %(rules)s. The history keeps them, so you can bring them back."
-        )
-        yield text % {"rules": listed(deleted)}
-    if off := sorted(gone & out_then):
-        text = _("Rules that could not be enforced then are switched off: %(rules)s.")
-        yield text % {"rules": listed(off)}
-    if lost := sorted(out_then - gone - out_now):
-        text = _("Rules that could not be enforced then are in no version, and do not come back: %(rules)s.")
-        yield text % {"rules": listed(lost)}
+        ): gone - out_then,
+        _("Rules that could not be enforced then are switched off: %(rules)s."): gone & out_then,
+        _("Rules that could not be enforced then are in no version, and do not come back: %(rules)s."): (
+            out_then - gone - out_now
+        ),
+    }
+    yield from (text % {"rules": listed(sorted(slugs))} for text, slugs in texts.items() if slugs)
     if now["enforcement"] and then.get("enforcement", True) is False:
         yield _("All enforcement was stopped then. It is not stopped again.")
     yield from notes_on_now(now, [rule["slug"] for rule in then["rules"]])

@@ -92,13 +92,8 @@ def diff(before: Snapshot, after: Snapshot) -> list[Change]:
     for pair in changed_pairs(before["tiers"], after["tiers"], normal_tier):
         changes.append(_change("tier", pair, tier_fields(pair)))
     for pair in changed_pairs(before["rules"], after["rules"], normal_rule):
-        changes.append(rule_change(pair, before, after))
+        changes.append(_left_out(pair, before, after) or _change("rule", pair, rule_fields(pair)))
     return changes
-
-
-def rule_change(pair: Pair, before: Snapshot, after: Snapshot) -> Change:
-    """Return the change of a rule between two snapshots."""
-    return _left_out(pair, before, after) or _change("rule", pair, rule_fields(pair))
 
 
 def summary(changes: list[Change]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from django.db.models import TextField
@@ -11,8 +10,7 @@ from django.db.models.functions import Cast
 
 from ....engine.base import Version
 from .. import storage
-from .changes import Change, diff, rule_change, summary
-from .snapshots import Data, Pair, Snapshot, differ, normal_rule, pairs
+from .changes import Change, diff, summary
 
 #: Number of versions that are searched at a time for those that changed a rule.
 LOOKED_THROUGH: Final = 25
@@ -61,13 +59,11 @@ def rows() -> Any:
     return storage.snapshots().defer("snapshot")
 
 
-def entries_of(page: Sequence[Any]) -> list[VersionEntry]:
-    """Return entries for these consecutive versions, the latest first, in one query."""
-    return [*iter_entries(page)]
+def entries_of(page: Sequence[Any]) -> Iterator[VersionEntry]:
+    """Yield entries for these consecutive versions, the latest first, in one query.
 
-
-def iter_entries(page: Sequence[Any]) -> Iterator[VersionEntry]:
-    """Yield what `entries_of` returns. The changes of a version are computed only when it is reached."""
+    The changes of a version are computed only when it is reached.
+    """
     if not page:
         return
     snapshots = storage.in_chunks(storage.snapshots_until(version_of(page[0])), len(page) + 1)
@@ -92,12 +88,13 @@ def past_of_rule(slug: str, start: Version | None = None) -> RulePast:
     first = start or Version(*(storage.snapshots().values_list("number", "epoch").first() or (0,)))
     page = [*storage.snapshots_until(first).defer("snapshot")[: LOOKED_THROUGH + 1]]
     entries: list[RuleEntry] = []
-    neighbours = pairwise(storage.in_chunks(storage.snapshots_until(first), LOOKED_THROUGH + 1))
-    for (row, before), (after, earlier) in zip(pairwise(page), neighbours, strict=False):
-        pair = _pair_of(slug, earlier, after)
-        if pair is not None and differ(pair):
-            entries.append(RuleEntry(row, before, rule_change(pair, earlier, after)))
-            slug = pair.before["slug"] if pair.before else slug
+    for entry, before in zip(entries_of(page[:LOOKED_THROUGH]), page[1:], strict=False):
+        for change in entry.changes or ():
+            former = [field.before for field in change.fields if field.name == "slug"]
+            if change.subject == "rule" and slug in (change.slug, *former):
+                entries.append(RuleEntry(entry.row, before, change))
+                slug = former[0] if former and change.kind == "changed" else slug
+                break
     return RulePast(entries, slug, version_of(page[-1]) if len(page) > LOOKED_THROUGH else None)
 
 
@@ -120,18 +117,3 @@ def first_generation(slug: str) -> int:
     texts = storage.snapshots().annotate(text=Cast("snapshot", TextField()))
     is_known = texts.filter(text__contains=f'"slug": "{slug}"').exists()
     return storage.committed_version().number if is_known else 0
-
-
-def _pair_of(slug: str, earlier: Snapshot, after: Snapshot) -> Pair | None:
-    """Return a rule in two snapshots; `None` = it is in neither, or equal in both."""
-    rows = [next((rule for rule in each["rules"] if rule["slug"] == slug), None) for each in (earlier, after)]
-    if rows[0] == rows[1]:
-        return None
-    if rows[0] is None or rows[1] is None:  # perhaps it was renamed
-        both = pairs(earlier["rules"], after["rules"])
-        rows = list(next(pair for pair in both if slug in (_slug(pair.after), _slug(pair.before))))
-    return Pair(*(data and normal_rule(data) for data in rows))
-
-
-def _slug(data: Data | None) -> str | None:
-    return data["slug"] if data else None

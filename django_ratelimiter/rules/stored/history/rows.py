@@ -1,4 +1,4 @@
-"""Making rows equal to a snapshot, as one version. Rows that stay keep their primary keys."""
+"""Making rows equal to a snapshot, as one version. Rules and tiers that stay keep their primary keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ....engine.base import Version
 from ..storage import primary, snapshots, state
 from ..tables import models
 from ..versions import editing
-from .snapshots import Data, Pair, Snapshot, by_slug, changed_pairs, limit_columns, meaning_of, normal_rule, normal_tier
+from .snapshots import Data, Pair, Snapshot, by_slug, changed_pairs, limit_columns, normal_rule, normal_tier
 
 
 class NotApplied(Exception):
@@ -96,15 +96,15 @@ def _write_tiers(pairs: Sequence[Pair]) -> None:
             _assign(row, pair.after)
 
 
-def _write_rule(rows: Mapping[str, Any], tiers: Mapping[str, Any], pair: Pair) -> list[Any]:
+def _write_rule(rules: Mapping[str, Any], tiers: Mapping[str, Any], pair: Pair) -> list[Any]:
     """Write a rule, and return its limits that must be inserted."""
     after: Any = pair.after
-    row = _row_of(rows, pair)
-    limits = models.RuleLimit.objects.using(primary()).filter(rule=row).order_by("pk")
-    keys = list(limits.values_list("pk", flat=True)) if row else []
+    row, is_same = _row_of(rules, pair), pair.before is not None and pair.before["limits"] == after["limits"]
+    if row and not is_same:
+        models.RuleLimit.objects.using(primary()).filter(rule=row).delete()
     row = row or models.Rule()
     _assign(row, {name: value for name, value in after.items() if name != "limits"})
-    return _new_limits(row, keys, pair.before["limits"] if pair.before else [], after["limits"], tiers)
+    return [] if is_same else [_limit(row, tiers, data) for data in after["limits"]]
 
 
 def _row_of(rows: Mapping[str, Any], pair: Pair) -> Any:
@@ -118,36 +118,15 @@ def _assign(row: Any, data: Data) -> None:
     row.save(using=primary())
 
 
-def _new_limits(
-    rule: Any, keys: list[Any], before: Sequence[Data], after: Sequence[Data], tiers: Mapping[str, Any]
-) -> list[Any]:
-    """Delete the limits that differ, and return those to insert: two may have swapped their windows, which are unique.
-
-    Their order is that of their primary keys, and callers can see it. keys: of the stored limits, in order.
-    """
-    if before == after:
-        return []
-    if len(keys) != len(before):  # the rule could not be enforced, so its limits were not compared
-        before = [{}] * len(keys)
-    places = _places(before, after)
-    equal = {
-        keys[place] for place, data in zip(places, after, strict=True) if place is not None and before[place] == data
-    }
-    if len(equal) < len(keys):
-        models.RuleLimit.objects.using(primary()).filter(rule=rule).exclude(pk__in=equal).delete()
-    both = [(None if place is None else keys[place], data) for place, data in zip(places, after, strict=True)]
-    return [_limit(key, rule, tiers, data) for key, data in both if key not in equal]
-
-
-def _limit(key: Any, rule: Any, tiers: Mapping[str, Any], data: Data) -> Any:
+def _limit(rule: Any, tiers: Mapping[str, Any], data: Data) -> Any:
     values = {name: data[name] for name in limit_columns()}
     window = values.pop("window_seconds")
     tier = None if data["tier"] is None else tiers[data["tier"]]
-    return models.RuleLimit(pk=key, rule=rule, tier=tier, window_seconds=window and Decimal(window), **values)
+    return models.RuleLimit(rule=rule, tier=tier, window_seconds=window and Decimal(window), **values)
 
 
 def _insert(limits: Sequence[Any]) -> None:
-    """Insert limits in their order, with few statements where the database returns their primary keys."""
+    """Insert limits, with few statements where the database returns their keys, whose order is the one callers see."""
     if connections[primary()].features.can_return_rows_from_bulk_insert:
         with signals_of_save(limits, created=True):
             models.RuleLimit.objects.using(primary()).bulk_create(limits, batch_size=1_000)
@@ -165,20 +144,3 @@ def signals_of_save(rows: Sequence[Any], *, created: bool, columns: frozenset[st
     yield
     for row in rows:
         post_save.send(type(row), instance=row, created=created, **named)
-
-
-def _places(before: Sequence[Data], after: Sequence[Data]) -> list[int | None]:
-    """Return which limit of `before` each limit of `after` continues, in order; `None` = it is new, and comes last."""
-    places: list[int | None] = []
-    start = 0
-    for data in after:
-        found = next((place for place in range(start, len(before)) if _is_same(before[place], data)), None)
-        places.append(found)
-        start = start if found is None else found + 1
-    if None in places and any(place is not None for place in places[places.index(None) :]):
-        return [place if place < len(before) else None for place in range(len(after))]  # only this keeps the order
-    return places
-
-
-def _is_same(before: Data, after: Data) -> bool:
-    return bool(before) and (before["tier"], meaning_of(before)) == (after["tier"], meaning_of(after))
