@@ -170,16 +170,15 @@ def unlocked(rows: QuerySet[Row]) -> QuerySet[Row]:
 def as_committed(rows: QuerySet[Row]) -> QuerySet[Row]:
     """Return these rows as last committed or written by this transaction, even if it has read older ones before.
 
-    On PostgreSQL this changes nothing: at the isolation levels with snapshots, it rejects writes to rows that others
-    have changed since. So does MariaDB from 11.6 on, which rejects this read already.
+    Only MySQL and MariaDB read older ones, at REPEATABLE READ: with `isolation_level` None, or this. PostgreSQL, and
+    MariaDB from 11.6 on, reject writes to rows that others have changed since.
     """
     connection = connections[rows.db]
-    return rows.select_for_update() if connection.vendor == "mysql" and _reads_a_snapshot(connection) else rows
-
-
-def read_committed(database: str, read: Callable[[], T]) -> T:
-    """Return the result of `read` on the current data, even in a transaction that reads a snapshot."""
-    return read_beside(database, read) if _reads_a_snapshot(connections[database]) else read()
+    is_older = connection.vendor == "mysql" and getattr(connection, "isolation_level", None) in (
+        None,
+        "repeatable read",
+    )
+    return rows.select_for_update() if is_older and connection.in_atomic_block else rows
 
 
 def read_beside(database: str, read: Callable[[], T]) -> T:
@@ -193,17 +192,3 @@ def read_beside(database: str, read: Callable[[], T]) -> T:
 
     with ThreadPoolExecutor(1) as beside:
         return beside.submit(read_and_leave).result()
-
-
-def _reads_a_snapshot(connection: Any) -> bool:
-    """Return whether an open transaction reads a snapshot as of its first read.
-
-    This is REPEATABLE READ, which Django never sets. MySQL and MariaDB use it if a project sets `isolation_level` to
-    None. On PostgreSQL it is also SERIALIZABLE.
-    """
-    if not connection.in_atomic_block:
-        return False
-    level = getattr(connection, "isolation_level", None)
-    if connection.vendor == "mysql":
-        return level in (None, "repeatable read")
-    return getattr(level, "name", "") in ("REPEATABLE_READ", "SERIALIZABLE")

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeVar
+from collections.abc import Iterator
+from typing import Any, Final
 
 from django.db import Error, connections, router
 from django.db.models import OuterRef, Q, Subquery
 
-from ...databases import as_committed, read_beside, read_committed
+from ...databases import as_committed, read_beside
 from ...engine.base import Version
 from ..ruleset import NO_VERSION, RuleSet, Snapshot
-from . import tables, uncommitted
+from . import tables
 from .compiler import snapshot_of_rows
 from .tables import models
 
 logger = logging.getLogger("django_ratelimiter")
-
-Found = TypeVar("Found")
 
 #: How often rows are read again if their number changes meanwhile.
 READINGS: Final = 5
@@ -40,11 +38,7 @@ def enforcement_enabled() -> bool:
 
 def committed_version() -> Version:
     """Return the latest version in the primary database; in a transaction that edits rules, its own."""
-
-    def read() -> Any:
-        return state().values_list("number", "epoch").first() or snapshots().values_list("number", "epoch").first()
-
-    found = _whatever_was_read_before(read)
+    found = state().values_list("number", "epoch").first() or snapshots().values_list("number", "epoch").first()
     return Version(*found) if found else NO_VERSION
 
 
@@ -56,7 +50,7 @@ def load() -> RuleSet:
     """
     if not tables.exists("RuleSetVersion", router.db_for_write):
         return NO_TABLES
-    return _whatever_was_read_before(_load)
+    return _load()
 
 
 def load_beside() -> RuleSet | None:
@@ -111,12 +105,6 @@ def snapshot_of(version: Version) -> dict[str, Any] | None:
     snapshot = snapshot_of_rows(as_committed)
     number, epoch, enforced = state().values_list("number", "epoch", "enforcement_enabled").get()
     return snapshot | {"enforcement": enforced} if (number, epoch) == version else None
-
-
-def _whatever_was_read_before(read: Callable[[], Found]) -> Found:
-    """Return the result of `read` on the current data, even if this transaction sees an older state; with its edits."""
-    using = primary()
-    return read() if uncommitted.edits_of(connections[using]) else read_committed(using, read)
 
 
 def primary() -> str:
