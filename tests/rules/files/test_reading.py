@@ -93,7 +93,6 @@ WRONG = [
     ("rules\n", 'A rules file has “rules”, “tiers” or “access”, not "rules".'),
     ("rules: {}\nruels: {}\n", "ruels: not a section"),
     ("ruls: {}\n", "ruls: not a section"),
-    ("ruls: {}\n", "A rules file has “rules”, “tiers” or “access”."),
     ("version: 3\nrules: {}\n", "version: 1 or 2, not 3"),
     ("version: true\nrules: {}\n", "version: 1 or 2, not true"),
     ("exported_version: 12\nrules: {}\n", "exported_version: as “export” writes it"),
@@ -114,14 +113,8 @@ WRONG = [
     ("rules:\n  a: !env {}\n", "could not determine a constructor for the tag '!env'"),
     ("rules: !!python/object:os.system {}\n", "could not determine a constructor for the tag"),
     ("rules:\n  a: {<<: text}\n", "expected a mapping or list of mappings for merging"),
-    (
-        "rules:\n  a: {}\n  b: {}\n  a: {mode: off}\n",
-        'line 4, column 3: while constructing a mapping, found duplicate key "a".',
-    ),
-    (
-        "rules: {a: {cost: 1, cost: 2}}\n",
-        'line 1, column 22: while constructing a mapping, found duplicate key "cost".',
-    ),
+    ("rules:\n  a: {}\n  b: {}\n  a: {mode: off}\n", 'found duplicate key "a".'),
+    ("rules: {a: {cost: 1, cost: 2}}\n", 'found duplicate key "cost".'),
     ("rules:\n  ? {a: b}\n  : {}\n", "found unhashable key"),
     ("%YAML 1.7\n---\nrules: {}\n", "Not YAML: version minor part"),
     (fields("cost: !!int Infinity"), "Not YAML: invalid literal"),
@@ -194,10 +187,7 @@ WRONG = [
     ),
     (limit("quota: 5, window_seconds: 60, algorithm: fixed"), "rules.a.limits[0].algorithm: one of "),
     (limit("quota: 5, window_seconds: 60, generation: 1"), "rules.a.limits[0].generation: not a field"),
-    (
-        limit("quota: 5, window_seconds: 60, sync_interval_ms: 9"),
-        "limits[0].sync_interval_ms: a field of the rule, not of",
-    ),
+    (limit("sync_interval_ms: 9"), "rules.a.limits[0].sync_interval_ms: a field of the rule, not of its limits"),
     ("tiers:\n  t: {rank: high}\n", 'tiers.t.rank: a whole number from -2147483648, not "high"'),
     (
         "tiers: {a: {default_for: anonymous}, b: {default_for: anonymous}}\n",
@@ -221,10 +211,7 @@ WRONG = [
     ('{"rules": {"a": {mode: "off"}}}', "Not JSON: "),
     ('{"rules": {"a": {}, "a": {}}}', "rules.a: a group such as “name: value”, not two values"),
     ('{"rules": {}, "rules": {}}', "rules: a group such as “name: value”, not two values"),
-    (
-        '{"rules": {"a": {"limits": [{"quota": 5, "quota": 6}]}}}',
-        "rules.a.limits[0].quota: a whole number from 1, not two",
-    ),
+    ('{"rules": {"a": {"limits": [{"quota": 5, "quota": 6}]}}}', "rules.a.limits[0].quota: a whole number from 1"),
     ('{"rules": {"a": {"name": "A", "name": "B", "cost": 0}}}', "rules.a.name: a text in quotes, not two values"),
     ('{"rules": {}', "Not JSON: "),
     ("[" * 100_000, "Not JSON: "),
@@ -261,7 +248,7 @@ def test_accepted_file_is_applied_and_then_planned_without_a_change(text: str) -
 def test_error_has_the_path_of_its_value_and_says_what_would_be_right(shape: tuple[str, str]) -> None:
     text, fault = shape
     found = faults(text)
-    start = "" if fault.startswith((".", "no ", "a name", "found", "could", "expected", "special", "l")) else "r: "
+    start = "" if fault.startswith((".", "no ", "a name", "found", "could", "expected", "special")) else "r: "
     assert any(line.startswith(start) and fault in line for line in found), found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from typing import Any, Final
 
 from django.db import router
@@ -35,7 +35,7 @@ def plan_back(version: Version) -> Plan | None:
         return None
     seen, now = storage.committed_version(), storage.current_rows()
     assigned = needed_tiers(now, then)
-    planned = planned_snapshot(now, then, set(assigned), _generations_since(version))
+    planned = planned_snapshot(now, then, set(assigned), _Former(version))
     notes = [*_notes_on_tiers(now, then, assigned), *_notes_on_rules(now, then)]
     return Plan(seen, now, planned, diff(now, planned), notes)
 
@@ -116,19 +116,23 @@ def rule_again(now: Data | None, then: Data, generation_of: Callable[[str], int]
     return {"description": (now or {}).get("description", ""), **then, "limits": limits}
 
 
-def _generations_since(version: Version) -> Callable[[str], int]:
-    """Return a function for the highest generation that a rule's limits have had since; it reads when it is called."""
+class _Former:
+    """The highest generation that each rule's limits have had since a version. It is read once it is asked for."""
 
-    @cache
-    def read() -> dict[str, int]:
+    def __init__(self, version: Version) -> None:
+        self._version = version
+
+    def __call__(self, slug: str) -> int:
+        return self._generations.get(slug, 0)
+
+    @cached_property
+    def _generations(self) -> dict[str, int]:
         highest: dict[str, int] = {}
-        for snapshot in storage.in_chunks(storage.snapshots_after(version)):
+        for snapshot in storage.in_chunks(storage.snapshots_after(self._version)):
             for rule in snapshot["rules"]:
                 for limit in rule["limits"]:
                     highest[rule["slug"]] = max(highest.get(rule["slug"], 0), limit.get("generation", 0))
         return highest
-
-    return lambda slug: read().get(slug, 0)
 
 
 def needed_tiers(now: Snapshot, then: Snapshot) -> dict[str, int]:
