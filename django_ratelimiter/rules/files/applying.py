@@ -50,13 +50,8 @@ def apply_file(
         if plan.drift and not overwrite:
             text = _("Nothing was changed. The file would undo changes that were made in the database in the meantime:")
             raise NotApplied(on_terminal([text, *drift_of(plan)]))
-        return Applied(plan, _apply(plan, author, reason))
-
-
-def _apply(plan: FilePlan, author: Any, reason: str) -> Version:
-    name = os.path.basename(plan.file.name)
-    limit = models.RuleSetVersion.source.field.max_length
-    words = {"summary": f"rules applied from {name}", "author": author, "reason": reason}
-    version = replace_rules(plan.now, plan.planned, plan.seen, others=plan.access, **words)
-    storage.snapshots(version).update(source=name[:limit])
-    return version
+        name = os.path.basename(file.name)
+        words = {"summary": f"rules applied from {name}", "author": author, "reason": reason}
+        version = replace_rules(plan.now, plan.planned, plan.seen, others=plan.access, **words)
+        storage.snapshots(version).update(source=name[: models.RuleSetVersion.source.field.max_length])
+        return Applied(plan, version)

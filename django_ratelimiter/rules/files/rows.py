@@ -159,10 +159,11 @@ class RowReader:
 
     def _read_tier(self, slug: str, data: Mapping[str, Any]) -> None:
         tier = self._tiers[slug] = self._filled(Tier, f"tiers.{slug}", data, slug=slug)
-        others = [data["slug"] for data in self._file.tiers if data["default_for"] == tier.default_for != "none"]
-        if others:
+        kind = tier.default_for
+        others = (row["slug"] for row in self._file.tiers if row["default_for"] == kind)
+        if kind != Tier.DefaultFor.NONE and (other := next(others, None)):
             text = _("the tier %(other)s is already the default for these callers")
-            self._fault(f"tiers.{slug}.default_for", text, other=others[0])
+            self._fault(f"tiers.{slug}.default_for", text, other=other)
         self._file.tiers.append(tier_data(tier))
 
     def _read_rule(self, slug: str, data: Mapping[str, Any]) -> None:
@@ -184,7 +185,7 @@ class RowReader:
 
     def _limits(self, rule: Rule, at: str, entries: Any) -> Iterator[RuleLimit]:
         """Yield the limits that have no error."""
-        seen: dict[Any, int] = {}
+        seen: dict[str | None, dict[str | None, int]] = {}
         for number, entry in self._entries(at, entries):
             where, before = f"{at}[{number}]", len(self._file.faults)
             if number >= MAX_LIMITS:
@@ -198,10 +199,14 @@ class RowReader:
             limit = self._filled(RuleLimit, where, entry, "tier", rule=rule, tier=self._tiers.get(slug or ""))
             if len(self._file.faults) > before:
                 continue
-            engine = limit.to_limit()
-            if (other := seen.setdefault((slug, engine and engine.tag), number)) != number:
+            engine, of_tier = limit.to_limit(), seen.setdefault(slug, {})
+            tag = engine.tag if engine else None
+            if (other := of_tier.setdefault(tag, number)) != number:
                 text = _("This tier already has a limit that counts in the same way.")
                 self._fault(where, f"{text} (limits[{other}])")
+            elif None in of_tier and len(of_tier) > 1:
+                text = _("The tier is unlimited here, so its other limits have no effect.")
+                self._file.warnings.append(f"{where}: {text}")
             yield limit
 
     def _filled(self, model: type[Row], at: str, data: Mapping[str, Any], other: str = "", **given: Any) -> Row:

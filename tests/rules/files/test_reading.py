@@ -285,12 +285,14 @@ def test_last_line_with_another_number_is_warned_of() -> None:
     assert warning == "The last line is “# end: 6 rules”, but the number of rules is 1."
 
 
-def test_rule_without_limits_and_unknown_scope_are_warned_of() -> None:
+def test_limits_without_effect_and_unknown_scope_are_warned_of() -> None:
     """A scope may be right: any code can name it."""
     found = read(fields("scope: uploads"), "r").warnings
     assert found[0].startswith("rules.a.scope: No view names the scope “uploads”, so this rule applies only where")
     assert found[1] == "rules.a: This rule has no limits, so it applies to nobody yet."
     assert read(RULE, "r").warnings == []
+    [warning] = read(f"{RULE}      - {{unlimited: true}}\n", "r").warnings
+    assert warning == "rules.a.limits[1]: The tier is unlimited here, so its other limits have no effect."
 
 
 def test_errors_and_warnings_are_listed_up_to_a_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
