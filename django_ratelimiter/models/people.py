@@ -75,15 +75,12 @@ def rows_naming(kind: str, value: str | None, partition: str | None) -> Iterator
     if partition is None:
         return
     digests = [keyed_digest(key, partition) for key in (settings.HASH_KEY, *settings.HASH_KEY_FALLBACKS)]
-    for rows, field in ((written(entries).filter(kind="digest"), "value"), (_by_digest(assignments), "partition")):
+    by_digest = written(entries).filter(kind="digest"), written(assignments).filter(partition__startswith=DIGEST_MARK)
+    for rows, field in zip(by_digest, ("value", "partition"), strict=True):
         yield rows.filter(reduce(or_, [Q(**{f"{field}__endswith": f":{digest}"}) for digest in digests]))
     parts = {*partition.split("|")}
     rows = written(assignments).filter(partition__contains=min(parts)).values_list("pk", "partition")
     yield written(assignments).filter(pk__in=[pk for pk, found in rows if parts <= {*found.split("|")}])
-
-
-def _by_digest(assignments: Any) -> QuerySet[Any]:
-    return written(assignments).filter(partition__startswith=DIGEST_MARK)
 
 
 def missing_users() -> list[str]:

@@ -12,17 +12,7 @@ from django.utils.translation import ngettext
 from ...formatting import limit_in_words, units
 from ...ruleset import limit_from
 from ..tables import models
-from .snapshots import (
-    Data,
-    Pair,
-    Snapshot,
-    changed_pairs,
-    meaning_of,
-    normal_rule,
-    normal_tier,
-    rule_columns,
-    tier_columns,
-)
+from .snapshots import Data, Pair, Snapshot, changed_pairs, columns_of, meaning_of, normal_rule, normal_tier
 
 #: Maximum number of changes that a summary lists; the others are counted.
 MAX_NAMED = 3
@@ -90,7 +80,7 @@ def diff(before: Snapshot, after: Snapshot) -> list[Change]:
     """Return the differences between two snapshots: the switch, then tiers, then rules."""
     changes = [*_of_switch(before, after)]
     for pair in changed_pairs(before["tiers"], after["tiers"], normal_tier):
-        changes.append(_change("tier", pair, tier_fields(pair)))
+        changes.append(_change("tier", pair, tuple(_fields(pair, columns_of(models.Tier)))))
     for pair in changed_pairs(before["rules"], after["rules"], normal_rule):
         changes.append(_left_out(pair, before, after) or _change("rule", pair, rule_fields(pair)))
     return changes
@@ -107,16 +97,11 @@ def summary(changes: list[Change]) -> str:
 
 def rule_fields(pair: Pair) -> tuple[FieldChange, ...]:
     """Return the fields of a rule that differ, and its limits."""
-    found = (*_fields(pair, rule_columns()), *_limits(pair))
+    found = (*_fields(pair, columns_of(models.Rule)), *_limits(pair))
     if found or not pair.before or not pair.after:
         return found
     orders = ["; ".join(map(limit_text, data["limits"])) for data in (pair.before, pair.after)]
     return (FieldChange("limits", _("Order of limits"), *orders),)
-
-
-def tier_fields(pair: Pair) -> tuple[FieldChange, ...]:
-    """Return the fields of a tier that differ."""
-    return tuple(_fields(pair, tier_columns()))
 
 
 def access_fields(pair: Pair) -> tuple[FieldChange, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django.db.models import NOT_PROVIDED
+from django.db.models import NOT_PROVIDED, Model
 
 from ..tables import models
 
@@ -13,14 +13,9 @@ Data = Mapping[str, Any]
 Snapshot = Mapping[str, Any]
 
 
-def rule_columns() -> list[Any]:
-    """Return the fields of a rule in snapshots, in the form's order."""
-    return [field for field in models.Rule._meta.concrete_fields if not field.primary_key]
-
-
-def tier_columns() -> list[Any]:
-    """Return the fields of a tier in snapshots."""
-    return [field for field in models.Tier._meta.concrete_fields if not field.primary_key]
+def columns_of(model: type[Model]) -> list[Any]:
+    """Return the fields of a rule or tier in snapshots, in the form's order."""
+    return [field for field in model._meta.concrete_fields if not field.primary_key]
 
 
 def limit_columns() -> list[str]:
@@ -45,7 +40,7 @@ def normal_rule(data: Data) -> dict[str, Any]:
 
     Descriptions are missing in snapshots of older releases, and not known; they stay missing.
     """
-    found = _with_defaults(data, rule_columns())
+    found = _with_defaults(data, columns_of(models.Rule))
     if "description" not in data:
         del found["description"]
     return found | {"limits": [_normal_limit(limit) for limit in data["limits"]]}
@@ -53,7 +48,7 @@ def normal_rule(data: Data) -> dict[str, Any]:
 
 def normal_tier(data: Data) -> dict[str, Any]:
     """Return a tier of a snapshot with all its columns."""
-    return _with_defaults(data, tier_columns())
+    return _with_defaults(data, columns_of(models.Tier))
 
 
 def by_slug(snapshot: Snapshot) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
