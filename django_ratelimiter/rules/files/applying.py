@@ -52,6 +52,6 @@ def apply_file(
             raise NotApplied(on_terminal([text, *drift_of(plan)]))
         name = os.path.basename(file.name)
         words = {"summary": f"rules applied from {name}", "author": author, "reason": reason}
-        version = replace_rules(plan.now, plan.planned, plan.seen, others=plan.access, **words)
+        version = replace_rules(plan, others=plan.access, **words)
         storage.snapshots(version).update(source=name[: models.RuleSetVersion.source.field.max_length])
         return Applied(plan, version)

@@ -19,6 +19,7 @@ from ..stored import storage
 from ..stored.compiler import rule_data
 from ..stored.history.back import needed_tiers, notes_on_now, planned_snapshot
 from ..stored.history.changes import ACCESS_FIELDS, Change, access_fields, diff, rule_fields
+from ..stored.history.rows import Plan
 from ..stored.history.snapshots import Pair, Snapshot, by_slug, pairs
 from .rows import RulesFile, WrongFile, bounded
 
@@ -26,23 +27,17 @@ _SIGNS: Final = {"added": "+", "changed": "~", "removed": "-"}
 
 
 @dataclass(frozen=True)
-class FilePlan:
-    """The changes that a file would make. It is valid for the version `seen` and for rows with the digest `state`.
+class FilePlan(Plan):
+    """The changes that a file would make, those of access entries too. It is valid for rows with the digest `state`.
 
-    now, planned: the current and the future rules. changes: of tiers, rules and access entries. access: the entries to
-    save. drift: changes in the database since the file was last applied or exported, which would be undone. notes: what
-    stays, in sentences.
+    access: the entries to save. drift: changes in the database since the file was last applied or exported, which would
+    be undone.
     """
 
     file: RulesFile
-    seen: Version
     state: str
-    now: Snapshot
-    planned: Snapshot
-    changes: Sequence[Change]
     access: Sequence[AccessEntry]
     drift: Sequence[Change]
-    notes: Sequence[str]
 
     @property
     def is_empty(self) -> bool:

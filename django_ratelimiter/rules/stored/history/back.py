@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -16,8 +15,8 @@ from ....engine.base import Version
 from ...formatting import listed
 from .. import storage
 from ..tables import models
-from .changes import Change, diff
-from .rows import NotApplied, RulesHaveChanged, replace_rules
+from .changes import diff
+from .rows import NotApplied, Plan, RulesHaveChanged, replace_rules
 from .snapshots import Data, Snapshot, meaning_of, normal_rule, normal_tier, pairs
 
 #: How the summary of a version begins that has brought an earlier one back.
@@ -55,25 +54,10 @@ def bring_back(version: Version, seen: Version, author: Any = None, reason: str 
         if way.seen != seen:
             raise RulesHaveChanged
         summary = f"{BROUGHT_BACK} {version.number}"
-        return replace_rules(way.now, way.planned, seen, summary=summary, author=author, reason=reason)
+        return replace_rules(way, summary=summary, author=author, reason=reason)
     except RulesHaveChanged as error:
         text = _("The rules have been changed since you opened this page. Look at the changes again.")
         raise RulesHaveChanged(text) from error
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The plan for restoring a version.
-
-    seen: the current version; the plan is not valid for any other. now: the current rules. planned: the future ones.
-    changes: between the two. notes: what is not restored, or not as expected, in sentences.
-    """
-
-    seen: Version
-    now: Snapshot
-    planned: Snapshot
-    changes: list[Change]
-    notes: list[str]
 
 
 def planned_snapshot(

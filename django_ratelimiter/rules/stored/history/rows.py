@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +16,7 @@ from ....engine.base import Version
 from ..storage import primary, snapshots, state
 from ..tables import models
 from ..versions import editing
+from .changes import Change
 from .snapshots import Data, Pair, Snapshot, by_slug, changed_pairs, limit_columns, normal_rule, normal_tier
 
 
@@ -26,20 +28,29 @@ class RulesHaveChanged(NotApplied):
     """The rules have changed since the plan was made."""
 
 
-def replace_rules(
-    now: Snapshot,
-    planned: Snapshot,
-    seen: Version,
-    *,
-    summary: str,
-    author: Any = None,
-    reason: str = "",
-    others: Iterable[Any] = (),
-) -> Version:
-    """Make the rows equal to `planned` in one transaction, as one version. Not within another `editing`.
+@dataclass(frozen=True)
+class Plan:
+    """Rules that are to replace the current ones.
 
-    now: the rows at the version `seen`. others: rows that are saved with them. Raises NotApplied.
+    seen: the current version; the plan is not valid for any other. now: the current rules. planned: the future ones.
+    changes: between the two. notes: what stays, or is not as expected, in sentences.
     """
+
+    seen: Version
+    now: Snapshot
+    planned: Snapshot
+    changes: Sequence[Change]
+    notes: Sequence[str]
+
+
+def replace_rules(
+    plan: Plan, *, summary: str, author: Any = None, reason: str = "", others: Iterable[Any] = ()
+) -> Version:
+    """Make the rows equal to a plan in one transaction, as one version. Not within another `editing`.
+
+    others: rows that are saved with them. Raises NotApplied.
+    """
+    seen, planned = plan.seen, plan.planned
     with transaction.atomic(using=primary()):
         with editing(author, summary, reason, always=True):  # the plan has changes, perhaps only in `others`
             number, epoch = state().values_list("number", "epoch").get()
@@ -47,7 +58,7 @@ def replace_rules(
                 raise RulesHaveChanged
             try:
                 with transaction.atomic(using=primary()):
-                    write(now, planned)
+                    write(plan.now, planned)
                     for row in others:
                         row.save()
             except IntegrityError as error:
