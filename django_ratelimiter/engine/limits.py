@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import time
@@ -53,6 +54,15 @@ class Terms(NamedTuple):
     #: If fewer units remain, the soft quota is exceeded; 0 = there is none.
     soft_floor: int
     extra: int = 0
+
+
+#: The options of a limit in rows and snapshots, besides quota, window and algorithm.
+OPTIONS: Final = ("burst", "soft_quota", "slots", "anchor", "refill", "calendar", "timezone", "anchor_day")
+
+
+def options_from(value_of: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the options of a row by name; absent or empty = the default."""
+    return {name: value for name in OPTIONS if (value := value_of(name)) not in (None, "")}
 
 
 _RATE = re.compile(

@@ -14,7 +14,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..engine.limits import MAX_SLOTS, Limit
+from ..engine.limits import MAX_SLOTS, Limit, options_from
 from ..engine.registry import DEFAULT, Algorithm
 from ..values import sync_interval
 from .options import (
@@ -226,19 +226,8 @@ class RuleLimit(models.Model):
         """Return the engine's limit for this row; `None` = unlimited. Raises ValueError with the field's name."""
         if self.unlimited:
             return None
-        return Limit(
-            self.quota,  # type: ignore[arg-type]
-            self.window_seconds,
-            self.algorithm,
-            burst=self.burst,
-            soft_quota=self.soft_quota,
-            slots=self.slots,
-            anchor=self.anchor,
-            refill=self.refill,
-            calendar=self.calendar or None,
-            timezone=self.timezone or None,
-            anchor_day=self.anchor_day,
-        )
+        quota: Any = self.quota
+        return Limit(quota, self.window_seconds, self.algorithm, **options_from(lambda name: getattr(self, name)))
 
     def clean(self) -> None:
         """Reject values that the engine cannot enforce or would ignore, and a limit below the rule's cost."""

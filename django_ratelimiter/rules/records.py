@@ -21,10 +21,6 @@ CHARGE_WHEN: Final = ("any", "success", "failure")
 #: The slug of the rule that decides while a process can read no rules.
 UNREAD: Final = "without-rules"
 
-#: The options of a limit besides quota, window and algorithm; absent or empty = the engine's default.
-OPTIONS: Final = ("burst", "soft_quota", "slots", "anchor", "refill", "calendar", "timezone", "anchor_day")
-
-
 #: The conditions of a rule; "" = a request matches all of them.
 Mismatch = Literal["", "method", "path", "view", "scope"]
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from ..engine.base import Version
-from ..engine.limits import Limit
+from ..engine.limits import Limit, options_from
 from ..values.partitions import IDENTITIES, NAMED, is_identity
 from ..values.sync_interval import check_sync_interval, to_seconds
 from .index import RuleIndex
@@ -16,7 +16,6 @@ from .records import (
     FAILURE_POLICIES,
     MISSING_PARTITION,
     MODES,
-    OPTIONS,
     PATH_KINDS,
     Facts,
     LimitRecord,
@@ -148,8 +147,7 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
 
 def limit_from(entry: Mapping[str, Any]) -> LimitRecord:
     """Return one limit of a snapshot, also of an older version. Raises ValueError if it cannot be enforced."""
-    options = {name: entry[name] for name in OPTIONS if entry.get(name) not in (None, "")}
-    limit = Limit(entry["quota"], _window(entry), entry["algorithm"], **options)
+    limit = Limit(entry["quota"], _window(entry), entry["algorithm"], **options_from(entry.get))
     return LimitRecord(limit, _count(entry, "max_delay_ms") / 1000, _count(entry, "generation"))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..engine.limits import Limit
-from ..rules.records import OPTIONS, RuleRecord
+from ..engine.limits import OPTIONS, Limit
+from ..rules.records import RuleRecord
 from ..rules.ruleset import rule_from
 from ..rules.stored.tables import models
 
