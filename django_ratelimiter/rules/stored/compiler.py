@@ -124,22 +124,31 @@ def _tiers_data(tiers: Iterable[models.Tier]) -> list[dict[str, Any]]:
     return found
 
 
+def columns_of(model: type[Model]) -> list[Any]:
+    """Return the fields of a rule or tier in snapshots, in the form's order."""
+    return [field for field in model._meta.concrete_fields if not field.primary_key]
+
+
+def limit_columns() -> list[str]:
+    """Return the columns of a limit in snapshots, without its tier."""
+    from ...models.options import NOT_GIVEN  # imported together with the models, not before; see `tables`
+
+    return ["algorithm", *NOT_GIVEN, "unlimited", "generation"]
+
+
 def tier_data(tier: models.Tier) -> dict[str, Any]:
-    return {name: getattr(tier, name) for name in ("slug", "name", "rank", "default_for")}
+    return {field.name: getattr(tier, field.name) for field in columns_of(models.Tier)}
 
 
 def rule_data(rule: models.Rule, limits: Iterable[models.RuleLimit]) -> dict[str, Any]:
-    names = [field.name for field in rule._meta.concrete_fields if not field.primary_key]
-    return {name: getattr(rule, name) for name in names} | {"limits": [_limit_data(limit) for limit in limits]}
+    data = {field.name: getattr(rule, field.name) for field in columns_of(models.Rule)}
+    return data | {"limits": [_limit_data(limit) for limit in limits]}
 
 
 def _limit_data(limit: models.RuleLimit) -> dict[str, Any]:
-    from ...models.options import NOT_GIVEN  # imported together with the models, not before; see `tables`
-
     window: Decimal | None = limit.window_seconds
-    columns = ("algorithm", *NOT_GIVEN, "unlimited", "generation")
     return {
         "tier": limit.tier.slug if limit.tier else None,
-        **{column: getattr(limit, column) for column in columns},
+        **{column: getattr(limit, column) for column in limit_columns()},
         "window_seconds": None if window is None else f"{window:.6f}",
     }

@@ -11,8 +11,9 @@ from django.utils.translation import ngettext
 
 from ...formatting import limit_in_words, units
 from ...ruleset import limit_from
+from ..compiler import columns_of
 from ..tables import models
-from .snapshots import Data, Pair, Snapshot, changed_pairs, columns_of, meaning_of, normal_rule, normal_tier
+from .snapshots import Data, Pair, Snapshot, changed_pairs, meaning_of, normal_rule, normal_tier
 
 #: Maximum number of changes that a summary lists; the others are counted.
 MAX_NAMED = 3

@@ -13,11 +13,12 @@ from django.db.models.signals import post_save, pre_save
 from django.utils.translation import gettext as _
 
 from ....engine.base import Version
+from ..compiler import limit_columns
 from ..storage import primary, snapshots, state
 from ..tables import models
 from ..versions import editing
 from .changes import Change
-from .snapshots import Data, Pair, Snapshot, by_slug, changed_pairs, limit_columns, normal_rule, normal_tier
+from .snapshots import Data, Pair, Snapshot, by_slug, changed_pairs, normal_rule, normal_tier
 
 
 class NotApplied(Exception):

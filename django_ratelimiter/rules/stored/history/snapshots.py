@@ -5,24 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django.db.models import NOT_PROVIDED, Model
+from django.db.models import NOT_PROVIDED
 
+from ..compiler import columns_of, limit_columns
 from ..tables import models
 
 Data = Mapping[str, Any]
 Snapshot = Mapping[str, Any]
-
-
-def columns_of(model: type[Model]) -> list[Any]:
-    """Return the fields of a rule or tier in snapshots, in the form's order."""
-    return [field for field in model._meta.concrete_fields if not field.primary_key]
-
-
-def limit_columns() -> list[str]:
-    """Return the columns of a limit in snapshots, without its tier."""
-    from ....models.options import NOT_GIVEN  # imported together with the models, not before; see `tables`
-
-    return ["algorithm", *NOT_GIVEN, "unlimited", "generation"]
 
 
 def meaning_of(limit: Data) -> tuple[Any, ...]:
