@@ -1,4 +1,4 @@
-"""docs/howto/servers.md says what pyproject.toml declares, what uv.lock runs, and what deprecation means."""
+"""docs/howto/bigger-sites.md says what pyproject.toml declares, what uv.lock runs, and what deprecation means."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .pages import PAGES, ROOT, TEXTS, rows, section
 
 pytestmark = pytest.mark.once
 
-PAGE = PAGES["docs/howto/servers.md"]
+PAGE = PAGES["docs/howto/bigger-sites.md"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 LOCKED = tomllib.loads((ROOT / "uv.lock").read_text("utf-8"))["package"]
-TABLE = {cells[0]: cells[1:] for cells in rows(section(PAGE, "## Versions"))}
+TABLE = {cells[0]: cells[1:] for cells in rows(section(PAGE, "### Versions"))}
 
 #: The rows of packages, and their names on PyPI.
 PACKAGES = {

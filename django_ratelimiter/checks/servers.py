@@ -96,7 +96,7 @@ def check_scripts() -> Found:
             yield message(
                 "E008",
                 f"The server cannot decide: {error}",
-                "docs/howto/servers.md lists the servers that can, and their settings.",
+                "docs/howto/bigger-sites.md lists the servers that can, and their settings.",
             )
         elif is_answer(error) and "W018" not in str(check_eviction()):  # it reports a server that is out of reach
             yield message(

@@ -19,7 +19,7 @@ from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 from django_ratelimiter.engine.usage import UsageCarry
 from tests.clusters import Cluster, ServerWith, until
 
-PAGE = (Path(__file__).parents[3] / "docs/howto/cluster.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/howto/bigger-sites.md").read_text()
 (RULE,) = re.findall(r"^ACL SETUSER limiter (.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
