@@ -54,7 +54,7 @@ html_css_files = ["own.css"]
 #: In the tables of these pages each row that begins with names has an anchor for each: the name in small letters, such
 #: as `settings.md#cache_alias`.
 LOOKED_UP = {
-    "howto/prometheus",
+    "howto/usage",
     "howto/rest-framework",
     *(f"reference/{name}" for name in ("checks", "fields", "models", "settings")),
 }

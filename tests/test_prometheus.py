@@ -322,7 +322,7 @@ def test_while_the_engine_is_away_the_rest_is_told(client: Client, monkeypatch: 
 
 
 def test_every_metric_stands_in_the_table_with_its_type() -> None:
-    page = (Path(__file__).parent.parent / "docs/howto/prometheus.md").read_text("utf-8")
+    page = (Path(__file__).parent.parent / "docs/howto/usage.md").read_text("utf-8")
     told = dict(re.findall(r"^\| `(ratelimiter_\w+)` \| (\w+) \|", page, re.MULTILINE))
     assert told == {
         metric.name + ("_total" if metric.type == "counter" else ""): metric.type
