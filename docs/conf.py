@@ -56,7 +56,7 @@ html_css_files = ["own.css"]
 LOOKED_UP = {
     "howto/usage",
     "howto/rest-framework",
-    *(f"reference/{name}" for name in ("checks", "fields", "models", "settings")),
+    *(f"reference/{name}" for name in ("checks", "models", "settings")),
 }
 
 
@@ -72,7 +72,8 @@ class AnchorRows(SphinxTransform):
         for row in self.document.findall(lambda node: isinstance(node, nodes.row) and node.parent.tagname == "tbody"):
             cell, section = row[0][0], row.parent.parent.parent.parent
             names = cell.astext().split(", ")
-            within = f"{section['ids'][0]}-" if self.env.docname == "reference/models" else ""
+            is_model = self.env.docname == "reference/models" and section.parent.parent is self.document
+            within = f"{section['ids'][0]}-" if is_model else ""
             for name in names:
                 anchor = within + re.sub(r"[^\w-]", "", name).lower()
                 if anchor not in anchors and " " not in name:

@@ -78,7 +78,7 @@ def test_every_response_field_stands_in_the_table() -> None:
     unread = decide(results(ALLOWED, slug="without-rules"), Version(0), degraded=True)
     others = [response_fields(each) for each in (decide(softly(), Version(1)), unread)]
     sent = {*rejection_response(request, rejected).headers, *others[0], *others[1]}
-    told = rows(section(PAGES["docs/reference/fields.md"], "## Fields"))
+    told = rows(section(PAGES["docs/reference/models.md"], "### Fields"))
     assert {cells[0].strip("`") for cells in told} == sent
 
 

@@ -51,7 +51,7 @@ def test_those_of_the_quickstart(make_rule: MakeRule) -> None:
 
 def test_the_problem_document(make_rule: MakeRule) -> None:
     found = json.loads(responses(make_rule, "application/json")[-1].partition("\n\n")[2])
-    shown = json.loads(sample("reference/fields.md", '{\n  "type": "https://iana'))
+    shown = json.loads(sample("reference/models.md", '{\n  "type": "https://iana'))
     assert without_figures(str(found)) == without_figures(str(shown))
 
 
@@ -60,4 +60,4 @@ def test_the_body_of_rest_framework(make_rule: MakeRule, people: None) -> None:
     client = Client(headers={"Authorization": "Name ann", "X-Name": "ann"})
     client.get("/api/")
     found = f"{client.get('/api/').content.decode()}\n"
-    assert without_figures(found) == without_figures(sample("reference/fields.md", '{"detail"'))
+    assert without_figures(found) == without_figures(sample("reference/models.md", '{"detail"'))
