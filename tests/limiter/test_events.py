@@ -342,7 +342,7 @@ class TestQuotas:
         self, client: Client, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch, mailoutbox: list[Any]
     ) -> None:
         posted: list[Any] = []
-        [example] = [block for block in blocks(PAGES["docs/reference/signals.md"], "python") if "urlopen" in block]
+        [example] = [block for block in blocks(PAGES["docs/reference/limiter.md"], "python") if "urlopen" in block]
         monkeypatch.setattr(Task, "delay", lambda task, *given: task(*given))
         monkeypatch.setattr("urllib.request.urlopen", lambda _url, body, timeout: posted.append(body))
         user = User.objects.create(username="ann", email="ann@example.com")
