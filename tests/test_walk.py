@@ -152,8 +152,8 @@ def test_the_readme_is_a_front_page() -> None:
 
 
 def test_ratios_are_those_that_were_measured() -> None:
-    """Were the figures measured again? Then write the ratios of docs/explanation/performance.md into README.md."""
-    page = (ROOT / "docs/explanation/performance.md").read_text("utf-8")
+    """Were the figures measured again? Then write the ratios of docs/explanation/measurements.md into README.md."""
+    page = (ROOT / "docs/explanation/measurements.md").read_text("utf-8")
     table = re.findall(r"<!-- bench: summary -->(.*?)<!-- end -->", page, re.DOTALL)[0]
     added = {cells[0].strip("*"): float(cells[1].replace(",", "")) for cells in rows(table)}
     ratio = {name: f"{figure / added['ours: one rule']:.1f}" for name, figure in added.items()}
