@@ -2,7 +2,7 @@
 
   --brief         rough figures in about five minutes
   --only STAGE    one stage, or several; the others keep the results of the last run
-  --write         write the tables into the pages below docs/
+  --write         write the tables into docs/explanation/measurements.md
   --from-last     measure nothing: use the results of the last run
 
 It starts its own Redis-compatible server (REDIS_SERVER selects the binary), and everything that it starts ends with
@@ -24,7 +24,7 @@ from typing import Any, Final
 from example_project.redis_server import RedisServer, ServerError
 
 from .machine import describe
-from .report import print_tables, write_pages
+from .report import print_tables, write_page
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = ROOT / ".cache" / "bench-results.json"
@@ -74,7 +74,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("--brief", action="store_true", help="rough figures in a short time")
     parser.add_argument("--only", nargs="+", choices=STAGES, default=list(STAGES), help="these stages")
-    parser.add_argument("--write", action="store_true", help="put the tables into the pages below docs/")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/explanation/measurements.md")
     parser.add_argument("--from-last", action="store_true", help="measure nothing, take the last results")
     options = parser.parse_args()
     last = options.from_last or options.only != list(STAGES)
@@ -88,7 +88,7 @@ def main() -> int:
             return 1
     print_tables(results)
     if options.write:
-        write_pages(results, ROOT / "docs" / "explanation")
+        write_page(results, ROOT / "docs" / "explanation")
     broken = [name for name in STAGES if "broken" in results.get(name, {})]
     if broken:
         print(f"\nBroken: {', '.join(broken)}", file=sys.stderr)

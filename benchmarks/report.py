@@ -16,7 +16,7 @@ Results = Mapping[str, Any]
 QUIET: Final = 1.0
 
 REJECTED: Final = ", rejected"
-#: The limiters in the one table of performance.md.
+#: The limiters in the first table of measurements.md.
 SUMMARY: Final = (
     *(EVALSHA, "limits, fixed window", "django-ratelimit", "django-smart-ratelimit"),
     *("DRF's AnonRateThrottle on django-redis", "ours: a view that no rule names", "ours: one rule"),
@@ -118,7 +118,7 @@ def capacity(results: Results) -> str:
 BLOCKS: Final[dict[str, Callable[[Results], str]]] = {
     each.__name__: each for each in (caption, summary, decisions, capacity)
 }
-PAGES: Final = ("performance.md", "measurements.md")
+PAGE: Final = "measurements.md"
 BLOCK: Final = re.compile(r"(<!-- bench: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -136,12 +136,11 @@ def said(name: str, results: Results, otherwise: str = "") -> str:
         return otherwise or f"Not measured: there are no results of {missing}."
 
 
-def write_pages(results: Results, folder: Path) -> None:
-    """Update the blocks of all pages."""
-    for name in PAGES:
-        page = folder / name
-        page.write_text(filled(page.read_text("utf-8"), results), "utf-8")
-        print(f"Wrote {page}")
+def write_page(results: Results, folder: Path) -> None:
+    """Update the blocks of the page."""
+    page = folder / PAGE
+    page.write_text(filled(page.read_text("utf-8"), results), "utf-8")
+    print(f"Wrote {page}")
 
 
 def print_tables(results: Results) -> None:
