@@ -1,4 +1,4 @@
-"""docs/howto/bigger-sites.md says what pyproject.toml declares, what uv.lock runs, and what deprecation means."""
+"""docs/howto/bigger-sites.md says what pyproject.toml declares, and what uv.lock runs."""
 
 from __future__ import annotations
 

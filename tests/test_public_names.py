@@ -1,7 +1,7 @@
 """What programs may rely on is listed in docs/reference/public-names.txt, and nothing leaves that list unnoticed.
 
 `python -m tests.test_public_names` adds what is new. Take a name out by hand, once it has been deprecated for two minor
-versions: docs/howto/bigger-sites.md.
+versions: CHANGELOG.md.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def listed() -> list[str]:
 
 
 def test_no_public_name_has_vanished() -> None:
-    """A name that is to go is deprecated first, for two minor versions: docs/howto/bigger-sites.md."""
+    """A name that is to go is deprecated first, for two minor versions: CHANGELOG.md."""
     gone = set(listed()) - names_in_python() - names_elsewhere()
     assert sorted(name for name in gone if " " in name or resolved(name) is None) == []
 
