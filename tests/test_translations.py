@@ -29,7 +29,7 @@ from .headers.test_responses import get
 
 PACKAGE = Path(django_ratelimiter.__file__).parent
 LOCALE = PACKAGE / "locale"
-PAGE = PACKAGE.parent / "docs/howto/translations.md"
+PAGE = PACKAGE.parent / "docs/reference/models.md"
 
 #: The folders of languages: "de", "zh_Hans".
 LANGUAGES = sorted(path.parent.parent.name for path in LOCALE.glob("*/LC_MESSAGES/django.po"))
