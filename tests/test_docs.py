@@ -177,7 +177,7 @@ def test_counters_have_the_tags_that_the_table_says() -> None:
 @override_settings(RATELIMITER={"TRUSTED_PROXIES": ["10.0.0.0/8"]})
 def test_the_caller_behind_proxies_is_the_one_that_the_table_names() -> None:
     table = [
-        cells for cells in rows(section(PAGES["docs/howto/identities.md"], "## How the caller is found")) if cells[2:]
+        cells for cells in rows(section(PAGES["docs/howto/identities.md"], "### How the caller is found")) if cells[2:]
     ]
     assert len(table) > 3
     for peer, forwarded, told in table:
