@@ -256,7 +256,7 @@ def test_each_customer_has_the_limits_of_the_plan(reader: Reader, server: str) -
     reader.add("mysite/urls.py", URLS, "w")
     reader.add(
         "shop/limits.py",
-        "\n".join(blocks(section(PAGES["docs/howto/rules-and-tiers.md"], "## If customers log in as well"), "python")),
+        "\n".join(blocks(section(PAGES["docs/howto/rules-and-tiers.md"], "### If customers log in as well"), "python")),
     )
     reader.add("ratelimits.yaml", SITE_RULE)
     reader.shell("python manage.py ratelimit apply ratelimits.yaml")
