@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import re
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
-import django
-from django.conf import settings
 from docutils import nodes
 from sphinx.transforms import SphinxTransform
 
 ROOT = Path(__file__).resolve().parent.parent
-
-# Autodoc imports the limiter, and with it the models: they need an app registry, but no database.
-settings.configure(
-    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_ratelimiter"],
-    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
-)
-django.setup()
-sys.path.insert(0, str(ROOT / "docs"))
 
 project = "django_ratelimiter"
 author = "The django_ratelimiter authors"
 copyright = f"2026, {author}"
 release = version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
 
-default_role = "literal"  # docstrings put names in single backticks
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser"]
 exclude_patterns = ["_build"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
-
-# Links to names that have no page of their own here stay plain text.
-autodoc_typehints = "none"
-autodoc_member_order = "bysource"
 
 # For `make linkcheck`. Of sites that build their headings in the browser, only the page is asked for.
 linkcheck_ignore = [r"http://(127\.0\.0\.1|localhost)[:/].*"]
@@ -86,33 +70,8 @@ class AnchorRows(SphinxTransform):
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.add_transform(AnchorRows)
-    app.connect("autodoc-process-docstring", list_the_names)
-    app.connect("autodoc-process-docstring", list_the_algorithms)
     app.connect("doctree-resolved", put_timelines_into_the_page)
     app.connect("source-read", group_the_pages)
-
-
-def list_the_algorithms(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    """Describe each algorithm by its entry in the registry."""
-    import traits
-
-    if thing is traits.Algorithm:
-        lines += [*traits.lines(), ""]
-
-
-def list_the_names(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    """Make a list of a paragraph that tells names: "cost: units. gating: False makes it ..."."""
-    paragraphs = [" ".join(paragraph.split("\n")) for paragraph in "\n".join(lines).split("\n\n")]
-    lines.clear()
-    for paragraph in paragraphs:
-        told = re.split(r"(?:^|(?<=\. ))(?=[a-z]\w*(?:, [a-z]\w*)*: )", paragraph)
-        if len(told) > 1:
-            first, *told = told
-            lines += [first, ""]
-            lines += [re.sub(r"^([\w, ]+): ", r"- **\1**: ", entry) for entry in told]
-        else:
-            lines.append(paragraph)
-        lines.append("")
 
 
 def put_timelines_into_the_page(app: Any, doctree: nodes.document, docname: str) -> None:

@@ -20,8 +20,8 @@ from django.test import Client, RequestFactory, override_settings
 
 from django_ratelimiter import checks, conf, signals
 from django_ratelimiter.conf import values
-from django_ratelimiter.decision import decide
-from django_ratelimiter.engine import Algorithm, Limit, Version
+from django_ratelimiter.decision import Decision, Result, decide
+from django_ratelimiter.engine import Algorithm, Charge, Limit, Verdict, Version
 from django_ratelimiter.headers import rejection_response, response_fields
 from django_ratelimiter.identity import client_ip
 from django_ratelimiter.values.partitions import IDENTITIES, NAMED
@@ -86,6 +86,37 @@ def test_every_signal_stands_in_the_table() -> None:
     told = [cells[0].strip("`") for cells in rows(section(PAGES["docs/reference/limiter.md"], "### Signals"))]
     own = ["rules_committed"]  # is the package's own
     assert told + own == [name for name, value in vars(signals).items() if type(value) is signals.Signal]
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "held"),
+    [
+        ("limiter", "### Decision", Decision),
+        ("limiter", "### Result", Result),
+        ("engine", "## Verdict", Verdict),
+        ("engine", "## Limit", Limit),
+    ],
+)
+def test_what_a_class_holds_stands_in_its_table(page: str, heading: str, held: type) -> None:
+    told = [
+        name
+        for cells in rows(section(PAGES[f"docs/reference/{page}.md"], heading))
+        for name in re.findall(r"`(\w+)`", cells[0])
+    ]
+    fields = inspect.signature(held).parameters
+    assert [name for name in fields if name not in told] == []
+    assert [name for name in told if not (name in fields or hasattr(held, name))] == []
+
+
+def test_every_option_of_a_charge_stands_in_the_table() -> None:
+    told = [
+        cells[0].strip("`").partition("=")[0] for cells in rows(section(PAGES["docs/reference/engine.md"], "## Charge"))
+    ]
+    assert ["key", "limit", "cost", *told] == list(inspect.signature(Charge).parameters)
+
+
+def test_no_page_has_blocks_that_a_code_host_shows_raw() -> None:
+    assert [name for name, text in TEXTS.items() if re.search(r"^ *(```|:::)\{", text, re.MULTILINE)] == []
 
 
 def test_every_identity_stands_in_the_table() -> None:
@@ -169,7 +200,7 @@ def test_the_timelines_show_what_the_engine_decides(monkeypatch: pytest.MonkeyPa
 
 
 def test_counters_have_the_tags_that_the_table_says() -> None:
-    for names, tags, _ in rows(section(PAGES["docs/reference/engine.md"], "## Keys in Redis")):
+    for names, tags in rows(section(PAGES["docs/reference/engine.md"], "## Keys in Redis")):
         for name in re.findall(r"`(\w+)`", names):
             assert f"`{Limit(10, 60, name).tag}`" in tags
 

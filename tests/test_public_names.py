@@ -55,15 +55,8 @@ def imported(text: str) -> set[str]:
 
 
 def described(text: str) -> set[str]:
-    """Return the names that a page of the reference describes by autodoc, or that are written out with their module."""
-    found = set(re.findall(rf"[`\"]({PACKAGE}(?:\.\w+)+)(?:\([^`]*\))?[`\"]", text))
-    module = ""
-    for directive, name in re.findall(r"^\.\. (currentmodule|auto\w+):: ([\w.]+)$", text, re.MULTILINE):
-        if directive == "currentmodule":
-            module = name
-        elif directive != "automodule":
-            found.add(name if name.startswith(PACKAGE) else f"{module}.{name}")
-    return found
+    """Return the names that a page writes out with their module."""
+    return set(re.findall(rf"[`\"]({PACKAGE}(?:\.\w+)+)(?:\([^`]*\))?[`\"]", text))
 
 
 def resolved(dotted: str) -> object | None:

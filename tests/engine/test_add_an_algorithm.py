@@ -36,9 +36,7 @@ def project(tmp_path: Path) -> Path:
     """A copy of the project, with what the page adds."""
     for folder in ("django_ratelimiter", "tests", "example_project"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "docs").mkdir()
-    for name in ("pyproject.toml", "docs/traits.py"):
-        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path / "pyproject.toml")
     placed = PLACED.findall(PAGE.read_text("utf-8"))
     assert len(placed) == 4, "the entry, the two files and the reference"
     for at_the_end, owner, name, block in placed:

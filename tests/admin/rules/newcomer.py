@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from django.test import Client
@@ -27,7 +25,6 @@ from .visitor import PATH, Visitor
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.entry_points.urls")]
 
-ROOT = Path(__file__).resolve().parents[3]
 NAME = "session_window"
 COLUMNS = {"quota": 5, "window_seconds": "60", "algorithm": NAME}
 
@@ -68,8 +65,3 @@ def test_requests_are_limited_in_memory(client: Client) -> None:
             clock.advance(pause)
             statuses.append(client.get(PATH).status_code)
     assert statuses == [200] * 5 + [429, 200]
-
-
-def test_the_reference_lists_it() -> None:
-    lines = runpy.run_path(str(ROOT / "docs/traits.py"))["lines"]()
-    assert lines[-1] == "- **session_window**: until there is a pause."
