@@ -12,11 +12,12 @@ import inspect
 import re
 from types import ModuleType
 
+from django.apps import apps
 from django.dispatch import Signal
 
 from django_ratelimiter import exceptions, signals
 
-from .pages import PAGES, ROOT, TEXTS, rows, section
+from .pages import PAGES, ROOT, TEXTS
 
 LIST = ROOT / "docs/reference/public-names.txt"
 PACKAGE = "django_ratelimiter"
@@ -96,7 +97,7 @@ def names_in_python() -> set[str]:
 
 
 def names_elsewhere() -> set[str]:
-    """Return what settings, shells, beats, fixtures and rows name. Of the models, what their page has."""
+    """Return what settings, shells, beats, fixtures and rows name."""
     from django.core.management import load_command_class
 
     from django_ratelimiter import conf
@@ -108,10 +109,8 @@ def names_elsewhere() -> set[str]:
     parser = load_command_class(PACKAGE, "ratelimit").create_parser("manage.py", "ratelimit")
     shown = parser.format_help().partition("\n  SUBCOMMAND\n")[2]
     found |= {f"command ratelimit {name}" for name in re.findall(r"^    (\w+)", shown, re.MULTILINE)}
-    page = PAGES["docs/reference/models.md"]
-    for model in re.findall(r"^## (\w+)$", page, re.MULTILINE):
-        found |= {f"field {model}.{cells[0].strip('`')}" for cells in rows(section(page, f"## {model}"))}
-    return found
+    models = apps.get_app_config(PACKAGE).get_models()
+    return found | {f"field {model.__name__}.{field.name}" for model in models for field in model._meta.concrete_fields}
 
 
 def listed() -> list[str]:
