@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -326,6 +327,17 @@ def test_every_metric_stands_in_the_table_with_its_type() -> None:
     told = dict(re.findall(r"^\| `(ratelimiter_\w+)` \| (\w+) \|", page, re.MULTILINE))
     assert told == {
         metric.name + ("_total" if metric.type == "counter" else ""): metric.type
+        for metric in REGISTRY.collect()
+        if metric.name.startswith("ratelimiter_")
+    }
+
+
+def test_the_dashboard_shows_every_metric_and_no_other() -> None:
+    dashboard = json.loads((Path(__file__).parent.parent / "docs/howto/grafana.json").read_text("utf-8"))
+    shown = {target["expr"] for panel in dashboard["panels"] for target in panel["targets"]}
+    named = {re.sub("_bucket$", "", name) for name in re.findall(r"ratelimiter_\w+", " ".join(shown))}
+    assert named == {
+        metric.name + ("_total" if metric.type == "counter" else "")
         for metric in REGISTRY.collect()
         if metric.name.startswith("ratelimiter_")
     }
