@@ -11,7 +11,7 @@ from .pages import PAGES, ROOT, TEXTS
 pytestmark = pytest.mark.once
 
 #: Of the pages, in the index and the sidebar.
-GROUPS = ["Start", "Limit things", "Operate", "Deploy", "Test", "Migrate", "Reference", "For contributors"]
+GROUPS = ["Start", "Limit things", "Operate", "Deploy", "Reference", "For contributors"]
 
 
 @pytest.mark.parametrize("name", sorted(PAGES.keys() - {"docs/index.md"}))
