@@ -13,11 +13,12 @@ from django.test import Client, override_settings
 from django.urls import path
 
 from ..making import MakeRule
-from ..pages import PAGES, blocks, section
+from ..pages import DOCS, PAGES, blocks, section
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("clock")]
 
-FIELD, VIEW = blocks(section(PAGES["docs/howto/decorator.md"], "## GraphQL and batches"), "python")
+[FIELD] = blocks(section(PAGES["docs/howto/decorator.md"], "## GraphQL and batches"), "python")
+VIEW = (DOCS / "howto/graphql_view.py").read_text("utf-8")
 #: As the page says in sentences.
 GRAPHENE_VIEW = VIEW
 for told, instead in {
