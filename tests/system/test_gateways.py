@@ -21,7 +21,7 @@ from django.test import override_settings
 from django_ratelimiter.models import AccessEntry
 from example_project.redis_server import HOST, WatchedProcess, free_port
 from tests.making import make_rule
-from tests.pages import PAGES, blocks, section
+from tests.pages import DOCS, PAGES, blocks, section
 
 PAGE = PAGES["docs/howto/gateway.md"]
 #: The addresses of clients, which are not trusted; the gateways ask from HOST.
@@ -46,6 +46,8 @@ START_SECONDS = 120.0
 
 def block(heading: str) -> str:
     """The first example under a heading."""
+    if heading == "Envoy":
+        return (DOCS / "howto/envoy.yaml").read_text("utf-8")
     return blocks(section(PAGE, f"## {heading}"), r"\w*")[0]
 
 
