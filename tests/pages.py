@@ -31,6 +31,15 @@ def section(text: str, heading: str) -> str:
     return found[1]
 
 
+def with_files(text: str) -> str:
+    """What a reader has who saves the files that a page of `docs/howto` links to, as if the page showed them."""
+    return re.sub(
+        r"[Ss]ave\s+\[`([\w.]+)`\]\(\1\)\s+as\s+(`[\w/.]+`)\.",
+        lambda found: f"{found[2]}:\n\n```python\n{(DOCS / 'howto' / found[1]).read_text('utf-8')}```",
+        text,
+    )
+
+
 def blocks(text: str, language: str) -> list[str]:
     """The fenced blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

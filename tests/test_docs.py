@@ -34,12 +34,15 @@ DEFAULTS = {name: entry.default for name, entry in conf.ENTRIES.items()}
 
 
 def python_blocks() -> list[Any]:
-    """Every Python example that is no session, as a parameter named by its page."""
+    """Every Python example that is no session, as a parameter named by its page, and those that are files."""
     return [
-        pytest.param(block, id=f"{name}-{number}")
-        for name, text in TEXTS.items()
-        for number, block in enumerate(blocks(text, "python"))
-        if ">>>" not in block
+        *(pytest.param(path.read_text("utf-8"), id=path.name) for path in (DOCS / "howto").glob("*.py")),
+        *(
+            pytest.param(block, id=f"{name}-{number}")
+            for name, text in TEXTS.items()
+            for number, block in enumerate(blocks(text, "python"))
+            if ">>>" not in block
+        ),
     ]
 
 

@@ -15,14 +15,14 @@ from django.urls import path
 from django.views.decorators.http import condition
 
 from ..making import Clock, MakeRule
-from ..pages import PAGES, blocks, section
+from ..pages import PAGES, blocks, section, with_files
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("clock")]
 
 
 def recipe(heading: str) -> SimpleNamespace:
     """What the first example under a heading defines."""
-    block = blocks(section(PAGES["docs/howto/recipes.md"], f"### {heading}"), "python")[0]
+    block = blocks(section(with_files(PAGES["docs/howto/recipes.md"]), f"### {heading}"), "python")[0]
     module = ModuleType("recipe")
     exec(block, module.__dict__)
     return SimpleNamespace(**module.__dict__)

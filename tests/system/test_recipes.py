@@ -21,7 +21,7 @@ from django_ratelimiter.backend import get_engine
 from example_project.redis_server import HOST, free_port
 
 from ..making import make_rule
-from ..pages import PAGES, blocks, section
+from ..pages import PAGES, blocks, section, with_files
 from .site import PROJECT, running, wait_until
 
 pytestmark = pytest.mark.once
@@ -52,7 +52,7 @@ INTERVAL, EARLY = 1.0, 0.05
 
 def recipes(heading: str) -> list[str]:
     """The Python examples under a heading."""
-    return blocks(section(PAGES["docs/howto/recipes.md"], heading), "python")
+    return blocks(section(with_files(PAGES["docs/howto/recipes.md"]), heading), "python")
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ import pytest
 
 from example_project.redis_server import HOST, WatchedProcess, free_port
 
-from ..pages import PAGES, blocks, section
+from ..pages import PAGES, blocks, section, with_files
 from .site import PROJECT, running, wait_until
 
 pytestmark = pytest.mark.once
 
-PAGE = PAGES["docs/howto/recipes.md"]
+PAGE = with_files(PAGES["docs/howto/recipes.md"])
 HEADINGS = re.findall(r"^## (.*)$", PAGE, re.MULTILINE)[:10]
 SERVERS = HEADINGS.pop()
 assert SERVERS.startswith("uvicorn")
