@@ -15,7 +15,6 @@ from typing import Any
 
 import django
 import pytest
-from django.apps import apps
 from django.test import Client, RequestFactory, override_settings
 
 from django_ratelimiter import checks, conf, signals
@@ -28,6 +27,7 @@ from django_ratelimiter.values.partitions import IDENTITIES, NAMED
 
 from .headers.test_fields import ALLOWED, DENIED, results, softly
 from .pages import DOCS, PAGES, ROOT, TEXTS, blocks, rows, section
+from .test_public_names import fields
 
 #: As they are, not as the tests have them.
 DEFAULTS = {name: entry.default for name, entry in conf.ENTRIES.items()}
@@ -66,16 +66,15 @@ def test_every_check_stands_in_the_table() -> None:
 
 
 def test_every_model_stands_in_the_page_and_every_field_that_operators_edit() -> None:
-    page = PAGES["docs/reference/models.md"]
-    models = {model.__name__: model for model in apps.get_app_config("django_ratelimiter").get_models()}
-    written = section(page, "## What the program writes")
-    others = [name for cells in rows(written) for name in re.findall(r"`(\w+)`", cells[0])]
+    page, models = PAGES["docs/reference/models.md"], fields()
+    written = rows(section(page, "## What the program writes"))
     edited = re.findall(r"^## (\w+)$", page, re.MULTILINE)
-    assert sorted([*edited, *others]) == sorted(models)
-    for model in map(models.__getitem__, edited):
-        cells = " ".join(cells[0] for cells in rows(section(page, f"## {model.__name__}")))
-        told = ["id", *re.findall(r"`(\w+)`", cells)]
-        assert sorted(told) == sorted(field.name for field in model._meta.concrete_fields), model.__name__
+    assert sorted([*edited, *(name for cells in written for name in re.findall(r"`(\w+)`", cells[0]))]) == sorted(
+        models
+    )
+    for model in edited:
+        cells = " ".join(cells[0] for cells in rows(section(page, f"## {model}")))
+        assert sorted(["id", *re.findall(r"`(\w+)`", cells)]) == sorted(models[model]), model
 
 
 @override_settings(RATELIMITER={"HEADERS": values.HEADER_SWITCHES})
@@ -102,6 +101,7 @@ def test_every_signal_stands_in_the_table() -> None:
         ("limiter", "### Result", Result),
         ("engine", "## Verdict", Verdict),
         ("engine", "## Limit", Limit),
+        ("engine", "## Charge", Charge),
     ],
 )
 def test_what_a_class_holds_stands_in_its_table(page: str, heading: str, held: type) -> None:
@@ -110,16 +110,9 @@ def test_what_a_class_holds_stands_in_its_table(page: str, heading: str, held: t
         for cells in rows(section(PAGES[f"docs/reference/{page}.md"], heading))
         for name in re.findall(r"`(\w+)`", cells[0])
     ]
-    fields = inspect.signature(held).parameters
-    assert [name for name in fields if name not in told] == []
-    assert [name for name in told if not (name in fields or hasattr(held, name))] == []
-
-
-def test_every_option_of_a_charge_stands_in_the_table() -> None:
-    told = [
-        cells[0].strip("`").partition("=")[0] for cells in rows(section(PAGES["docs/reference/engine.md"], "## Charge"))
-    ]
-    assert ["key", "limit", "cost", *told] == list(inspect.signature(Charge).parameters)
+    own = inspect.signature(held).parameters
+    assert [name for name in own if name not in told] == []
+    assert [name for name in told if not (name in own or hasattr(held, name))] == []
 
 
 def test_no_page_has_blocks_that_a_code_host_shows_raw() -> None:

@@ -96,6 +96,12 @@ def names_in_python() -> set[str]:
     return found
 
 
+def fields() -> dict[str, list[str]]:
+    """Return the names of the fields of each model."""
+    models = apps.get_app_config(PACKAGE).get_models()
+    return {model.__name__: [field.name for field in model._meta.concrete_fields] for model in models}
+
+
 def names_elsewhere() -> set[str]:
     """Return what settings, shells, beats, fixtures and rows name."""
     from django.core.management import load_command_class
@@ -109,8 +115,7 @@ def names_elsewhere() -> set[str]:
     parser = load_command_class(PACKAGE, "ratelimit").create_parser("manage.py", "ratelimit")
     shown = parser.format_help().partition("\n  SUBCOMMAND\n")[2]
     found |= {f"command ratelimit {name}" for name in re.findall(r"^    (\w+)", shown, re.MULTILINE)}
-    models = apps.get_app_config(PACKAGE).get_models()
-    return found | {f"field {model.__name__}.{field.name}" for model in models for field in model._meta.concrete_fields}
+    return found | {f"field {model}.{name}" for model, names in fields().items() for name in names}
 
 
 def listed() -> list[str]:
