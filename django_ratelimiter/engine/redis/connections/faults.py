@@ -65,7 +65,8 @@ _SENTENCES: Final = (
     (r"^WRONGPASS|invalid username-password|invalid password", "The server rejects the user name or the password."),
     (
         r"NOPERM|can't run this command|no permissions",
-        "The user may not run a command, or not on our keys. docs/howto/bigger-sites.md lists those it needs.",
+        "The user may not run a command, or not on our keys. "
+        "docs/howto/bigger-sites.md lists the permissions it needs.",
     ),
     (r"DENIED|protected mode", "The server is in protected mode, and accepts nobody from another machine."),
     (r"max number of clients", "The server has reached its maxclients."),
