@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from ..exceptions import EngineUnavailable
 from ..models import TierAssignment
 from ..rules import cache
-from ..rules.formatting import listed, until_in_words
+from ..rules.formatting import until_in_words
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from .caller import Caller, is_hash
@@ -37,13 +37,13 @@ class CallerReport:
 
     MEMBERS: ClassVar = (
         *("caller", "enforced", "blocked", "blocked_shared", "blocked_scopes", "access", "tier", "hidden", "counters"),
-        *("before_login", "unread", "unlimited", "rejections", "log", "problem"),
+        *("unread", "unlimited", "rejections", "log", "problem"),
     )
 
     caller: Caller
     enforced: bool  # false while all enforcement is stopped
-    #: By counters of its own. `None` = not known: of a digest whom no rule rejects that has rejected it lately, of a
-    #: user whom only rules in `before_login` reject, and without Redis.
+    #: By counters of its own. `None` = not known: of a digest whom no rule rejects that has rejected it lately, and
+    #: without Redis.
     blocked: bool | None
     #: Rules whose counter all callers share and is used up: they reject everybody now.
     blocked_shared: Sequence[RuleRecord]
@@ -53,8 +53,6 @@ class CallerReport:
     tier: TierExplanation
     hidden: Sequence[str]  # what you may not view
     counters: Sequence[Counter]
-    #: Of rules that have other limits where a REST framework view checks a token itself: what they decide by then.
-    before_login: Sequence[Counter]
     unread: Sequence[Unread]
     unlimited: Sequence[RuleRecord]  # rules without a limit for the tier
     rejections: Sequence[CallerRejection]
@@ -95,7 +93,6 @@ def report_of(caller: Caller, reader: Any = None) -> CallerReport:
         tier=grounds.tier,
         hidden=sees.hidden,
         counters=(shown if caller.kind == "digest" else found).counters,
-        before_login=found.before_login,
         unread=found.unread,
         unlimited=found.unlimited,
         rejections=rejections,
@@ -118,7 +115,7 @@ def _is_blocked(caller: Caller, grounds: Grounds, found: Counters) -> bool | Non
         return None
     if found.of(caller).blocked_views:
         return True
-    return None if found.blocked_before_login or caller.kind == "digest" else False
+    return None if caller.kind == "digest" else False
 
 
 def key_name(caller: Caller, reader: Any = None) -> str:
@@ -186,10 +183,7 @@ def _state(report: CallerReport) -> str:
     """Return whether the caller is blocked."""
     if report.blocked is not None:
         return _("blocked") if report.blocked else _("not blocked")
-    if report.problem or not report.before_login:
-        return _("whether it is blocked is not known")
-    text = _("not blocked if a session logs the user in; blocked where a view checks a token itself, by %(rules)s")
-    return text % {"rules": listed(dict.fromkeys(each.rule.slug for each in report.before_login if each.blocked))}
+    return _("whether it is blocked is not known")
 
 
 def _line(counter: Counter) -> str:

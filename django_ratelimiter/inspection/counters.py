@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, NamedTuple
 
-from django.apps import apps
-
 from ..backend import get_engine
 from ..engine.base import Charge, Verdict
 from ..exceptions import EngineUnavailable
@@ -20,7 +18,6 @@ from ..rules.routes import for_no_view
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
 from ..usage.live.rejections import certain_times, recent
-from ..values.partitions import may_need_user
 from ..values.references import reference_of
 from .caller import Caller
 from .references import everybody
@@ -170,9 +167,6 @@ class Counters:
     unlimited: Sequence[RuleRecord] = ()
     #: Why the engine did not answer; then the counters have no verdicts.
     problem: str = ""
-    #: The counters of rules while the user is not known, as before a DRF view has checked a token; only of rules that
-    #: have other limits then.
-    before_login: Sequence[Counter] = ()
 
     @property
     def own(self) -> list[Counter]:
@@ -203,16 +197,6 @@ class Counters:
     def _blocked_in_views(self) -> list[Counter]:
         slugs = for_no_view(each.rule for each in self.blocked)
         return [each for each in self.blocked if each.rule.slug not in slugs]
-
-    @property
-    def blocked_before_login(self) -> list[Counter]:
-        """The counters that reject a request of this caller with a token that only the view can check, and no other."""
-        slugs = {each.rule.slug for each in self.blocked}
-        return [each for each in self.before_login if each.is_blocked and each.rule.slug not in slugs]
-
-    def before_login_of(self, rule: RuleRecord) -> list[Counter]:
-        """Return this rule's counters while the user is not known; empty = the same as usual."""
-        return [each for each in self.before_login if each.rule is rule]
 
     def of(self, caller: Caller) -> Counters:
         """Return the counters that concern the caller: if only a key is known, its own counters that are in use."""
@@ -331,7 +315,6 @@ def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement) -> Cou
     limits are assumed, and it is not known what they decide.
     """
     counters: list[Counter] = []
-    before: list[Counter] = []
     unread: list[Unread] = []
     unlimited: list[RuleRecord] = []
     seen, problem = dict[str, str](), ""
@@ -348,12 +331,11 @@ def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement) -> Cou
                 rule.depends_on_tier if caller.is_everybody else rule.slug not in seen
             )
             counters += _counters_of(template, digest, stands_in=caller.stands_in(rule), is_assumed=is_assumed)
-            before += _before_login(caller, template, digest, rules)
         if not template.records:
             unlimited.append(rule)
         elif digest is None:
             unread.append(Unread(rule, tuple(caller.missing(rule))))
-    return read(Counters(counters, unread, unlimited, problem, before))
+    return read(Counters(counters, unread, unlimited, problem))
 
 
 def shared_counters(rules: Iterable[RuleRecord], known: RuleSet) -> Counters:
@@ -383,25 +365,10 @@ def _counters_of(
     ]
 
 
-def _before_login(caller: Caller, template: RuleTemplate, digest: str, rules: RuleSet) -> list[Counter]:
-    """Return the counters of anonymous callers, if a rule that needs no user has other limits for this caller."""
-    if caller.user_id is None or caller.api_key is not None:
-        return []
-    if not apps.is_installed("rest_framework"):  # no view checks a token itself
-        return []
-    if any(map(may_need_user, template.rule.partition_by)):
-        return []
-    anonymous = RuleTemplate(template.rule, Entitlement(rules.default_tier("anonymous")))
-    if anonymous.records == template.records:
-        return []
-    return _counters_of(anonymous, digest, stands_in=caller.stands_in(template.rule))
-
-
 def read(found: Counters) -> Counters:
     """Return these counters with their current verdicts."""
-    parts = found.counters, found.before_login
     calls: list[dict[str, Counter]] = [{}]  # a call cannot name a counter twice, which throttles may share
-    for each in (each for part in parts for each in part if not each.is_local):
+    for each in (each for each in found.counters if not each.is_local):
         key = each.charge.key + each.charge.limit.tag
         if all(key in call for call in calls):
             calls.append({})
@@ -410,11 +377,10 @@ def read(found: Counters) -> Counters:
     try:
         verdicts = [verdict for charges in asked for verdict in get_engine().peek(charges)]
     except EngineUnavailable as error:
-        unread = [[replace(each, verdict=None) for each in part] for part in parts]  # earlier verdicts are outdated
-        return replace(found, counters=unread[0], before_login=unread[1], problem=str(error))
+        unread = [replace(each, verdict=None) for each in found.counters]  # earlier verdicts are outdated
+        return replace(found, counters=unread, problem=str(error))
     told = dict(zip([id(each) for call in calls for each in call.values()], verdicts, strict=True))
-    counters, before = ([replace(each, verdict=told.get(id(each), each.verdict)) for each in part] for part in parts)
-    return replace(found, counters=counters, before_login=before)
+    return replace(found, counters=[replace(each, verdict=told.get(id(each), each.verdict)) for each in found.counters])
 
 
 def _rules(rules: RuleSet) -> list[RuleRecord]:

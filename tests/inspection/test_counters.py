@@ -14,7 +14,7 @@ from django.test import RequestFactory
 from django_ratelimiter import limiter
 from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.inspection.caller import Caller, UnknownCaller, caller_of
-from django_ratelimiter.inspection.caller_report import lines_of, report_of
+from django_ratelimiter.inspection.caller_report import report_of
 from django_ratelimiter.inspection.counters import Counter
 from django_ratelimiter.inspection.reset import counters_now
 from django_ratelimiter.models import AccessEntry, Rule, Tier
@@ -196,47 +196,3 @@ def test_a_user_by_key_or_name_unless_two_fit(user: User, monkeypatch: pytest.Mo
     assert caller_of("session", session.session_key or "").user == user
     monkeypatch.delattr("django.contrib.auth.base_user.BaseUserManager.get_by_natural_key")
     assert caller_of("user", key).user == user
-
-
-def test_as_rules_decide_before_a_view_has_checked_a_token(
-    add_rule: Callable[..., Rule], user: User, free: Tier
-) -> None:
-    """A rule that all callers share, with one limit for a user's tier and a lower one for everybody else."""
-    shared = add_rule("shared", [], quota=2, algorithm="fixed_window")
-    add_rule("own", ["user"], quota=9)
-    shared.limits.create(tier=free, quota=50, window_seconds=3600, algorithm="fixed_window")
-    caller = caller_of("user", str(user.pk))
-    assert report_of(caller).blocked is False
-    ask(times=2)
-    found = counters_now(caller)
-    assert [each.rule.slug for each in found.blocked_before_login] == ["shared"]
-    assert found.blocked == []
-    summary = report_of(caller)
-    assert summary.blocked is None
-    assert [(each.rule.slug, each.capacity, each.blocked) for each in summary.before_login] == [("shared", 2, True)]
-    assert next(lines_of(summary)).endswith(
-        ": not blocked if a session logs the user in; blocked where a view checks a token itself, by shared"
-    )
-
-
-def test_a_tier_without_a_limit_has_one_before_login(add_rule: Callable[..., Rule], user: User, free: Tier) -> None:
-    shared = add_rule("shared", [], quota=1)
-    shared.limits.create(tier=free, unlimited=True)
-    ask()
-    found = counters_now(caller_of("user", str(user.pk)))
-    assert (list(found.counters), [each.slug for each in found.unlimited]) == ([], ["shared"])
-    assert [each.rule.slug for each in found.blocked_before_login] == ["shared"]
-
-
-@pytest.mark.parametrize("algorithm", ["token_bucket", "sliding_window_counter"])
-@pytest.mark.parametrize("used", [1, 2])
-def test_a_counter_that_two_limits_share_is_read_by_each(
-    add_rule: Callable[..., Rule], user: User, free: Tier, used: int, algorithm: str
-) -> None:
-    """As the next request of either kind is decided."""
-    shared = add_rule("shared", [], quota=2, algorithm=algorithm)
-    shared.limits.create(tier=free, quota=50, window_seconds=3600, algorithm=algorithm)
-    ask(times=used)
-    found = counters_now(caller_of("user", str(user.pk)))
-    assert [each.rule.slug for each in found.blocked_before_login] == ([] if ask().allowed else ["shared"])
-    assert ask(user).allowed is not bool(found.blocked)

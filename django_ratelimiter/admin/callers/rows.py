@@ -31,7 +31,7 @@ MAX_DAYS: Final = 200
 
 
 class CounterRow(NamedTuple):
-    """A counter as text. used: "" = not known. before_login: limits while the user is not known; "" = the same."""
+    """A counter as text. used: "" = not known."""
 
     counter: Counter
     rule_url: str
@@ -40,7 +40,6 @@ class CounterRow(NamedTuple):
     used: str
     full: str
     until: str
-    before_login: str
 
 
 class RuleLink(NamedTuple):
@@ -68,10 +67,10 @@ def counter_rows(found: Counters, viewer: Viewer) -> list[CounterRow]:
     counters = sorted(
         found.counters, key=lambda each: (not each.is_blocked, not each.is_limited, each.shared, -each.percent)
     )
-    return [_row(counter, viewer, found.before_login_of(counter.rule)) for counter in counters]
+    return [_row(counter, viewer) for counter in counters]
 
 
-def _row(counter: Counter, viewer: Viewer, before_login: Iterable[Counter]) -> CounterRow:
+def _row(counter: Counter, viewer: Viewer) -> CounterRow:
     known = counter.verdict is not None
     full_in = round(counter.verdict.reset_after * 1_000_000) if counter.verdict else 0
     by = split_in_words(counter.rule)
@@ -85,7 +84,6 @@ def _row(counter: Counter, viewer: Viewer, before_login: Iterable[Counter]) -> C
         _used(counter) if known else "",
         _rough(full_in) if known else "",
         _("until %(until)s") % {"until": until_in_words(counter.blocked_until)} if counter.blocked_until else "",
-        "; ".join(each.limit for each in before_login),
     )
 
 
@@ -117,8 +115,7 @@ class State(NamedTuple):
     own: those with the caller's own counter, with the URLs of their pages; "" = none. until: when all of them allow
     requests again; "" = never, or not known. is_latest: some do so earlier, and each has its own time. shared: what is
     at its limit for all callers, and by which rule.
-    elsewhere: those for a scope that no view names. before_login: those that only reject if a
-    view checks a token itself. until_before_login: the latest time.
+    elsewhere: those for a scope that no view names.
     """
 
     own: Sequence[RuleLink]
@@ -126,8 +123,6 @@ class State(NamedTuple):
     is_latest: bool
     shared: Sequence[tuple[str, RuleLink]]
     elsewhere: Sequence[RuleLink]
-    before_login: Sequence[RuleLink]
-    until_before_login: str
 
 
 def state_of(found: Counters, viewer: Viewer) -> State:
@@ -142,8 +137,6 @@ def state_of(found: Counters, viewer: Viewer) -> State:
         is_latest,
         list(zip(in_words, _named(shared, viewer, _ends(shared)), strict=True)),
         _named(elsewhere, viewer, _ends(elsewhere)),
-        _named(found.blocked_before_login, viewer),
-        _until(found.blocked_before_login),
     )
 
 
@@ -155,10 +148,10 @@ def _ends(blocked: Iterable[Counter]) -> dict[str, str]:
     return {slug: _until(counters) for slug, counters in by_rule.items()}
 
 
-def _named(counters: Iterable[Counter], viewer: Viewer, ends: Mapping[str, str] | None = None) -> list[RuleLink]:
+def _named(counters: Iterable[Counter], viewer: Viewer, ends: Mapping[str, str]) -> list[RuleLink]:
     """Return the rules of these counters, each once. ends: when they allow requests again, by slug, if shown."""
     rules = {each.rule.slug: each.rule for each in counters}
-    return [RuleLink(rule.name, viewer.rule_url(slug), (ends or {}).get(slug, "")) for slug, rule in rules.items()]
+    return [RuleLink(rule.name, viewer.rule_url(slug), ends.get(slug, "")) for slug, rule in rules.items()]
 
 
 def _until(blocked: Sequence[Counter]) -> str:

@@ -136,14 +136,6 @@ def test_a_digest_leads_to_whom_one_may_know(
     assert response.context["caller"].kind == ("user" if leads else "digest")
 
 
-def test_says_what_a_token_meets_as_an_anonymous_caller(admin_client: Client, page: str, shared: Rule) -> None:
-    use_up()
-    text = words(admin_client.get(page))
-    assert "2 of 50, 48 left" in text
-    note = "this rule has already decided, as for an anonymous caller"
-    assert text.count(note) == 1  # the other rules count by user, and so wait for one
-
-
 def test_a_link_to_a_new_assignment_names_a_user(admin_client: Client, ann: User) -> None:
     add = reverse("admin:django_ratelimiter_tierassignment_add")
     assert f'value="{ann.pk}" selected>ann<' in shown(admin_client.get(f"{add}?user={ann.pk}"))
@@ -232,16 +224,3 @@ def test_the_first_line_says_when_each_rule_passes_if_they_differ(
     text = words(response)
     assert f"until {state.until} at the latest" in text
     assert f"Export</a> until {ends['Export']}" in text
-
-
-def test_the_first_line_does_not_say_not_blocked_where_a_token_would_be(
-    admin_client: Client, ann: User, shared: Rule
-) -> None:
-    Tier.objects.update(default_for="authenticated")
-    page = f"{CALLER}?kind=user&value=id%3A{ann.pk}"
-    assert "not blocked" in words(admin_client.get(page))
-    use_up()
-    text = words(admin_client.get(page))
-    assert ">it depends</span>" in text
-    assert "They reject such requests now:" in text
-    assert "not blocked" not in text
