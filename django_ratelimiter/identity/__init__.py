@@ -61,7 +61,7 @@ MAX_API_KEY: Final = 256
 _KEY_SCHEMES: Final = ("api-key", "bearer", "token", "")
 
 #: The maximum length of keys in Django's table of sessions.
-_MAX_SESSION_KEY: Final = 40
+MAX_SESSION_KEY: Final = 40
 _SESSION_VALUE: Final = "_ratelimit"
 
 #: Types of values from a path or a custom identity. The text of other types might differ with each request.
@@ -261,7 +261,7 @@ def session_value(session: Any) -> str | None:
     if not session.keys():
         return None
     key: str | None = session.session_key
-    if key is None or len(key) <= _MAX_SESSION_KEY:
+    if key is None or len(key) <= MAX_SESSION_KEY:
         return key
     if _SESSION_VALUE not in session:
         session[_SESSION_VALUE] = str(digest(key))  # a project may pickle it

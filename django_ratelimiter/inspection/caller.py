@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import Any, ClassVar, Final, NamedTuple
 
-from django.contrib.auth import SESSION_KEY, get_user_model
-from django.core import signing
+from django.contrib.auth import get_user_model
 from django.core.exceptions import ObjectDoesNotExist, ValidationError
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
-from ..conf import django_setting, has_identity, is_alias, is_secret, settings, unknown_identity
+from ..conf import has_identity, is_alias, is_secret, settings, unknown_identity
 from ..databases import spelled
-from ..identity import MAX_API_KEY, digest, digests, hash_api_key, is_of_unreadable, session_value
+from ..identity import MAX_API_KEY, MAX_SESSION_KEY, digest, digests, hash_api_key, is_of_unreadable
 from ..identity.proxies import client_address, client_ip, network_around
 from ..limiter.templates import missing
 from ..plans import is_gone
@@ -80,7 +78,7 @@ def _of_name(text: str) -> Any:
         return None
 
 
-KINDS: Final = ("user", "api_key", "ip", "session", "partition")
+KINDS: Final = ("user", "api_key", "ip", "partition")
 
 #: Longer texts are never valid.
 MAX_TEXT: Final = 1_000
@@ -89,11 +87,8 @@ _DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 #: The prefix for a result of API_KEY_RESOLVER. Without it, a text that is not a known key is read as a key, too.
 _RESOLVED: Final = "value:"
-#: The prefix for a signed text that stands for a key in URLs: its hash, and the result of API_KEY_RESOLVER.
-_SIGNED: Final = "key:"
-_SALT: Final = "django_ratelimiter.keys"
-#: Seconds for which it is valid: the key may be revoked meanwhile.
-SIGNED_SECONDS: Final = 3_600
+#: What stands for one of several keys in URLs: its hash, and the result of API_KEY_RESOLVER.
+_ONE_OF: Final = re.compile(r"key:([0-9a-f]{64}):(.+)", re.DOTALL)
 _PART: Final = re.compile(
     r"((?:header|path|field|query|cookie):[^:=|]+|ip/[0-9]+|[A-Za-z_][A-Za-z0-9_]*)[:=](.+)", re.DOTALL
 )
@@ -220,7 +215,7 @@ class Caller:
         return digest(encode_partition(self.known.items()))
 
     def __str__(self) -> str:
-        """Return the caller as text that may be stored: no address, session or key, but the start of the digest."""
+        """Return the caller as text that may be stored: no address or key, but the start of the digest."""
         if self.kind == "user":
             return _("user %s") % self.value
         if self.is_one_key:
@@ -231,7 +226,6 @@ class Caller:
 _LABELS: Final = {
     "api_key": lambda: _("API key"),
     "ip": lambda: _("address"),
-    "session": lambda: _("session"),
     "partition": lambda: _("partition"),
     "digest": lambda: _("caller"),
 }
@@ -329,10 +323,10 @@ def parts_of(text: str) -> dict[str, str]:
 def _caller(kind: str, value: str, parts: Mapping[str, str]) -> Caller:
     """Return the caller, with each value as a request would have it."""
     known = {name: spelled(name, value) for name, value in parts.items()}
+    if len(known.get("session", "")) > MAX_SESSION_KEY:  # it would be that of a request, and is another
+        raise UnknownCaller(_("This is the content of a session, not its key. Look for a digest or a reference."))
     address = user = None
     key = _Key("", None, "")
-    if "session" in known:
-        _add_user_of_session(known)
     if "user" in known:
         known["user"], user = _user_of(known["user"])
     if "ip" in known:
@@ -411,15 +405,14 @@ def _api_key(text: str) -> _Key:
     if text.startswith(_RESOLVED) and text != _RESOLVED:
         found = text.removeprefix(_RESOLVED)
         return _Key(found, None, text, _why_gone(found))
-    if (signed := _signed(text)) is not None:
-        return _Key(signed[1], signed[0], text, _why_gone(signed[1]))
+    if one := _ONE_OF.fullmatch(text):
+        return _Key(one[2], one[1], text, _why_gone(one[2]))
     try:
         resolved = find_api_key(text) if len(text) <= MAX_API_KEY and text.isascii() else None
     except OwnCodeFailed as error:
         raise UnknownCaller(_("Whether this key is known cannot be found out: %s") % error) from None
     if resolved is not None:
-        opened = _SIGNED + signing.dumps([hashed, resolved], salt=_SALT)
-        return _Key(resolved, hashed, opened, _why_gone(resolved))
+        return _Key(resolved, hashed, f"key:{hashed}:{resolved}", _why_gone(resolved))
     if is_hash(text):
         more = _("Enter the key, or “value:” and what API_KEY_RESOLVER returns for it.")
         return _Key(text, text, text, f"{only_a_hash()} {more}")
@@ -435,29 +428,3 @@ def only_a_hash() -> str:
 def _why_gone(found: str) -> str:
     text = _("There is no %(row)s in the database, so no API key counts as this.")
     return text % {"row": found} if is_gone(found) else ""
-
-
-def _signed(text: str) -> tuple[str, str] | None:
-    """Return hash and value from the text that stands for a key in URLs; `None` = it is another text."""
-    if not text.startswith(_SIGNED):
-        return None
-    try:
-        hashed, found = signing.loads(text.removeprefix(_SIGNED), salt=_SALT, max_age=SIGNED_SECONDS)
-    except signing.SignatureExpired:
-        raise UnknownCaller(_("This link to an API key is more than an hour old. Enter the key again.")) from None
-    except signing.BadSignature:
-        return None
-    return hashed, found
-
-
-def _add_user_of_session(known: dict[str, str]) -> None:
-    """Add the logged-in user of this session, and its value. A session that cannot be read has no user."""
-    engine = import_module(django_setting("SESSION_ENGINE", "django.contrib.sessions.backends.db"))
-    try:
-        session = engine.SessionStore(known["session"])
-        user = session.get(SESSION_KEY)
-        known["session"] = session_value(session) or known["session"]
-    except Exception:  # session stores may raise anything
-        user = None
-    if user is not None:
-        known.setdefault("user", by_key(user))

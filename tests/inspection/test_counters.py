@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import redis
 from django.contrib.auth.models import AnonymousUser, User
-from django.contrib.sessions.backends.db import SessionStore
 from django.test import RequestFactory
 
 from django_ratelimiter import limiter
@@ -190,9 +189,5 @@ def test_a_user_by_key_or_name_unless_two_fit(user: User, monkeypatch: pytest.Mo
     with pytest.raises(UnknownCaller):
         caller_of("user", "name:nobody")
     assert caller_of("user", "id:424242").known == {"user": "424242"}  # deleted, and yet has counters
-    session = SessionStore()
-    session["_auth_user_id"] = key
-    session.create()
-    assert caller_of("session", session.session_key or "").user == user
     monkeypatch.delattr("django.contrib.auth.base_user.BaseUserManager.get_by_natural_key")
     assert caller_of("user", key).user == user

@@ -124,7 +124,7 @@ def test_without_redis_the_rows_are_removed_and_the_rest_is_said(
         ("ip:192.0.2.7", "ip:192.0.2.7 (address "),
         ("header:X-Org=acme", "header:X-Org=acme (partition "),
         ("api_key:sk-live-0123456789abcdef", "api_key:sk-l… (API key "),
-        ("session:0123456789abcdef", "session:0123… (session "),
+        ("session:0123456789abcdef", "partition "),
         ("header:Authorization=s3cret", "partition "),
     ],
 )
@@ -161,7 +161,7 @@ def test_a_caller_must_be_named_once(subcommand: str, caller: list[str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["forget", "--sesion", "x"], "forget: error: unrecognized arguments: --sesion. Did you mean --session?"),
+        (["forget", "--partion", "x"], "forget: error: unrecognized arguments: --partion. Did you mean --partition?"),
         (["caller", "user:1", "--knwon=x"], "caller: error: unrecognized arguments: --knwon=x. Did you mean --known?"),
         (["about", "--rubbish"], "about: error: unrecognized arguments: --rubbish\n"),
     ],

@@ -42,7 +42,6 @@ KIND_LABELS: Final = {
     "user": gettext_lazy("user (primary key or login name)"),
     "api_key": gettext_lazy("API key (or its hash)"),
     "ip": gettext_lazy("IP address"),
-    "session": gettext_lazy("session key"),
     "partition": gettext_lazy("partition, such as header:X-Org=acme"),
     "digest": gettext_lazy("digest, from a report"),
     "reference": gettext_lazy("reference of a rejection, such as export#eJL8d1F2"),
@@ -211,8 +210,6 @@ def _title(caller: Caller, name: str) -> str:
     labels = {"ip": _("Address %s"), "api_key": _("API key %s"), "partition": "%s", "digest": _("Caller %s")}
     if caller.kind == "api_key":
         return labels["api_key"] % name
-    if caller.kind == "session":
-        return capfirst(str(caller))
     if caller.is_everybody:
         return pgettext("caller", "All callers together")
     if caller.is_nobody:
