@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any, Final
 
 from django import forms
@@ -17,10 +16,10 @@ from django.views.decorators.debug import sensitive_post_parameters
 from ..inspection.answer import explain
 from ..inspection.asking import asked, names_caller
 from ..inspection.caller import by_key
-from ..inspection.curl import parse_curl
+from ..inspection.curl import is_curl
 from ..inspection.explanation import CALLER_FIELDS, CallerHidden, Explanation, RuleExplanation, rights_of
 from ..inspection.question import MAX_LENGTHS, Question, QuestionError, pairs
-from ..inspection.references import ParsedRejection, known_rules, parse_log_line
+from ..inspection.references import Rejected
 from ..inspection.tier import tier_in_words
 from ..inspection.words import (
     bypass_in_words,
@@ -39,8 +38,8 @@ from .logged import caller_url, logged_context, rejection_rows
 from .pages import PagesAdmin
 from .viewer import Viewer
 
-#: Fields that a URL may contain. Others are secrets, and URLs are logged. A "reference" replaces a pasted one.
-_IN_URLS: Final = ("method", "path", "view", "scope", "user", "ip", "api_key", "digest", "logged_rules")
+#: Fields that a URL may contain. Others are secrets, and URLs are logged.
+_IN_URLS: Final = ("method", "path", "view", "scope", "user", "ip", "api_key", "reference")
 
 
 #: Attributes of fields whose values browsers must not keep.
@@ -59,14 +58,11 @@ def _long(label: Any, rows: int, **attributes: Any) -> forms.CharField:
 
 
 class QuestionForm(forms.Form):
-    """The form of a question. pasted: a curl command, or a log line.
-
-    digest, logged_rules: from a line that was pasted before: its caller, and the rules that rejected the request.
-    """
+    """The form of a question. pasted: a curl command, or a text with a reference. reference: that was pasted before."""
 
     use_required_attribute = False
 
-    pasted = _long(gettext_lazy("Paste a curl command, a line of the log, or the reference of a rejection"), 3)
+    pasted = _long(gettext_lazy("Paste a curl command, or the reference of a rejection"), 3)
     method = _short("method", gettext_lazy("Method"), initial="GET")
     path = _short("path", gettext_lazy("Path or URL"))
     view = _short("view", gettext_lazy("or view name"))
@@ -77,8 +73,7 @@ class QuestionForm(forms.Form):
     identities = _long(
         gettext_lazy("Values to count by, one “name=value” per line"), 2, placeholder="header:X-Org=acme"
     )
-    digest = forms.CharField(required=False, max_length=100, widget=forms.HiddenInput)
-    logged_rules = forms.CharField(required=False, max_length=4_000, widget=forms.HiddenInput)
+    reference = forms.CharField(required=False, max_length=MAX_TEXT, widget=forms.HiddenInput)
 
     def __init__(self, data: Any = None, *, asks_callers: bool, initial: Any = None) -> None:
         super().__init__(data, initial=initial, label_suffix="")
@@ -96,17 +91,12 @@ class QuestionForm(forms.Form):
             **{name: data.get(name, "") for name in ("path", "view", "scope", "ip", *CALLER_FIELDS)},
         )
 
-    def asked(self, reader: Any) -> tuple[Question, ParsedRejection | None]:
-        """Return the question, with what was pasted, and the rejection if it names one. Raises QuestionError."""
+    def asked(self, reader: Any) -> tuple[Question, Rejected | None]:
+        """Return the question, with what was pasted, and the rejection if there is one. Raises QuestionError."""
         pasted = self.cleaned_data["pasted"]
-        if parse_log_line(pasted, known_rules()) is None:
-            return parse_curl(pasted, self.question()) if pasted else self.question(), None
-        return asked(self.question(), "", pasted, reader)
-
-    def logged(self) -> ParsedRejection | None:
-        """Return the rejection that was pasted before; `None` if there was none, or if its line names no caller."""
-        rules, digest = self.cleaned_data["logged_rules"].split(), self.cleaned_data["digest"]
-        return ParsedRejection(tuple(rules), digest=digest) if digest else None
+        if is_curl(pasted):
+            return asked(self.question(), pasted, "", reader)
+        return asked(self.question(), "", pasted or self.cleaned_data["reference"], reader)
 
 
 class ExplainPage(PagesAdmin):
@@ -121,7 +111,7 @@ class ExplainPage(PagesAdmin):
         """Show the form and the result. Nothing is charged, and nothing changes."""
         asks_callers = rights_of(request.user).names_callers
         data = request.POST if request.method == "POST" else _from_url(request)
-        is_asked = request.method == "POST" or any(data.get(name) for name in ("path", "view", "pasted"))
+        is_asked = request.method == "POST" or any(data.get(name) for name in ("path", "view", "reference"))
         form = QuestionForm(data if is_asked else None, asks_callers=asks_callers, initial=data)
         context: dict[str, Any] = {}
         if form.is_bound and form.is_valid():
@@ -132,26 +122,24 @@ class ExplainPage(PagesAdmin):
     def _answer(
         self, request: HttpRequest, form: QuestionForm, *, asks_callers: bool
     ) -> tuple[QuestionForm, dict[str, Any]]:
-        """Return form and context; for a pasted rejection, the form with what is known of request and caller."""
+        """Return form and context; for a new rejection, the form with what is known of request and caller."""
+        logged = None
         try:
             question, logged = form.asked(request.user)
-            if logged is None:
-                return form, answer_context(request, explain(question, request.user, form.logged()))
-        except CallerHidden as error:
-            form.add_error("identities", str(error))
+            if logged is not None and (request.method == "GET" or form.cleaned_data["pasted"]):
+                known = {name: value for name, value in form.cleaned_data.items() if value and name != "pasted"}
+                known |= {name: getattr(question, name) for name in (*MAX_LENGTHS, "ip")}
+                form = QuestionForm(initial=known | {"reference": str(logged.reference)}, asks_callers=asks_callers)
+                if not (names_caller(question) or logged.is_shared):
+                    return form, logged_context(request, logged)
+            return form, answer_context(request, explain(question, request.user, logged))
+        except (CallerHidden, QuestionError) as error:
+            if logged is not None and not form.is_bound:  # of the request that the rule matches
+                return form, logged_context(request, logged)
+            name = "identities" if isinstance(error, CallerHidden) else error.field
+            name = "pasted" if name in ("curl", "reference") else name
+            form.add_error(name if name in form.fields else None, str(error))
             return form, {}
-        except QuestionError as error:
-            named = "pasted" if error.field == "curl" else error.field
-            form.add_error(named if named in form.fields else None, str(error))
-            return form, {}
-        known = {name: value for name, value in form.cleaned_data.items() if value and name != "pasted"}
-        known |= {name: getattr(question, name) for name in (*MAX_LENGTHS, "ip")}
-        known |= {"digest": logged.digest, "logged_rules": " ".join(logged.rules)}
-        form = QuestionForm(initial=known, asks_callers=asks_callers)
-        if names_caller(question) and (question.path or question.view):
-            with suppress(CallerHidden, QuestionError):
-                return form, answer_context(request, explain(question, request.user, logged))
-        return form, logged_context(request, logged)
 
 
 def answer_context(request: HttpRequest, explanation: Explanation) -> dict[str, Any]:
@@ -200,6 +188,4 @@ def _from_url(request: HttpRequest) -> dict[str, str]:
     given = {name: request.GET[name] for name in _IN_URLS if name in request.GET}
     if len(given.get("api_key", "")) != 64:  # a key, not its hash; it is in the logs now
         given.pop("api_key", None)
-    if "reference" in request.GET:
-        given["pasted"] = request.GET["reference"]
     return {"method": "GET", **given}

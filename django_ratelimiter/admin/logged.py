@@ -10,9 +10,8 @@ from django.http import HttpRequest
 from ..exceptions import EngineUnavailable
 from ..inspection.counters import CallerRejection, rejections_logged
 from ..inspection.explanation import SEES_TIERS, AccessExplanation
-from ..inspection.references import ParsedRejection, everybody
+from ..inspection.references import Rejected, everybody
 from ..inspection.words import rejected_now_in_words
-from ..limiter.templates import missing
 from ..rules import cache
 from ..rules.records import RuleRecord
 from ..usage.live.rejections import times_in_words
@@ -21,20 +20,19 @@ from ..values.references import Reference, reference_of
 from .viewer import Viewer
 
 
-def logged_context(request: HttpRequest, logged: ParsedRejection) -> dict[str, Any]:
-    """Return the page's context for a log line or reference: the possible callers and the rule."""
+def logged_context(request: HttpRequest, logged: Rejected) -> dict[str, Any]:
+    """Return the page's context for a reference: the possible callers and the rule."""
     viewer, rejections = Viewer(request), []
     try:
         if viewer.may("view_usage_report"):
             rejections = rejections_logged(logged.is_of, cache.latest_rules())
     except EngineUnavailable as error:
         logged = logged._replace(problem=str(error))
-    urls = [caller_url(viewer, digest=whole(caller), rule=logged.rule) for caller in logged.callers]
+    slug = logged.reference.rule
+    urls = [caller_url(viewer, digest=whole(caller), rule=slug) for caller in logged.callers]
     return {
         "logged": logged,
-        "is_shared": bool(logged.digest) and logged.reference.is_of(everybody()),
-        "is_missing": bool(logged.digest) and logged.reference.is_of(missing()),
-        "logged_rule_url": viewer.rule_url(logged.rule),
+        "logged_rule_url": viewer.rule_url(slug),
         "logged_urls": list(filter(None, urls)),
         "rejections": rejection_rows(rejections, viewer),
     }
@@ -52,10 +50,7 @@ def asked_about(rule: RuleRecord, digest: str, known: Mapping[str, str]) -> dict
     """
     path = rule.path if rule.path_kind in ("exact", "prefix") else ""
     asked = {"method": min(rule.methods, default=""), "view": rule.view_name, "path": path, "scope": rule.scope}
-    if known or rule.is_shared:
-        asked |= {**known, "logged_rules": rule.slug, "digest": digest}
-    else:
-        asked["reference"] = reference_of(rule.slug, digest)
+    asked |= {**known, "reference": reference_of(rule.slug, digest)}
     return {name: value for name, value in asked.items() if value}
 
 

@@ -35,13 +35,13 @@ from .explanation import (
     rights_of,
 )
 from .question import Question
-from .references import ParsedRejection
+from .references import Rejected
 from .request import build_request, language_of, resolve_view
 from .tier import TierExplanation
 from .words import doubts_in_words, reason_in_words, unread_in_words
 
 
-def explain(question: Question, reader: Any = None, logged: ParsedRejection | None = None) -> Explanation:
+def explain(question: Question, reader: Any = None, logged: Rejected | None = None) -> Explanation:
     """Return what the limiter would decide now, and why, computed by the code that decides requests. Charges nothing.
 
     reader: the user who reads it; `None` = may see everything. If they may not view access entries, it is as if there
@@ -62,7 +62,8 @@ def explain(question: Question, reader: Any = None, logged: ParsedRejection | No
     unknown = _unknown(trial, is_anybody=is_anybody, is_unchecked=is_unchecked)
     tier = _explain_tier(trial) if sees.tiers else TierExplanation()
     if logged and is_anybody and tier.kind in ("default", "none"):
-        tier = replace(tier, kind="" if logged.names_nobody or logged.problem else "unknown")
+        names_nobody = logged.is_shared or logged.is_missing or logged.problem
+        tier = replace(tier, kind="" if names_nobody else "unknown")
     explaining = _Explaining(trial, sees, tier, unknown, logged)
     rules = tuple(map(explaining.rule, trial.rules.rules))
     rejection = logged and _explain_logged(logged, rules, sees, trial, is_same)
@@ -115,7 +116,7 @@ class _Explaining(NamedTuple):
     sees: Rights
     tier: TierExplanation
     unknown: tuple[str, ...]
-    logged: ParsedRejection | None
+    logged: Rejected | None
 
     def rule(self, rule: RuleRecord) -> RuleExplanation:
         """Return what this rule decides."""
@@ -158,28 +159,24 @@ class _Explaining(NamedTuple):
 
 
 def _explain_logged(
-    logged: ParsedRejection, explained: Sequence[RuleExplanation], sees: Rights, trial: Trial, is_same: bool
+    logged: Rejected, explained: Sequence[RuleExplanation], sees: Rights, trial: Trial, is_same: bool
 ) -> LoggedRejection:
     if not sees.counters:
-        return LoggedRejection(logged.rules, logged.rule, logged.digest, None, (), problem=logged.problem)
+        return LoggedRejection(logged.reference, None, problem=logged.problem)
     counters, problem = [counter for each in explained for counter in each.counters], logged.problem
     try:
         rejections = rejections_logged(logged.is_of, trial.rules, counters)
     except EngineUnavailable as error:
         rejections, problem = [], str(error)
     found = any(each.logged for each in counters)
-    return LoggedRejection(logged.rules, logged.rule, logged.digest, found, tuple(rejections), is_same, problem)
+    return LoggedRejection(logged.reference, found, tuple(rejections), is_same, problem)
 
 
-def _is_same_caller(logged: ParsedRejection, trial: Trial) -> bool:
-    """Return whether a rule that may have rejected counts this caller so, whether it is tested here or not."""
-    values = [
-        (rule.slug, value_of(rule, point.request))
-        for rule in trial.rules.rules
-        for point in trial.entry_points
-        if rule.slug in logged.rules and not rule.is_shared
-    ]
-    return any(value is not None and logged.is_of(slug, digest(value)) for slug, value in values)
+def _is_same_caller(logged: Rejected, trial: Trial) -> bool:
+    """Return whether the rule that rejected counts this caller so, whether it is tested here or not."""
+    rules = [rule for rule in trial.rules.rules if rule.slug == logged.reference.rule and not rule.is_shared]
+    values = [value_of(rule, point.request) for rule in rules for point in trial.entry_points]
+    return any(value is not None and logged.reference.is_of(digest(value)) for value in values)
 
 
 def _reason(rule: RuleRecord, trial: Trial) -> Reason:

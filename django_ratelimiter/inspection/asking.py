@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,38 +9,40 @@ from django.utils.translation import gettext as _
 
 from ..conf import settings
 from ..exceptions import EngineUnavailable
-from ..values.references import DIGITS
+from ..values.references import Reference, parse_reference
 from .caller import by_key, is_hash
 from .curl import parse_curl
 from .explanation import SEES_TIERS
 from .names import Name, revealed_to
 from .question import Question, QuestionError
-from .references import ParsedRejection, as_in_force, digests_of, known_rules, parse_log_line, rule_of
+from .references import Rejected, digests_of, known_rules, rule_of, rules_of
 
 
-def asked(question: Question, curl: str, reference: str, reader: Any = None) -> tuple[Question, ParsedRejection | None]:
-    """Return the question about the request in a curl command, or in a reference, a response or a line of the log.
+def asked(question: Question, curl: str, text: str, reader: Any = None) -> tuple[Question, Rejected | None]:
+    """Return the question about the request in a curl command, and in a text with the reference of a rejection.
 
     Both may be empty. The caller of a reference is added if this user may see its name (`None` = may see everything),
-    unless the question names a caller. Also returns the content of the reference. Raises QuestionError.
+    unless the question names a caller. Also returns what the reference names. Raises QuestionError.
     """
     question = parse_curl(curl, question) if curl else question
-    if not reference:
+    if not text:
         return question, None
-    logged = parse_log_line(reference, known_rules())
-    if logged is None:
-        text = _("This is not the reference of a rejection. Enter it as “export#eJL8d1F2”.")
-        raise QuestionError("reference", text)
-    logged = as_in_force(logged)
-    question = _about_rule(question, logged)
+    reference = parse_reference(text, known_rules())
+    if reference is None:
+        problem = _("This is not the reference of a rejection. Enter it as “export#eJL8d1F2”.")
+        raise QuestionError("reference", problem)
+    rejected = Rejected(reference._replace(rule=rules_of(reference)[0]))
+    question = _about_rule(question, rejected.reference)
+    if rejected.is_shared or rejected.is_missing or not (reader is None or reader.has_perm(SEES_TIERS)):
+        return question, rejected
     try:
-        logged = logged._replace(callers=tuple(_callers(logged, reader)))
+        rejected = rejected._replace(callers=tuple(digests_of(rejected.reference)))
     except EngineUnavailable as error:
-        return question, logged._replace(problem=str(error))
-    names = [*revealed_to(reader, logged.callers).values()]
-    if len(logged.callers) == len(names) == 1 and not names_caller(question):
+        return question, rejected._replace(problem=str(error))
+    names = [*revealed_to(reader, rejected.callers).values()]
+    if len(rejected.callers) == len(names) == 1 and not names_caller(question):
         question = replace(question, **asked_of_caller(names[0]))
-    return question, logged
+    return question, rejected
 
 
 def names_caller(question: Question) -> bool:
@@ -60,18 +61,11 @@ def asked_of_caller(name: Name) -> dict[str, Any]:
     return {name.kind: by_key(name.value) if name.kind == "user" else name.value}
 
 
-def _about_rule(question: Question, logged: ParsedRejection) -> Question:
-    """Return the question about a request that the logged rule matches, unless the question names a request itself."""
-    rule = rule_of(logged)
+def _about_rule(question: Question, reference: Reference) -> Question:
+    """Return the question about a request that the rule matches, unless the question names a request itself."""
+    rule = rule_of(reference)
     if rule is None or question.path or question.view:
         return question
     path = rule.path if rule.path_kind in ("exact", "prefix") else ""
     method = question.method if not rule.methods or question.method in rule.methods else min(rule.methods)
     return replace(question, method=method, path=path, view=rule.view_name, scope=question.scope or rule.scope)
-
-
-def _callers(logged: ParsedRejection, reader: Any) -> Sequence[str]:
-    """Return the callers that are meant, for readers who may name callers. Raises EngineUnavailable."""
-    if logged.names_nobody or not (reader is None or reader.has_perm(SEES_TIERS)):
-        return ()
-    return [logged.digest] if len(logged.digest) > DIGITS else digests_of(logged.reference)

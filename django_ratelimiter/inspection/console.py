@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from .asking import asked
 from .question import Question, pairs
-from .references import ParsedRejection
+from .references import Rejected
 
 #: Options with one text, and what that is.
 _TEXTS: Final = {
@@ -29,14 +29,12 @@ def add_question(parser: ArgumentParser) -> None:
     identity = "A value that rules count by, such as tenant=acme or header:X-Org=acme. May be repeated."
     parser.add_argument("--identity", action="append", default=[], metavar="NAME=VALUE", help=identity)
     parser.add_argument("--curl", default="", metavar="COMMAND", help="A curl command, instead of METHOD and PATH.")
-    reference = (
-        "The reference of a rejection, such as export#eJL8d1F2, or a response or line of the log: marks its counter."
-    )
+    reference = "The reference of a rejection, such as export#eJL8d1F2, or a text with it: marks its counter."
     parser.add_argument("--reference", default="", metavar="TEXT", help=reference)
 
 
-def question_from(options: dict[str, Any]) -> tuple[Question, ParsedRejection | None]:
-    """Return the question in these arguments, and the content of the reference. Raises QuestionError."""
+def question_from(options: dict[str, Any]) -> tuple[Question, Rejected | None]:
+    """Return the question in these arguments, and what the reference names. Raises QuestionError."""
     question = Question(
         method=options["method"],
         path=options["path"],

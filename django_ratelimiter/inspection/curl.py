@@ -30,6 +30,11 @@ _OPTIONS: Final = {
 _KINDS: Final = {option: kind for kind, options in _OPTIONS.items() for option in options.split()}
 
 
+def is_curl(text: str) -> bool:
+    """Return whether a text begins as such a command."""
+    return "".join(text.split(None, 1)[:1]).rpartition("/")[2] == "curl"
+
+
 def parse_curl(text: str, question: Question) -> Question:
     """Return the question in a command, about the caller of `question`. Raises QuestionError."""
     if len(text) > MAX_TEXT:
@@ -40,7 +45,7 @@ def parse_curl(text: str, question: Question) -> Question:
     except ValueError:
         raise QuestionError("curl", _("This command cannot be read: a quotation mark has no end.")) from None
     if next(words, "").rpartition("/")[2] != "curl":
-        raise QuestionError("curl", _("This is neither a curl command nor a line of the log nor a reference."))
+        raise QuestionError("curl", _("This is not a curl command."))
     found: dict[str, list[str]] = {}
     for word in words:
         name = word if word.startswith("--") else word[:2]

@@ -14,6 +14,7 @@ from ..middleware import Exemption
 from ..models import AccessEntry, TierAssignment
 from ..rules.records import Facts, Mismatch, RejectedRule, RuleRecord
 from ..values.access import AccessRecord
+from ..values.references import Reference
 from .counters import CallerRejection, Counter
 from .question import Question
 from .tier import TierExplanation
@@ -140,19 +141,17 @@ class CallerResponse:
 class LoggedRejection:
     """The rejection that a question's reference names."""
 
-    rules: tuple[str, ...]
-    rule: str
-    digest: str  # the start of the caller's digest
+    reference: Reference
     found: bool | None  # one of the counters is the one that rejected; `None` = you may not see it
     #: What is known about it, for a day; empty = nothing more, you may not see it, or `doubts` say that it cannot be
     #: read now.
-    rejections: tuple[CallerRejection, ...]
-    #: The question is about the caller who was rejected, as one of these rules counts it.
+    rejections: tuple[CallerRejection, ...] = ()
+    #: The question is about the caller who was rejected.
     same_caller: bool = False
     #: Why Redis could not be asked about it or its caller; "" = it was asked.
     problem: str = ""
 
-    MEMBERS = ("rules", "rule", "digest", "found", "rejections")
+    MEMBERS = ("reference", "found", "rejections")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,7 @@
-"""References of rejections, and lines of the log: the rules that rejected, and the callers that may be meant."""
+"""References of rejections: the rule that rejected, and the callers that may be meant."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
 from itertools import starmap
@@ -18,94 +16,39 @@ from ..rules import cache, inline
 from ..rules.records import RuleRecord
 from ..usage.live.rejections import MAX_READ, recent
 from ..usage.times import now, stored
-from ..values.bounds import MAX_TEXT, json_from
-from ..values.digests import alias_of
-from ..values.references import Reference, parse_reference, references_in
-
-_MESSAGE: Final = re.compile(r"A request was rejected by ([\w:.-]+(?:, [\w:.-]+)*)\.(?=\s|$|\")")
-#: `rule=export`, `"rule": "export"` or `rule='export'`, as formatters write the attributes of a record.
-_ATTRIBUTE: Final = re.compile(r"""["']?\b(rule|tier|partition|version|reference)["']?\s*[=:]\s*["']?([\w:.#-]+)""")
-_NONE: Final = ("None", "null", "")
-
-
-class ParsedRejection(NamedTuple):
-    """The content of a line. rules: those that rejected the request. digest: of the caller, in the names of keys.
-
-    For a reference, `digest` is only its start. callers: the aliases that it may mean, as far as they are known and the
-    reader may see them. problem: why they cannot be read now.
-    """
-
-    rules: tuple[str, ...]
-    rule: str = ""
-    tier: str = ""
-    digest: str = ""
-    version: str = ""
-    callers: tuple[str, ...] = ()
-    problem: str = ""
-
-    @property
-    def reference(self) -> Reference:
-        """Its reference."""
-        return Reference(self.rule, self.digest)
-
-    @property
-    def names_nobody(self) -> bool:
-        """True if it means no single caller."""
-        return not self.digest or any(map(self.reference.is_of, (everybody(), missing())))
-
-    def is_of(self, rule: str, digest: str) -> bool:
-        """Return whether it is about this rule's counter of the caller with this digest: rules can share digests.
-
-        False if the line names no caller.
-        """
-        if rule not in self.rules or not self.digest:
-            return False
-        return digest == self.digest or self.reference.is_of(digest)
-
-
-def parse_log_line(text: str, slugs: Iterable[str] = ()) -> ParsedRejection | None:
-    """Return the content of the line; `None` if it is not about a rejected request, or longer than MAX_TEXT.
-
-    The body of a response to one is accepted as well, and so is its reference alone.
-    It contains neither the path nor the caller, only the digest; see `limiter/events.py`. slugs: of
-    rules that its reference may name, if other words look like one.
-    """
-    first = text.split(None, 1)[:1]
-    if len(text) > MAX_TEXT:
-        return None
-    if first and first[0].rpartition("/")[2] == "curl":  # its data may look like a line
-        return None
-    found = _attributes(text)
-    reference = parse_reference(found.get("reference", "")) or parse_reference(text, slugs)
-    if reference is not None and not found.get("partition"):
-        found |= {"rule": reference.rule, "partition": reference.start}
-    message = _MESSAGE.search(found.pop("message", "") or text)
-    rules = tuple(message[1].split(", ")) if message else ()
-    if not rules and not found.get("rule"):
-        return None
-    rule = found.get("rule") or rules[0]
-    return ParsedRejection(
-        rules or (rule,), rule, found.get("tier", ""), alias_of(found.get("partition", "")), found.get("version", "")
-    )
-
-
-def _attributes(text: str) -> dict[str, str]:
-    try:
-        found = json_from(text[text.index("{") :])
-    except ValueError:
-        found = None
-    if isinstance(found, dict):
-        pairs = {name: str(value) for name, value in found.items() if not isinstance(value, dict | list)}
-    else:
-        pairs = dict(_ATTRIBUTE.findall(text))
-    return {name: value for name, value in pairs.items() if value not in _NONE}
-
+from ..values.references import Reference, references_in
 
 #: Maximum number of callers that are returned: two are alike once in many millions.
 MAX_FOUND: Final = 5
 
 #: How far back top partitions are searched.
 SPAN: Final = timedelta(days=7)
+
+
+class Rejected(NamedTuple):
+    """The rejection that a reference names, with the rule's exact spelling.
+
+    callers: the aliases that it may mean, as far as they are known and the reader may see them. problem: why they
+    cannot be read now.
+    """
+
+    reference: Reference
+    callers: tuple[str, ...] = ()
+    problem: str = ""
+
+    @property
+    def is_shared(self) -> bool:
+        """True if all callers share the counter."""
+        return self.reference.is_of(everybody())
+
+    @property
+    def is_missing(self) -> bool:
+        """True if the request lacked what the rule counts by."""
+        return self.reference.is_of(missing())
+
+    def is_of(self, rule: str, digest: str) -> bool:
+        """Return whether it is about this rule's counter of the caller with this digest: rules can share digests."""
+        return rule == self.reference.rule and self.reference.is_of(digest)
 
 
 def known_rules() -> list[str]:
@@ -122,15 +65,9 @@ def rules_of(reference: Reference) -> list[str]:
     return reference.rule_in(known_rules()) or [reference.rule]
 
 
-def as_in_force(logged: ParsedRejection) -> ParsedRejection:
-    """Return it with the rule's exact spelling: customers ignore case."""
-    rule = rules_of(logged.reference)[0]
-    return logged._replace(rule=rule, rules=tuple(rule if each == logged.rule else each for each in logged.rules))
-
-
-def rule_of(logged: ParsedRejection) -> RuleRecord | None:
+def rule_of(reference: Reference) -> RuleRecord | None:
     """Return the rule that rejected; `None` = there is none any more."""
-    return next((rule for rule in _rules() if rule.slug == logged.rule), None)
+    return next((rule for rule in _rules() if rule.slug == reference.rule), None)
 
 
 def find_reference(text: str) -> Reference | None:

@@ -12,12 +12,13 @@ from decimal import Decimal
 from typing import Any
 
 from ..rules.records import RuleRecord
+from ..values.references import Reference
 
 
 def encoded(value: Any) -> Any:
     """Return a report, or a part of one, as plain data: a rule by its slug, a time in ISO 8601."""
-    if isinstance(value, RuleRecord):
-        return value.slug
+    if isinstance(value, RuleRecord | Reference):
+        return str(value)
     if is_dataclass(value) or hasattr(value, "_fields"):
         return {name: encoded(getattr(value, name)) for name in _names(value)}
     if isinstance(value, Mapping):

@@ -48,22 +48,21 @@ def bypass_in_words(explanation: Explanation) -> str:
 def logged_in_words(explanation: Explanation) -> str:
     """Return whether the counter of a logged rejection is shown; "" if there is none, or the reader may not see it."""
     logged = explanation.logged
-    if logged is None or logged.found is None or not logged.digest:  # it names no caller
+    if logged is None or logged.found is None:
         return ""
     if logged.found:
         return _("One of the counters below is the one that rejected.")
     if explanation.bypass:
         return _("This is the caller who was rejected.") if logged.same_caller else ""
-    if logged.rule.startswith(PREFIX):
-        return _("A limit in code rejected, which is not decided here: %s. The caller's page shows its counter.") % (
-            logged.rule
-        )
-    meant = [each for each in explanation.rules if each.rule.slug in logged.rules]
+    slug = logged.reference.rule
+    if slug.startswith(PREFIX):
+        return _("A limit in code rejected, which is not decided here: %s. The caller's page shows its counter.") % slug
+    meant = [each for each in explanation.rules if each.rule.slug == slug]
     if wanted := [name for each in meant for name in (*each.lacks, *each.missing)]:
         text = _("Enter the caller's values to see the counter that rejected. Not known here: %s.")
         return text % ", ".join(dict.fromkeys(wanted))
     if not any(each.applies for each in meant):
-        return _("The rule that rejected does not apply to this request now: %s.") % ", ".join(logged.rules)
+        return _("The rule that rejected does not apply to this request now: %s.") % slug
     if logged.same_caller:
         return _("This is the caller who was rejected, but none of the counters below is the one that rejected.")
     return _(

@@ -69,11 +69,11 @@ def test_a_curl_command_and_a_line_of_the_log_are_pasted(
     for _ in range(2):
         Client().get("/hello/", headers={"X-Org": "acme"})
     record = next(each for each in caplog.records if "was rejected" in each.message)
-    line = json.dumps({"message": record.message, "rule": record.rule, "partition": record.partition})
+    line = json.dumps({"message": record.message, "rule": record.rule, "reference": record.reference})
     make_rule("another", quota=9, partition_by=["header:X-Org"])  # its counters of the same caller bear the same digest
     form = page(client, pasted=line, ip="").context["form"]
     assert form.initial["path"] == "/hello/"
-    kept = {name: form.initial[name] for name in ("digest", "logged_rules")}
+    kept = {"reference": form.initial["reference"]}
     for org, marked in (("acme", ["org"]), ("other", [])):
         shown = page(client, path="/hello/", identities=f"header:X-Org={org}", **kept)
         assert shown.context["explanation"].logged.found is bool(marked)

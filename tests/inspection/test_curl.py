@@ -1,14 +1,11 @@
-"""`curl` commands as people and browsers write them, and lines of the log."""
+"""`curl` commands as people and browsers write them."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from django_ratelimiter.inspection.curl import parse_curl
+from django_ratelimiter.inspection.curl import is_curl, parse_curl
 from django_ratelimiter.inspection.question import Question, QuestionError
-from django_ratelimiter.inspection.references import ParsedRejection, parse_log_line
 
 CHROME = """curl 'https://example.org/api/export/?page=2' \\
   -H 'accept: application/json' \\
@@ -80,38 +77,6 @@ def test_what_is_no_character_can_be_sent_on(written: str, meant: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("WARNING A request was rejected by export.", ParsedRejection(("export",), "export")),
-        (
-            "A request was rejected by export, login. Redis is away. rule=login tier=pro partition=a-_b version=7",
-            ParsedRejection(("export", "login"), "login", "pro", "a-_b", "7"),
-        ),
-        (
-            json.dumps(
-                {
-                    "message": "A request was rejected by export.",
-                    "rule": "export",
-                    "tier": None,
-                    "partition": "abc",
-                    "version": 7,
-                }
-            ),
-            ParsedRejection(("export",), "export", "", "abc", "7"),
-        ),
-        (
-            "A request was rejected by code:shop.views.order.",
-            ParsedRejection(("code:shop.views.order",), "code:shop.views.order"),
-        ),
-        ("Something else", None),
-        ("{", None),
-    ],
-)
-def test_lines_of_the_log(line: str, expected: ParsedRejection | None) -> None:
-    assert parse_log_line(line) == expected
-
-
-@pytest.mark.parametrize(
     "command",
     [
         "curl 'https://shop.example/api?rule=gold&x=1'",
@@ -120,11 +85,5 @@ def test_lines_of_the_log(line: str, expected: ParsedRejection | None) -> None:
         "curl\thttps://shop.example/?reference=gold#12345678",
     ],
 )
-def test_a_command_is_no_line_of_a_log(command: str) -> None:
-    assert parse_log_line(command) is None
-
-
-def test_another_reference_does_not_hide_that_of_the_rejection() -> None:
-    found = parse_log_line('{"reference": "ORDER-1"}\nX-RateLimit-Reference: export#eJL8d1F2')
-    assert found is not None
-    assert (found.rule, found.digest) == ("export", "eJL8d1F2")
+def test_a_command_is_no_reference(command: str) -> None:
+    assert is_curl(command)
