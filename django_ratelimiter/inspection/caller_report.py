@@ -18,7 +18,7 @@ from ..rules.formatting import until_in_words
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from .caller import Caller, is_hash
-from .counters import CallerRejection, Counter, Counters, Unread, counters_of, rejections_of
+from .counters import Blocking, CallerRejection, Counter, Counters, Unread, counters_of, rejections_of
 from .explanation import AccessExplanation, may_view, rights_of
 from .grounds import Grounds, grounds_of
 from .names import Name
@@ -82,13 +82,13 @@ def report_of(caller: Caller, reader: Any = None) -> CallerReport:
         rejections = rejections_of(caller, found, rules)
     except EngineUnavailable as error:
         problem = str(error)
-    elsewhere = shown.blocked_scopes if rules.enforced and caller.kind != "digest" else []
+    blocking = shown.blocking if rules.enforced else Blocking()
     return CallerReport(
         caller=caller,
         enforced=rules.enforced,
         blocked=_is_blocked(caller, grounds, found) if rules.enforced else False,
-        blocked_shared=_rules_of(shown.blocked_shared if rules.enforced else ()),
-        blocked_scopes=_rules_of(elsewhere),
+        blocked_shared=_rules_of(blocking.shared),
+        blocked_scopes=_rules_of(() if caller.kind == "digest" else blocking.elsewhere),
         access=grounds.access,
         tier=grounds.tier,
         hidden=sees.hidden,
@@ -113,7 +113,7 @@ def _is_blocked(caller: Caller, grounds: Grounds, found: Counters) -> bool | Non
         return grounds.access.action == "deny"
     if found.problem:
         return None
-    if found.of(caller).blocked_views:
+    if found.of(caller).blocking.own:
         return True
     return None if caller.kind == "digest" else False
 

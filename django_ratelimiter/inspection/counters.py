@@ -28,8 +28,8 @@ class Counter:
     """One counter of a caller, in its current state."""
 
     MEMBERS: ClassVar = (
-        *("name", "key", "rule", "mode", "limit", "digest", "capacity", "cost", "used", "left", "full_at", "allowed"),
-        *("blocked", "blocked_until", "never", "soft_exceeded", "shared", "leases", "logged"),
+        *("name", "key", "rule", "mode", "limit", "digest", "capacity", "used", "left", "full_at", "allowed"),
+        *("blocked", "blocked_until", "never", "shared", "logged"),
     )
 
     rule: RuleRecord
@@ -72,11 +72,6 @@ class Counter:
         return self.rule.is_shared
 
     @property
-    def leases(self) -> bool:
-        """True if it counts requests in progress."""
-        return self.charge.limit.holds_leases
-
-    @property
     def is_local(self) -> bool:
         """True if each process counts alone, without sync: the sum is not known."""
         return self.charge.sync_interval is not None and self.charge.sync_interval < 0
@@ -87,18 +82,9 @@ class Counter:
         return self.charge.limit.capacity
 
     @property
-    def cost(self) -> int:
-        """The units of a request."""
-        return min(self.charge.cost, self.capacity + 1)
-
-    @property
     def never(self) -> bool:
         """True if a request costs more than the limit, or lacks a value."""
         return self.charge.cost > self.capacity
-
-    @property
-    def soft_exceeded(self) -> bool:
-        return self.verdict is not None and self.verdict.soft_exceeded
 
     @property
     def left(self) -> int | None:
@@ -115,24 +101,14 @@ class Counter:
         return None if self.verdict is None else max(self.capacity - self.verdict.remaining, 0)
 
     @property
-    def is_limited(self) -> bool:
-        """True if the rule would now reject a request, or, in shadow, count it as rejected."""
-        return self.verdict is not None and not self.verdict.allowed
-
-    @property
-    def is_blocked(self) -> bool:
-        """True if the rule rejects the caller now, as far as that is known."""
-        return self.is_limited and self.rule.mode == "enforce" and not self.is_assumed
-
-    @property
     def allowed(self) -> bool | None:
-        """Whether a request would be allowed; `None` = not known, as of a digest."""
+        """Whether a request would be allowed, or would be if the rule is in shadow; `None` = not known."""
         return None if self.is_assumed or self.verdict is None else self.verdict.allowed
 
     @property
     def blocked(self) -> bool | None:
-        """Whether an enforced rule rejects a request; `None` = not known."""
-        return None if self.is_assumed else self.is_blocked
+        """Whether an enforced rule rejects a request now; `None` = not known, as of a digest."""
+        return None if self.is_assumed else self.allowed is False and self.rule.mode == "enforce"
 
     @property
     def blocked_until(self) -> datetime | None:
@@ -156,6 +132,18 @@ class Unread(NamedTuple):
     missing: tuple[str, ...]
 
 
+class Blocking(NamedTuple):
+    """The counters that reject a caller now.
+
+    shared: those that all callers share: they block nobody alone. elsewhere: those that reject no request, but only
+    code that names a scope that no view has.
+    """
+
+    own: Sequence[Counter] = ()
+    shared: Sequence[Counter] = ()
+    elsewhere: Sequence[Counter] = ()
+
+
 @dataclass(frozen=True)
 class Counters:
     """All of a caller's counters."""
@@ -174,29 +162,16 @@ class Counters:
         return [each for each in self.counters if not each.shared and not each.is_local]
 
     @property
-    def blocked(self) -> list[Counter]:
-        return [each for each in self.counters if each.is_blocked]
-
-    @property
-    def blocked_scopes(self) -> list[Counter]:
-        """Those of `blocked` that reject no request, but only code that names a scope that no view has."""
-        slugs = for_no_view(each.rule for each in self.blocked)
-        return [each for each in self.blocked if each.rule.slug in slugs]
-
-    @property
-    def blocked_views(self) -> list[Counter]:
-        """The rest of `blocked`, without counters that all callers share."""
-        return [each for each in self._blocked_in_views if not each.shared]
-
-    @property
-    def blocked_shared(self) -> list[Counter]:
-        """The counters that all callers share and that are used up: they block nobody alone."""
-        return [each for each in self._blocked_in_views if each.shared]
-
-    @property
-    def _blocked_in_views(self) -> list[Counter]:
-        slugs = for_no_view(each.rule for each in self.blocked)
-        return [each for each in self.blocked if each.rule.slug not in slugs]
+    def blocking(self) -> Blocking:
+        """The counters that reject the caller now."""
+        blocked = [each for each in self.counters if each.blocked]
+        slugs = for_no_view(each.rule for each in blocked)
+        in_views = [each for each in blocked if each.rule.slug not in slugs]
+        return Blocking(
+            [each for each in in_views if not each.shared],
+            [each for each in in_views if each.shared],
+            [each for each in blocked if each.rule.slug in slugs],
+        )
 
     def of(self, caller: Caller) -> Counters:
         """Return the counters that concern the caller: if only a key is known, its own counters that are in use."""

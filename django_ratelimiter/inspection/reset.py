@@ -61,7 +61,7 @@ def reset(operator: Any, caller: Caller, names: Collection[str], reason: str) ->
     entry.change_message = _with_reason(done, reason)
     entry.save(update_fields=["change_message"])
     after = read(Counters(counters))
-    blocked = [each for each in after.counters if each.is_blocked]
+    blocked = [each for each in after.counters if each.blocked]
     if after.problem:
         text = _("%(done)s It could not be checked, because Redis does not answer now.")
     elif blocked:

@@ -84,9 +84,9 @@ def test_says_it_as_json(user: User) -> None:
     own = digest(f"user:{user.pk}")
     assert found["counters"][0] | {"blocked_until": "", "full_at": ""} == {
         "name": "export:f3600", "rule": "export", "mode": "enforce", "limit": "2 per hour, fixed window",
-        "key": f"{{rl:0}}:export:{own}:f3600", "digest": own, "capacity": 2, "cost": 1, "used": 2, "left": 0,
-        "full_at": "", "allowed": False, "blocked": True, "blocked_until": "", "never": False, "soft_exceeded": False,
-        "shared": False, "leases": False, "logged": False,
+        "key": f"{{rl:0}}:export:{own}:f3600", "digest": own, "capacity": 2, "used": 2, "left": 0,
+        "full_at": "", "allowed": False, "blocked": True, "blocked_until": "", "never": False,
+        "shared": False, "logged": False,
     }  # fmt: skip
     assert found["unread"] == [{"rule": "org", "missing": ["header:X-Org"]}]
 

@@ -83,7 +83,7 @@ def test_a_lease_that_hangs_is_freed_by_a_reset_of_its_counter(
     add_rule("jobs", ["user"], algorithm="concurrency", quota=2)
     ask(user, 2)
     jobs = counter(caller, "jobs")
-    assert (jobs.is_blocked, jobs.leases) == (True, True)
+    assert (jobs.blocked, jobs.charge.limit.holds_leases) == (True, True)
     assert do(jobs.name).text == "Reset 1 counter: jobs. Checked: none of them blocks the caller now."
     assert counter(caller, "jobs").used == 0
 

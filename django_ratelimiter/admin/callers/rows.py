@@ -65,7 +65,7 @@ def explain_url(viewer: Viewer, caller: Caller, rule: RuleRecord | None) -> str:
 def counter_rows(found: Counters, viewer: Viewer) -> list[CounterRow]:
     """Return the rows: first the counters that block the caller, its own before shared ones, then the fullest."""
     counters = sorted(
-        found.counters, key=lambda each: (not each.is_blocked, not each.is_limited, each.shared, -each.percent)
+        found.counters, key=lambda each: (not each.blocked, each.allowed is not False, each.shared, -each.percent)
     )
     return [_row(counter, viewer) for counter in counters]
 
@@ -127,7 +127,7 @@ class State(NamedTuple):
 
 def state_of(found: Counters, viewer: Viewer) -> State:
     """Return the state of the caller."""
-    elsewhere, blocked, shared = found.blocked_scopes, found.blocked_views, found.blocked_shared
+    blocked, shared, elsewhere = found.blocking
     ends = _ends(blocked)
     is_latest = len(set(ends.values())) > 1
     in_words = map(at_limit_in_words, {each.rule.slug: each.rule for each in shared}.values())

@@ -99,7 +99,8 @@ def _waiting() -> Lag | None:
 def _exhausted() -> list[tuple[RuleRecord, datetime | None]]:
     rules = cache.latest_rules()
     shared = [each for each in rules.rules if each.mode == "enforce" and each.is_shared]
-    blocked = {each.rule.slug: each for each in shared_counters(shared, rules).blocked} if shared else {}
+    counters = shared_counters(shared, rules).counters if shared else ()
+    blocked = {each.rule.slug: each for each in counters if each.blocked}
     return [(each.rule, each.blocked_until) for _slug, each in sorted(blocked.items())]
 
 
