@@ -178,7 +178,7 @@ def _card(viewer: Viewer, each: RuleExplanation, explanation: Explanation) -> di
         "edge": edge if each.rejects else "",
         "counters": [
             (counter, counter_in_words(counter), caller_url(viewer, digest=counter.digest, rule=slug))
-            for counter in each.counters
+            for counter in each.counters or ()
         ],
     }
 

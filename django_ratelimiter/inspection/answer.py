@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from django.utils import translation
 
@@ -25,7 +26,6 @@ from .counters import Counter, rejections_logged
 from .entry_points import EntryPoint, Trial, run_trial
 from .explanation import (
     AccessExplanation,
-    Bypass,
     CallerResponse,
     Explanation,
     LoggedRejection,
@@ -59,13 +59,13 @@ def explain(question: Question, reader: Any = None, logged: Rejected | None = No
     is_unchecked = not question.user and (
         "HTTP_AUTHORIZATION" in http.META or django_setting("SESSION_COOKIE_NAME") in http.COOKIES
     )
-    unknown = _unknown(trial, is_anybody=is_anybody, is_unchecked=is_unchecked)
     tier = _explain_tier(trial) if sees.tiers else TierExplanation()
     if logged and is_anybody and tier.kind in ("default", "none"):
         names_nobody = logged.is_shared or logged.is_missing or logged.problem
         tier = replace(tier, kind="" if names_nobody else "unknown")
-    explaining = _Explaining(trial, sees, tier, unknown, logged)
-    rules = tuple(map(explaining.rule, trial.rules.rules))
+    is_unknown = partial(_is_unknown, question, is_anybody, is_unchecked)
+    rules = tuple(_explain_rule(rule, trial, sees, tier, is_unknown, logged) for rule in trial.rules.rules)
+    unknown = tuple(dict.fromkeys(name for each in rules for name in each.lacks))
     rejection = logged and _explain_logged(logged, rules, sees, trial, is_same)
     doubts = doubts_in_words(
         hides_entries=not sees.entries,
@@ -74,10 +74,11 @@ def explain(question: Question, reader: Any = None, logged: Rejected | None = No
         is_unchecked=is_unchecked,
         has_view=http.resolver_match is not None or trial.bypass == "redirect",
     )
+    bypasses = [point.bypass for point in trial.entry_points] or [trial.bypass]
     return Explanation(
         request=_facts(trial),
         version=trial.rules.version.number,
-        bypass=_bypass(trial),
+        bypass="" if "" in bypasses else bypasses[-1],
         access=AccessExplanation.of(next((each.access for each in trial.entry_points if each.access), None)),
         tier=tier,
         identities=_identities(trial) if sees.counters else {},
@@ -99,63 +100,42 @@ def _response(trial: Trial) -> CallerResponse:
     return CallerResponse(decision.allowed, rejection and rejection.status, rule, trial.delay, decision.degraded)
 
 
-def _bypass(trial: Trial) -> Bypass:
-    """Return why no entry point tests any rule; "" = one does."""
-    bypasses = [point.bypass for point in trial.entry_points] or [trial.bypass]
-    return "" if "" in bypasses else bypasses[-1]
-
-
 def _facts(trial: Trial) -> Facts:
     return trial.entry_points[-1].request.facts if trial.entry_points else limit_request(trial.http).facts
 
 
-class _Explaining(NamedTuple):
-    """What the explanations of all rules share."""
+def _explain_rule(
+    rule: RuleRecord,
+    trial: Trial,
+    sees: Rights,
+    tier: TierExplanation,
+    is_unknown: Callable[[str], bool],
+    logged: Rejected | None,
+) -> RuleExplanation:
+    """Return what this rule decides: at the first entry point that charges for it, if one does."""
+    found = [(point, [each for each in point.charges if each[0].rule is rule]) for point in trial.entry_points]
+    point, charged = next((each for each in found if each[1]), (_nearest(rule, trial), []))
+    reason = "" if charged else _reason(rule, trial, point)
+    missing = _missing(rule, point) if point and reason in ("", "missing") else ()
+    in_place = ("ip",) if missing and rule.missing_partition == "ip" else ()
+    lacks = tuple(name for name in (*missing, *in_place) if is_unknown(name))
+    slug = str(charged[0][0].tier or "") if charged else ""
+    return RuleExplanation(
+        rule,
+        reason=reason,
+        why=reason_in_words(reason, rule, _facts(trial), tier, missing, lacks) if reason else "",
+        missing=missing,
+        lacks=lacks,
+        rows=slug if sees.tiers and slug in rule.limits else "",
+        counters=tuple(_counter(*each, logged) for each in charged) if sees.counters else None,
+    )
 
-    trial: Trial
-    sees: Rights
-    tier: TierExplanation
-    unknown: tuple[str, ...]
-    logged: Rejected | None
 
-    def rule(self, rule: RuleRecord) -> RuleExplanation:
-        """Return what this rule decides."""
-        for point in self.trial.entry_points:
-            counters = tuple(self._counter(*each) for each in point.charges if each[0].rule is rule)
-            if counters:
-                return self._applying(rule, point, counters)
-        reason = _reason(rule, self.trial)
-        missing = _missing(rule, _nearest(rule, self.trial)) if reason == "missing" else ()
-        lacks = self._lacks(rule, missing) if reason == "missing" else ()
-        why = reason_in_words(reason, rule, _facts(self.trial), self.tier, missing, lacks)
-        rejects = False if self.sees.counters else None
-        return RuleExplanation(rule, rule.mode, False, reason, why, missing, lacks, rejects=rejects)
-
-    def _applying(self, rule: RuleRecord, point: EntryPoint, counters: tuple[Counter, ...]) -> RuleExplanation:
-        tier, missing = point.entitlement.tier, _missing(rule, point)
-        has_rows = self.sees.tiers and tier is not None and tier.slug in rule.limits
-        return RuleExplanation(
-            rule,
-            rule.mode,
-            applies=True,
-            missing=missing,
-            lacks=self._lacks(rule, missing),
-            rows=tier.slug if has_rows and tier else "",
-            rejects=any(each.allowed is False for each in counters) if self.sees.counters else None,
-            counters=counters if self.sees.counters else (),
-        )
-
-    def _counter(self, charged: RuleCharge, peeked: Verdict | None) -> Counter:
-        rule, tier, charge = charged
-        digest = rule.digest_in(charge.key)
-        logged = self.logged is not None and self.logged.is_of(rule.slug, digest)
-        record = LimitRecord(charge.limit)
-        return Counter(rule, tier.slug if tier else "", record, charge, digest, peeked, logged=logged)
-
-    def _lacks(self, rule: RuleRecord, missing: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the names that a rule counts by and that are not known here."""
-        instead = ("ip",) if missing and rule.missing_partition == "ip" else ()
-        return tuple(name for name in (*rule.partition_by, *instead) if name in self.unknown)
+def _counter(charged: RuleCharge, peeked: Verdict | None, logged: Rejected | None) -> Counter:
+    rule, tier, charge = charged
+    digest = rule.digest_in(charge.key)
+    is_logged = logged is not None and logged.is_of(rule.slug, digest)
+    return Counter(rule, str(tier or ""), LimitRecord(charge.limit), charge, digest, peeked, logged=is_logged)
 
 
 def _explain_logged(
@@ -163,7 +143,7 @@ def _explain_logged(
 ) -> LoggedRejection:
     if not sees.counters:
         return LoggedRejection(logged.reference, None, problem=logged.problem)
-    counters, problem = [counter for each in explained for counter in each.counters], logged.problem
+    counters, problem = [counter for each in explained for counter in each.counters or ()], logged.problem
     try:
         rejections = rejections_logged(logged.is_of, trial.rules, counters)
     except EngineUnavailable as error:
@@ -179,11 +159,10 @@ def _is_same_caller(logged: Rejected, trial: Trial) -> bool:
     return any(value is not None and logged.reference.is_of(digest(value)) for value in values)
 
 
-def _reason(rule: RuleRecord, trial: Trial) -> Reason:
+def _reason(rule: RuleRecord, trial: Trial, point: EntryPoint | None) -> Reason:
     """Return the first condition that does not match, at the last entry point that tested the rule."""
-    if not trial.entry_points:
+    if point is None:
         return trial.bypass
-    point = _nearest(rule, trial)
     if point.bypass:
         return point.bypass
     if rule.is_off:
@@ -194,10 +173,10 @@ def _reason(rule: RuleRecord, trial: Trial) -> Reason:
     return mismatch or why_uncharged(rule, point.entitlement, point.request) or "rejected earlier"
 
 
-def _nearest(rule: RuleRecord, trial: Trial) -> EntryPoint:
-    """Return the last entry point at which a rule matches, else the last one."""
+def _nearest(rule: RuleRecord, trial: Trial) -> EntryPoint | None:
+    """Return the last entry point at which a rule matches, else the last one; `None` = there is none."""
     met = [point for point in trial.entry_points if not point.bypass and not rule.mismatch(point.request.facts)]
-    return met[-1] if met else trial.entry_points[-1]
+    return next(iter([*reversed(met), *reversed(trial.entry_points)]), None)
 
 
 def _missing(rule: RuleRecord, point: EntryPoint) -> tuple[str, ...]:
@@ -232,22 +211,16 @@ def _identities(trial: Trial) -> dict[str, str | None]:
     return {name: "…" if value and is_secret(name) else value for name, value in values.items()}
 
 
-def _unknown(trial: Trial, *, is_anybody: bool, is_unchecked: bool) -> tuple[str, ...]:
-    """Return the names of values that rules need here and that only a real request has.
+def _is_unknown(question: Question, is_anybody: bool, is_unchecked: bool, name: str) -> bool:
+    """Return whether a value that this request lacks is one that only a real request has.
 
     is_anybody: the question is about a rejected request without its caller, so what it lacks is not known, either.
     is_unchecked: the request has credentials that only the site can check, so its user is not known.
     """
-    names: dict[str, None] = {}
-    for rule in _concerned(trial):
-        lost = _missing(rule, _nearest(rule, trial))
-        names |= dict.fromkeys((*lost, "ip") if lost and rule.missing_partition == "ip" else lost)
-    known = trial.question
-    names = {each: None for each in names if each not in known.identities}
-    return tuple(each for each in names if is_anybody or (each == "user" and is_unchecked) or _is_unknown(each, known))
-
-
-def _is_unknown(name: str, question: Question) -> bool:
+    if name in question.identities:
+        return False
+    if is_anybody or (name == "user" and is_unchecked):
+        return True
     if is_address(name):
         return not question.ip
     if name == "host":

@@ -114,16 +114,29 @@ class AccessExplanation:
 class RuleExplanation:
     """What a rule decides for the request."""
 
+    MEMBERS = ("rule", "mode", "applies", "reason", "why", "missing", "lacks", "rows", "rejects", "counters")
+
     rule: RuleRecord
-    mode: str
-    applies: bool
-    reason: Reason = ""  # a code for the first condition that does not match; empty = it applies
-    why: str = ""  # the same in words
-    missing: tuple[str, ...] = ()  # the names of values that the caller lacks
-    lacks: tuple[str, ...] = ()  # the names of values that are not known here, and that matter
-    rows: str = ""  # the tier whose limits apply; empty = those of every other tier
-    rejects: bool | None = None  # in shadow: it would; `None` = you may not see it
-    counters: tuple[Counter, ...] = ()
+    reason: Reason  # a code for the first condition that does not match; empty = it applies
+    why: str  # the same in words
+    missing: tuple[str, ...]  # the names of values that the caller lacks
+    lacks: tuple[str, ...]  # the names of values that are not known here, and that matter
+    rows: str  # the tier whose limits apply; empty = those of every other tier
+    counters: tuple[Counter, ...] | None  # `None` = you may not see them
+
+    @property
+    def mode(self) -> str:
+        return self.rule.mode
+
+    @property
+    def applies(self) -> bool:
+        """True if it is tested for this request."""
+        return not self.reason
+
+    @property
+    def rejects(self) -> bool | None:
+        """True if it would reject the request, also in shadow; `None` = you may not see it."""
+        return None if self.counters is None else any(each.allowed is False for each in self.counters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -302,7 +302,7 @@ def lines_of(explanation: Explanation) -> Iterator[str]:
 
 def _lines_of_rule(each: RuleExplanation, tier: TierExplanation) -> Iterator[str]:
     yield f"  {each.rule.slug} ({each.mode}): {rows_in_words(each, tier)}"
-    for counter in each.counters:
+    for counter in each.counters or ():
         mark = f" ({_('rejected before')})" if counter.logged else ""
         yield f"    {counter.limit}{mark}: {counter_in_words(counter)}"
         yield f"      {counter.key}"
