@@ -16,11 +16,10 @@ from django.views.decorators.debug import sensitive_post_parameters
 from ..inspection.answer import explain
 from ..inspection.asking import asked, names_caller
 from ..inspection.caller import by_key
-from ..inspection.curl import is_curl
-from ..inspection.explanation import CALLER_FIELDS, CallerHidden, Explanation, RuleExplanation, rights_of
-from ..inspection.question import MAX_LENGTHS, Question, QuestionError, pairs
+from ..inspection.explanation import Explanation, RuleExplanation
+from ..inspection.grounds import CALLER_FIELDS, CallerHidden, rights_of, tier_in_words
+from ..inspection.question import MAX_LENGTHS, Question, QuestionError, is_curl, pairs
 from ..inspection.references import Rejected
-from ..inspection.tier import tier_in_words
 from ..inspection.words import (
     bypass_in_words,
     counter_in_words,

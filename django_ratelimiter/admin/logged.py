@@ -9,7 +9,7 @@ from django.http import HttpRequest
 
 from ..exceptions import EngineUnavailable
 from ..inspection.counters import CallerRejection, rejections_logged
-from ..inspection.explanation import SEES_TIERS, AccessExplanation
+from ..inspection.grounds import SEES_TIERS, AccessExplanation
 from ..inspection.references import Rejected, everybody
 from ..inspection.words import rejected_now_in_words
 from ..rules import cache

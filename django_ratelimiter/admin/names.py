@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 
 from ..inspection.caller_report import key_labels, labelled
-from ..inspection.names import Name, revealed_to
+from ..inspection.references import Name, revealed_to
 from ..values.terminal import without_controls
 from .identities import label_of
 

@@ -23,21 +23,11 @@ from ..values.access import NOBODY
 from ..values.partitions import is_address
 from .asking import names_caller
 from .counters import Counter, rejections_logged
-from .entry_points import EntryPoint, Trial, run_trial
-from .explanation import (
-    AccessExplanation,
-    CallerResponse,
-    Explanation,
-    LoggedRejection,
-    Reason,
-    Rights,
-    RuleExplanation,
-    rights_of,
-)
+from .entry_points import EntryPoint, Trial, build_request, language_of, resolve_view, run_trial
+from .explanation import CallerResponse, Explanation, LoggedRejection, Reason, RuleExplanation
+from .grounds import AccessExplanation, Rights, TierExplanation, rights_of
 from .question import Question
 from .references import Rejected
-from .request import build_request, language_of, resolve_view
-from .tier import TierExplanation
 from .words import doubts_in_words, reason_in_words, unread_in_words
 
 

@@ -24,8 +24,7 @@ from ..rules.ttl_cache import OwnCodeFailed
 from ..tenants import own_pk, user_key
 from ..values.digests import alias_of, whole
 from ..values.partitions import encode_partition, is_identity, partition_names
-from .names import Name, revealed_to
-from .references import digests_of, everybody, find_reference, rules_of, with_tail
+from .references import Name, digests_of, everybody, find_reference, revealed_to, rules_of, with_tail
 
 
 class UnknownCaller(ValueError):

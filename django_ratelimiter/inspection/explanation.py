@@ -4,71 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Final, Literal, NamedTuple
-
-from django.utils.translation import gettext as _
+from typing import Literal
 
 from ..limiter.charges import Uncharged
 from ..middleware import Exemption
-from ..models import AccessEntry, TierAssignment
 from ..rules.records import Facts, Mismatch, RejectedRule, RuleRecord
-from ..values.access import AccessRecord
 from ..values.references import Reference
 from .counters import CallerRejection, Counter
-from .question import Question
-from .tier import TierExplanation
-
-SEES_COUNTERS: Final = "django_ratelimiter.view_usage_report"
-SEES_TIERS: Final = "django_ratelimiter.view_tierassignment"
-
-#: The caller's values: only for readers that may see what is known about callers.
-CALLER_FIELDS: Final = ("user", "api_key")
-_CALLERS: Final = (*CALLER_FIELDS, "session")
-
-
-class CallerHidden(Exception):
-    """The question names a caller, which this reader must not do; the message names the permission."""
-
-
-class Rights(NamedTuple):
-    """Which parts a reader may see."""
-
-    counters: bool = True
-    tiers: bool = True
-    entries: bool = True
-
-    @property
-    def hidden(self) -> tuple[str, ...]:
-        """The names of the other parts."""
-        return tuple(name for name, sees in zip(("counters", "tiers", "access entries"), self, strict=True) if not sees)
-
-    @property
-    def names_callers(self) -> bool:
-        """True if the reader may ask about a certain user, API key or session."""
-        return self.counters or self.tiers
-
-    def check(self, question: Question) -> None:
-        """Raise CallerHidden if the question names a caller, which this reader must not do."""
-        if self.names_callers:
-            return
-        if question.user or question.api_key or any(name in question.identities for name in _CALLERS):
-            text = _("To use %(names)s you need the permission to view usage reports or tier assignments.")
-            raise CallerHidden(text % {"names": ", ".join(_CALLERS)})
-
-
-def rights_of(reader: Any) -> Rights:
-    """Return what this user may see; `None` = everything."""
-    if reader is None:
-        return Rights()
-    return Rights(reader.has_perm(SEES_COUNTERS), may_view(reader, TierAssignment), may_view(reader, AccessEntry))
-
-
-def may_view(reader: Any, model: type[Any]) -> bool:
-    """Return whether this user may view the rows of a model; `None` = may see everything."""
-    acts = (f"{model._meta.app_label}.{act}_{model._meta.model_name}" for act in ("view", "change"))
-    return reader is None or any(map(reader.has_perm, acts))
-
+from .grounds import AccessExplanation, TierExplanation
 
 #: Why no rule is tested: the limiter is off by its setting, enforcement is stopped, the request is exempt, an access
 #: entry decides, there is no entry point, or gateways ask this view about other requests.
@@ -76,38 +19,6 @@ Bypass = Literal[Exemption, "disabled", "stopped", "allowed", "denied", "no midd
 
 #: The first condition that does not match; "" = the rule applies.
 Reason = Literal[Bypass, Mismatch, Uncharged, "off", "rejected earlier"]
-
-
-@dataclass(frozen=True, slots=True)
-class AccessExplanation:
-    """The access entry that decides."""
-
-    action: str  # allow or deny
-    kind: str  # ip, user, api_key or digest
-    #: An address or network, the primary key of a user, the hash of an API key, or what a caller is counted by and its
-    #: digest: ip:DIGEST.
-    value: str
-    until: datetime | None  # `None` = until it is deleted
-    reason: str
-    entry: int | None  # its primary key
-
-    @classmethod
-    def of(cls, record: AccessRecord | None) -> AccessExplanation | None:
-        """Return the explanation of an entry; `None` = none decides."""
-        if record is None:
-            return None
-        until = None if record.expires_at is None else datetime.fromtimestamp(record.expires_at, UTC)
-        return cls(record.action, record.kind, record.value, until, record.reason, record.pk)
-
-    @property
-    def subject(self) -> str:
-        """The caller as text."""
-        return str(AccessEntry(kind=self.kind, value=self.value).subject)
-
-    @property
-    def action_in_words(self) -> str:
-        """The action in one word."""
-        return AccessEntry(action=self.action).action_in_words
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The assignments and access entries that match a caller, and which of them applies."""
+"""Why a caller has what it has: its tier, its access entry, the rows behind them, and what a reader may see of it."""
 
 from __future__ import annotations
 
@@ -6,26 +6,218 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from decimal import Decimal
 from functools import reduce
 from ipaddress import ip_network
 from itertools import chain, permutations
 from operator import or_
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import FieldDoesNotExist
 from django.db.models import Q
 from django.utils import timezone
+from django.utils.formats import number_format
+from django.utils.translation import gettext as _
 
 from ..models import AccessEntry, TierAssignment
+from ..models.tiers import SUBJECTS
 from ..plans import CallerIdentity, user_pk
+from ..rules.formatting import end_in_words
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import NO_PLAN, Entitlement, assigned, find_plan, granted
 from ..rules.ttl_cache import OwnCodeFailed
 from ..values.access import DIGEST_MARK, AccessList, AccessRecord
 from .caller import Caller
-from .explanation import AccessExplanation, Rights
-from .tier import TierExplanation
+from .question import Question
+
+SEES_COUNTERS: Final = "django_ratelimiter.view_usage_report"
+SEES_TIERS: Final = "django_ratelimiter.view_tierassignment"
+
+#: The caller's values: only for readers that may see what is known about callers.
+CALLER_FIELDS: Final = ("user", "api_key")
+_CALLERS: Final = (*CALLER_FIELDS, "session")
+
+
+class CallerHidden(Exception):
+    """The question names a caller, which this reader must not do; the message names the permission."""
+
+
+class Rights(NamedTuple):
+    """Which parts a reader may see."""
+
+    counters: bool = True
+    tiers: bool = True
+    entries: bool = True
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """The names of the other parts."""
+        return tuple(name for name, sees in zip(("counters", "tiers", "access entries"), self, strict=True) if not sees)
+
+    @property
+    def names_callers(self) -> bool:
+        """True if the reader may ask about a certain user, API key or session."""
+        return self.counters or self.tiers
+
+    def check(self, question: Question) -> None:
+        """Raise CallerHidden if the question names a caller, which this reader must not do."""
+        if self.names_callers:
+            return
+        if question.user or question.api_key or any(name in question.identities for name in _CALLERS):
+            text = _("To use %(names)s you need the permission to view usage reports or tier assignments.")
+            raise CallerHidden(text % {"names": ", ".join(_CALLERS)})
+
+
+def rights_of(reader: Any) -> Rights:
+    """Return what this user may see; `None` = everything."""
+    if reader is None:
+        return Rights()
+    return Rights(reader.has_perm(SEES_COUNTERS), may_view(reader, TierAssignment), may_view(reader, AccessEntry))
+
+
+def may_view(reader: Any, model: type[Any]) -> bool:
+    """Return whether this user may view the rows of a model; `None` = may see everything."""
+    acts = (f"{model._meta.app_label}.{act}_{model._meta.model_name}" for act in ("view", "change"))
+    return reader is None or any(map(reader.has_perm, acts))
+
+
+@dataclass(frozen=True, slots=True)
+class AccessExplanation:
+    """The access entry that decides."""
+
+    action: str  # allow or deny
+    kind: str  # ip, user, api_key or digest
+    #: An address or network, the primary key of a user, the hash of an API key, or what a caller is counted by and its
+    #: digest: ip:DIGEST.
+    value: str
+    until: datetime | None  # `None` = until it is deleted
+    reason: str
+    entry: int | None  # its primary key
+
+    @classmethod
+    def of(cls, record: AccessRecord | None) -> AccessExplanation | None:
+        """Return the explanation of an entry; `None` = none decides."""
+        if record is None:
+            return None
+        until = None if record.expires_at is None else datetime.fromtimestamp(record.expires_at, UTC)
+        return cls(record.action, record.kind, record.value, until, record.reason, record.pk)
+
+    @property
+    def subject(self) -> str:
+        """The caller as text."""
+        return str(AccessEntry(kind=self.kind, value=self.value).subject)
+
+    @property
+    def action_in_words(self) -> str:
+        """The action in one word."""
+        return AccessEntry(action=self.action).action_in_words
+
+
+@dataclass(frozen=True, slots=True)
+class TierExplanation:
+    """The caller's tier, and why."""
+
+    #: assignment, resolver or default; failed = the default, because TIER_RESOLVER failed; none = the caller has no
+    #: tier; unknown = only the caller's digest is known; empty = there are no tiers, you may not see it, or the caller
+    #: is not known.
+    kind: str = ""
+    slug: str = ""
+    name: str = ""
+    multiplier: Decimal = Decimal(1)  # times each limit of the caller's own counters
+    #: The primary key of the assignment without a tier; `None` = none, or you may not see it.
+    multiplied_by: int | None = None
+    multiplied_until: datetime | None = None
+    #: The primary key of the assignment that gives `anchor_day`; `None` = none, or you may not see it.
+    anchored_by: int | None = None
+    #: The primary key of the assignment that gives the tier; `None` = none, or you may not see it.
+    assignment: int | None = None
+    subject: str = ""  # user, group, api_key_hash or partition
+    whom: str = ""
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    reason: str = ""
+    anchor_day: int | None = None  # the day on which the caller's months begin; `None` = as each limit says
+    timezone: str = ""  # the caller's time zone for months; empty = as each limit says
+    anchor_time: str = ""  # the time of day at which the caller's months begin; empty = midnight
+
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        granted: Entitlement,
+        row: TierAssignment | None = None,
+        more: TierAssignment | None = None,
+        own: TierAssignment | None = None,
+    ) -> TierExplanation:
+        """Return the explanation of an entitlement.
+
+        row, more, own: the assignments of its tier, without a tier, and of the first day of months.
+        """
+        tier = granted.tier
+        found = cls(kind, tier.slug if tier else "", tier.name if tier else "", granted.multiplier)
+        if granted.anchor is not None:
+            day, zone, start = granted.anchor
+            start_at = str(start or "").removesuffix(":00")
+            found = replace(found, anchor_day=day, timezone=zone or "", anchor_time=start_at)
+        if more is not None:
+            found = replace(found, multiplied_by=more.pk, multiplied_until=more.ends_at)
+        if own is not None:
+            found = replace(found, anchored_by=own.pk)
+        if row is None:
+            return found
+        subject = next(name for name in SUBJECTS if getattr(row, f"{name}_id", getattr(row, name, None)))
+        return replace(
+            found, assignment=row.pk, subject=subject, whom=str(getattr(row, subject)), starts_at=row.starts_at,
+            ends_at=row.ends_at, reason=row.reason,
+        )  # fmt: skip
+
+    @property
+    def without_assignment(self) -> TierExplanation:
+        """The same for readers who may not see assignments."""
+        return replace(
+            self, multiplied_by=None, multiplied_until=None, anchored_by=None, assignment=None, subject="", whom="",
+            starts_at=None, ends_at=None, reason="",
+        )  # fmt: skip
+
+
+def as_typed(multiplier: Decimal) -> str:
+    """Return a multiplier without the trailing zeros of the database."""
+    return f"{multiplier.normalize():f}"
+
+
+def tier_in_words(tier: TierExplanation) -> str:
+    """Return the caller's tier and why; "" if none is needed."""
+    texts = {
+        "assignment": _("%(tier)s, assigned to the %(kind)s %(whom)s") if tier.subject else _("%(tier)s, assigned"),
+        "default": _("%(tier)s, the default, as no tier is assigned to this caller"),
+        "resolver": _("%(tier)s, by RATELIMITER['TIER_RESOLVER']"),
+        "failed": _("%(tier)s, the default, as RATELIMITER['TIER_RESOLVER'] has failed (see the log)"),
+        "none": _("none, as no tier is assigned to this caller, and no tier is the default"),
+        "unknown": _(
+            "not known, as only the digest of this caller is known: another limit may apply than is shown here"
+        ),
+    }
+    kinds = {"user": _("user"), "group": _("group"), "api_key_hash": _("API key"), "partition": _("partition")}
+    whom = tier.whom
+    if tier.subject == "api_key_hash":  # as in lists
+        whom = f"{tier.reason} ({whom[:8]}…)" if tier.reason and tier.ends_at is None else f"{whom[:8]}…"
+    text = texts.get(tier.kind, "") % {"tier": tier.name, "kind": kinds.get(tier.subject, ""), "whom": whom}
+    if tier.ends_at and tier.multiplied_by:
+        text = _("%(text)s, until %(end)s") % {"text": text, "end": end_in_words(tier.ends_at)}
+    if tier.multiplier != 1:
+        multiplier = number_format(tier.multiplier.normalize())
+        text = _("%(text)s, limits times %(multiplier)s") % {"text": text, "multiplier": multiplier}
+    if end := tier.multiplied_until if tier.multiplied_by else tier.ends_at:
+        text = _("%(text)s, until %(end)s") % {"text": text, "end": end_in_words(end)}
+    by_another = tier.anchored_by not in (None, tier.assignment)
+    text_of_day = _("day %(day)s, by an assignment") if by_another else _("day %(day)s")
+    day = "" if tier.anchor_day is None else text_of_day % {"day": tier.anchor_day}
+    if own := " ".join(filter(None, [day, tier.anchor_time, tier.timezone])):
+        text = _("%(text)s; months begin on: %(own)s") % {"text": text, "own": own}
+    return text
+
 
 logger = logging.getLogger("django_ratelimiter")
 

@@ -1,13 +1,17 @@
-"""The question: a request that was not sent, and its caller."""
+"""The question: a request that was not sent, and its caller; also as a `curl` command. Nothing is sent."""
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from django.utils.translation import gettext as _
+
+from ..values.bounds import MAX_TEXT
 
 #: Maximum characters of the short texts of a question, by name.
 MAX_LENGTHS: Final = {"method": 20, "path": 4_000, "view": 200, "scope": 100, "user": 200, "api_key": 300}
@@ -62,3 +66,64 @@ def pairs(texts: Iterable[str], sign: str, field: str) -> tuple[tuple[str, str],
             raise QuestionError(field, _("%(text)r has no “%(sign)s”.") % {"text": text, "sign": sign})
         found.append((name.strip(), value.strip()))
     return tuple(found)
+
+
+#: What `shlex` does not read as a shell does: `$'…'`, as browsers write texts with quotes, and line ends.
+_QUOTED: Final = re.compile(r"""\$'((?:[^'\\]|\\.)*)'|'[^']*'|"(?:[^"\\]|\\.)*"|\\(\r?\n)|\\.""", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{1,2})|(.))", re.DOTALL)
+
+#: Options with a value, by what it is; "" = it does not matter here. With a colon: the start of a header field.
+_OPTIONS: Final = {
+    "method": "-X --request",
+    "data": "-d --data --data-raw --data-binary --data-ascii --data-urlencode --json -F --form",
+    "url": "--url",
+    ":": "-H --header",
+    "Cookie:": "-b --cookie",
+    "Authorization: Basic ": "-u --user",
+    "": "-A --user-agent -e --referer -o --output -m --max-time -x --proxy -c --cookie-jar -w --write-out",
+}
+_KINDS: Final = {option: kind for kind, options in _OPTIONS.items() for option in options.split()}
+
+
+def is_curl(text: str) -> bool:
+    """Return whether a text begins as such a command."""
+    return "".join(text.split(None, 1)[:1]).rpartition("/")[2] == "curl"
+
+
+def parse_curl(text: str, question: Question) -> Question:
+    """Return the question in a command, about the caller of `question`. Raises QuestionError."""
+    if len(text) > MAX_TEXT:
+        raise QuestionError("curl", _("A text has at most %(count)d characters.") % {"count": MAX_TEXT})
+    whole = _QUOTED.sub(_as_single, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    try:
+        words = iter(shlex.split(whole))
+    except ValueError:
+        raise QuestionError("curl", _("This command cannot be read: a quotation mark has no end.")) from None
+    if next(words, "").rpartition("/")[2] != "curl":
+        raise QuestionError("curl", _("This is not a curl command."))
+    found: dict[str, list[str]] = {}
+    for word in words:
+        name = word if word.startswith("--") else word[:2]
+        kind = _KINDS.get(name, "flag" if word.startswith("-") else "url")
+        found.setdefault(kind, []).append(word[len(name) :] or next(words, "") if name in _KINDS else word)
+    urls, flags, data = found.get("url", []), found.get("flag", []), found.get("data", [])
+    try:
+        parts = urlsplit(next((url for url in urls if "://" in url), f"http://{urls[0]}" if urls else ""))
+    except ValueError:
+        parts = urlsplit("")
+    if not parts.netloc:
+        raise QuestionError("curl", _("This command contains no URL."))
+    sent = [] if "-G" in flags or "--get" in flags else data
+    method = "HEAD" if "-I" in flags or "--head" in flags else "POST" if sent else "GET"
+    query = "&".join(filter(None, [parts.query, *([] if sent else data)]))
+    fields = [kind.removeprefix(":") + value for kind in found if ":" in kind for value in found[kind]]
+    headers = (("Host", parts.netloc.rpartition("@")[2]), *question.headers, *pairs(fields, ":", "curl"))
+    path = f"{parts.path or '/'}?{query}".removesuffix("?")
+    return replace(question, method=found.get("method", [method])[-1].upper(), path=path, view="", headers=headers)
+
+
+def _as_single(found: re.Match[str]) -> str:
+    """Return a part of a command as `shlex` reads it."""
+    if found[1] is not None:
+        return shlex.quote(_ESCAPE.sub(lambda each: each[3] or chr(int(each[1] or each[2], 16)), found[1]))
+    return " " if found[2] else found[0]

@@ -1,12 +1,15 @@
-"""References of rejections: the rule that rejected, and the callers that may be meant."""
+"""References of rejections, and aliases: the rule that rejected, and the callers that are meant, by their names."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
 from itertools import starmap
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from ..conf import read_alias
 from ..engine.base import Alias, tail_of
 from ..exceptions import EngineUnavailable
 from ..identity import digest
@@ -16,6 +19,7 @@ from ..rules import cache, inline
 from ..rules.records import RuleRecord
 from ..usage.live.rejections import MAX_READ, recent
 from ..usage.times import now, stored
+from ..values.partitions import partition_names
 from ..values.references import Reference, references_in
 
 #: Maximum number of callers that are returned: two are alike once in many millions.
@@ -125,3 +129,39 @@ def with_tail(alias: str) -> str:
 def everybody() -> str:
     """Return the digest of all callers together, in rules that are not split."""
     return digest("")
+
+
+#: The permission to see a name.
+PERMISSION: Final = "django_ratelimiter.reveal_caller"
+
+
+class Name(NamedTuple):
+    """The caller of an alias. kind: `user`, `ip`, …; `partition` if several values identify callers."""
+
+    kind: str
+    value: str
+
+    @property
+    def shown(self) -> str:
+        """The value as text: of the hash of an API key only the start."""
+        is_hash = self.kind == "api_key" and re.fullmatch(r"[0-9a-f]{64}", self.value)
+        return f"{self.value[:8]}…" if is_hash else self.value
+
+
+def revealed_to(reader: Any, aliases: Iterable[str]) -> dict[str, Name]:
+    """Return the names of these aliases that can be read and that REVEAL and the permission let this user see.
+
+    `None` = may see all.
+    """
+    if reader is not None and not reader.has_perm(PERMISSION):
+        return {}
+    found = {alias: read_alias(alias) for alias in aliases}
+    return {alias: _name(text) for alias, text in found.items() if text is not None}
+
+
+def _name(partition: str) -> Name:
+    names = partition_names(partition)
+    if len(names) > 1:
+        return Name("partition", partition)
+    value = partition.removeprefix(f"{names[0]}:")
+    return Name(names[0], value.replace("%7C", "|").replace("%25", "%"))

@@ -1,21 +1,28 @@
-"""Resetting a caller's counters: with a permission and a reason, logged, and with a check of its effect."""
+"""What operators do to a caller: reset its counters, and remove what is stored about it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from django.apps import apps
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..backend import get_engine
-from ..models import RuleSetState
+from ..conf import settings
+from ..engine.usage.rejections import FORGOTTEN_US
+from ..exceptions import EngineUnavailable
+from ..models import RuleSetState, TierAssignment, TopCaller, TopPartition, UsageSample
+from ..models.people import rows_naming, written
 from ..models.validation import validate_line
+from ..plans import user_pk
 from ..rules import cache
-from ..rules.formatting import listed
+from ..rules.formatting import duration, listed
 from ..rules.stored import epochs
 from .caller import Caller
 from .counters import Counter, Counters, counters_of, read
@@ -134,3 +141,72 @@ def _entries() -> Any:
     from django.contrib.admin.models import LogEntry
 
     return LogEntry
+
+
+#: Maximum number of lines of the admin's log that are counted.
+_MAX_LOGGED: Final = 1_000
+
+
+class Forgotten(NamedTuple):
+    """What was removed, and what stays, as lines of text. problem: why Redis did not answer; empty = it did."""
+
+    removed: list[str]
+    staying: list[str]
+    problem: str
+
+
+def forget(caller: Caller) -> Forgotten:
+    """Remove the caller's rows and counters; only the rows if Redis does not answer. It can be repeated."""
+    found = counters_now(caller)
+    deleted: dict[str, int] = {}
+    for rows in _rows(caller):
+        name = str(rows.model._meta.verbose_name_plural)
+        deleted[name] = deleted.get(name, 0) + rows.delete()[0]
+    removed = [f"{name}: {count}" for name, count in deleted.items() if count]
+    problem = found.problem
+    if not problem:
+        try:
+            removed += _forget_in_redis(caller, found)
+        except EngineUnavailable as error:
+            problem = str(error)
+    return Forgotten(removed, [*_staying(caller, found)], problem)
+
+
+def _rows(caller: Caller) -> Iterator[QuerySet[Any]]:
+    value = {"api_key": caller.api_key, "ip": caller.address}.get(caller.kind, caller.known.get(caller.kind))
+    partition = caller.partition(caller.known if caller.kind == "partition" else (caller.kind,))
+    yield from rows_naming(caller.kind, value, partition)
+    if caller.kind == "api_key" and caller.api_key:
+        yield written(TierAssignment).filter(api_key_hash=caller.api_key)
+    if caller.kind == "user" and (pk := user_pk(caller.user_id)) is not None:
+        yield written(TierAssignment).filter(user=pk)
+    for model in (TopPartition, TopCaller):
+        yield written(model).filter(partition=caller.digest)
+    yield written(UsageSample).filter(partition_hash=caller.digest)
+
+
+def _forget_in_redis(caller: Caller, found: Counters) -> Iterator[str]:
+    used = [each for each in found.own if each.used]
+    if used:
+        get_engine().reset([each.charge for each in used])
+        rules = ", ".join(dict.fromkeys(each.rule.slug for each in used))
+        yield _("counters: %(count)d (%(rules)s)") % {"count": len(used), "rules": rules}
+    forget_tail = getattr(get_engine(), "forget_tail", None)
+    if forget_tail and forget_tail(caller.digest):
+        yield _("the name in recent rejections in Redis")
+
+
+def _staying(caller: Caller, found: Counters) -> Iterator[str]:
+    if others := [each.rule for each in found.unread if caller.kind in each.rule.partition_by]:
+        windows = [record.limit.window_us for rule in others for limits in rule.limits.values() for record in limits]
+        text = _("counters of rules that also count by other values (%(rules)s): %(time)s at most")
+        rules = ", ".join(rule.slug for rule in others)
+        yield text % {"rules": rules, "time": duration(max(windows, default=0))}
+    day, days = duration(FORGOTTEN_US), settings.RETENTION
+    yield _("recent rejections in Redis, by digest: %(time)s") % {"time": day}
+    text = _(
+        "usage by digest, of other values too or not collected yet: %(minute)s days (samples), %(hour)s days (hours)"
+    )
+    yield text % {each: _("unlimited") if days[each] is None else days[each] for each in ("minute", "hour")}
+    if apps.is_installed("django.contrib.admin") and (count := len(log_of(caller, most=_MAX_LOGGED))):
+        yield _("lines about this caller in the admin's log, without an end: %(count)d") % {"count": count}

@@ -1,8 +1,11 @@
-"""An explanation as text, for pages and the command line."""
+"""An explanation as text, for pages and the command line; and reports as plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import date
+from decimal import Decimal
 from typing import Any, Final
 
 from django.utils.formats import number_format
@@ -13,9 +16,10 @@ from ..rules.formatting import end_in_words, moment_in_words, units, until_in_wo
 from ..rules.inline import PREFIX
 from ..rules.records import Facts, RuleRecord
 from ..usage.live.rejections import times_in_words
+from ..values.references import Reference
 from .counters import CallerRejection, Counter
-from .explanation import AccessExplanation, CallerResponse, Explanation, LoggedRejection, Reason, RuleExplanation
-from .tier import TierExplanation, tier_in_words
+from .explanation import CallerResponse, Explanation, LoggedRejection, Reason, RuleExplanation
+from .grounds import AccessExplanation, TierExplanation, tier_in_words
 
 #: Why no rule is tested.
 BYPASSES: Final[dict[str, Any]] = {
@@ -308,3 +312,24 @@ def _lines_of_rule(each: RuleExplanation, tier: TierExplanation) -> Iterator[str
         yield f"      {counter.key}"
     if shadow := shadow_in_words(each):
         yield f"    {shadow}"
+
+
+def encoded(value: Any) -> Any:
+    """Return a report, or a part of one, as plain data: a rule by its slug, a time in ISO 8601."""
+    if isinstance(value, RuleRecord | Reference):
+        return str(value)
+    if is_dataclass(value) or hasattr(value, "_fields"):
+        return {name: encoded(getattr(value, name)) for name in _names(value)}
+    if isinstance(value, Mapping):
+        return {name: encoded(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [encoded(each) for each in value]
+    if isinstance(value, Decimal):
+        return f"{value.normalize():f}"
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def _names(report: Any) -> tuple[str, ...]:
+    """Return the names of the members: those in MEMBERS, which may be properties, or all fields."""
+    named: tuple[str, ...] | None = getattr(report, "MEMBERS", None) or getattr(report, "_fields", None)
+    return named or tuple(each.name for each in fields(report))

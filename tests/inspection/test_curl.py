@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_ratelimiter.inspection.curl import is_curl, parse_curl
-from django_ratelimiter.inspection.question import Question, QuestionError
+from django_ratelimiter.inspection.question import Question, QuestionError, is_curl, parse_curl
 
 CHROME = """curl 'https://example.org/api/export/?page=2' \\
   -H 'accept: application/json' \\

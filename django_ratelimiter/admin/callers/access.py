@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from ...inspection.names import PERMISSION
+from ...inspection.references import PERMISSION
 from ...models import AccessEntry
 from ..formatting import period_in_words
 from ..rules.confirmation import show_question

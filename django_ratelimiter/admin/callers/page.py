@@ -21,8 +21,8 @@ from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
 from ...inspection.caller import Caller, UnknownCaller, caller_of
 from ...inspection.caller_report import CallerReport, key_name, report_of
+from ...inspection.grounds import tier_in_words
 from ...inspection.reset import UNBLOCK, reset
-from ...inspection.tier import tier_in_words
 from ...models import TierAssignment
 from ...rules import inline
 from ...rules.formatting import until_in_words

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from ...inspection import history
 from ...inspection.caller import Caller, by_key
 from ...inspection.counters import Counter, Counters
-from ...inspection.tier import as_typed
+from ...inspection.grounds import as_typed
 from ...inspection.words import at_limit_in_words
 from ...models import AccessEntry, TierAssignment
 from ...rules.formatting import duration, units, until_in_words

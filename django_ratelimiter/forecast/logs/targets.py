@@ -15,7 +15,7 @@ from django.utils import translation
 from django.utils.encoding import repercent_broken_unicode
 
 from ...conf import django_setting
-from ...inspection.request import has_limiter, language_of, resolve_view
+from ...inspection.entry_points import has_limiter, language_of, resolve_view
 from ...limiter.charges import Only
 from ...middleware import ASKED_BY_GATEWAYS, decides_later, exemption
 from ...rules.index import RuleIndex

@@ -19,15 +19,13 @@ from ...conf import settings
 from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
 from ...inspection.answer import explain
+from ...inspection.asking import add_question, question_from
 from ...inspection.caller import KINDS, Caller, any_caller_of, caller_of, named, parts_of
 from ...inspection.caller_report import lines_of as lines_of_caller
 from ...inspection.caller_report import report_of
-from ...inspection.console import add_question, question_from
 from ...inspection.explanation import Explanation
-from ...inspection.forgetting import forget
-from ...inspection.report import encoded
-from ...inspection.reset import counters_now
-from ...inspection.words import lines_of
+from ...inspection.reset import counters_now, forget
+from ...inspection.words import encoded, lines_of
 from ...rules import cache
 from ...rules.stored import epochs
 from ...usage.collector import run
