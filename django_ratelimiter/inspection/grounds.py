@@ -115,6 +115,25 @@ class AccessExplanation:
         return AccessEntry(action=self.action).action_in_words
 
 
+class Assigned(NamedTuple):
+    """An assignment. pk: its primary key. subject: user, group, api_key_hash or partition."""
+
+    pk: int
+    subject: str
+    whom: str
+    starts_at: datetime | None
+    ends_at: datetime | None
+    reason: str
+
+    @classmethod
+    def of(cls, row: TierAssignment | None) -> Assigned | None:
+        """Return the facts of a row; `None` = there is none."""
+        if row is None:
+            return None
+        subject = next(name for name in SUBJECTS if getattr(row, f"{name}_id", getattr(row, name, None)))
+        return cls(row.pk, subject, str(getattr(row, subject)), row.starts_at, row.ends_at, row.reason)
+
+
 @dataclass(frozen=True, slots=True)
 class TierExplanation:
     """The caller's tier, and why."""
@@ -126,60 +145,22 @@ class TierExplanation:
     slug: str = ""
     name: str = ""
     multiplier: Decimal = Decimal(1)  # times each limit of the caller's own counters
-    #: The primary key of the assignment without a tier; `None` = none, or you may not see it.
-    multiplied_by: int | None = None
-    multiplied_until: datetime | None = None
-    #: The primary key of the assignment that gives `anchor_day`; `None` = none, or you may not see it.
-    anchored_by: int | None = None
-    #: The primary key of the assignment that gives the tier; `None` = none, or you may not see it.
-    assignment: int | None = None
-    subject: str = ""  # user, group, api_key_hash or partition
-    whom: str = ""
-    starts_at: datetime | None = None
-    ends_at: datetime | None = None
-    reason: str = ""
     anchor_day: int | None = None  # the day on which the caller's months begin; `None` = as each limit says
     timezone: str = ""  # the caller's time zone for months; empty = as each limit says
     anchor_time: str = ""  # the time of day at which the caller's months begin; empty = midnight
+    #: The assignments that give the tier, multiply without a tier, and give `anchor_day`; `None` = none, or you may
+    #: not see it.
+    assigned: Assigned | None = None
+    multiplied: Assigned | None = None
+    anchored: Assigned | None = None
 
     @classmethod
-    def of(
-        cls,
-        kind: str,
-        granted: Entitlement,
-        row: TierAssignment | None = None,
-        more: TierAssignment | None = None,
-        own: TierAssignment | None = None,
-    ) -> TierExplanation:
-        """Return the explanation of an entitlement.
-
-        row, more, own: the assignments of its tier, without a tier, and of the first day of months.
-        """
-        tier = granted.tier
-        found = cls(kind, tier.slug if tier else "", tier.name if tier else "", granted.multiplier)
-        if granted.anchor is not None:
-            day, zone, start = granted.anchor
-            start_at = str(start or "").removesuffix(":00")
-            found = replace(found, anchor_day=day, timezone=zone or "", anchor_time=start_at)
-        if more is not None:
-            found = replace(found, multiplied_by=more.pk, multiplied_until=more.ends_at)
-        if own is not None:
-            found = replace(found, anchored_by=own.pk)
-        if row is None:
-            return found
-        subject = next(name for name in SUBJECTS if getattr(row, f"{name}_id", getattr(row, name, None)))
-        return replace(
-            found, assignment=row.pk, subject=subject, whom=str(getattr(row, subject)), starts_at=row.starts_at,
-            ends_at=row.ends_at, reason=row.reason,
-        )  # fmt: skip
-
-    @property
-    def without_assignment(self) -> TierExplanation:
-        """The same for readers who may not see assignments."""
-        return replace(
-            self, multiplied_by=None, multiplied_until=None, anchored_by=None, assignment=None, subject="", whom="",
-            starts_at=None, ends_at=None, reason="",
-        )  # fmt: skip
+    def of(cls, kind: str, granted: Entitlement, *rows: TierAssignment | None) -> TierExplanation:
+        """Return the explanation of an entitlement. rows: `assigned`, `multiplied` and `anchored`."""
+        tier, (day, zone, start) = granted.tier, granted.anchor or (None, None, None)
+        named = (tier.slug, tier.name) if tier else ("", "")
+        time = str(start or "").removesuffix(":00")
+        return cls(kind, *named, granted.multiplier, day, zone or "", time, *map(Assigned.of, rows))
 
 
 def as_typed(multiplier: Decimal) -> str:
@@ -189,8 +170,9 @@ def as_typed(multiplier: Decimal) -> str:
 
 def tier_in_words(tier: TierExplanation) -> str:
     """Return the caller's tier and why; "" if none is needed."""
+    row = tier.assigned
     texts = {
-        "assignment": _("%(tier)s, assigned to the %(kind)s %(whom)s") if tier.subject else _("%(tier)s, assigned"),
+        "assignment": _("%(tier)s, assigned to the %(kind)s %(whom)s") if row else _("%(tier)s, assigned"),
         "default": _("%(tier)s, the default, as no tier is assigned to this caller"),
         "resolver": _("%(tier)s, by RATELIMITER['TIER_RESOLVER']"),
         "failed": _("%(tier)s, the default, as RATELIMITER['TIER_RESOLVER'] has failed (see the log)"),
@@ -200,18 +182,19 @@ def tier_in_words(tier: TierExplanation) -> str:
         ),
     }
     kinds = {"user": _("user"), "group": _("group"), "api_key_hash": _("API key"), "partition": _("partition")}
-    whom = tier.whom
-    if tier.subject == "api_key_hash":  # as in lists
-        whom = f"{tier.reason} ({whom[:8]}…)" if tier.reason and tier.ends_at is None else f"{whom[:8]}…"
-    text = texts.get(tier.kind, "") % {"tier": tier.name, "kind": kinds.get(tier.subject, ""), "whom": whom}
-    if tier.ends_at and tier.multiplied_by:
-        text = _("%(text)s, until %(end)s") % {"text": text, "end": end_in_words(tier.ends_at)}
+    whom = row.whom if row else ""
+    if row and row.subject == "api_key_hash":  # as in lists
+        whom = f"{row.reason} ({whom[:8]}…)" if row.reason and row.ends_at is None else f"{whom[:8]}…"
+    subject = kinds[row.subject] if row else ""
+    text = texts.get(tier.kind, "") % {"tier": tier.name, "kind": subject, "whom": whom}
+    if row and row.ends_at and tier.multiplied:
+        text = _("%(text)s, until %(end)s") % {"text": text, "end": end_in_words(row.ends_at)}
     if tier.multiplier != 1:
         multiplier = number_format(tier.multiplier.normalize())
         text = _("%(text)s, limits times %(multiplier)s") % {"text": text, "multiplier": multiplier}
-    if end := tier.multiplied_until if tier.multiplied_by else tier.ends_at:
-        text = _("%(text)s, until %(end)s") % {"text": text, "end": end_in_words(end)}
-    by_another = tier.anchored_by not in (None, tier.assignment)
+    if (last := tier.multiplied or row) and last.ends_at:
+        text = _("%(text)s, until %(end)s") % {"text": text, "end": end_in_words(last.ends_at)}
+    by_another = tier.anchored not in (None, row)
     text_of_day = _("day %(day)s, by an assignment") if by_another else _("day %(day)s")
     day = "" if tier.anchor_day is None else text_of_day % {"day": tier.anchor_day}
     if own := " ".join(filter(None, [day, tier.anchor_time, tier.timezone])):
@@ -244,7 +227,8 @@ class Grounds:
         """Return the grounds without the rows that a reader may not view."""
         found = self
         if not sees.tiers:
-            found = replace(found, tier=found.tier.without_assignment, assignments=())
+            tier = replace(found.tier, assigned=None, multiplied=None, anchored=None)
+            found = replace(found, tier=tier, assignments=())
         return found if sees.entries else replace(found, access=None, entries=())
 
 

@@ -157,7 +157,7 @@ class CallerPage(PagesAdmin):
                 grounds.assignments,
                 viewer,
                 back,
-                *(report.tier.assignment, report.tier.multiplied_by, report.tier.anchored_by),
+                *(each.pk for each in (report.tier.assigned, report.tier.multiplied, report.tier.anchored) if each),
             ),
             "entries": rows.rows_with_period(grounds.entries, viewer, back, access.entry if access else None),
             **_counters(report, viewer),

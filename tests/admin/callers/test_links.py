@@ -56,9 +56,9 @@ def test_unblocked_and_doubled_until_friday(admin_client: Client, page: str, ann
     assert ask(ann, 6)
     assert not ask(ann)
     found = grounds_of(caller_of("user", f"id:{ann.pk}"), latest_rules()).tier
-    assert (found.kind, found.assignment, found.multiplied_by, found.multiplied_until) == (
-        "default", None, row.pk, row.ends_at
-    )  # fmt: skip
+    assert found.multiplied is not None
+    assert (found.kind, found.assigned, found.multiplied.pk) == ("default", None, row.pk)
+    assert found.multiplied.ends_at == row.ends_at
 
 
 def test_friday_is_always_to_come(admin_client: Client, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
