@@ -53,12 +53,10 @@ def take(window: Browser, address: str, folder: Path) -> None:
     _fill()
     usage = reverse("admin:django_ratelimiter_usagebucket_changelist")
     rule = reverse("admin:django_ratelimiter_usagebucket_rule")
-    caller = f"{rule}?period=30d&rule=search&by=rejected&caller={_caller(0)}"
     for name, url, first, last in (
         ("reports-all", f"{usage}?period=7d", "body", "tfoot"),
-        ("reports-hours", f"{usage}?period=7d", "figure:last-of-type", "#content-main"),
         ("reports-rule", f"{rule}?period=30d&rule=search", "body", "#ratelimiter-top-callers"),
-        ("reports-callers", caller, "#ratelimiter-top-callers", ".ratelimiter-search"),
+        ("reports-callers", f"{rule}?period=30d&rule=search&by=rejected", "#ratelimiter-top-callers", "#content-main"),
         ("reports-top-callers", reverse("admin:django_ratelimiter_usagebucket_top_callers"), "body", "table"),
     ):
         window.resize(1000, 900)

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from django import forms
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern
 from django.utils.decorators import method_decorator
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
@@ -34,7 +33,7 @@ from ..values.bounds import MAX_TEXT
 from ..values.terminal import without_controls
 from .identities import label_of
 from .logged import caller_url, logged_context, rejection_rows
-from .pages import PagesAdmin
+from .pages import show
 from .viewer import Viewer
 
 #: Fields that a URL may contain. Others are secrets, and URLs are logged.
@@ -98,47 +97,39 @@ class QuestionForm(forms.Form):
         return asked(self.question(), "", pasted or self.cleaned_data["reference"], reader)
 
 
-class ExplainPage(PagesAdmin):
-    """An admin with the page. It needs the permission to view rules; counters and tiers need their own permissions."""
+@method_decorator(sensitive_post_parameters())
+def explain_view(page_of: Any, request: HttpRequest) -> HttpResponse:
+    """Show the form and the result. Nothing is charged, and nothing changes."""
+    asks_callers = rights_of(request.user).names_callers
+    data = request.POST if request.method == "POST" else _from_url(request)
+    is_asked = request.method == "POST" or any(data.get(name) for name in ("path", "view", "reference"))
+    form = QuestionForm(data if is_asked else None, asks_callers=asks_callers, initial=data)
+    context: dict[str, Any] = {}
+    if form.is_bound and form.is_valid():
+        form, context = _answer(request, form, asks_callers=asks_callers)
+    context |= {"form": form, "methods": METHODS, "asks_callers": asks_callers}
+    return show(page_of, request, "explain", _("Explain a request"), context)
 
-    def get_urls(self) -> list[URLPattern]:
-        page = self.page_path("explain/", self.explain_view, "explain", self.has_view_permission)
-        return [page, *super().get_urls()]
 
-    @method_decorator(sensitive_post_parameters())
-    def explain_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the form and the result. Nothing is charged, and nothing changes."""
-        asks_callers = rights_of(request.user).names_callers
-        data = request.POST if request.method == "POST" else _from_url(request)
-        is_asked = request.method == "POST" or any(data.get(name) for name in ("path", "view", "reference"))
-        form = QuestionForm(data if is_asked else None, asks_callers=asks_callers, initial=data)
-        context: dict[str, Any] = {}
-        if form.is_bound and form.is_valid():
-            form, context = self._answer(request, form, asks_callers=asks_callers)
-        context |= {"form": form, "methods": METHODS, "asks_callers": asks_callers}
-        return self.page(request, "explain", _("Explain a request"), context)
-
-    def _answer(
-        self, request: HttpRequest, form: QuestionForm, *, asks_callers: bool
-    ) -> tuple[QuestionForm, dict[str, Any]]:
-        """Return form and context; for a new rejection, the form with what is known of request and caller."""
-        logged = None
-        try:
-            question, logged = form.asked(request.user)
-            if logged is not None and (request.method == "GET" or form.cleaned_data["pasted"]):
-                known = {name: value for name, value in form.cleaned_data.items() if value and name != "pasted"}
-                known |= {name: getattr(question, name) for name in (*MAX_LENGTHS, "ip")}
-                form = QuestionForm(initial=known | {"reference": str(logged.reference)}, asks_callers=asks_callers)
-                if not (names_caller(question) or logged.is_shared):
-                    return form, logged_context(request, logged)
-            return form, answer_context(request, explain(question, request.user, logged))
-        except (CallerHidden, QuestionError) as error:
-            if logged is not None and not form.is_bound:  # of the request that the rule matches
+def _answer(request: HttpRequest, form: QuestionForm, *, asks_callers: bool) -> tuple[QuestionForm, dict[str, Any]]:
+    """Return form and context; for a new rejection, the form with what is known of request and caller."""
+    logged = None
+    try:
+        question, logged = form.asked(request.user)
+        if logged is not None and (request.method == "GET" or form.cleaned_data["pasted"]):
+            known = {name: value for name, value in form.cleaned_data.items() if value and name != "pasted"}
+            known |= {name: getattr(question, name) for name in (*MAX_LENGTHS, "ip")}
+            form = QuestionForm(initial=known | {"reference": str(logged.reference)}, asks_callers=asks_callers)
+            if not (names_caller(question) or logged.is_shared):
                 return form, logged_context(request, logged)
-            name = "identities" if isinstance(error, CallerHidden) else error.field
-            name = "pasted" if name in ("curl", "reference") else name
-            form.add_error(name if name in form.fields else None, str(error))
-            return form, {}
+        return form, answer_context(request, explain(question, request.user, logged))
+    except (CallerHidden, QuestionError) as error:
+        if logged is not None and not form.is_bound:  # of the request that the rule matches
+            return form, logged_context(request, logged)
+        name = "identities" if isinstance(error, CallerHidden) else error.field
+        name = "pasted" if name in ("curl", "reference") else name
+        form.add_error(name if name in form.fields else None, str(error))
+        return form, {}
 
 
 def answer_context(request: HttpRequest, explanation: Explanation) -> dict[str, Any]:

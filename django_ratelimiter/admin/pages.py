@@ -1,10 +1,10 @@
-"""The base class of the admins that have pages besides Django's."""
+"""Pages of an admin besides Django's: each is a row of a table, and a function of the admin and the request."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
-from typing import Any
+from functools import partial, update_wrapper
+from typing import Any, NamedTuple
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
@@ -13,30 +13,49 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 
 
+class Page(NamedTuple):
+    """A page. name: as in `Viewer.url`, without the name of the app.
+
+    may: the permission of this app that it needs, or a function of the admin and the request that checks it.
+    """
+
+    route: str
+    name: str
+    view: Callable[..., HttpResponse]
+    may: str | Callable[[Any, HttpRequest], bool]
+
+
 class PagesAdmin(admin.ModelAdmin):
-    """An admin with pages of its own, each with its permission."""
+    """An admin with pages of its own. has_forms: it has Django's pages, too."""
 
-    def page_path(
-        self, route: str, view: Callable[..., HttpResponse], name: str, may: str | Callable[[HttpRequest], bool]
-    ) -> URLPattern:
-        """Return the pattern of a page. name: as in `Viewer.url`, without the name of the app.
+    pages: tuple[Page, ...] = ()
+    has_forms = True
 
-        may: the permission that it needs, or a function that checks it.
-        """
+    def get_urls(self) -> list[URLPattern]:
+        return [*map(self._pattern, self.pages), *(super().get_urls() if self.has_forms else ())]
 
-        @wraps(view)
-        def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-            request.current_app = self.admin_site.name
-            if not (request.user.has_perm(may) if isinstance(may, str) else may(request)):
-                raise PermissionDenied
-            return view(request, *args, **kwargs)
+    def _pattern(self, page: Page) -> URLPattern:
+        view = update_wrapper(partial(self._open, page), page.view)  # with what decorators have noted on it
+        checked = self.admin_site.admin_view(view)
+        checked.__dict__["model_admin"] = self  # as Django marks its own pages
+        return path(page.route, checked, name=f"django_ratelimiter_{page.name}")
 
-        page = self.admin_site.admin_view(checked)
-        page.__dict__["model_admin"] = self  # as Django marks its own pages
-        return path(route, page, name=f"django_ratelimiter_{name}")
-
-    def page(self, request: HttpRequest, template: str, title: str, context: dict[str, Any]) -> TemplateResponse:
-        """Return a page of this app's templates."""
+    def _open(self, page: Page, request: HttpRequest, **captured: Any) -> HttpResponse:
+        """Return the page. Raises PermissionDenied."""
         request.current_app = self.admin_site.name
-        common = {**self.admin_site.each_context(request), "opts": self.opts, "title": title}
-        return TemplateResponse(request, f"admin/django_ratelimiter/{template}.html", {**common, **context})
+        if isinstance(page.may, str):
+            may = request.user.has_perm(f"django_ratelimiter.{page.may}")
+        else:
+            may = page.may(self, request)
+        if not may:
+            raise PermissionDenied
+        return page.view(self, request, **captured)
+
+
+def show(
+    page_of: admin.ModelAdmin[Any], request: HttpRequest, template: str, title: str, context: dict[str, Any]
+) -> TemplateResponse:
+    """Return a page of this app's templates."""
+    request.current_app = page_of.admin_site.name
+    common = {**page_of.admin_site.each_context(request), "opts": page_of.opts, "title": title}
+    return TemplateResponse(request, f"admin/django_ratelimiter/{template}.html", {**common, **context})

@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import URLPattern
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
@@ -28,8 +27,8 @@ from ..values.references import reference_of
 from .formatting import breakable
 from .logged import asked_about
 from .names import in_words
-from .pages import PagesAdmin
-from .viewer import VIEW_USAGE, Viewer
+from .pages import show
+from .viewer import Viewer
 
 #: Maximum number of rows.
 MAX_ROWS: Final = 100
@@ -41,42 +40,36 @@ UPDATE_SECONDS: Final = 5
 Row = dict[str, Any]
 
 
-class RejectionsPage(PagesAdmin):
-    """An admin with the page, which needs the same permission as reports."""
-
-    def get_urls(self) -> list[URLPattern]:
-        return [self.page_path("rejections/", self.rejections_view, "rejections", VIEW_USAGE)]
-
-    def rejections_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the page, or only the rows if `part` is in the query."""
-        viewer = Viewer(request)
-        rule = request.GET.get("rule") or None
-        records = {rule.slug: rule for rule in (*inline.registered(), *cache.current_rules().rules)}
-        context: dict[str, Any] = {"rows": [], "rule": rule, "most": MAX_ROWS}
-        context["one_in"] = RECORDED_ONE_IN
-        try:
-            found = recent(rule=rule)
-            in_flood = any(each.is_estimate for each in found)
-            order = request.GET.get("order") or ("times" if in_flood else "last")
-            certain = certain_times(found)
-            found.sort(key=lambda each: (certain[each.counter] if order == "times" else 0, each.at_us), reverse=True)
-            context |= {
-                "rows": [*_rows(viewer, found[:MAX_ROWS], records, certain)],
-                "order": order,
-                "is_estimated": in_flood,
-                "order_query": urlencode({"rule": rule} if rule else {}),
-            }
-        except EngineUnavailable:
-            context["unavailable"] = True
-        if "part" in request.GET:
-            return TemplateResponse(request, "admin/django_ratelimiter/rejections_rows.html", context)
+def rejections_view(page_of: Any, request: HttpRequest) -> HttpResponse:
+    """Show the page, or only the rows if `part` is in the query."""
+    viewer = Viewer(request)
+    rule = request.GET.get("rule") or None
+    records = {rule.slug: rule for rule in (*inline.registered(), *cache.current_rules().rules)}
+    context: dict[str, Any] = {"rows": [], "rule": rule, "most": MAX_ROWS}
+    context["one_in"] = RECORDED_ONE_IN
+    try:
+        found = recent(rule=rule)
+        in_flood = any(each.is_estimate for each in found)
+        order = request.GET.get("order") or ("times" if in_flood else "last")
+        certain = certain_times(found)
+        found.sort(key=lambda each: (certain[each.counter] if order == "times" else 0, each.at_us), reverse=True)
         context |= {
-            "rules": sorted(records),
-            "every": UPDATE_SECONDS,
-            "query": urlencode({name: value for name in ("rule", "order") if (value := request.GET.get(name))}),
-            "access_url": viewer.url("accessentry_changelist", action__exact="deny") if viewer.sees_access else "",
+            "rows": [*_rows(viewer, found[:MAX_ROWS], records, certain)],
+            "order": order,
+            "is_estimated": in_flood,
+            "order_query": urlencode({"rule": rule} if rule else {}),
         }
-        return self.page(request, "rejections", _("Recent rejections"), context)
+    except EngineUnavailable:
+        context["unavailable"] = True
+    if "part" in request.GET:
+        return TemplateResponse(request, "admin/django_ratelimiter/rejections_rows.html", context)
+    context |= {
+        "rules": sorted(records),
+        "every": UPDATE_SECONDS,
+        "query": urlencode({name: value for name in ("rule", "order") if (value := request.GET.get(name))}),
+        "access_url": viewer.url("accessentry_changelist", action__exact="deny") if viewer.sees_access else "",
+    }
+    return show(page_of, request, "rejections", _("Recent rejections"), context)
 
 
 def _rows(

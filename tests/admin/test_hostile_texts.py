@@ -45,7 +45,8 @@ ADDRESS: Final = "192.0.2.7"
 #: What the pages take from an address.
 PARAMETERS: Final = (
     *("rule", "tier", "period", "by", "caller", "since", "until", "kind", "value", "is", "digest", "q", "p", "o", "e"),
-    *("method", "path", "view", "scope", "user", "ip", "status", "api_key", "from", "to", "slug", "older", "preset"),
+    *("method", "path", "view", "scope", "user", "ip", "status", "api_key", "from", "to", "slug", "older"),
+    "limits-0-quota",
     *("copy", "view_name", "when", "part", "quota", "window_seconds", "algorithm", "cost", "partition_by", "name"),
     *("curl", "pasted", "session", "identity", "body", "act", "reason", "token", "multiplier", "date", "message"),
 )
@@ -174,7 +175,7 @@ def test_nor_if_it_was_sent_in_a_form(hostile: Client) -> None:
     rule, version = Rule.objects.get(slug="evil"), storage.committed_version().number
     user = urlencode({"kind": "user", "value": User.objects.get().pk})
     for name, args in (
-        *(("search", ()), ("explain", ()), ("caller", ()), ("enforcement", ()), ("usagebucket_caller", ())),
+        *(("search", ()), ("explain", ()), ("caller", ()), ("enforcement", ())),
         *((f"{model}_add", ()) for model in ("rule", "tier", "tierassignment", "accessentry")),
         *(("rule_change", (rule.pk,)), ("history_bring_back", (version - 1,))),
     ):

@@ -11,7 +11,6 @@ from django.test import Client
 from django.urls import reverse
 
 from django_ratelimiter.models import Rule, Tier
-from django_ratelimiter.rules import cache
 
 from .pages import ADD_RULE, RULES, page_of, rule_form
 
@@ -77,12 +76,3 @@ def test_access_entries_and_assignments(admin_client: Client, free: Tier, text: 
     for name in ("group", "api_key", "partition", "reason", "tier", "multiplier", "starts_at_0"):
         typed = f"ip:{text}" if name == "partition" else text
         assert admin_client.post(f"{ASSIGNMENTS}add/", {**assignment, name: typed}).status_code == 200, name
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_a_caller_that_is_looked_for(admin_client: Client, rule: Rule, text: str) -> None:
-    with cache.editing():
-        Rule.objects.update(partition_by=["user", "ip", "api_key", "header:X"])
-    typed = {"caller-user": text, "client-ip": text, "client-api_key": text, "client-header:X": text}
-    assert admin_client.post(f"{USAGE}caller/?rule=export", typed).status_code == 200
-    assert admin_client.post(f"{USAGE}caller/?rule={text}", typed).status_code in (200, 404)

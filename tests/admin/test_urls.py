@@ -20,7 +20,6 @@ OTHERS = {
     "django_ratelimiter_rule_sentences",
     "django_ratelimiter_rule_views",
     "django_ratelimiter_rules_download",
-    "django_ratelimiter_usagebucket_caller",
     "django_ratelimiter_accessentry_add",
     "django_ratelimiter_tier_add",
     *(

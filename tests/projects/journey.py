@@ -18,7 +18,7 @@ import django
 #: Requests are sent at this many seconds before now: usage is collected once its minute is over. That is at five past a
 #: whole hour, when no zone has had its midnight since: a UTC hour's callers are told of the day that it begins in.
 AGO = 600 + (int(time.time()) - 900) % 3_600
-TABLES = ("totals", "series", "day", "busiest", "top")
+TABLES = ("totals", "series", "top")
 RULE_PK = 1_234  # with a thousands separator it would not be found
 
 
@@ -157,18 +157,14 @@ class Journey:
     def read_reports(self) -> None:
         """Read each page and each file of the reports."""
         base = self.address("usagebucket", "changelist")
-        ends = f"period=custom&since={day(-1)}T00:00&until={day(1)}T00:00"
-        for query in ("", "?period=1h", "?period=1y", f"?{ends}"):
+        for query in ("", "?period=1h", "?period=7d"):
             self.see(f"{base}{query}")
             self.see(f"{base}rule/?rule=hello&{query[1:]}", "Hello")
-        self.see(f"{base}?period=custom")
         self.see(base, "Hello")
-        found = self.operator.post(f"{base}caller/?rule=hello", {"kind": "ip", "ip": "127.0.0.1"})
-        assert found.status_code in (200, 302)
         for table in TABLES:
             rule = "&rule=hello" if table == "top" else ""
-            rows = list(csv.DictReader(io.StringIO(self.see(f"{base}{table}.csv?{ends}{rule}"))))
-            data = self.operator.get(f"{base}{table}.json?{ends}{rule}").json()
+            rows = list(csv.DictReader(io.StringIO(self.see(f"{base}{table}.csv?period=7d{rule}"))))
+            data = self.operator.get(f"{base}{table}.json?period=7d{rule}").json()
             assert len(data[table]) == len(rows) > 0, table
             if table in ("totals", "series"):
                 assert sum(row["allowed"] for row in data[table]) == 10

@@ -203,7 +203,6 @@ def test_reports_agree_with_a_recount(scene: Scene, settings: Any) -> None:
     together = sum((each.figures for each in scene.told), Figures())
     assert all(getattr(together, name) for name in Figures.__slots__), "everything has happened"
     compare_with_everything_left(scene)
-    compare_hours_of_the_day(scene)
     compare_partitions(scene)
     compare_elsewhere(scene)
     settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": LEFT}
@@ -250,16 +249,6 @@ def compare_after_deletion(scene: Scene) -> None:
     assert prune() > 0
     compare(scene, Period(scene.change - BEFORE, now), Granularity.DAY, zone=scene.project)
     compare(scene, Period(scene.change - 5 * HOUR, scene.change + 5 * HOUR), Granularity.DAY, zone=scene.project)
-
-
-def compare_hours_of_the_day(scene: Scene) -> None:
-    """How many requests came in the hours from 0 to 23, and how long each of these lasted in all."""
-    day = Report(scene.period).day
-    expected = recount(once(within(scene, scene.period)), lambda each: each.at.astimezone(scene.reader).hour)
-    assert {each.hour: each.figures for each in day if each.figures != Figures()} == expected
-    minutes = int((scene.period.end - scene.period.start) / MINUTE)
-    shown = Counter((scene.period.start + each * MINUTE).astimezone(scene.reader).hour for each in range(minutes))
-    assert {each.hour: each.time for each in day} == {hour: count * MINUTE for hour, count in shown.items()}
 
 
 def compare_partitions(scene: Scene) -> None:

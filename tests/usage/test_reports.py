@@ -33,21 +33,20 @@ def hours(count: float) -> Period:
 
 
 @pytest.mark.parametrize(
-    ("name", "start", "end"),
+    ("is_last", "start", "end"),
     [
-        ("today", "2026-03-30T00:00+02:00", None),
-        ("this-week", "2026-03-30T00:00+02:00", None),
-        ("this-month", "2026-03-01T00:00+01:00", None),
-        ("last-month", "2026-02-01T00:00+01:00", "2026-03-01T00:00+01:00"),
+        (False, "2026-03-01T00:00+01:00", None),
+        (True, "2026-02-01T00:00+01:00", "2026-03-01T00:00+01:00"),
     ],
 )
-def test_periods_of_the_calendar(name: str, start: str, end: str | None) -> None:
-    """A Monday in Berlin, the day after the clocks have changed."""
+def test_months_of_the_calendar(is_last: bool, start: str, end: str | None) -> None:
+    """In Berlin, the day after the clocks have changed."""
     at = datetime(2026, 3, 30, 9, 30, tzinfo=ZoneInfo("Europe/Berlin"))
-    found = totals.named(name, at)
+    found = totals.month(at, is_last=is_last)
     assert found == (datetime.fromisoformat(start), at if end is None else datetime.fromisoformat(end))
     assert found.start.tzinfo is found.end.tzinfo is UTC
-    assert all(each.end > each.start for each in [totals.named(name, at.replace(hour=0, minute=0))])
+    begun = totals.month(at.replace(day=1, hour=0, minute=0), is_last=is_last)
+    assert begun.end > begun.start
 
 
 @pytest.mark.django_db

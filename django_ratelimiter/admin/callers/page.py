@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, reverse
+from django.urls import reverse
 from django.utils.decorators import method_decorator
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
@@ -32,7 +32,7 @@ from ...values.partitions import is_identity
 from ...values.terminal import without_controls
 from ..identities import label_of
 from ..logged import rejection_rows
-from ..pages import PagesAdmin
+from ..pages import show
 from ..viewer import Viewer
 from . import rows
 from .asked import caller_typed, known_in, looked_up, open_query, remember
@@ -48,135 +48,136 @@ KIND_LABELS: Final = {
 }
 
 
-class CallerPage(PagesAdmin):
-    """An admin with the page of a caller."""
+def sees_callers(_page_of: Any, request: HttpRequest) -> bool:
+    """Return whether this user may see callers, or act on them."""
+    return Viewer(request).sees_callers
 
-    def get_urls(self) -> list[URLPattern]:
-        page = self.page_path("caller/", self.caller_view, "caller", lambda request: Viewer(request).sees_callers)
-        return [page, *super().get_urls()]
 
-    def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
-        """Show the app in the admin to users who can reset counters of callers, but cannot view assignments."""
-        return {**super().get_model_perms(request), "act": Viewer(request).sees_callers}
+@method_decorator(in_own_transactions)
+@method_decorator(sensitive_post_parameters())
+def caller_view(page_of: Any, request: HttpRequest) -> HttpResponse:
+    """Show a caller, look one up, or reset counters of one."""
+    if request.method == "POST" and not {"reset", "know"} & set(request.POST):
+        return _look_up(page_of, request)
+    try:
+        caller = _caller(request)
+        query, is_open = open_query(request)
+    except (UnknownCaller, EngineUnavailable) as error:
+        return _search(page_of, request, error)
+    if caller is None:
+        return _search(page_of, request)
+    if "reset" in request.POST:
+        return _reset(page_of, request, caller)
+    typed = request.GET.get("value")
+    if typed and (caller.is_secret or (caller.kind == "api_key" and typed != caller.open_value)):
+        return _to(page_of, request, caller)
+    if (is_open and query != request.GET) or (request.method == "GET" and not is_open):
+        return HttpResponseRedirect(_url(page_of, query))
+    return _show(page_of, request, caller, may_act=is_open)
 
-    @method_decorator(in_own_transactions)
-    @method_decorator(sensitive_post_parameters())
-    def caller_view(self, request: HttpRequest) -> HttpResponse:
-        """Show a caller, look one up, or reset counters of one."""
-        if request.method == "POST" and not {"reset", "know"} & set(request.POST):
-            return self._look_up(request)
-        try:
-            caller = self._caller(request)
-            query, is_open = open_query(request)
-        except (UnknownCaller, EngineUnavailable) as error:
-            return self._search(request, error)
-        if caller is None:
-            return self._search(request)
-        if "reset" in request.POST:
-            return self._reset(request, caller)
-        typed = request.GET.get("value")
-        if typed and (caller.is_secret or (caller.kind == "api_key" and typed != caller.open_value)):
-            return self._to(request, caller)
-        if (is_open and query != request.GET) or (request.method == "GET" and not is_open):
-            return HttpResponseRedirect(self._url(query))
-        return self._show(request, caller, may_act=is_open)
 
-    def _caller(self, request: HttpRequest) -> Caller | None:
-        """Return the caller in the URL; for a digest, the caller that this operator has looked up."""
-        known = known_in(request)
-        if digest := request.GET.get("digest", ""):
-            kind, value = looked_up(request, digest)
-            caller = caller_of(kind, value, () if kind == "digest" else known)
-            return replace(caller, rule=request.GET.get("rule", ""))  # by what a digest is counted
-        if "kind" not in request.GET and "value" not in request.GET:
-            return None
-        return caller_of(request.GET.get("kind", "user"), request.GET.get("value", ""), known)
+def _caller(request: HttpRequest) -> Caller | None:
+    """Return the caller in the URL; for a digest, the caller that this operator has looked up."""
+    known = known_in(request)
+    if digest := request.GET.get("digest", ""):
+        kind, value = looked_up(request, digest)
+        caller = caller_of(kind, value, () if kind == "digest" else known)
+        return replace(caller, rule=request.GET.get("rule", ""))  # by what a digest is counted
+    if "kind" not in request.GET and "value" not in request.GET:
+        return None
+    return caller_of(request.GET.get("kind", "user"), request.GET.get("value", ""), known)
 
-    def _look_up(self, request: HttpRequest) -> HttpResponse:
-        """Redirect to the page of the entered caller. Values that must not be in a log are not in its URL."""
-        try:
-            caller = caller_typed(request.POST.get("kind", ""), request.POST.get("value", ""))
-        except (UnknownCaller, EngineUnavailable) as error:
-            return self._search(request, error)
-        return self._to(request, caller)
 
-    def _to(self, request: HttpRequest, caller: Caller) -> HttpResponse:
-        """Redirect to the page of a caller. Its URL contains no key of an API or a session."""
-        remember(request, caller)
-        if caller.is_secret or caller.kind == "digest":
-            named = {"rule": caller.rule} if caller.rule else {}
-            return HttpResponseRedirect(self._url({"digest": caller.digest, **named}))
-        return HttpResponseRedirect(self._url({"kind": caller.kind, "value": caller.open_value}))
+def _look_up(page_of: Any, request: HttpRequest) -> HttpResponse:
+    """Redirect to the page of the entered caller. Values that must not be in a log are not in its URL."""
+    try:
+        caller = caller_typed(request.POST.get("kind", ""), request.POST.get("value", ""))
+    except (UnknownCaller, EngineUnavailable) as error:
+        return _search(page_of, request, error)
+    return _to(page_of, request, caller)
 
-    def _search(self, request: HttpRequest, error: Exception | None = None) -> HttpResponse:
-        problem = str(error or "")
-        if isinstance(error, EngineUnavailable):
-            problem = _("Redis cannot be reached now, so this caller cannot be found: %s") % error
-        kinds = [(kind, label, kind == request.POST.get("kind")) for kind, label in KIND_LABELS.items()]
-        return self.page(request, "caller_search", _("Find a caller"), {"kinds": kinds, "problem": problem})
 
-    def _reset(self, request: HttpRequest, caller: Caller) -> HttpResponse:
-        """Reset the counter of the pressed button, or all, and show the result of the check."""
-        names = list(filter(None, [request.POST["reset"]]))
-        try:
-            outcome = reset(request.user, caller, names, request.POST.get("reason", ""))
-        except EngineUnavailable as error:
-            text = _("Redis did not answer, so this may have been done only in part, or not at all: %(why)s")
-            messages.error(request, text % {"why": error})
-        except ValidationError as error:
-            messages.error(request, _("Nothing was changed. %(why)s") % {"why": " ".join(error.messages)})
-        else:
-            messages.add_message(request, messages.SUCCESS if outcome.took else messages.WARNING, outcome.text)
-        return HttpResponseRedirect(self._url(request.GET))
+def _to(page_of: Any, request: HttpRequest, caller: Caller) -> HttpResponse:
+    """Redirect to the page of a caller. Its URL contains no key of an API or a session."""
+    remember(request, caller)
+    if caller.is_secret or caller.kind == "digest":
+        named = {"rule": caller.rule} if caller.rule else {}
+        return HttpResponseRedirect(_url(page_of, {"digest": caller.digest, **named}))
+    return HttpResponseRedirect(_url(page_of, {"kind": caller.kind, "value": caller.open_value}))
 
-    def _show(self, request: HttpRequest, caller: Caller, *, may_act: bool) -> HttpResponse:
-        """Show the caller. may_act: False if keys are known that the page's address cannot include."""
-        remember(request, caller)
-        report = report_of(caller, request.user)
-        viewer, slug = Viewer(request, self.admin_site), request.GET.get("rule", "")
-        name, grounds, access = rows.name_of(caller, request), report.grounds, report.access
-        back = request.GET.urlencode()
-        known = {rule.slug: rule for rule in (*inline.registered(), *report.rules.rules)}
-        named = [known[slug]] if slug in known else []
-        context = {
-            "report": report,
-            "caller": caller,
-            "user_url": viewer.row_url(caller.user) if caller.user is not None else "",
-            "user_name": name,
-            "key_name": key_name(caller, request.user),
-            "explain_url": rows.explain_url(viewer, caller, named[0] if named else None),
-            "named_rules": [rows.RuleLink(rule.name, viewer.rule_url(slug)) for rule in named],
-            "rules_url": viewer.url("rule_changelist"),
-            "find_url": self._url({}),
-            "is_freed": bool(report.rejections) and all(each.allowed or each.shadow for each in report.rejections),
-            "seen_tier": viewer.tier(report.rejections[0].tier) if report.rejections else "",
-            **_rejections(report, viewer, slug, known),
-            "tier": tier_in_words(report.tier),
-            "access_end": until_in_words(access.until) if access and access.until else "",
-            "assignments": rows.rows_with_period(
-                grounds.assignments,
-                viewer,
-                back,
-                *(each.pk for each in (report.tier.assigned, report.tier.multiplied, report.tier.anchored) if each),
-            ),
-            "entries": rows.rows_with_period(grounds.entries, viewer, back, access.entry if access else None),
-            **_counters(report, viewer),
-        }
-        if may_act:
-            is_one = not (caller.is_everybody or caller.is_nobody)
-            context["may_unblock"] = is_one and request.user.has_perm(UNBLOCK)
-            context["links"] = list(act_links(report, viewer, back))
-            may_assign = bool(viewer.form_url("add", TierAssignment))
-            context["is_without_tiers"] = is_one and may_assign and not callers_differ(report.rules)
-        if viewer.may("view_usage_report"):
-            context |= rows.usage_rows(report.found)
-        title = without_controls(_title(caller, name or context["key_name"]))
-        return self.page(request, "caller", title, context)
 
-    def _url(self, query: Any) -> str:
-        text = query.urlencode() if hasattr(query, "urlencode") else urlencode(query)
-        page = reverse("admin:django_ratelimiter_caller", current_app=self.admin_site.name)
-        return f"{page}?{text}" if text else page
+def _search(page_of: Any, request: HttpRequest, error: Exception | None = None) -> HttpResponse:
+    problem = str(error or "")
+    if isinstance(error, EngineUnavailable):
+        problem = _("Redis cannot be reached now, so this caller cannot be found: %s") % error
+    kinds = [(kind, label, kind == request.POST.get("kind")) for kind, label in KIND_LABELS.items()]
+    return show(page_of, request, "caller_search", _("Find a caller"), {"kinds": kinds, "problem": problem})
+
+
+def _reset(page_of: Any, request: HttpRequest, caller: Caller) -> HttpResponse:
+    """Reset the counter of the pressed button, or all, and show the result of the check."""
+    names = list(filter(None, [request.POST["reset"]]))
+    try:
+        outcome = reset(request.user, caller, names, request.POST.get("reason", ""))
+    except EngineUnavailable as error:
+        text = _("Redis did not answer, so this may have been done only in part, or not at all: %(why)s")
+        messages.error(request, text % {"why": error})
+    except ValidationError as error:
+        messages.error(request, _("Nothing was changed. %(why)s") % {"why": " ".join(error.messages)})
+    else:
+        messages.add_message(request, messages.SUCCESS if outcome.took else messages.WARNING, outcome.text)
+    return HttpResponseRedirect(_url(page_of, request.GET))
+
+
+def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) -> HttpResponse:
+    """Show the caller. may_act: False if keys are known that the page's address cannot include."""
+    remember(request, caller)
+    report = report_of(caller, request.user)
+    viewer, slug = Viewer(request, page_of.admin_site), request.GET.get("rule", "")
+    name, grounds, access = rows.name_of(caller, request), report.grounds, report.access
+    back = request.GET.urlencode()
+    known = {rule.slug: rule for rule in (*inline.registered(), *report.rules.rules)}
+    named = [known[slug]] if slug in known else []
+    context = {
+        "report": report,
+        "caller": caller,
+        "user_url": viewer.row_url(caller.user) if caller.user is not None else "",
+        "user_name": name,
+        "key_name": key_name(caller, request.user),
+        "explain_url": rows.explain_url(viewer, caller, named[0] if named else None),
+        "named_rules": [rows.RuleLink(rule.name, viewer.rule_url(slug)) for rule in named],
+        "rules_url": viewer.url("rule_changelist"),
+        "find_url": _url(page_of, {}),
+        "is_freed": bool(report.rejections) and all(each.allowed or each.shadow for each in report.rejections),
+        "seen_tier": viewer.tier(report.rejections[0].tier) if report.rejections else "",
+        **_rejections(report, viewer, slug, known),
+        "tier": tier_in_words(report.tier),
+        "access_end": until_in_words(access.until) if access and access.until else "",
+        "assignments": rows.rows_with_period(
+            grounds.assignments,
+            viewer,
+            back,
+            *(each.pk for each in (report.tier.assigned, report.tier.multiplied, report.tier.anchored) if each),
+        ),
+        "entries": rows.rows_with_period(grounds.entries, viewer, back, access.entry if access else None),
+        **_counters(report, viewer),
+    }
+    if may_act:
+        is_one = not (caller.is_everybody or caller.is_nobody)
+        context["may_unblock"] = is_one and request.user.has_perm(UNBLOCK)
+        context["links"] = list(act_links(report, viewer, back))
+        may_assign = bool(viewer.form_url("add", TierAssignment))
+        context["is_without_tiers"] = is_one and may_assign and not callers_differ(report.rules)
+    if viewer.may("view_usage_report"):
+        context |= rows.usage_rows(report.found)
+    title = without_controls(_title(caller, name or context["key_name"]))
+    return show(page_of, request, "caller", title, context)
+
+
+def _url(page_of: Any, query: Any) -> str:
+    text = query.urlencode() if hasattr(query, "urlencode") else urlencode(query)
+    page = reverse("admin:django_ratelimiter_caller", current_app=page_of.admin_site.name)
+    return f"{page}?{text}" if text else page
 
 
 def _rejections(report: CallerReport, viewer: Viewer, slug: str, known: Mapping[str, RuleRecord]) -> dict[str, Any]:

@@ -15,10 +15,11 @@ from django.utils.translation import gettext_lazy as _
 from ...databases import is_beside_users
 from ...models import Rule, RuleLimit, Tier, TierAssignment
 from ..formatting import period_in_words
+from ..pages import Page, PagesAdmin
 from ..versioned import VersionedAdmin
 from .forms import AssignmentForm, NewAssignmentForm, UserSelect
 from .links import CallerRowAdmin
-from .page import CallerPage
+from .page import caller_view, sees_callers
 
 GRANT = {
     "fields": ("multiplier", "anchor_day", ("starts_at", "ends_at")),
@@ -70,9 +71,10 @@ class TierAdmin(VersionedAdmin):
 
 
 @admin.register(TierAssignment)
-class TierAssignmentAdmin(CallerPage, CallerRowAdmin):
+class TierAssignmentAdmin(PagesAdmin, CallerRowAdmin):
     """Assignments. The subject of an assignment cannot be changed; add an assignment for another one."""
 
+    pages = (Page("caller/", "caller", caller_view, sees_callers),)
     form = AssignmentForm
     list_display = ("subject", "tier", "times", "anchor_day", "period", "reason")
     list_filter = ("tier", PeriodFilter)
@@ -81,6 +83,10 @@ class TierAssignmentAdmin(CallerPage, CallerRowAdmin):
 
     class Media:
         css = {"all": ["django_ratelimiter/rules.css"]}  # noqa: RUF012
+
+    def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
+        """Show the app in the admin to users who can reset counters of callers, but cannot view assignments."""
+        return {**super().get_model_perms(request), "act": sees_callers(self, request)}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TierAssignment]:
         # Not joined: users may be in another database.

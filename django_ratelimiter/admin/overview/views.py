@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern
 from django.utils.decorators import method_decorator
 from django.utils.translation import gettext as _
 from django.views.decorators.debug import sensitive_post_parameters
 
-from ..pages import PagesAdmin
+from ..pages import show
 from ..viewer import Viewer
 from .search import find, suggest
 
@@ -25,25 +26,24 @@ def search_context(viewer: Viewer) -> dict[str, str]:
     return {"search_url": viewer.url("search"), "search_label": text}
 
 
-class OverviewSearch(PagesAdmin):
-    """An admin with the search. The text is sent in the body: it may be an API key, and URLs are logged."""
+def may_search(_page_of: Any, request: HttpRequest) -> bool:
+    """Return whether the search could find anything for this user."""
+    return Viewer(request).searches
 
-    def get_urls(self) -> list[URLPattern]:
-        def searches(request: HttpRequest) -> bool:
-            return Viewer(request).searches
 
-        return [self.page_path("search/", self.search_view, "search", searches), *super().get_urls()]
+@method_decorator(sensitive_post_parameters("q"))
+def search_view(page_of: Any, request: HttpRequest) -> HttpResponse:
+    """Redirect to the only result, or list several; only suggestions while the text is typed.
 
-    @method_decorator(sensitive_post_parameters("q"))
-    def search_view(self, request: HttpRequest) -> HttpResponse:
-        """Redirect to the only result, or list several; only suggestions while the text is typed."""
-        viewer = Viewer(request)
-        text = request.POST.get("q", "")
-        if "suggest" in request.POST:
-            found = {"matches": suggest(text, viewer)}
-            return TemplateResponse(request, "admin/django_ratelimiter/search_matches.html", found)
-        matches = find(text, viewer)
-        if len(matches) == 1:
-            return HttpResponseRedirect(matches[0].url)
-        context = {"matches": matches, "searched": bool(text.strip()), **search_context(viewer)}
-        return self.page(request, "search", _("Search"), context)
+    The text is sent in the body: it may be an API key, and URLs are logged.
+    """
+    viewer = Viewer(request)
+    text = request.POST.get("q", "")
+    if "suggest" in request.POST:
+        found = {"matches": suggest(text, viewer)}
+        return TemplateResponse(request, "admin/django_ratelimiter/search_matches.html", found)
+    matches = find(text, viewer)
+    if len(matches) == 1:
+        return HttpResponseRedirect(matches[0].url)
+    context = {"matches": matches, "searched": bool(text.strip()), **search_context(viewer)}
+    return show(page_of, request, "search", _("Search"), context)

@@ -16,12 +16,11 @@ from ...models import Rule, RuleLimit
 from ...rules.stored.history.rows import signals_of_save
 from ...rules.stored.storage import primary
 from ..files import locked_among, name_locked
-from ..pages import PagesAdmin
 from ..versioned import SaveAborted, saved_as_version
 from .confirmation import may_enforce, question_page
 
 
-class RuleActions(PagesAdmin):
+class RuleActions(admin.ModelAdmin):
     """An admin with the actions. To enforce needs its own permission, besides the one to change rules."""
 
     actions = ("switch_off", "shadow", "enforce", "forget")

@@ -5,34 +5,41 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.contrib import admin, messages
+from django.contrib.admin import AdminSite
+from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ...models import Rule
+from ...rules import cache
 from ...rules import inline as code
 from ...rules.formatting import limits_in_words
 from ...rules.ruleset import RuleSet
 from ...rules.stored.compiler import reasons_against, snapshot_of_rows
-from ..enforcement import EnforcementSwitch
-from ..explain import ExplainPage
-from ..files import OwnedRules, locked_among, name_locked, owner_note
+from ..conflicts import SEEN
+from ..enforcement import PERMISSION as MAY_SWITCH
+from ..enforcement import enforcement_view
+from ..explain import explain_view
+from ..files import download_view, is_locked, locked_among, name_locked, owner_note
 from ..forecast.panel import ForecastPanel
 from ..formatting import split_in_words
-from ..history.pages import HistoryPages
+from ..history.pages import bring_back_view, history_view, version_view, versions_view
+from ..history.undo import offered_undo
 from ..lists import is_unchanged
-from ..overview.views import OverviewSearch
-from ..versioned import VersionedAdmin
-from ..viewer import VIEW_USAGE
+from ..overview.views import may_search, search_view
+from ..pages import Page, PagesAdmin
+from ..viewer import VIEW_USAGE, Viewer
 from .actions import RuleActions
 from .confirmation import ModeWidget, may_enforce, show_question
 from .forms import RuleForm
 from .limits import LimitsInWords, RuleLimitInline, limits_context, live_preview, may_edit_limits
 from .listing import CodeRule, RuleChangeList, TierFilter, ViewFilter
-from .presets import PRESETS, PrefilledAdmin
+from .presets import PrefilledAdmin, presets
 from .targets import TargetForm, doubts, place_with_doubts, suggestions, typed_views_in_words, views_in_words
 
 #: In the order of an operator's thoughts. The limits follow the fieldset with this class; see the page's template.
@@ -66,20 +73,43 @@ FIELDSETS: Final[Any] = (
 _IN_WORDS: Final = {"partition_by": "counted_by", "methods": "methods_shown"}
 
 
-@admin.register(Rule)
-class RuleAdmin(
-    OwnedRules,
-    PrefilledAdmin,
-    HistoryPages,
-    RuleActions,
-    EnforcementSwitch,
-    ExplainPage,
-    OverviewSearch,
-    ForecastPanel,
-    VersionedAdmin,
-):
-    """Rules."""
+#: Shown by admin sites that have our rules and no template of their own; see there.
+HOME_TEMPLATE: Final = "admin/django_ratelimiter/index.html"
 
+
+def sentences_view(_page_of: Any, request: HttpRequest) -> JsonResponse:
+    """Return sentences about the entered limit, and its errors by field. Saves nothing."""
+    return JsonResponse(live_preview(request.GET))
+
+
+def views_view(_page_of: Any, request: HttpRequest) -> JsonResponse:
+    """Return the views that the entered rule would match, as text. Saves nothing."""
+    return JsonResponse({"views": typed_views_in_words(request.GET)})
+
+
+def _may_edit(rules: Any, request: HttpRequest) -> bool:
+    return bool(rules.has_change_permission(request) or rules.has_add_permission(request))
+
+
+def _may_view(rules: Any, request: HttpRequest) -> bool:
+    return bool(rules.has_view_permission(request))
+
+
+@admin.register(Rule)
+class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
+    """Rules. Those of a file cannot be changed or deleted."""
+
+    pages = (
+        Page("explain/", "explain", explain_view, _may_view),
+        Page("search/", "search", search_view, may_search),
+        Page("enforcement/", "enforcement", enforcement_view, MAY_SWITCH),
+        Page("history/", "history", versions_view, _may_view),
+        Page("history/<str:key>/", "history_version", version_view, _may_view),
+        Page("history/<str:key>/bring-back/", "history_bring_back", bring_back_view, _may_view),
+        Page("file/download/", "rules_download", download_view, _may_view),
+        Page("sentences/", "rule_sentences", sentences_view, _may_edit),
+        Page("views/", "rule_views", views_view, _may_edit),
+    )
     form = RuleForm
     inlines = (RuleLimitInline,)
     radio_fields = {"mode": admin.HORIZONTAL}  # noqa: RUF012
@@ -93,13 +123,58 @@ class RuleAdmin(
         css = {"all": [f"django_ratelimiter/{name}.css" for name in ("control", "rules", "forecast")]}  # noqa: RUF012
         js = tuple(f"django_ratelimiter/{name}.js" for name in ("rules", "rule_views", "rule_list", "forecast"))
 
+    def __init__(self, model: type[Rule], admin_site: AdminSite) -> None:
+        super().__init__(model, admin_site)
+        # A template "admin/index.html" of ours would only be found if the app is listed before django.contrib.admin.
+        if admin_site.index_template is None:
+            admin_site.index_template = HOME_TEMPLATE
+
+    def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
+        """Show the app in the admin to users who can stop enforcement, but cannot view rules."""
+        return {**super().get_model_perms(request), "switch": Viewer(request).may(MAY_SWITCH)}
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        typed = getattr(request, "ratelimiter_locked", None)  # shown again with an error, so nothing is saved
+        is_free = not is_locked(obj) or obj.pk == typed
+        return super().has_change_permission(request, obj) and is_free
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return super().has_delete_permission(request, obj) and not is_locked(obj)
+
+    def note_lock(self, request: HttpRequest, row: Model) -> None:
+        if is_locked(row) and request.POST.get(SEEN):  # missing in a form that was opened while it was locked
+            request.ratelimiter_locked = row.pk  # type: ignore[attr-defined]
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if change and is_locked(obj):
+            raise PermissionDenied
+        super().save_model(request, obj, form, change)
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return RuleChangeList
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """Show the rules, and below them those written in code, which are read-only."""
-        context = {"rules_in_code": [CodeRule.of(rule) for rule in code.registered()], "presets": PRESETS}
+        """Show the rules, below them those written in code, which are read-only, and a link to undo a late change."""
+        viewer = Viewer(request, self.admin_site)
+        context = {
+            "rules_in_code": [CodeRule.of(rule) for rule in code.registered()],
+            "presets": presets,
+            "may_switch": viewer.may(MAY_SWITCH),
+            "enforced": cache.enforcement_enabled(),
+            "undo": offered_undo(viewer, lately=True) if request.method == "GET" else None,
+        }
         return super().changelist_view(request, context | (extra_context or {}))
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show a rule's own history; Django's lists fields without their old and new values."""
+        rule = self.get_object(request, unquote(object_id))
+        if rule is None:
+            return super().history_view(request, object_id)  # it shows a message
+        if not self.has_view_or_change_permission(request, rule):
+            raise PermissionDenied
+        return history_view(self, request, rule, extra_context)
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Show today's usage only with the permission to view reports."""
@@ -130,24 +205,6 @@ class RuleAdmin(
     def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
         return {} if obj else {"slug": ("name",)}
 
-    def get_urls(self) -> list[URLPattern]:
-        own = [
-            self.page_path("sentences/", self.sentences_view, "rule_sentences", self._may_edit),
-            self.page_path("views/", self.views_view, "rule_views", self._may_edit),
-        ]
-        return [*own, *super().get_urls()]
-
-    def sentences_view(self, request: HttpRequest) -> JsonResponse:
-        """Return sentences about the entered limit, and its errors by field. Saves nothing."""
-        return JsonResponse(live_preview(request.GET))
-
-    def views_view(self, request: HttpRequest) -> JsonResponse:
-        """Return the views that the entered rule would match, as text. Saves nothing."""
-        return JsonResponse({"views": typed_views_in_words(request.GET)})
-
-    def _may_edit(self, request: HttpRequest) -> bool:
-        return self.has_change_permission(request) or self.has_add_permission(request)
-
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form: Any = super().get_form(request, obj, change, **kwargs)
         form.may_enforce = may_enforce(request)
@@ -169,12 +226,17 @@ class RuleAdmin(
         inlines = self.get_inline_instances(request, rule)
         hidden = not any(isinstance(inline, RuleLimitInline) for inline in inlines)
         context |= limits_context() | {"suggestions": suggestions(), "limits_hidden": hidden}
+        context["is_locked"] = is_locked(rule)
+        context["may_copy"] = self.has_add_permission(request)
+        if kwargs.get("add") and request.method == "GET":
+            context |= {"is_filled": True} if request.GET.keys() & {"slug", "copy"} else {"presets": presets}
         may_change = self.has_change_permission(request, rule) if rule else True
         context["limits_locked"] = not hidden and may_change and not may_edit_limits(request, inlines, rule)
         if hidden:
             context["limits_in_words"] = _limits_of(rule)
         if rule and request.method == "GET":  # after a POST with errors it contains unsaved values
             context["reasons_against"] = reasons_against(rule)
+            context["undo"] = offered_undo(Viewer(request, self.admin_site), rule.slug, lately=True)
         return super().render_change_form(request, context, *args, **kwargs)
 
     def response_add(self, request: HttpRequest, obj: Rule, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -187,6 +249,11 @@ class RuleAdmin(
         if not is_unchanged(request):
             _message_effect(request, obj)
         return response
+
+    @admin.display(description=gettext_lazy("owner"))
+    def owner_shown(self, rule: Rule) -> str:
+        """Return the owner of a rule."""
+        return str(rule.get_owner_display())
 
     @admin.display(description=gettext_lazy("Views that match"))
     def matching_views(self, rule: Rule) -> str:

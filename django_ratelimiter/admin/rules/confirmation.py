@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ...models import Rule
-from ..pages import PagesAdmin
+from ..pages import show
 from ..reasons import NotAColumn
 
 PERMISSION: Final = "django_ratelimiter.publish_rule"
@@ -125,7 +125,7 @@ def show_question(adminform: AdminForm, title: Any = _TITLE, warning: Any = _WAR
         adminform.fieldsets = [(title, affected), *adminform.fieldsets]
 
 
-def question_page(page: PagesAdmin, request: HttpRequest, queryset: QuerySet[Rule]) -> TemplateResponse | None:
+def question_page(page_of: Any, request: HttpRequest, queryset: QuerySet[Rule]) -> TemplateResponse | None:
     """Return the confirmation page before the action enforces these rules; `None` = not needed, or confirmed."""
     rules = list(queryset)
     affected = [rule for rule in rules if rule.mode != Rule.Mode.ENFORCE and rule.is_for_everybody]
@@ -137,7 +137,7 @@ def question_page(page: PagesAdmin, request: HttpRequest, queryset: QuerySet[Rul
         "confirm_name": CONFIRM,
         "checkbox_name": ACTION_CHECKBOX_NAME,
     }
-    return page.page(request, "enforce_confirmation", _("Enforce these rules for everybody?"), context)
+    return show(page_of, request, "enforce_confirmation", _("Enforce these rules for everybody?"), context)
 
 
 def _is_enforced_for_everybody(rule: Rule) -> bool:

@@ -64,7 +64,7 @@ class RuleLimitInline(admin.StackedInline):
 
     def get_extra(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> int:
         start = getattr(request, "ratelimiter_start", None)  # the initial values of a new rule
-        return 0 if obj else len(start.limits) if start else 1
+        return 0 if obj else max(len(start.limits), 1) if start else 1
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         if db_field.name == "tier":

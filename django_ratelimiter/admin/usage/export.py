@@ -84,11 +84,6 @@ _COUNTS: Final = tuple(_figures(Figures()))
 TABLES: Final[dict[str, tuple[tuple[str, ...], Callable[[Report], list[Row]]]]] = {
     "totals": (("rule_slug", "tier_slug", *_COUNTS, "requests_before"), _totals),
     "series": (("start", "end", *_COUNTS), lambda report: _points(report.points)),
-    "day": (
-        ("hour", "average_requests"),
-        lambda report: [{"hour": each.hour, "average_requests": round(each.requests, 2)} for each in report.day],
-    ),
-    "busiest": (("start", "end", *_COUNTS), lambda report: _points(report.busiest)),
     "top": (
         ("caller", "requests", "allowed", "rejected", "estimated", "share", "requests_before", "partition"),
         _top_partitions,

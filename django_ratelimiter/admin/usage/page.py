@@ -9,15 +9,13 @@ from urllib.parse import quote_plus
 
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils import timezone
-from django.utils.formats import date_format, number_format
+from django.utils.formats import number_format
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from ...rules.formatting import units
 from ...usage.reports import chart
-from ...usage.reports.coverage import Period
 from ...usage.reports.report import Report, TopPartitionRow
 from ...usage.reports.totals import Figures, freshness
 from ...usage.times import now
@@ -26,7 +24,7 @@ from ..names import names_in_words
 from ..viewer import Viewer
 
 #: The parameters that links keep.
-LINK_PARAMETERS: Final = ("period", "since", "until", "rule", "tier", "by", "caller", "identity")
+LINK_PARAMETERS: Final = ("period", "rule", "tier", "by", "identity")
 
 #: The identities whose top callers are shown first: people, then what stands for them.
 _FIRST: Final = ("user", "api_key", "ip")
@@ -42,9 +40,8 @@ def period_context(viewer: Viewer, report: Report) -> dict[str, Any]:
     request, fresh = viewer.request, freshness()
     return {
         "span": report.period,
-        "widened": report.period != report.requested_period,
-        "overview_url": report_url(request, rule=None, tier=None, by=None, caller=None, identity=None),
-        "top_callers_url": report_url(request, "top_callers", rule=None, tier=None, by=None, caller=None),
+        "overview_url": report_url(request, rule=None, tier=None, by=None, identity=None),
+        "top_callers_url": report_url(request, "top_callers", rule=None, tier=None, by=None),
         "fresh": fresh,
         "just_now": fresh.collected_at is not None and now() - fresh.collected_at < timedelta(minutes=1),
     }
@@ -90,15 +87,14 @@ def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
         "has_degraded": bool(together.degraded),
         "chart": chart.draw(report.points),
         "points": [(chart.span(point), _figure_row(point.figures)) for point in report.points],
-        "downloads": {table: _downloads(request, table) for table in ("totals", "series", "day", "busiest")},
-        **(_callers(viewer, report) if report.rule is not None else {}),
-        **_hours(report),
+        "downloads": {table: _downloads(request, table) for table in ("totals", "series")},
+        **(_top(viewer, report) if report.rule is not None else {}),
     }
 
 
 def _rows(viewer: Viewer, report: Report) -> list[dict[str, Any]]:
     """Return a row for each rule and tier. Their URLs differ only in the last parameter."""
-    of_rule = report_url(viewer.request, "rule", rule="", by=None, caller=None)
+    of_rule = report_url(viewer.request, "rule", rule="", by=None)
     of_tier = report_url(viewer.request, "changelist" if report.rule is None else "rule", tier="")
     before = report.before or {}
     return [
@@ -117,18 +113,6 @@ def _tier_name(viewer: Viewer, slug: str) -> str:
     return viewer.tier(slug) if slug else _("no tier")
 
 
-def _callers(viewer: Viewer, report: Report) -> dict[str, Any]:
-    """Return the top callers of a rule, and one that is searched."""
-    caller = viewer.request.GET.get("caller", "")
-    found = report.top_partition(caller) if caller else None
-    return {
-        **_top(viewer, report),
-        "caller": caller,
-        "search_result": found and {"partition": found.partition, **found.in_words()},
-        "search_url": report_url(viewer.request, "caller", caller=None),
-    }
-
-
 def _top(viewer: Viewer, report: Report) -> dict[str, Any]:
     """Return the top callers, with names for readers who may see them."""
     request, rows = viewer.request, report.compared(report.top_partitions)
@@ -137,7 +121,6 @@ def _top(viewer: Viewer, report: Report) -> dict[str, Any]:
         "top_chart": chart.top(rows, [known.get(each.partition, each.partition) for each in rows]),
         "top_partitions": [_top_row(viewer, report, each, known.get(each.partition, "")) for each in rows],
         "top_partitions_in": report.top_partitions_in,
-        "top_is_widened": report.top_partitions_in != report.requested_period,
         "top_before": report.period.before if any(each.requests_before is not None for each in rows) else None,
         "by_rejected": report.by_rejected,
         "by_requests_url": report_url(request, by=None),
@@ -156,20 +139,6 @@ def _top_row(viewer: Viewer, report: Report, row: TopPartitionRow, name: str) ->
         "share": "" if row.share is None else _("%s %%") % number_format(round(share, 1), decimal_pos=1),
         "share_width": f"{share:.2f}%",
         "change": "" if before is None or row.figures["requests"] is None else _change(row.requests, before),
-    }
-
-
-def _hours(report: Report) -> dict[str, Any]:
-    if not report.day:
-        return {}
-    return {
-        "hours_chart": chart.hours(report.day),
-        "hours_in": Period(report.hours[0].start, report.hours[-1].end),
-        "hours": [(chart.hour_of_day(each), units(round(each.requests))) for each in report.day],
-        "busiest": [
-            (date_format(timezone.localtime(point.start), "l"), chart.span(point), _figure_row(point.figures))
-            for point in report.busiest
-        ],
     }
 
 

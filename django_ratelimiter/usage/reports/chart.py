@@ -14,7 +14,7 @@ from django.utils.translation import pgettext
 
 from ...rules.formatting import units
 from .coverage import Period
-from .report import HourOfDay, TopPartitionRow
+from .report import TopPartitionRow
 from .totals import Point
 
 #: Minutes between two ticks on the time axis; the first that gives no more ticks than MAX_TICKS is used.
@@ -94,19 +94,6 @@ def days(totals: Sequence[tuple[date, int, int | None]]) -> Chart:
             labels.append(f"{on}: {_('%s allowed') % units(requests - rejected)}, {_('%s rejected') % units(rejected)}")
     zone = timezone.get_current_timezone()
     return stacked(stacks, labels, _ticks([datetime.combine(day, time(), zone) for day, *_rest in totals]))
-
-
-def hours(day: Sequence[HourOfDay]) -> Chart:
-    """Return one bar for each hour of the day: the requests of an average day."""
-    labels = [f"{hour_of_day(each)}: {units(round(each.requests))}" for each in day]
-    slot = 100 / max(len(day), 1)
-    ticks = [Tick(percent(each.hour * slot), f"{each.hour:02}:00", each.hour % 6 == 3) for each in day[::3]]
-    return stacked([{"plain": each.requests} for each in day], labels, ticks)
-
-
-def hour_of_day(each: HourOfDay) -> str:
-    """Return an hour of the day as text."""
-    return f"{each.hour:02}:00\u2013{(each.hour + 1) % 24:02}:00"
 
 
 def stacked(stacks: Sequence[Mapping[str, float]], labels: Sequence[str], ticks: list[Tick]) -> Chart:

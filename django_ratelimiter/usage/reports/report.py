@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property, reduce
 from operator import or_
 from typing import Any, Final, NamedTuple
@@ -23,7 +23,7 @@ from ...engine.base import Alias, tail_of
 from ...models import TopCaller, TopPartition, UsageBucket, UsageTotal
 from ...rules.formatting import about
 from ..times import Granularity, aware, buckets, floor
-from .coverage import DAY, GRANULARITIES, HOUR, NEVER, BucketRange, Coverage, Period, read_coverage
+from .coverage import GRANULARITIES, NEVER, BucketRange, Coverage, Period, read_coverage
 from .totals import SUMS, Figures, Point, Total
 
 #: The number of top partitions that are shown.
@@ -95,29 +95,6 @@ class TopPartitionRow(NamedTuple):
     def in_words(self) -> dict[str, str]:
         """Return the same as text."""
         return {name: in_words(figure, estimated=self.estimated) for name, figure in self.figures.items()}
-
-
-#: The part of a period, from its end, whose busy hours are shown: whole weeks, so that each weekday counts alike.
-MAX_PERIOD: Final = 28 * DAY
-
-#: The number of busiest hours that are shown.
-MAX_HOURS: Final = 10
-
-
-class HourOfDay(NamedTuple):
-    """Requests in one hour of the day, in the current time zone.
-
-    time: the total duration of this hour in the period.
-    """
-
-    hour: int
-    figures: Figures
-    time: timedelta
-
-    @property
-    def requests(self) -> float:
-        """The average of one such hour; 0 if there was none."""
-        return self.figures.requests * (HOUR / self.time) if self.time else 0.0
 
 
 class Report:
@@ -314,10 +291,6 @@ class Report:
         rows = TopCaller.objects.filter(self._in_whole_hours)
         return [*rows.order_by("identity").values_list("identity", flat=True).distinct()]
 
-    def top_partition(self, partition: str) -> TopPartitionRow | None:
-        """Return one partition, from the hours in which it was a top partition; `None` = it was in none."""
-        return next(map(TopPartitionRow.of, self._sums.filter(partition=partition)), None)
-
     @property
     def top_partitions_in(self) -> Period:
         """Return the whole hours that the top partitions are from, or days: minutes have no top partitions."""
@@ -336,31 +309,3 @@ class Report:
             rows = TopCaller.objects.filter(self._in_whole_hours, identity=self.identity)
         sums = rows.order_by().values_list("partition")
         return sums.annotate(**SUMS_OF_CALLERS)
-
-    @cached_property
-    def hours(self) -> list[Point]:
-        """The hours of the last four weeks of the period that are left; empty for less than two days."""
-        start = max(self.period.start, self.period.end - MAX_PERIOD)
-        if self.coverage.finest(start) is Granularity.DAY:
-            start = self.coverage.complete_from[Granularity.HOUR]
-        if self.period.end - start < 2 * DAY:
-            return []
-        return Report(Period(start, self.period.end), self.rule, self.tier, coverage=self.coverage).series(
-            Granularity.HOUR
-        )
-
-    @cached_property
-    def day(self) -> list[HourOfDay]:
-        """The hours of the day from 0 to 23; empty without `hours`."""
-        sums = [HourOfDay(hour, Figures(), timedelta()) for hour in range(24)]
-        for point in self.hours:
-            hour = timezone.localtime(point.start).hour
-            time = sums[hour].time + (point.end - point.start)
-            sums[hour] = HourOfDay(hour, sums[hour].figures + point.figures, time)
-        return sums if self.hours else []
-
-    @property
-    def busiest(self) -> list[Point]:
-        """Return the hours with the most requests, the busiest first; none without requests."""
-        busy = [point for point in self.hours if point.figures.requests]
-        return sorted(busy, key=lambda point: (-point.figures.requests, point.start))[:MAX_HOURS]

@@ -20,17 +20,12 @@ def last(length: timedelta) -> Period:
     return Period(end - length, end)
 
 
-def named(name: str, end: datetime) -> Period:
-    """Return a period of the calendar in the time zone of `end`, up to `end`; "last-month" is the whole month before.
-
-    name: also today, this-week (from Monday) or this-month.
-    """
-    day = datetime.combine(end, time.min, end.tzinfo)
-    month = day.replace(day=1)
-    if name == "last-month":
-        return Period((month - timedelta(days=1)).replace(day=1).astimezone(UTC), month.astimezone(UTC))
-    start = {"today": day, "this-week": day - timedelta(days=day.weekday()), "this-month": month}[name]
-    return Period(start.astimezone(UTC), max(end, start + timedelta(minutes=1)).astimezone(UTC))
+def month(now: datetime, *, is_last: bool = False) -> Period:
+    """Return the month up to `now`, in the time zone of that; is_last: the whole month before."""
+    start = datetime.combine(now, time.min, now.tzinfo).replace(day=1)
+    if is_last:
+        return Period((start - timedelta(days=1)).replace(day=1).astimezone(UTC), start.astimezone(UTC))
+    return Period(start.astimezone(UTC), max(now, start + timedelta(minutes=1)).astimezone(UTC))
 
 
 @dataclass(frozen=True, slots=True)

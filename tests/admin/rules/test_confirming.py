@@ -192,7 +192,7 @@ def draft() -> Rule:
 class TestWhoMayEnforce:
     def test_without_it_the_choice_is_locked_and_says_why(self, operator: Callable[..., Client], draft: Rule) -> None:
         client = operator("view_rule", "change_rule", "add_rule")
-        for url in (page_of(draft), ADD_RULE, f"{ADD_RULE}?mode=enforce", f"{ADD_RULE}?preset=login"):
+        for url in (page_of(draft), ADD_RULE, f"{ADD_RULE}?mode=enforce", f"{ADD_RULE}?slug=login"):
             response = client.get(url)
             mode = response.context["adminform"].form["mode"]
             locked = [widget.data["value"] for widget in mode if widget.data["attrs"].get("disabled")]

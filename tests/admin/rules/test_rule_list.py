@@ -197,7 +197,7 @@ def test_an_admin_site_of_the_projects_own(admin_client: Client, rule: Rule) -> 
     page = shown(admin_client.get("/office/django_ratelimiter/rule/"))
     assert "3 requests" in page
     assert "usagebucket" not in page
-    for url in (f"{rule.pk}/change/", "add/", "add/?preset=login", f"add/?copy={rule.pk}"):
+    for url in (f"{rule.pk}/change/", "add/", "add/?slug=login&limits-0-quota=1", f"add/?copy={rule.pk}"):
         page = shown(admin_client.get(f"/office/django_ratelimiter/rule/{url}"))
         assert 'data-views="/office/django_ratelimiter/rule/views/"' in page
     assert admin_client.get("/office/django_ratelimiter/rule/views/?path_kind=any").status_code == 200

@@ -39,13 +39,11 @@ def page(window: Browser, live_server: Any) -> Browser:
 
 
 def test_each_part_of_a_report(page: Browser) -> None:
-    parts = ["By rule and tier", "Requests by the hour of the day", "Busiest hours"]
+    parts = ["Requests per hour", "By rule and tier"]
     page.click(".ratelimiter-periods a:nth-of-type(3)")
-    assert page.texts("h2") == ["Requests per hour", *parts]
-    assert len(page.texts(".ratelimiter-busiest tbody tr")) == 3
+    assert page.texts("h2") == parts
     page.click(".ratelimiter-totals tbody tr:last-child th a")
-    of_one_rule = ["Top callers"]
-    assert page.texts("h2") == ["Requests per hour", parts[0], *of_one_rule, *parts[1:]]
+    assert page.texts("h2") == [*parts, "Top callers"]
     assert page.texts(".ratelimiter-top-callers tbody tr") == ["1\t0123456789abcdef\t990\tnew\t900\t90\t 33.0 %"]
     page.click("#ratelimiter-top-callers + .ratelimiter-periods a:last-of-type")
     assert page.texts("#ratelimiter-top-callers + .ratelimiter-periods [aria-current]") == ["By rejections"]
@@ -53,10 +51,6 @@ def test_each_part_of_a_report(page: Browser) -> None:
     assert page.texts(".ratelimiter-filters li:first-child") == ["Only the tier t0. Show all tiers"]
     page.click(".ratelimiter-filters li:first-child a")
     assert len(page.texts(".ratelimiter-totals tbody tr")) == 3
-    page.click(".ratelimiter-periods a:last-of-type")
-    page.click(".ratelimiter-fields [type=submit]")
-    page.wait_for(".ratelimiter-totals")
-    assert len(page.texts(".ratelimiter-totals tbody tr")) == 2
     assert page.complaints() == []
 
 
@@ -132,16 +126,16 @@ def test_on_paper(page: Browser, width: int) -> None:
         "const shown = [...document.querySelectorAll('.ratelimiter-usage :is(p, table)')].filter(e => e.offsetParent);"
         "return [document.scrollingElement.scrollHeight, Math.max(...shown.map(e => e.getBoundingClientRect().bottom)),"
         " getComputedStyle(document.querySelector('tbody th')).color, getComputedStyle(document.body).backgroundColor,"
-        " getComputedStyle(document.querySelector('tfoot')).display]"
+        " getComputedStyle(document.querySelector('tfoot')).display, innerHeight]"
     )
-    assert told[0] - told[1] < 1  # what reached further would leave a page empty
+    assert told[0] <= max(told[1] + 1, told[5])  # what reached further would leave a page empty
     assert told[2:4] == ["rgb(51, 51, 51)", "rgb(255, 255, 255)"]
     assert told[4] == "table-row-group"  # else it is repeated on every page
     away = (
         "return [...document.querySelectorAll("
         "'.ratelimiter-periods, #header, .ratelimiter-downloads, summary')].filter(e => e.{})"
     )
-    assert len(page.script(away.format("tagName"))) > 5
+    assert len(page.script(away.format("tagName"))) == 5
     assert page.script(away.format("offsetParent")) == []
 
 

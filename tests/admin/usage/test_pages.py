@@ -27,7 +27,7 @@ from .test_admin import REPORT, lines
 pytestmark = pytest.mark.django_db
 
 RULE = f"{REPORT}rule/?rule=search"
-TABLES = ("totals", "series", "day", "busiest", "top")
+TABLES = ("totals", "series", "top")
 
 
 def count(ago: timedelta, rule: str = "search", tier: str = "free", **figures: Any) -> None:
@@ -84,9 +84,6 @@ class TestOneRule:
         assert 'href="?period=30d&rule=search"' in page
         assert f'href="{REPORT}?period=7d"' in page
         assert f'href="{REPORT}rule/?period=7d&rule=search&tier=free"' in page
-
-    def test_a_custom_period_keeps_the_rule(self, staff: Client) -> None:
-        assert '<input type="hidden" name="rule" value="search">' in shown(staff.get(f"{RULE}&period=custom"))
 
     def test_none_named(self, staff: Client) -> None:
         assert staff.get(f"{REPORT}rule/").status_code == 404
@@ -163,25 +160,6 @@ class TestCallers:
         assert page.count('aria-current="true"') == 1
 
 
-class TestBusiestHours:
-    def test_of_more_requests_than_a_length_of_time_can_hold(self, staff: Client) -> None:
-        count(3 * DAY, allowed=2**50, rejected=2**50)
-        assert sum(each.requests for each in Report(last(7 * DAY)).day) > 2**47
-        assert "2,251,799,813,685,248" in text_of(staff.get(f"{REPORT}?period=7d"))
-
-    def test_of_a_long_period_the_last_four_weeks(self) -> None:
-        for days in (1, 27, 29, 60):
-            count(days * DAY, rule=f"rule-{days}", allowed=1)
-        assert sum(point.figures.allowed for point in Report(last(90 * DAY)).hours) == 2
-
-    def test_not_of_a_short_one_and_not_where_no_hours_are_left(self, staff: Client) -> None:
-        count(3 * HOUR, allowed=1)
-        assert Report(last(DAY)).hours == []
-        assert "Busiest hours" not in text_of(staff.get(REPORT))
-        UsageBucket.objects.exclude(granularity="day").delete()
-        assert Report(last(30 * DAY)).hours == []
-
-
 class TestData:
     @pytest.fixture(autouse=True)
     def _usage(self) -> None:
@@ -230,11 +208,6 @@ class TestData:
     def test_the_page_links_to_all_of_it(self, staff: Client) -> None:
         links = set(re.findall(rf'href="{REPORT}(\w+\.\w+)\?', shown(staff.get(f"{RULE}&period=7d"))))
         assert links == {f"{table}.{kind}" for table in TABLES for kind in ("csv", "json")}
-
-    def test_a_period_that_cannot_be(self, staff: Client) -> None:
-        response = staff.get(f"{REPORT}totals.csv?period=year")
-        assert response.status_code == 400
-        assert "There is no period" in response.content.decode()
 
     def test_no_spreadsheet_takes_a_name_for_a_formula(self, staff: Client) -> None:
         for rule, tier in (("=1+1", "@x"), ("-1+1", "-1.5"), ("+1\t", "::1-\r")):
