@@ -17,8 +17,7 @@ from ..models import RuleSetState
 from ..rules import cache
 from ..rules.stored.storage import primary
 from .pages import show
-from .reasons import ReasonField
-from .versioned import warn_if_unpublished
+from .versioned import ReasonField, warn_if_unpublished
 from .viewer import Viewer
 
 PERMISSION: Final = "switch_enforcement"

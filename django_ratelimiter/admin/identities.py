@@ -1,7 +1,8 @@
-"""The form field of a rule's partition: checkboxes for known identities, and a text field for those with a name."""
+"""What rules count by, as a field of a form and as text; and callers by their names, for readers who may see them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from django import forms
@@ -14,8 +15,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..conf import has_identity, settings, unknown_identity
+from ..inspection.caller_report import key_labels, labelled
+from ..inspection.references import Name, revealed_to
 from ..models.validation import validate_identities
 from ..values.partitions import IDENTITIES
+from ..values.terminal import without_controls
 
 #: Users with one of these permissions may see a caller's page.
 CALLER_PERMISSIONS: Final = ("django_ratelimiter.view_tierassignment", "django_ratelimiter.unblock_caller")
@@ -106,3 +110,45 @@ def label_of(name: str) -> str:
 
 def _choices() -> list[tuple[str, Any]]:
     return [(name, IDENTITY_LABELS.get(name, name)) for name in (*IDENTITIES, *settings.IDENTITIES)]
+
+
+def names_in_words(reader: Any, aliases: Iterable[str]) -> Mapping[str, str]:
+    """Return the callers as text, by alias; those that the reader may see."""
+    return in_words(reader, revealed_to(reader, aliases))
+
+
+def in_words(reader: Any, known: Mapping[str, Name]) -> Mapping[str, str]:
+    """Return each caller as text: "user: paula (id 42)", "IP address: 192.0.2.7", "API key: shop (1a2b3c4d…)".
+
+    One query if users are among them, and one if API keys are.
+    """
+    logins = _login_names({name.value for name in known.values() if name.kind == "user"})
+    labels = key_labels(reader, {name.value for name in known.values() if name.kind == "api_key"})
+    return {digest: without_controls(_in_words(name, logins, labels)) for digest, name in known.items()}
+
+
+def _in_words(name: Name, logins: Mapping[str, str], labels: Mapping[str, str]) -> str:
+    if name.kind == "partition":
+        return name.value
+    value, text = name.value, name.shown
+    if name.kind == "user" and logins.get(value, value) != value:
+        text = _("%(name)s (id %(pk)s)") % {"name": logins[value], "pk": value}
+    if name.kind == "api_key":
+        text = labelled(name, labels)
+    return f"{label_of(name.kind)}: {text}"
+
+
+def _login_names(keys: Iterable[str]) -> Mapping[str, str]:
+    """Return the login names of users by primary key, as texts; deleted users are missing."""
+    users = get_user_model()
+    wanted = []
+    for key in keys:
+        try:
+            users._meta.pk.run_validators(pk := users._meta.pk.to_python(key))
+        except ValidationError:  # not a valid primary key
+            continue
+        wanted.append(pk)
+    if not wanted:
+        return {}
+    found = users._default_manager.filter(pk__in=wanted).values_list("pk", users.USERNAME_FIELD)
+    return {str(pk): str(login) for pk, login in found}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db import models
 from django.http import HttpRequest, HttpResponse
@@ -18,32 +17,6 @@ from django.utils.translation import gettext as _
 
 from ..usage.times import midnight, stored
 from ..values.bounds import MAX_SEARCH
-
-#: A list of more rows has all its filters: nobody reads so many, and to count for each choice would take its time.
-FEW: Final = 100
-
-
-class UsefulFilters(ChangeList):
-    """A list without filters that cannot filter anything: each of their choices would show all rows or none."""
-
-    def get_filters(self, request: HttpRequest) -> Any:
-        filters, _has_filters, *others = super().get_filters(request)
-        if request.method == "GET" and filters and (rows := self.root_queryset[: FEW + 1].count()) <= FEW:
-            useful = self._dividing(filters, rows)
-            filters = [each for place, each in enumerate(filters) if each.used_parameters or place in useful]
-        return filters, bool(filters), *others
-
-    def _dividing(self, filters: list[Any], rows: int) -> set[int]:
-        """Return the places of the filters with a choice that would show some of the rows, but not all. One query."""
-        counts = {
-            f"{place}_{name}": count
-            for place, each in enumerate(filters)
-            for name, count in each.get_facet_counts(self.lookup_opts.pk.attname, self.root_queryset).items()
-        }
-        for count in counts.values():
-            count.distinct = True  # a rule has several limits
-        found = self.root_queryset.aggregate(**counts)
-        return {int(name.partition("_")[0]) for name, count in found.items() if 0 < count < rows}
 
 
 def is_unchanged(request: HttpRequest) -> bool:
@@ -86,9 +59,6 @@ class NulSafeAdmin(admin.ModelAdmin):
         if is_unchanged(request):
             message, level = _("Nothing was changed."), messages.INFO
         super().message_user(request, message, level, *args, **kwargs)
-
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return UsefulFilters
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         texts = (f"{name}{value}" for name, values in request.GET.lists() for value in values)

@@ -25,8 +25,8 @@ from ..rules.records import RuleRecord
 from ..usage.live.rejections import certain_times, recent, times_in_words
 from ..values.references import reference_of
 from .formatting import breakable
+from .identities import in_words
 from .logged import asked_about
-from .names import in_words
 from .pages import show
 from .viewer import Viewer
 

@@ -15,7 +15,7 @@ from ...models import AccessEntry
 from ..formatting import period_in_words
 from ..rules.confirmation import show_question
 from .forms import AccessEntryForm, NewAccessEntryForm
-from .links import CallerRowAdmin
+from .rows import CallerRowAdmin
 
 
 def _hide_caller(entry: AccessEntry) -> None:

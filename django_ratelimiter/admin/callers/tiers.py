@@ -18,8 +18,8 @@ from ..formatting import period_in_words
 from ..pages import Page, PagesAdmin
 from ..versioned import VersionedAdmin
 from .forms import AssignmentForm, NewAssignmentForm, UserSelect
-from .links import CallerRowAdmin
 from .page import caller_view, sees_callers
+from .rows import CallerRowAdmin
 
 GRANT = {
     "fields": ("multiplier", "anchor_day", ("starts_at", "ends_at")),

@@ -17,7 +17,7 @@ from ...models import Tier
 from ...rules.formatting import limits_in_words, units
 from ...rules.records import RuleRecord
 from ...usage.reports.coverage import read_coverage
-from ..names import names_in_words
+from ..identities import names_in_words
 from . import line
 from .choices import ChoicesForm
 from .line import LimitRow

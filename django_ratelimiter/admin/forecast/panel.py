@@ -21,8 +21,7 @@ from ...models import Rule, RuleLimit
 from ...rules.records import RuleRecord
 from ...rules.ruleset import rule_from
 from ...rules.stored.compiler import rule_data
-from ..conflicts import is_outdated
-from ..versioned import VersionedAdmin
+from ..versioned import VersionedAdmin, is_outdated
 from ..viewer import VIEW_USAGE
 from .choices import PREFIX, ChoicesForm
 from .figures import panel_context

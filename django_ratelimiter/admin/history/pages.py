@@ -24,12 +24,9 @@ from ...rules.stored.history.changes import diff
 from ...rules.stored.history.rows import NotApplied
 from ...rules.stored.storage import committed_version
 from ..pages import show
-from ..reasons import ReasonField
-from ..versioned import report_version
+from ..versioned import ReasonField, report_version
 from ..viewer import Viewer
-from .keys import key_of, row_named, version_named
-from .permissions import PUBLISH, missing_permissions
-from .undo import reason_to_bring_back
+from .undo import PUBLISH, key_of, missing_permissions, reason_to_bring_back, row_named, version_named
 
 PER_PAGE: Final = 20
 #: The query parameter of a rule's own history for the version to start from, backwards.

@@ -20,7 +20,7 @@ from ...usage.reports.chart import Bar, bars
 from ...usage.reports.totals import Freshness, freshness
 from ..formatting import ago
 from ..history.undo import offered_undo
-from ..names import names_in_words
+from ..identities import names_in_words
 from ..viewer import Viewer
 from . import last_hour
 from .attention import UsageDoubts, read_rule_doubts, read_usage_doubts

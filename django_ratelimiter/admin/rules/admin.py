@@ -21,7 +21,6 @@ from ...rules import inline as code
 from ...rules.formatting import limits_in_words
 from ...rules.ruleset import RuleSet
 from ...rules.stored.compiler import reasons_against, snapshot_of_rows
-from ..conflicts import SEEN
 from ..enforcement import PERMISSION as MAY_SWITCH
 from ..enforcement import enforcement_view
 from ..explain import explain_view
@@ -33,9 +32,10 @@ from ..history.undo import offered_undo
 from ..lists import is_unchanged
 from ..overview.views import may_search, search_view
 from ..pages import Page, PagesAdmin
+from ..versioned import SEEN
 from ..viewer import VIEW_USAGE, Viewer
 from .actions import RuleActions
-from .confirmation import ModeWidget, may_enforce, show_question
+from .confirmation import may_enforce, show_question
 from .forms import RuleForm
 from .limits import LimitsInWords, RuleLimitInline, limits_context, live_preview, may_edit_limits
 from .listing import CodeRule, RuleChangeList, TierFilter, ViewFilter
@@ -209,11 +209,6 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
         form: Any = super().get_form(request, obj, change, **kwargs)
         form.may_enforce = may_enforce(request)
         return form
-
-    def formfield_for_choice_field(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
-        if db_field.name == "mode":
-            kwargs["widget"] = ModeWidget(attrs={"class": "radiolist inline"})
-        return super().formfield_for_choice_field(db_field, request, **kwargs)
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         show_question(context["adminform"])

@@ -5,12 +5,10 @@ Both in the rule's form and in the list's action. Users without the permission m
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, Final
 
 from django import forms
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME, AdminForm
-from django.contrib.admin.widgets import AdminRadioSelect
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -20,7 +18,7 @@ from django.utils.translation import gettext_lazy
 
 from ...models import Rule
 from ..pages import show
-from ..reasons import NotAColumn
+from ..versioned import NotAColumn
 
 PERMISSION: Final = "django_ratelimiter.publish_rule"
 
@@ -43,49 +41,6 @@ _NEEDED: Final = gettext_lazy(
 )
 
 
-class ModeWidget(AdminRadioSelect):
-    """The modes, some of which are disabled. locked: their values."""
-
-    locked: Collection[str] = ()
-
-    def create_option(self, name: str, value: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        option = super().create_option(name, value, *args, **kwargs)
-        if value in self.locked:
-            option["attrs"]["disabled"] = True
-        return option
-
-
-class PublishingForm(forms.ModelForm):
-    """Requires the permission to set the mode to "enforce". A rule that is enforced already may stay so.
-
-    may_enforce: whether the user has the permission; the admin sets it in each request.
-    """
-
-    may_enforce = True
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        mode = self.fields.get("mode")
-        if mode is None or not self._is_locked():
-            return
-        mode.help_text = f"{mode.help_text} {_NEEDED}"
-        if isinstance(mode.widget, ModeWidget):
-            mode.widget.locked = {Rule.Mode.ENFORCE.value}
-        if self.initial.get("mode") == Rule.Mode.ENFORCE:  # a link may have set it
-            self.initial["mode"] = Rule.Mode.SHADOW.value
-
-    def clean_mode(self) -> str:
-        """Reject a forged choice: browsers do not send disabled ones."""
-        mode: str = self.cleaned_data["mode"]
-        if mode == Rule.Mode.ENFORCE and self._is_locked():
-            raise ValidationError(_NEEDED, code="forbidden")
-        return mode
-
-    def _is_locked(self) -> bool:
-        was_enforced = self.instance.pk is not None and self.instance.mode == Rule.Mode.ENFORCE
-        return not self.may_enforce and not was_enforced
-
-
 def may_enforce(request: HttpRequest) -> bool:
     """Return whether the user of this request may set the mode to "enforce"."""
     return request.user.has_perm(PERMISSION)
@@ -95,12 +50,28 @@ class Confirmation(NotAColumn, forms.BooleanField):
     """A checkbox."""
 
 
-class ConfirmationForm(forms.ModelForm):
-    """Requires a ticked box to enforce a rule for all callers; the page shows it if `needs_confirmation`."""
+class EnforcingForm(forms.ModelForm):
+    """Offers the mode "enforce" to users with the permission, and for a rule that is enforced already.
+
+    To enforce a rule for all callers, a box must be ticked; the page shows it if `needs_confirmation`. may_enforce:
+    whether the user has the permission; the admin sets it in each request.
+    """
 
     confirm_everybody = Confirmation(label=gettext_lazy("Yes, enforce it for every request"), required=False)
 
+    may_enforce = True
     needs_confirmation = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        enforce, mode = Rule.Mode.ENFORCE, self.fields.get("mode")
+        if not isinstance(mode, forms.ChoiceField) or self.may_enforce or self.instance.mode == enforce:
+            return
+        mode.choices = [choice for choice in Rule.Mode.choices if choice[0] != enforce]
+        mode.help_text = f"{mode.help_text} {_NEEDED}"
+        mode.error_messages["invalid_choice"] = _NEEDED
+        if self.initial.get("mode") == enforce:  # a link may have set it
+            self.initial["mode"] = Rule.Mode.SHADOW.value
 
     def clean(self) -> dict[str, Any] | None:
         super().clean()

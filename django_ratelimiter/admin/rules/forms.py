@@ -19,7 +19,7 @@ from ...models.validation import METHODS
 from ...rules.stored.history.log import first_generation
 from ..forecast.panel import UnsavedForm
 from ..identities import ChoiceListField, IdentitiesField
-from .confirmation import ConfirmationForm, PublishingForm
+from .confirmation import EnforcingForm
 from .targets import path_suggestions
 from .windows import WindowField
 
@@ -39,7 +39,7 @@ class KeepStoredChoicesForm(forms.ModelForm):
                 field.choices = [(value, value), *known]
 
 
-class RuleForm(UnsavedForm, ConfirmationForm, PublishingForm, KeepStoredChoicesForm):
+class RuleForm(UnsavedForm, EnforcingForm, KeepStoredChoicesForm):
     """A rule with checkboxes for lists, and suggestions for names of views."""
 
     methods = ChoiceListField(

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.template.loader import render_to_string
@@ -27,7 +28,6 @@ from ...usage.reports.chart import bars
 from ...usage.reports.totals import SUMS, Figures
 from ...usage.times import Granularity, aware, floor, now, stored
 from ..formatting import split_in_words
-from ..lists import UsefulFilters
 from ..viewer import Viewer
 from .targets import limited, names_of
 
@@ -53,7 +53,7 @@ class CodeRule(NamedTuple):
         return cls(rule.slug, rule.mode, str(Rule.Mode(rule.mode).label), split_in_words(rule), words)
 
 
-class RuleChangeList(UsefulFilters):
+class RuleChangeList(ChangeList):
     """A page of rules. Their limits come from one compilation, their usage from one query."""
 
     def get_results(self, request: HttpRequest) -> None:

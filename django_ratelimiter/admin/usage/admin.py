@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 from ...models import Rule, UsageBucket
 from ...rules import inline
 from ...usage.reports.report import Report
-from ..names import names_in_words
+from ..identities import names_in_words
 from ..pages import Page, PagesAdmin, show
 from ..rejections import rejections_view
 from ..viewer import VIEW_USAGE, Viewer

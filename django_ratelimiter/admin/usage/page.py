@@ -19,8 +19,7 @@ from ...usage.reports import chart
 from ...usage.reports.report import Report, TopPartitionRow
 from ...usage.reports.totals import Figures, freshness
 from ...usage.times import now
-from ..identities import label_of
-from ..names import names_in_words
+from ..identities import label_of, names_in_words
 from ..viewer import Viewer
 
 #: The parameters that links keep.

@@ -19,7 +19,6 @@ from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from django_ratelimiter.admin import lists
 from django_ratelimiter.admin.rules import listing
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier, UsageBucket
 from django_ratelimiter.rules import cache, inline
@@ -83,22 +82,6 @@ class TestList:
         page = shown(admin_client.get(ADD_RULE))
         assert ">every other tier</option>" in page
         assert ">everyone</option>" not in page
-
-    def test_offers_no_filter_that_would_show_all_rules_or_none(
-        self, admin_client: Client, rule: Rule, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def filters(query: str = "") -> list[str]:
-            return [str(each.title) for each in admin_client.get(f"{RULES}{query}").context["cl"].filter_specs]
-
-        assert filters() == []
-        assert filters("?mode__exact=off") == ["mode"], "one that is used can be left again"
-        Rule.objects.create(slug="other", name="Other", mode="off", owner="file")
-        assert filters() == ["mode", "tier", "owner"]
-        Rule.objects.filter(slug="other").update(mode="enforce")
-        RuleLimit.objects.filter(rule=rule).delete()
-        assert filters() == ["owner"]
-        monkeypatch.setattr(lists, "FEW", 1)
-        assert filters() == ["mode", "tier", "owner"], "a long list has all"
 
 
 @pytest.mark.usefixtures("usage")
