@@ -1,16 +1,15 @@
-"""The state of the engine, as this process sees it: one call that compares and charges nothing.
-
-Also the versions in all its shards, and proxies that are not trusted.
-"""
+"""The state of the limiter: of the engine, as this process sees it, of enforcement, and of the version of the rules."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
+from django.db.models import QuerySet
 
 from ...backend import get_engine, server_in_words
 from ...conf import settings
@@ -19,7 +18,11 @@ from ...engine.base import Version
 from ...engine.breaker import open_breakers
 from ...exceptions import EngineUnavailable
 from ...limiter import untrusted
+from ...models import RuleSetVersion
+from ...rules import cache
+from ...rules.stored import epochs, storage
 from ...rules.stored.epochs import version_in_force
+from ...usage.times import aware
 
 #: How often the engine is called: the first call of a process may have no connection yet, which is no error.
 ATTEMPTS: Final = 2
@@ -100,3 +103,62 @@ def had_outage_lately() -> bool:
 def engine_in_words() -> str:
     """Return the server of the engine, without passwords; "" = none, each process counts in its own memory."""
     return server_in_words() if settings.ENGINE is not None or settings.CACHE_ALIAS is not None else ""
+
+
+#: The summary that `switch_enforcement` writes into its version.
+STOPPED, RESUMED = "enforcement stopped", "enforcement resumed"
+
+
+class Status(NamedTuple):
+    """The state of the limiter.
+
+    state: "on", "stopped" by an operator, "disabled" by the settings, or "degraded": the failure policies decide.
+    stopped: when and by whom; `None` = not stopped, or not known. resumed: the same for the end of the last stop;
+    `None` = there was none, or enforcement is stopped. oldest: when the oldest stored version was saved, if no stored
+    version has stopped or resumed enforcement. number: of the latest version in the database; 0 = there is none.
+    version: its author; `None` = not stored. older: the older versions in shards of the engine,
+    with the number of shards. held: what the engine holds; without a reply, nothing is wrong.
+    """
+
+    state: str
+    stopped: RuleSetVersion | None
+    resumed: RuleSetVersion | None
+    oldest: datetime | None
+    number: int
+    version: RuleSetVersion | None
+    older: Mapping[int, int]
+    held: epochs.Held
+
+
+def read_status(health: Health) -> Status:
+    """Return the status from the primary database, with up to seven short queries."""
+    enforced = cache.enforcement_enabled()
+    committed = storage.committed_version()
+    latest = _first(storage.snapshots(committed))
+    switched = _first(storage.snapshots().filter(summary=RESUMED if enforced else STOPPED))
+    stopped, resumed = (None, switched) if enforced else (switched, None)
+    oldest = None if switched else storage.snapshots().values_list("created_at", flat=True).last()
+    older = _older(health.versions, committed)
+    state = _state(enforced, health)
+    held = epochs.compared(health.versions[0]) if health.versions else epochs.Held.OURS
+    oldest = oldest and aware(oldest)
+    return Status(state, stopped, resumed, oldest, committed.number, latest, older, held)
+
+
+def _older(versions: Iterable[Version | None], than: Version) -> Mapping[int, int]:
+    """Count the older versions, the oldest first. A shard without a version gets it with the next call."""
+    found = Counter(each for each in versions if each is not None and each.order < than.order)
+    return {version.number: times for version, times in sorted(found.items(), key=lambda item: item[0].order)}
+
+
+def _state(enforced: bool, health: Health) -> str:
+    if not settings.ENABLED:
+        return "disabled"
+    if not enforced:
+        return "stopped"
+    return "degraded" if health.is_degraded else "on"
+
+
+def _first(versions: QuerySet[RuleSetVersion]) -> RuleSetVersion | None:
+    """Return the first of these versions, without its snapshot."""
+    return versions.defer("snapshot").first()

@@ -16,6 +16,7 @@ from ...checks.common import SYMPTOMS
 from ...rules.formatting import units
 from ...rules.stored import tables
 from ...rules.stored.storage import primary
+from ...usage.collector.lag import Lag
 from ...usage.reports.chart import Bar, bars
 from ...usage.reports.totals import Freshness, freshness
 from ..formatting import ago
@@ -23,12 +24,10 @@ from ..history.undo import offered_undo
 from ..identities import names_in_words
 from ..viewer import Viewer
 from . import last_hour
-from .attention import UsageDoubts, read_rule_doubts, read_usage_doubts
-from .health import Health, engine_in_words, outage_began, read_health
-from .items import Item, health_items, proxy_items, rule_items, status_items, usage_items
+from .attention import Item, health_items, proxy_items, read_waiting, rule_items, status_items, usage_items
+from .health import Health, Status, engine_in_words, outage_began, read_health, read_status
 from .last_hour import LastHour
-from .status import Status, read_status
-from .views import search_context
+from .search import search_context
 
 
 def overview_context(request: HttpRequest) -> dict[str, Any]:
@@ -56,15 +55,16 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
     if viewer.sees_usage:
         fresh, hour = freshness(), last_hour.read_last_hour()
         is_known = fresh.collected_at is not None or fresh.latest is not None  # else all figures would be 0
-        doubts = read_usage_doubts(fresh, engine_answers=health.milliseconds is not None)
-        items += usage_items(doubts, hour, viewer, is_known=is_known)
+        answers = health.milliseconds is not None
+        waiting = read_waiting(fresh) if answers else None
+        items += usage_items(hour, waiting, viewer, is_known=is_known, engine_answers=answers)
         context |= {
-            "collected": _collected(fresh, doubts),
+            "collected": _collected(fresh, waiting),
             "hour_is_known": is_known,
             **_hour(hour, viewer),
         }
     if viewer.sees_rules:
-        items += rule_items(read_rule_doubts(), viewer)
+        items += rule_items(viewer)
     return {**context, "items": items, "symptoms_url": SYMPTOMS}
 
 
@@ -91,12 +91,12 @@ def _health(health: Health, viewer: Viewer) -> Mapping[str, Any]:
     }
 
 
-def _collected(fresh: Freshness, doubts: UsageDoubts) -> str:
+def _collected(fresh: Freshness, waiting: Lag | None) -> str:
     """Return when counts were last added, and that none wait if that was long ago; empty = never."""
     if fresh.collected_at is None:
         return _("more than a week ago") if fresh.latest else ""
     when = ago(fresh.collected_at)
-    return _("%(when)s; nothing is waiting") % {"when": when} if doubts.is_idle else when
+    return _("%(when)s; nothing is waiting") % {"when": when} if waiting and not waiting.batches else when
 
 
 def _hour(hour: LastHour, viewer: Viewer) -> dict[str, Any]:

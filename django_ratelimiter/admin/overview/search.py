@@ -1,7 +1,4 @@
-"""One search field for users, API keys, addresses, rules and paths.
-
-A part of a login name, of a rule's name, or of an assignment's reason or partition is enough.
-"""
+"""One search field for users, API keys, addresses, rules and paths, and the page behind it."""
 
 from __future__ import annotations
 
@@ -15,9 +12,12 @@ from urllib.parse import urlsplit
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.utils.decorators import method_decorator
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
+from django.views.decorators.debug import sensitive_post_parameters
 
 from ...conf import is_alias, settings
 from ...exceptions import EngineUnavailable
@@ -29,6 +29,7 @@ from ...values.bounds import MAX_SEARCH
 from ...values.references import parse_reference
 from ...values.terminal import without_controls
 from ..identities import may_see_names
+from ..pages import show
 from ..viewer import Viewer
 
 #: Maximum number of results of one kind.
@@ -267,3 +268,37 @@ _EXACTLY: Final = tuple(kind for kind in _FINDERS if kind != "partition")
 
 #: Those for parts of texts.
 _FINDERS_OF_PARTS: Final[Mapping[str, _Finder]] = {"rule": _rules_like, "user": _users_like, "assignment": _assignments}
+
+
+def search_context(viewer: Viewer) -> dict[str, str]:
+    """Return the context of the search field; empty for users who could find nothing."""
+    if not viewer.searches:
+        return {}
+    if viewer.sees_rules:
+        text = _("User, API key, address, rule, path, or the reference of a rejection")
+    else:
+        text = _("User, API key, address, or the reference of a rejection")
+    return {"search_url": viewer.url("search"), "search_label": text}
+
+
+def may_search(_page_of: Any, request: HttpRequest) -> bool:
+    """Return whether the search could find anything for this user."""
+    return Viewer(request).searches
+
+
+@method_decorator(sensitive_post_parameters("q"))
+def search_view(page_of: Any, request: HttpRequest) -> HttpResponse:
+    """Redirect to the only result, or list several; only suggestions while the text is typed.
+
+    The text is sent in the body: it may be an API key, and URLs are logged.
+    """
+    viewer = Viewer(request)
+    text = request.POST.get("q", "")
+    if "suggest" in request.POST:
+        found = {"matches": suggest(text, viewer)}
+        return TemplateResponse(request, "admin/django_ratelimiter/search_matches.html", found)
+    matches = find(text, viewer)
+    if len(matches) == 1:
+        return HttpResponseRedirect(matches[0].url)
+    context = {"matches": matches, "searched": bool(text.strip()), **search_context(viewer)}
+    return show(page_of, request, "search", _("Search"), context)

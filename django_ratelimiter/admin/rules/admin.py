@@ -30,7 +30,7 @@ from ..formatting import split_in_words
 from ..history.pages import bring_back_view, history_view, version_view, versions_view
 from ..history.undo import offered_undo
 from ..lists import is_unchanged
-from ..overview.views import may_search, search_view
+from ..overview.search import may_search, search_view
 from ..pages import Page, PagesAdmin
 from ..versioned import SEEN
 from ..viewer import VIEW_USAGE, Viewer

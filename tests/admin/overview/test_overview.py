@@ -21,7 +21,7 @@ from django.test import Client, override_settings
 from django.urls import reverse
 
 from django_ratelimiter.admin.overview import attention, health, page
-from django_ratelimiter.admin.overview.status import read_status
+from django_ratelimiter.admin.overview.health import read_status
 from django_ratelimiter.admin.rules.admin import HOME_TEMPLATE, RuleAdmin
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.checks.common import SYMPTOMS
