@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.exceptions import PermissionDenied
 from django.db import models
@@ -17,11 +17,6 @@ from django.utils.translation import gettext as _
 
 from ..usage.times import midnight, stored
 from ..values.bounds import MAX_SEARCH
-
-
-def is_unchanged(request: HttpRequest) -> bool:
-    """Return whether this request has saved a form without a change."""
-    return getattr(request, "ratelimiter_unchanged", False)
 
 
 class WholeDays(forms.SplitDateTimeField):
@@ -46,19 +41,6 @@ class NulSafeAdmin(admin.ModelAdmin):
 
     formfield_overrides = {models.DateTimeField: {"form_class": WholeDays}}  # noqa: RUF012
     show_add_link = True  # django-unfold only shows the link beside a list with this
-
-    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
-        found = super().construct_change_message(request, form, formsets, add)
-        request.ratelimiter_unchanged = not found  # type: ignore[attr-defined]
-        return found
-
-    def message_user(
-        self, request: HttpRequest, message: Any, level: Any = messages.INFO, *args: Any, **kwargs: Any
-    ) -> None:
-        """Show the message; of a form that was sent as it was, that nothing was changed."""
-        if is_unchanged(request):
-            message, level = _("Nothing was changed."), messages.INFO
-        super().message_user(request, message, level, *args, **kwargs)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         texts = (f"{name}{value}" for name, values in request.GET.lists() for value in values)

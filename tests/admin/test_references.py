@@ -106,7 +106,7 @@ def test_the_page_of_a_reference_says_what_is_known_of_the_rejection(
     client, sent = operator(*ALL), {"q": rejected["field"]}
     page = client.post(reverse("admin:django_ratelimiter_search"), sent, follow=True)
     text = " ".join(page.content.decode().split())
-    assert '<span class="ratelimiter-badge ratelimiter-blocked">blocked</span> until ' in text
+    assert '<span class="ratelimiter-badge ratelimiter-blocked">blocked</span> One rule rejects' in text
     assert "Whether this caller is blocked now is not known" not in text
     known = facts(page)
     assert known["Rule"] == f"export {rejected['field']}"

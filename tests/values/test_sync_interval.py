@@ -13,7 +13,7 @@ from django.db import IntegrityError
 from django.test import Client, RequestFactory
 
 from django_ratelimiter import limiter
-from django_ratelimiter.admin.rules.descriptions import sentences
+from django_ratelimiter.admin.rules.limits import sentences
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import EngineUnavailable
 from django_ratelimiter.models import Rule, RuleLimit

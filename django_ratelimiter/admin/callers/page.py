@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -18,10 +17,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext
 from django.views.decorators.debug import sensitive_post_parameters
 
-from ...conf import is_alias
 from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
-from ...inspection.caller import Caller, UnknownCaller, caller_of, known_by_name, open_key, open_parts
+from ...inspection.caller import Caller, UnknownCaller, caller_of, known_by_name, open_parts
 from ...inspection.caller_report import CallerReport, key_name, report_of
 from ...inspection.grounds import tier_in_words
 from ...inspection.reset import UNBLOCK, reset
@@ -40,11 +38,6 @@ from ..pages import show
 from ..viewer import Viewer
 from . import rows
 from .rows import act_links
-
-#: The key in the operator's session for callers that were looked up, without those identified by a secret.
-LOOKED_UP: Final = "ratelimiter_callers"
-MAX_LOOKED_UP: Final = 50
-LOOKED_UP_SECONDS: Final = 3_600
 
 
 def caller_typed(kind: str, text: str) -> Caller:
@@ -80,37 +73,6 @@ def open_query(request: HttpRequest) -> tuple[QueryDict, bool]:
     for name, value in parts.items():
         query[f"is:{name}"] = value
     return query, is_all
-
-
-def looked_up(request: HttpRequest, text: str) -> tuple[str, str]:
-    """Return kind and value of the caller of a digest or an alias, or of that itself.
-
-    The caller is known if this operator has looked it up, or if the alias can be read and REVEAL allows it.
-    """
-    alias = alias_of(text)
-    if own := _looked_up(request).get(alias):
-        return own[0], own[1]
-    return known_by_name(alias, request.user) or ("digest", text if is_alias(text) else alias)
-
-
-def _looked_up(request: HttpRequest) -> dict[str, list[Any]]:
-    """Return kind, value and end by digest of the callers that this operator has looked up; older ones are dropped."""
-    stored, now = request.session.get(LOOKED_UP, {}), time.time()
-    known = {digest: found for digest, found in stored.items() if found[2:] > [now]}
-    if known != stored:
-        request.session[LOOKED_UP] = known
-    return known
-
-
-def remember(request: HttpRequest, caller: Caller) -> None:
-    """Store the caller in the operator's session for an hour, so that its digest in a report leads to its page."""
-    known = dict(_looked_up(request))
-    if caller.kind == "digest" or caller.is_secret:
-        return
-    found = [caller.kind, open_key(caller.value) if caller.kind == "api_key" else caller.open_value]
-    if known.pop(caller.digest, [])[:2] != found or len(known) >= MAX_LOOKED_UP:
-        known = dict(list(known.items())[1 - MAX_LOOKED_UP :])
-        request.session[LOOKED_UP] = {**known, caller.digest: [*found, int(time.time()) + LOOKED_UP_SECONDS]}
 
 
 KIND_LABELS: Final = {
@@ -152,10 +114,10 @@ def caller_view(page_of: Any, request: HttpRequest) -> HttpResponse:
 
 
 def _caller(request: HttpRequest) -> Caller | None:
-    """Return the caller in the URL; for a digest, the caller that this operator has looked up."""
+    """Return the caller in the URL; for an alias, the caller by its name if this operator may see that."""
     known = known_in(request)
     if digest := request.GET.get("digest", ""):
-        kind, value = looked_up(request, digest)
+        kind, value = known_by_name(alias_of(digest), request.user) or ("digest", digest)
         caller = caller_of(kind, value, () if kind == "digest" else known)
         return replace(caller, rule=request.GET.get("rule", ""))  # by what a digest is counted
     if "kind" not in request.GET and "value" not in request.GET:
@@ -174,7 +136,6 @@ def _look_up(page_of: Any, request: HttpRequest) -> HttpResponse:
 
 def _to(page_of: Any, request: HttpRequest, caller: Caller) -> HttpResponse:
     """Redirect to the page of a caller. Its URL contains no key of an API or a session."""
-    remember(request, caller)
     if caller.is_secret or caller.kind == "digest":
         named = {"rule": caller.rule} if caller.rule else {}
         return HttpResponseRedirect(_url(page_of, {"digest": caller.digest, **named}))
@@ -206,7 +167,6 @@ def _reset(page_of: Any, request: HttpRequest, caller: Caller) -> HttpResponse:
 
 def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) -> HttpResponse:
     """Show the caller. may_act: False if keys are known that the page's address cannot include."""
-    remember(request, caller)
     report = report_of(caller, request.user)
     viewer, slug = Viewer(request, page_of.admin_site), request.GET.get("rule", "")
     name, grounds, access = rows.name_of(caller, request), report.grounds, report.access

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -226,52 +226,38 @@ def _rough(microseconds: int) -> str:
 class State(NamedTuple):
     """The rules that reject the caller now, for the first line of the page.
 
-    own: those with the caller's own counter, with the URLs of their pages; "" = none. until: when all of them allow
-    requests again; "" = never, or not known. is_latest: some do so earlier, and each has its own time. shared: what is
-    at its limit for all callers, and by which rule.
+    own: those with the caller's own counter. shared: what is at its limit for all callers, and by which rule.
     elsewhere: those for a scope that no view names.
     """
 
     own: Sequence[RuleLink]
-    until: str
-    is_latest: bool
     shared: Sequence[tuple[str, RuleLink]]
     elsewhere: Sequence[RuleLink]
 
 
 def state_of(found: Counters, viewer: Viewer) -> State:
     """Return the state of the caller."""
-    blocked, shared, elsewhere = found.blocking
-    ends = _ends(blocked)
-    is_latest = len(set(ends.values())) > 1
+    own, shared, elsewhere = found.blocking
     in_words = map(at_limit_in_words, {each.rule.slug: each.rule for each in shared}.values())
     return State(
-        _named(blocked, viewer, ends if is_latest else {}),
-        _until(blocked),
-        is_latest,
-        list(zip(in_words, _named(shared, viewer, _ends(shared)), strict=True)),
-        _named(elsewhere, viewer, _ends(elsewhere)),
+        _named(own, viewer), list(zip(in_words, _named(shared, viewer), strict=True)), _named(elsewhere, viewer)
     )
 
 
-def _ends(blocked: Iterable[Counter]) -> dict[str, str]:
-    """Return when each rule allows requests again, by slug."""
+def _named(blocked: Iterable[Counter], viewer: Viewer) -> list[RuleLink]:
+    """Return the rules of these counters, each once, and when each allows requests again."""
     by_rule: dict[str, list[Counter]] = {}
     for each in blocked:
         by_rule.setdefault(each.rule.slug, []).append(each)
-    return {slug: _until(counters) for slug, counters in by_rule.items()}
-
-
-def _named(counters: Iterable[Counter], viewer: Viewer, ends: Mapping[str, str]) -> list[RuleLink]:
-    """Return the rules of these counters, each once. ends: when they allow requests again, by slug, if shown."""
-    rules = {each.rule.slug: each.rule for each in counters}
-    return [RuleLink(rule.name, viewer.rule_url(slug), ends.get(slug, "")) for slug, rule in rules.items()]
+    return [
+        RuleLink(counters[0].rule.name, viewer.rule_url(slug), _until(counters)) for slug, counters in by_rule.items()
+    ]
 
 
 def _until(blocked: Sequence[Counter]) -> str:
-    """Return until when the caller is rejected by some of these; "" = not at all, or for ever."""
+    """Return until when the caller is rejected by these; "" = for ever."""
     ends: list[datetime] = [each.blocked_until for each in blocked if each.blocked_until]
-    return until_in_words(max(ends)) if len(ends) == len(blocked) and ends else ""
+    return until_in_words(max(ends)) if len(ends) == len(blocked) else ""
 
 
 def rows_with_period(rows: Iterable[Any], viewer: Viewer, back: str, *counting: int | None) -> list[dict[str, Any]]:

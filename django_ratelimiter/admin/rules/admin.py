@@ -29,7 +29,6 @@ from ..forecast.panel import ForecastPanel
 from ..formatting import split_in_words
 from ..history.pages import bring_back_view, history_view, version_view, versions_view
 from ..history.undo import offered_undo
-from ..lists import is_unchanged
 from ..overview.search import may_search, search_view
 from ..pages import Page, PagesAdmin
 from ..versioned import SEEN
@@ -241,8 +240,7 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
 
     def response_change(self, request: HttpRequest, obj: Rule) -> HttpResponse:
         response = super().response_change(request, obj)
-        if not is_unchanged(request):
-            _message_effect(request, obj)
+        _message_effect(request, obj)
         return response
 
     @admin.display(description=gettext_lazy("owner"))

@@ -21,8 +21,7 @@ from ..pages import Page, PagesAdmin, show
 from ..rejections import rejections_view
 from ..viewer import VIEW_USAGE, Viewer
 from . import export
-from .page import page_context, rule_name, top_context
-from .period import choices, period_of
+from .page import choices, page_context, period_of, rule_name, top_context
 
 _FORMATS: Final[Mapping[str, Callable[[Report, str], HttpResponse]]] = {
     "csv": export.as_csv,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from decimal import Decimal
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -16,7 +15,7 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 
 from django_ratelimiter import limiter
-from django_ratelimiter.identity import digest, hash_api_key
+from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from tests.making import make_rule
 
@@ -141,19 +140,6 @@ def test_no_tier_is_assigned_by_a_secret(name: str) -> None:
     assignment = TierAssignment(tier=Tier.objects.create(slug="gold", name="Gold"), partition=f"{name}:s3cret")
     with pytest.raises(ValidationError, match="stored as text"):
         assignment.full_clean()
-
-
-def test_who_was_looked_up_is_forgotten_after_an_hour(
-    admin_client: Client, page: str, monkeypatch: pytest.MonkeyPatch, settings: Any
-) -> None:
-    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
-    page = f"{CALLER}?digest={digest('ip:192.0.2.7')}"
-    admin_client.post(CALLER, {"kind": "ip", "value": "192.0.2.7"})
-    now = time.time()
-    for minutes, kind in ((30, "ip"), (59, "ip"), (61, "digest")):  # not counted from the last view
-        monkeypatch.setattr("time.time", lambda at=now + 60 * minutes: at)
-        assert admin_client.get(page).context["caller"].kind == kind
-    assert "192.0.2.7" not in str(dict(admin_client.session))
 
 
 def test_an_api_key_has_the_label_of_its_assignment(admin_client: Client, free: Tier) -> None:

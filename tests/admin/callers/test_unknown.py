@@ -121,7 +121,7 @@ def test_a_digest_has_the_tier_of_its_last_rejection(admin_client: Client, page:
     assert not ask(ann, 5)
     response = admin_client.get(f"{CALLER}?digest={digest(f'user:{ann.pk}')}")
     text = words(response)
-    assert ">blocked</span> until" in text
+    assert ">blocked</span>" in text
     assert "Only the digest of this caller is known: another tier since then" in text
     assert "4 of 4, 0 left" in text
     assert [row.counter.name for row in response.context["counters"]] == ["export:f60", "search:f3600"]
@@ -190,11 +190,11 @@ def test_the_first_line_tells_rules_of_views_from_those_of_tasks(
     state = response.context["state"]
     assert [each.name for each in state.own] == ["Export"]
     assert [each.name for each in state.elsewhere] == ["Nightly"]
-    assert state.until
-    assert state.until != state.elsewhere[0].until
+    assert state.own[0].until
+    assert state.own[0].until != state.elsewhere[0].until
     text = words(response)
     part = "Only code that asks for their scope, such as a task or a command, is rejected by these rules now:"
-    assert f">blocked</span> until {state.until} <br>One rule rejects" in text
+    assert ">blocked</span> One rule rejects" in text
     assert part in text
     assert f"until {state.elsewhere[0].until}." in text[text.index(part) :]
     RuleLimit.objects.filter(rule__slug="export").update(quota=100)
@@ -205,12 +205,9 @@ def test_the_first_line_tells_rules_of_views_from_those_of_tasks(
     assert "not blocked" not in text
 
 
-def test_the_first_line_says_when_each_rule_passes_if_they_differ(
-    admin_client: Client, page: str, ann: User, free: Tier
-) -> None:
+def test_the_first_line_says_when_each_rule_passes(admin_client: Client, page: str, ann: User, free: Tier) -> None:
     rule = Rule.objects.create(slug="weekly", name="Weekly", mode="enforce", partition_by=["user"])
     RuleLimit.objects.create(rule=rule, quota=1, window_seconds=LONG, algorithm="fixed_window")
-    assert "at the latest" not in words(admin_client.get(page))
     RuleLimit.objects.filter(rule__slug="export").update(quota=4)
     cache.invalidate()
     ask(ann, 1)
@@ -220,7 +217,6 @@ def test_the_first_line_says_when_each_rule_passes_if_they_differ(
     state = response.context["state"]
     ends = {each.name: each.until for each in state.own}
     assert set(ends) == {"Export", "Weekly"}
-    assert ends["Export"] != ends["Weekly"] == state.until
+    assert ends["Export"] != ends["Weekly"]
     text = words(response)
-    assert f"until {state.until} at the latest" in text
     assert f"Export</a> until {ends['Export']}" in text

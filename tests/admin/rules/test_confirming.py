@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetVersion, Tier
+from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion
 
 from ..pages import ADD_RULE, RULES, BrowserForm, errors_of, number, page_of, rule_form, shown, stored
 
@@ -58,13 +58,6 @@ class TestMessage:
         sent = rule_form(*stored(*rule.limits.all()), stored=2, mode=mode)
         changed = admin_client.post(page_of(rule), sent, follow=True)
         assert [says in str(message) for message in changed.context["messages"]].count(True) == 1
-
-    def test_says_that_nothing_was_changed(self, admin_client: Client, rule: Rule, free: Tier) -> None:
-        entry = AccessEntry.objects.create(kind="ip", value="192.0.2.7")
-        for page in (page_of(rule), page_of(free), page_of(entry)):
-            sent = BrowserForm(admin_client.get(page).content.decode()).sent
-            response = admin_client.post(page, sent, follow=True)
-            assert [str(each) for each in response.context["messages"]] == ["Nothing was changed."]
 
     def test_says_nothing_of_a_mode_where_there_is_no_limit(self, admin_client: Client) -> None:
         page = shown(admin_client.post(ADD_RULE, rule_form(), follow=True))

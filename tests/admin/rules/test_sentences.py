@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.utils import translation
 
-from django_ratelimiter.admin.rules.descriptions import sentences
+from django_ratelimiter.admin.rules.limits import sentences
 from django_ratelimiter.engine import Algorithm, Charge, MemoryEngine
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from django_ratelimiter.models.options import NOT_GIVEN
