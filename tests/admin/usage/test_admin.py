@@ -31,7 +31,7 @@ def add(minutes_ago: int, rule: str = "search", tier: str = "free", **figures: i
 
 def lines(response: Any) -> list[list[str]]:
     """The cells of the table of totals, line by line."""
-    table = response.content.decode().partition('class="ratelimiter-totals"')[2].partition("</table>")[0]
+    table = response.content.decode().partition('ratelimiter-totals"')[2].partition("</table>")[0]
     return [
         [" ".join(re.sub(r"<[^>]*>", " ", cell).split()) for cell in re.findall(r"<t[hd].*?</t[hd]>", line, re.S)]
         for line in re.findall(r"<tr role=.*?</tr>", table, re.S)

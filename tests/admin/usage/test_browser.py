@@ -117,28 +117,6 @@ def test_by_keyboard(page: Browser) -> None:
     assert page.texts("h1") == ["Usage of “Search”"]
 
 
-@pytest.mark.parametrize("width", [700, 1000])
-def test_on_paper(page: Browser, width: int) -> None:
-    page.click(".ratelimiter-periods a:nth-of-type(3)")
-    page.script("document.documentElement.dataset.theme = 'dark'")
-    page.on_paper(width)
-    told = page.script(
-        "const shown = [...document.querySelectorAll('.ratelimiter-usage :is(p, table)')].filter(e => e.offsetParent);"
-        "return [document.scrollingElement.scrollHeight, Math.max(...shown.map(e => e.getBoundingClientRect().bottom)),"
-        " getComputedStyle(document.querySelector('tbody th')).color, getComputedStyle(document.body).backgroundColor,"
-        " getComputedStyle(document.querySelector('tfoot')).display, innerHeight]"
-    )
-    assert told[0] <= max(told[1] + 1, told[5])  # what reached further would leave a page empty
-    assert told[2:4] == ["rgb(51, 51, 51)", "rgb(255, 255, 255)"]
-    assert told[4] == "table-row-group"  # else it is repeated on every page
-    away = (
-        "return [...document.querySelectorAll("
-        "'.ratelimiter-periods, #header, .ratelimiter-downloads, summary')].filter(e => e.{})"
-    )
-    assert len(page.script(away.format("tagName"))) == 5
-    assert page.script(away.format("offsetParent")) == []
-
-
 def test_the_top_ten_of_this_month_as_a_chart_and_as_a_file_in_two_clicks(window: Browser, live_server: Any) -> None:
     for place in range(12):
         meet(digest(f"user:{place}"), 120 - place)
