@@ -21,15 +21,12 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..backend import get_engine
 from ..engine.base import Version
-from ..exceptions import EngineUnavailable, StaleRules
 from ..models import Rule, RuleLimit, RuleSetVersion
 from ..models.validation import validate_line
 from ..rules import cache
 from ..rules.stored.history.log import latest_change_of
 from ..rules.stored.storage import primary, snapshots
-from ..rules.stored.versions import UNREACHABLE
 from .formatting import when_and_who
 from .lists import NulSafeAdmin
 
@@ -261,29 +258,14 @@ def _with_reason(request: HttpRequest, message: Any) -> Any:
 
 
 def report_version(page: admin.ModelAdmin[Any], request: HttpRequest, version: Version, text: str, reason: str) -> None:
-    """Log a new version with the reason for it, and show what was done, and later whether it is in force."""
+    """Log a new version with the reason for it, and show what was done; warn if it could not be published."""
     row = snapshots(version).defer("snapshot").first()
     page.log_change(request, row, f"{text} {_('Reason: %(reason)s') % {'reason': reason}}")
     messages.success(request, text)
-    transaction.on_commit(partial(_tell_whether_in_force, request, version), using=primary())
+    transaction.on_commit(partial(warn_if_unpublished, request), using=primary())
 
 
-def _tell_whether_in_force(request: HttpRequest, version: Version) -> None:
-    """Show whether this version is used everywhere: the engine is asked whether it holds it."""
-    try:
-        get_engine().check([], version=version)
-    except EngineUnavailable:
-        warn_if_unpublished(request, always=True)
-    except StaleRules as stale:
-        if stale.number is None:
-            warn_if_unpublished(request, always=True)
-        else:
-            messages.warning(request, _("A later version is in force already: somebody has changed the rules since."))
-    else:
-        messages.info(request, _("Version %(number)s is in force everywhere.") % {"number": version.number})
-
-
-def warn_if_unpublished(request: HttpRequest, *, always: bool = False) -> None:
+def warn_if_unpublished(request: HttpRequest) -> None:
     """Warn if the last version could not be published."""
-    if problem := UNREACHABLE if always else cache.publish_problem():
+    if problem := cache.publish_problem():
         messages.warning(request, problem)

@@ -5,7 +5,7 @@ from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import User
 from django.urls import path
 
-from django_ratelimiter.admin.callers.tiers import TierAdmin, TierAssignmentAdmin
+from django_ratelimiter.admin.callers.tables import TierAdmin, TierAssignmentAdmin
 from django_ratelimiter.admin.rules.admin import RuleAdmin
 from django_ratelimiter.models import Rule, Tier, TierAssignment
 from tests.urls import urlpatterns as usual

@@ -12,8 +12,7 @@ from django.test import Client
 from django.urls import reverse
 
 import django_ratelimiter
-from django_ratelimiter.admin.callers.access import AccessEntryAdmin
-from django_ratelimiter.admin.callers.tiers import TierAdmin, TierAssignmentAdmin
+from django_ratelimiter.admin.callers.tables import AccessEntryAdmin, TierAdmin, TierAssignmentAdmin
 from django_ratelimiter.admin.rules.admin import RuleAdmin
 
 PACKAGE: Final = Path(django_ratelimiter.__file__).parent

@@ -20,7 +20,7 @@ from ...identity import MAX_API_KEY, hash_api_key
 from ...inspection.caller import UnknownCaller, find_user, is_hash
 from ...models import AccessEntry, TierAssignment
 from ..rules.confirmation import CONFIRM, Confirmation
-from ..rules.windows import PlainDecimalField
+from ..rules.forms import PlainDecimalField
 
 
 def _multiplier_field() -> forms.DecimalField:

@@ -26,7 +26,7 @@ from ...rules.stored.storage import committed_version
 from ..pages import show
 from ..versioned import ReasonField, report_version
 from ..viewer import Viewer
-from .undo import PUBLISH, key_of, missing_permissions, reason_to_bring_back, row_named, version_named
+from .undo import PUBLISH, key_of, missing_permissions, row_named, version_named
 
 PER_PAGE: Final = 20
 #: The query parameter of a rule's own history for the version to start from, backwards.
@@ -72,7 +72,7 @@ def bring_back_view(page_of: Any, request: HttpRequest, key: str) -> HttpRespons
     if way is None:
         raise Http404
     missing = missing_permissions(request, way.changes)
-    form = BringBackForm(initial={"seen": key_of(way.seen), "reason": reason_to_bring_back(row)})
+    form = BringBackForm(initial={"seen": key_of(way.seen), "reason": _("Back to version %s") % row.number})
     if request.method == "POST":
         if missing:
             raise PermissionDenied

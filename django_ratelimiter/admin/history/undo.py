@@ -11,11 +11,9 @@ from django.contrib.auth import get_permission_codename
 from django.contrib.auth.models import Permission
 from django.http import Http404, HttpRequest
 from django.utils.text import Truncator
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from ...engine.base import Version
-from ...models import AccessEntry, Rule, RuleLimit, RuleSetVersion, Tier
+from ...models import AccessEntry, Rule, RuleLimit, Tier
 from ...rules.stored import storage
 from ...rules.stored.history import log
 from ...rules.stored.history.back import BROUGHT_BACK
@@ -85,8 +83,6 @@ LATELY: Final = timedelta(days=1)
 #: Maximum characters of a version's changes.
 MAX_WORDS: Final = 200
 
-_REASON_LENGTH: Final = RuleSetVersion._meta.get_field("reason").max_length or 255
-
 
 class Undo(NamedTuple):
     """The offer on a page. number: of the version to bring back. undone: of the version with the change.
@@ -120,24 +116,6 @@ def offered_undo(viewer: Viewer, slug: str | None = None, *, lately: bool = Fals
             what = Truncator(summary(changes)).chars(MAX_WORDS)
             return Undo(url, before.number, entry.row.number, when_and_who(entry.row), what)
     return None
-
-
-def reason_to_bring_back(version: Any) -> str:
-    """Return the initial reason: which versions are undone. version: the stored row to restore."""
-    undone = storage.snapshots_after(log.version_of(version)).defer("snapshot")
-    count, number = undone.count(), version.number
-    if count != 1:
-        text = ngettext(
-            "Back to version %(number)s: undo the %(count)s version since.",
-            "Back to version %(number)s: undo the %(count)s versions since.",
-            count,
-        )
-        return text % {"number": number, "count": count}
-    row = undone[0]
-    author = row.author.get_username() if row.author else ""
-    details = ": ".join(filter(None, (author, row.summary)))
-    text = _("Undo version %(number)s") % {"number": row.number}
-    return Truncator(f"{text} ({details})" if details else text).chars(_REASON_LENGTH)
 
 
 def _is_undone(change: Change) -> bool:

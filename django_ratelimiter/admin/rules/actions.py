@@ -1,4 +1,4 @@
-"""The actions of the list of rules: off, shadow, enforce, and reset of all counters."""
+"""The actions of the list of rules: off, shadow, enforce, and reset of all counters; and what they leave to a file."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from ...models import Rule, RuleLimit
+from ...rules.files.writing import text_of_database
+from ...rules.formatting import listed
 from ...rules.stored.history.rows import signals_of_save
 from ...rules.stored.storage import primary
-from ..files import locked_among, name_locked
 from ..versioned import SaveAborted, saved_as_version
 from .confirmation import may_enforce, question_page
 
@@ -116,3 +119,34 @@ def _save(rows: Sequence[Rule] | Sequence[RuleLimit], column: str) -> None:
 def _log_changes(request: HttpRequest, rules: Sequence[Rule], message: Any) -> None:
     """Write a line into the history of each rule, all with one query."""
     LogEntry.objects.log_actions(request.user.pk, rules, CHANGE, message)  # type: ignore[arg-type]
+
+
+def download_view(_page_of: Any, request: HttpRequest) -> HttpResponse:
+    """Send the rules as a file. Access entries are not in it."""
+    response = HttpResponse(text_of_database("yaml"), content_type="application/yaml; charset=utf-8")
+    response["Content-Disposition"] = 'attachment; filename="ratelimits.yaml"'
+    return response
+
+
+def owner_note(rule: Rule) -> SafeString:
+    """Return the owner of a rule for the list; empty for the admin, the usual owner."""
+    if rule.owner == Rule.Owner.ADMIN:
+        return SafeString("")
+    return format_html('<br><span class="ratelimiter-owner">{}</span>', rule.get_owner_display())
+
+
+def locked_among(rules: Any) -> list[str]:
+    """Return the slugs of those rules that belong to a file."""
+    return [rule.slug for rule in rules if is_locked(rule)]
+
+
+def name_locked(request: HttpRequest, slugs: Sequence[str]) -> None:
+    """Show a message with the rules that an action does not change, because they belong to a file."""
+    if slugs:
+        text = _("Rules of a file stay as they are: %(names)s. Change them there.")
+        messages.warning(request, text % {"names": listed(slugs)})
+
+
+def is_locked(rule: Any) -> bool:
+    """Return whether this is a rule of a file, which cannot be changed or deleted here."""
+    return rule is not None and rule.owner == Rule.Owner.FILE

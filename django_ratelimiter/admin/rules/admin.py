@@ -24,7 +24,6 @@ from ...rules.stored.compiler import reasons_against, snapshot_of_rows
 from ..enforcement import PERMISSION as MAY_SWITCH
 from ..enforcement import enforcement_view
 from ..explain import explain_view
-from ..files import download_view, is_locked, locked_among, name_locked, owner_note
 from ..forecast.panel import ForecastPanel
 from ..formatting import split_in_words
 from ..history.pages import bring_back_view, history_view, version_view, versions_view
@@ -33,7 +32,7 @@ from ..overview.search import may_search, search_view
 from ..pages import Page, PagesAdmin
 from ..versioned import SEEN
 from ..viewer import VIEW_USAGE, Viewer
-from .actions import RuleActions
+from .actions import RuleActions, download_view, is_locked, locked_among, name_locked, owner_note
 from .confirmation import may_enforce, show_question
 from .forms import RuleForm
 from .limits import LimitsInWords, RuleLimitInline, limits_context, live_preview, may_edit_limits

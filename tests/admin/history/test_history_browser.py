@@ -43,7 +43,7 @@ def test_back_to_the_last_good_version(window: Browser, site: str, rule: Rule) -
     assert window.script("return document.activeElement.name") == "reason"
     window.type("#id_reason", "Everybody needs it." + ENTER)
     window.wait_for(".messagelist")
-    assert "is in force everywhere" in window.texts(".messagelist")[0]
+    assert "were brought back, as version" in window.texts(".messagelist")[0]
     assert "Everybody needs it." in window.texts(".ratelimiter-rows tbody tr")[0]
     rule.refresh_from_db()
     assert rule.mode == "enforce"
@@ -66,7 +66,7 @@ def test_one_press_leads_to_the_question_and_a_second_answers_it(
     assert rule.mode == "off"
     window.press(ENTER)  # the reason is filled in, and has the focus
     window.wait_for(".messagelist")
-    assert re.search(r"Undo version \d+ \(ada: rule export saved\)", window.texts(".ratelimiter-rows tbody tr")[0])
+    assert re.search(r"Back to version \d+", window.texts(".ratelimiter-rows tbody tr")[0])
     rule.refresh_from_db()
     assert rule.mode == "enforce"
     assert window.complaints() == []

@@ -69,14 +69,6 @@ def test_the_way_back_is_not_taken_back(admin_client: Client, rule: Rule, good: 
         assert offer(good + 2) in shown(admin_client.get(page)), page
 
 
-def test_the_reason_fits_its_field(admin_client: Client, rule: Rule, good: int) -> None:
-    with cache.editing(User.objects.create_user("x" * 150), "y" * 200):
-        Rule.objects.update(mode="shadow")
-    sent = BrowserForm(shown(admin_client.get(back(good + 1)))).sent
-    assert len(sent["reason"][0]) == 255
-    assert admin_client.post(back(good + 1), sent).status_code == 302
-
-
 def test_passes_by_what_cannot_be_brought_back(admin_client: Client, admin_user: User, rule: Rule, good: int) -> None:
     """Who has stopped all enforcement first, or reset counters, looks for the bad rule all the same."""
     cache.switch_enforcement(False, admin_user)

@@ -12,7 +12,7 @@ from django.test.html import parse_html
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_ratelimiter.admin.rules.windows import WindowField
+from django_ratelimiter.admin.rules.forms import WindowField
 from django_ratelimiter.models import Rule, RuleLimit
 
 from ..pages import ADD_RULE, BrowserForm, errors_of, page_of, rule_form, stored
