@@ -15,11 +15,9 @@ from django.views.decorators.debug import sensitive_post_parameters
 from ..inspection.answer import explain
 from ..inspection.asking import asked, names_caller
 from ..inspection.caller import by_key
-from ..inspection.explanation import Explanation, RuleExplanation
-from ..inspection.grounds import CALLER_FIELDS, CallerHidden, rights_of, tier_in_words
-from ..inspection.question import MAX_LENGTHS, Question, QuestionError, is_curl, pairs
-from ..inspection.references import Rejected
-from ..inspection.words import (
+from ..inspection.explanation import (
+    Explanation,
+    RuleExplanation,
     bypass_in_words,
     counter_in_words,
     headline_of,
@@ -27,6 +25,9 @@ from ..inspection.words import (
     rows_in_words,
     shadow_in_words,
 )
+from ..inspection.grounds import CALLER_FIELDS, CallerHidden, rights_of, tier_in_words
+from ..inspection.question import MAX_LENGTHS, Question, QuestionError, is_curl, pairs
+from ..inspection.references import Rejected
 from ..models import Rule
 from ..models.validation import METHODS
 from ..values.bounds import MAX_TEXT

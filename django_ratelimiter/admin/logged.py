@@ -9,9 +9,9 @@ from django.http import HttpRequest
 
 from ..exceptions import EngineUnavailable
 from ..inspection.counters import CallerRejection, rejections_logged
+from ..inspection.explanation import rejected_now_in_words
 from ..inspection.grounds import SEES_TIERS, AccessExplanation
 from ..inspection.references import Rejected, everybody
-from ..inspection.words import rejected_now_in_words
 from ..rules import cache
 from ..rules.records import RuleRecord
 from ..usage.live.rejections import times_in_words

@@ -18,8 +18,8 @@ from ..exceptions import EngineUnavailable
 from ..identity import is_of_unreadable
 from ..inspection.asking import asked_of_caller
 from ..inspection.counters import limit_that_rejected
+from ..inspection.explanation import reach_in_words
 from ..inspection.references import Name, revealed_to
-from ..inspection.words import reach_in_words
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
 from ..usage.live.rejections import certain_times, recent, times_in_words

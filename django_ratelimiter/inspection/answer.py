@@ -24,11 +24,19 @@ from ..values.partitions import is_address
 from .asking import names_caller
 from .counters import Counter, rejections_logged
 from .entry_points import EntryPoint, Trial, build_request, language_of, resolve_view, run_trial
-from .explanation import CallerResponse, Explanation, LoggedRejection, Reason, RuleExplanation
+from .explanation import (
+    CallerResponse,
+    Explanation,
+    LoggedRejection,
+    Reason,
+    RuleExplanation,
+    doubts_in_words,
+    reason_in_words,
+    unread_in_words,
+)
 from .grounds import AccessExplanation, Rights, TierExplanation, rights_of
 from .question import Question
 from .references import Rejected
-from .words import doubts_in_words, reason_in_words, unread_in_words
 
 
 def explain(question: Question, reader: Any = None, logged: Rejected | None = None) -> Explanation:

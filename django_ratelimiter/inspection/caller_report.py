@@ -19,10 +19,10 @@ from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from .caller import Caller, is_hash
 from .counters import Blocking, CallerRejection, Counter, Counters, Unread, counters_of, rejections_of
+from .explanation import at_limit_in_words, counter_in_words, rejection_in_words
 from .grounds import AccessExplanation, Grounds, TierExplanation, grounds_of, may_view, rights_of, tier_in_words
 from .references import Name
 from .reset import LogLine, log_of
-from .words import at_limit_in_words, counter_in_words, rejection_in_words
 
 
 @dataclass(frozen=True)

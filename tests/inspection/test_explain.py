@@ -17,8 +17,8 @@ from django_ratelimiter.engine.registry import Algorithm
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.explain import Question, QuestionError, explain
 from django_ratelimiter.identity import hash_api_key
+from django_ratelimiter.inspection.explanation import bypass_in_words, encoded, headline_of, tier_in_words
 from django_ratelimiter.inspection.question import parse_curl
-from django_ratelimiter.inspection.words import bypass_in_words, encoded, headline_of, tier_in_words
 from django_ratelimiter.models import AccessEntry, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
 from tests.making import MakeRule

@@ -19,10 +19,10 @@ from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.engine.calendars import Anchor
 from django_ratelimiter.inspection.answer import explain
 from django_ratelimiter.inspection.caller import caller_of
+from django_ratelimiter.inspection.explanation import rows_in_words
 from django_ratelimiter.inspection.grounds import TierExplanation, grounds_of
 from django_ratelimiter.inspection.question import Question
 from django_ratelimiter.inspection.reset import counters_now
-from django_ratelimiter.inspection.words import rows_in_words
 from django_ratelimiter.models import Rule, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.rules.ruleset import RuleSet

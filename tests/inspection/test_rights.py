@@ -11,8 +11,8 @@ from django.contrib.auth.models import Permission, User
 from django_ratelimiter.explain import Question, explain
 from django_ratelimiter.inspection.caller import caller_of
 from django_ratelimiter.inspection.caller_report import report_of
+from django_ratelimiter.inspection.explanation import encoded
 from django_ratelimiter.inspection.grounds import CallerHidden
-from django_ratelimiter.inspection.words import encoded
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
 from django_ratelimiter.rules.stored import access_cache
 

@@ -15,8 +15,8 @@ from ...inspection import history
 from ...inspection.caller import Caller, by_key
 from ...inspection.caller_report import CallerReport
 from ...inspection.counters import Counter, Counters
+from ...inspection.explanation import at_limit_in_words
 from ...inspection.grounds import as_typed
-from ...inspection.words import at_limit_in_words
 from ...models import AccessEntry, TierAssignment
 from ...rules import cache, inline
 from ...rules.formatting import duration, units, until_in_words

@@ -23,9 +23,8 @@ from ...inspection.asking import add_question, question_from
 from ...inspection.caller import KINDS, Caller, any_caller_of, caller_of, named, parts_of
 from ...inspection.caller_report import lines_of as lines_of_caller
 from ...inspection.caller_report import report_of
-from ...inspection.explanation import Explanation
+from ...inspection.explanation import Explanation, encoded, lines_of
 from ...inspection.reset import counters_now, forget
-from ...inspection.words import encoded, lines_of
 from ...rules import cache
 from ...rules.stored import epochs
 from ...usage.collector import run
