@@ -33,8 +33,8 @@ from ..models.validation import METHODS
 from ..values.bounds import MAX_TEXT
 from ..values.terminal import without_controls
 from .identities import label_of
-from .logged import caller_url, logged_context, rejection_rows
 from .pages import show
+from .rejections import caller_url, logged_context, rejection_rows
 from .viewer import Viewer
 
 #: Fields that a URL may contain. Others are secrets, and URLs are logged.

@@ -28,7 +28,7 @@ from ..rules import cache
 from ..rules.stored.history.log import latest_change_of
 from ..rules.stored.storage import primary, snapshots
 from .formatting import when_and_who
-from .lists import NulSafeAdmin
+from .pages import NulSafeAdmin
 
 
 class NotAColumn:

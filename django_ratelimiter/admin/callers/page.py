@@ -33,8 +33,8 @@ from ...values.partitions import is_identity
 from ...values.references import parse_reference
 from ...values.terminal import without_controls
 from ..identities import label_of
-from ..logged import rejection_rows
 from ..pages import show
+from ..rejections import rejection_rows
 from ..viewer import Viewer
 from . import rows
 from .rows import act_links

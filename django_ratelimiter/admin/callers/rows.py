@@ -28,8 +28,8 @@ from ...values.access import DIGEST_MARK, digest_value
 from ...values.terminal import without_controls
 from ..formatting import period_in_words, split_in_words
 from ..identities import may_see_names
-from ..lists import NulSafeAdmin
-from ..logged import asked_about
+from ..pages import NulSafeAdmin
+from ..rejections import asked_about
 from ..viewer import Viewer
 from .forms import HASHED
 

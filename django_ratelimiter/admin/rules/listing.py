@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -29,7 +29,7 @@ from ...usage.reports.totals import SUMS, Figures
 from ...usage.times import Granularity, aware, floor, now, stored
 from ..formatting import split_in_words
 from ..viewer import Viewer
-from .targets import limited, names_of
+from .targets import names_of
 
 #: A non-breaking space.
 NO_BREAK: Final = "\u00a0"
@@ -128,7 +128,7 @@ class TierFilter(admin.RelatedFieldListFilter):
 class ViewFilter(admin.SimpleListFilter):
     """Shows the rules that may match a view: by its name, its route, its path or its scope, or because they match all.
 
-    Offers the views that some rule is for, and accepts any other by its name.
+    Offers the views that some rule names, and accepts any other by its name.
     """
 
     title = gettext_lazy("view")
@@ -137,7 +137,7 @@ class ViewFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         chosen = {self.value() or ""}
         self._rules = list(Rule.objects.only("path_kind", "path", "view_name", "scope"))
-        names = sorted(chosen | _named(self._rules))
+        names = sorted(chosen | {rule.view_name for rule in self._rules})
         known = {view.name for view in views()}
         return [(name, name) for name in names if name in known]
 
@@ -153,19 +153,3 @@ class ViewFilter(admin.SimpleListFilter):
             or (rule.path_kind == "exact" and any(view.varies for view in found) and name in names_of(views_of(rule)))
         ]
         return queryset.filter(pk__in=rules)
-
-
-def _named(rules: Collection[Rule]) -> set[str]:
-    """Return the names of the views that these rules are for, by a name, a route, a path or a scope."""
-    names = {rule.view_name for rule in rules}
-    routes = {rule.path for rule in rules if rule.path_kind == "route"}
-    paths = {rule.path for rule in rules if rule.path_kind == "exact"}
-    scopes = {rule.scope for rule in rules} - {""}
-    return {
-        view.name
-        for view in (*limited(views()), *(view for view in views() if view.scopes))
-        if view.name in names
-        or view.route in routes
-        or scopes.intersection(view.scopes)
-        or (not view.varies and view.start in paths)
-    }
