@@ -119,7 +119,7 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
 
     class Media:
         css = {"all": [f"django_ratelimiter/{name}.css" for name in ("control", "rules", "forecast")]}  # noqa: RUF012
-        js = tuple(f"django_ratelimiter/{name}.js" for name in ("rules", "rule_views", "rule_list", "forecast"))
+        js = tuple(f"django_ratelimiter/{name}.js" for name in ("rules", "rule_list", "forecast"))
 
     def __init__(self, model: type[Rule], admin_site: AdminSite) -> None:
         super().__init__(model, admin_site)

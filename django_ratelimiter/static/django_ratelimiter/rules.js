@@ -1,6 +1,7 @@
 "use strict";
 
-/* The limits on the page of a rule: shows the fields that the chosen algorithm uses, and what the limit will do.
+/* The page of a rule: shows the fields of a limit that the chosen algorithm uses, what the limit will do, and which views
+   the rule would match.
    Which fields those are, and every word, comes from the server. Nothing is known of how a theme lays the page out:
    a field is hidden with the largest element that holds its label and no other field. Where there is none, and without
    this script, all fields are shown. */
@@ -16,6 +17,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const asked = new WeakMap();
     const known = new WeakSet();
     const OF_RULE = ["cost", "partition_by", "partition_by_others", "count_refusals", "charge_when", "sync_interval_ms"];
+    const OF_VIEWS = ["path_kind", "path", "view_name", "scope"];
     const PAUSE_MS = 200;
 
     /* A limit is known by the number in its fields' names; the form that new ones are copied from has no number. */
@@ -95,28 +97,48 @@ document.addEventListener("DOMContentLoaded", () => {
         }
     }
 
-    async function ask(limit) {
-        const sentences = row(limit).querySelector(".ratelimiter-sentences");
-        asked.get(sentences)?.abort();
-        if (!sentences) {
+    /* Shows what the server says of the typed values, once nobody has typed for a moment. */
+    async function tell(element, address, typed, show) {
+        asked.get(element)?.abort();
+        if (!element) {
             return;
         }
         const controller = new AbortController();
-        asked.set(sentences, controller);
+        const { signal } = controller;
+        asked.set(element, controller);
         try {
             await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
-            if (controller.signal.aborted) {
-                return;
+            if (!signal.aborted) {
+                const response = await fetch(`${address}?${typed()}`, { signal });
+                show(response.ok ? await response.json() : { sentences: "", errors: {}, views: "" });
             }
-            const response = await fetch(`${data.address}?${typed(limit)}`, { signal: controller.signal });
-            const told = response.ok ? await response.json() : { sentences: "", errors: {} };
-            sentences.textContent = told.sentences;
-            showErrors(limit, told.errors);
         } catch {
-            if (!controller.signal.aborted) {
-                sentences.textContent = ""; // rather nothing than what no longer holds
+            if (!signal.aborted) {
+                element.textContent = ""; // rather nothing than what no longer holds
             }
         }
+    }
+
+    function ask(limit) {
+        const sentences = row(limit).querySelector(".ratelimiter-sentences");
+        tell(sentences, data.address, () => typed(limit), (told) => {
+            sentences.textContent = told.sentences;
+            showErrors(limit, told.errors);
+        });
+    }
+
+    /* Which views the rule would match, and what its path is completed by. */
+    function askViews() {
+        const { path, path_kind: kind } = form.elements;
+        const answer = form.querySelector(".ratelimiter-views");
+        if (!path || !answer) {
+            return; // somebody who may only look
+        }
+        path.setAttribute("list", kind.value === "route" ? "ratelimiter-routes" : "ratelimiter-paths");
+        const typed = () => new URLSearchParams(OF_VIEWS.map((name) => [name, form.elements[name].value]));
+        tell(answer, data.views, typed, (told) => {
+            answer.textContent = told.views;
+        });
     }
 
     function meet(limit) {
@@ -138,6 +160,8 @@ document.addEventListener("DOMContentLoaded", () => {
             ask(limit);
         } else if (OF_RULE.includes(event.target.name)) {
             limits().filter((each) => input(each, "algorithm")).forEach(ask);
+        } else if (OF_VIEWS.includes(event.target.name)) {
+            askViews();
         }
     }
 
@@ -147,6 +171,7 @@ document.addEventListener("DOMContentLoaded", () => {
     document.addEventListener("formset:added", () => limits().forEach(meet));
     form.addEventListener("click", () => setTimeout(() => limits().forEach(meet))); // of a theme that sends no event
     limits().forEach(meet);
+    askViews();
     // A browser that comes back to the page may have filled in what was typed before.
     window.addEventListener("pageshow", () => limits().forEach(arrange));
 });
