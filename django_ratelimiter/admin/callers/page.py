@@ -178,10 +178,8 @@ def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) 
         "caller": caller,
         "user_url": viewer.row_url(caller.user) if caller.user is not None else "",
         "user_name": name,
-        "key_name": key_name(caller, request.user),
         "explain_url": rows.explain_url(viewer, caller, named[0] if named else None),
         "named_rules": [rows.RuleLink(rule.name, viewer.rule_url(slug)) for rule in named],
-        "rules_url": viewer.url("rule_changelist"),
         "find_url": _url(page_of, {}),
         "is_freed": bool(report.rejections) and all(each.allowed or each.shadow for each in report.rejections),
         "seen_tier": viewer.tier(report.rejections[0].tier) if report.rejections else "",
@@ -205,7 +203,7 @@ def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) 
         context["is_without_tiers"] = is_one and may_assign and not callers_differ(report.rules)
     if viewer.may("view_usage_report"):
         context |= rows.usage_rows(report.found)
-    title = without_controls(_title(caller, name or context["key_name"]))
+    title = without_controls(_title(caller, name or key_name(caller, request.user)))
     return show(page_of, request, "caller", title, context)
 
 

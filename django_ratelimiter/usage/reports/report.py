@@ -119,7 +119,7 @@ class Report:
         #: The names of partitions, for readers who may see them.
         self.names: Mapping[str, str] = {}
         self.coverage = coverage or read_coverage()
-        self.requested_period, self.period = period, self.coverage.widen(period)
+        self.period = self.coverage.widen(period)
 
     @property
     def granularity(self) -> Granularity:
