@@ -58,27 +58,36 @@ class Result(NamedTuple):
         return None if digest is None else reference_of(self.rule.slug, digest)
 
 
-class Rejecter(NamedTuple):
-    """A limit that rejects a request. digest, local: as in `Result`."""
+class Owner:
+    """Whose limit a charge is. The same for all callers.
 
-    rule: RuleRecord
-    tier: TierRecord | None
-    limit: Limit
-    digest: str | None
-    local: bool
+    name: of the limit, for callers; `None` until `headers` has found it.
+    """
+
+    __slots__ = ("limit", "name", "rule", "tier")
+
+    def __init__(self, rule: RuleRecord, tier: TierRecord | None, limit: Limit) -> None:
+        self.rule, self.tier, self.limit = rule, tier, limit
+        self.name: str | None = None
+
+    def result(self, verdict: Verdict | None, *, local: bool = False) -> Result:
+        """Return the result of this limit for one request."""
+        return _new(Result, (self.rule, self.tier, self.limit, verdict, self.rule.mode, local))
 
 
 class Rejection(NamedTuple):
     """What rejects a request.
 
     by: the limits that do. binding: the one with the longest wait; `None` = an access entry denies the caller.
-    reference: of the rejection, for callers and operators; `None` if nothing was counted.
+    digest: of the caller, as in `Result`, by the binding limit. reference: of the rejection, for callers and operators.
+    Both are `None` if nothing was counted.
     status: of the response: 429, 403 if the caller is denied, or 503 if a failure policy `closed` rejects the request.
     seconds: whole ones until the request would be allowed, at least 1; `None` = never.
     """
 
-    by: Sequence[Rejecter]
-    binding: Rejecter | None
+    by: Sequence[Owner]
+    binding: Owner | None
+    digest: str | None
     reference: str | None
     status: int
     seconds: int | None
@@ -116,7 +125,8 @@ class Decision:
         """Return the decision for an answer. Its results are computed when they are read."""
         draft: Any = _Draft()
         draft.allowed, draft.version, draft.answer = not answer.is_rejected, version, answer
-        draft.degraded, draft.access, draft._rejection = False, None, None
+        draft.degraded, draft.access = False, None
+        draft._rejection = _rejection_by(answer) if answer.is_rejected else None
         call: Any = answer.charges.template  # a `RuleCallTemplate`, here and below
         has_consequences = draft.has_consequences = call.has_consequences
         if not has_consequences:
@@ -153,19 +163,18 @@ class Decision:
     def rejection(self) -> Rejection:
         """What rejects the request. The results need not be computed for it."""
         if self._rejection is None:
-            _set(
-                self, "_rejection", self._rejection_by_results() if self.answer is None else _rejection_by(self.answer)
-            )
+            _set(self, "_rejection", self._rejection_by_results())
         return self._rejection  # type: ignore[return-value]
 
     def _rejection_by_results(self) -> Rejection:
         rejecting, seconds = self.rejected_by, self.retry_after
-        by = [Rejecter(each.rule, each.tier, each.limit, each.digest, each.local) for each in rejecting]
+        by = [Owner(each.rule, each.tier, each.limit) for each in rejecting]
         status = 403 if self.access else 503 if self.unavailable else 429
         whole = None if seconds is None else max(1, ceil(seconds))
         if self.access is not None or self.binding not in rejecting:
-            return Rejection(by, None, None, status, whole)
-        return Rejection(by, by[rejecting.index(self.binding)], self.binding.reference, status, whole)
+            return Rejection(by, None, None, None, status, whole)
+        binding = self.binding
+        return Rejection(by, by[rejecting.index(binding)], binding.digest, binding.reference, status, whole)
 
     @property
     def rejected_by(self) -> tuple[Result, ...]:
@@ -239,23 +248,20 @@ _new = tuple.__new__  # what a named tuple calls in the end
 def _rejection_by(answer: Answer) -> Rejection:
     """Return what rejects the call of this answer."""
     call: Any = answer.charges.template
-    partitions, by, binding, reference, seconds = answer.charges.partitions, [], None, None, None
-    for place, wait in enumerate(answer.states.waits):
+    by, waits, binding = [], answer.states.waits, answer.binding
+    for place, wait in enumerate(waits):
         if wait and wait >= -1 and call.gates[place]:  # below, it is a delay
-            rule, tier = call.owners[place]
-            by.append(_new(Rejecter, (rule, tier, call.templates[place][2][1], partitions[place], False)))
-            if place == answer.binding:
-                binding, reference = by[-1], reference_of(rule.slug, partitions[place])
-                seconds = ceil(wait / 1_000_000) if wait > 0 else None
-    return _new(Rejection, (by, binding, reference, 429, seconds))
+            by.append(call.owners[place])
+    if binding is None:
+        return Rejection(by, None, None, None, 429, None)
+    owner, digest, wait = call.owners[binding], answer.charges.partitions[binding], waits[binding]
+    seconds = ceil(wait / 1_000_000) if wait > 0 else None
+    return _new(Rejection, (by, owner, digest, reference_of(owner.rule.slug, digest), 429, seconds))
 
 
-def results_of(owners: Iterable[tuple[RuleRecord, TierRecord | None]], verdicts: Iterable[Verdict]) -> list[Result]:
-    """Return the results of charges of these rules and tiers."""
-    return [
-        Result(rule, tier, verdict.charge.limit, verdict, rule.mode)
-        for (rule, tier), verdict in zip(owners, verdicts, strict=True)
-    ]
+def results_of(owners: Iterable[Owner], verdicts: Iterable[Verdict]) -> list[Result]:
+    """Return the results of these limits."""
+    return [owner.result(verdict) for owner, verdict in zip(owners, verdicts, strict=True)]
 
 
 #: For a request that no rule matches, or while enforcement is stopped.

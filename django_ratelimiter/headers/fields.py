@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
 from math import ceil, inf
 from typing import Any, Final
 
@@ -13,31 +12,25 @@ from django.http.response import HttpResponseBase, ResponseHeaders
 from django.utils.cache import patch_vary_headers
 
 from ..conf import settings
-from ..decision import Decision, Result
+from ..decision import Decision, Owner, Result
 from ..engine.base import NEVER, Charge
-from ..rules.records import UNREAD, RuleRecord, TierRecord
+from ..rules.records import UNREAD
 from . import syntax
 from .syntax import ShownLimit, fitting, quoted, shown_limit
 
-#: The attribute of a response with the decision that its fields show. Only set on rejections: cacheable responses are
-#: pickled.
-SHOWS: Final = "_ratelimit_shows"
 #: The fields that describe one limit, or the same limits. If the project sets one of them, none is sent.
 _LEGACY: Final = {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"}
 _TOGETHER: Final = ({"ratelimit", "ratelimit-policy"}, _LEGACY)
 #: RFC 6585: a cache must not store a 429.
 _NO_STORE: Final = ("Cache-Control", "no-store")
-#: Django need not log a warning: the rejection is logged already.
-_LOGGED: Final = (429, 503)
 
 
 #: A field's name and value, as Django's headers store them under the lower-case name.
 Field = tuple[str, str]
-#: The items of RateLimit-Policy, and the whole field.
-_Policy = tuple[list[str], Field]
-#: A limit, `None` = it is not shown; its remaining units; the wait, see `CounterStates`, without delays; microseconds
-#: until the full quota is back; and the engine's time.
-_Row = tuple[ShownLimit | None, int, int, int, int]
+#: Limits, `None` = it is not shown; their items of RateLimit-Policy, and the whole field.
+_Shown = tuple[Sequence[ShownLimit | None], list[str], Field]
+#: What `_state_of` returns, for each limit.
+_Columns = Sequence[Sequence[int]]
 
 
 def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Decision) -> None:
@@ -45,7 +38,7 @@ def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Dec
 
     If HEADERS has "expose", scripts of other origins may read them.
     """
-    if not decision.allowed and getattr(response, SHOWS, None) is decision:
+    if not decision.allowed and getattr(response, "_ratelimit_shows", None) is decision:
         return
     families = settings.HEADERS
     if decision.allowed and not families:
@@ -61,8 +54,8 @@ def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Dec
         return
     if response.status_code >= 400:
         store.setdefault("cache-control", _NO_STORE)
-    if response.status_code in _LOGGED:
-        response._has_been_logged = True  # type: ignore[attr-defined]  # Django checks it before it warns
+    if response.status_code in (429, 503):  # the rejection is logged already: Django need not warn
+        response._has_been_logged = True  # type: ignore[attr-defined]
 
 
 def _without_the_projects(fields: dict[str, Field], headers: ResponseHeaders) -> dict[str, Field]:
@@ -103,16 +96,17 @@ def _fields_of(decision: Decision, families: Sequence[str]) -> dict[str, Field]:
     if not decision.degraded:
         answer = None if decision.has_consequences else decision.answer  # `None` if results were read
         if answer is None:
-            rows = [*_rows_of(decision.results)]
-            _add_quotas(fields, _policy_of([row[0] for row in rows]), rows, families, decision.allowed)
+            counted = [each for each in decision.results if each.verdict and each.mode == "enforce"]
+            shown = _with_policy([_shown(each, each.verdict.charge) for each in counted if each.verdict])
+            columns: _Columns = [*zip(*map(_state_of, counted), strict=True)] or [()] * 4
             if "x-ratelimit" in families:
                 _add_soft(fields, decision.soft_exceeded)
         else:
             call: Any = answer.charges.template
             at_us, remaining, waits, resets, _ = answer.states
-            shown, policy = call.shown or _limits_of(call)
-            numbers = zip(shown, remaining, waits, resets, repeat(at_us))
-            _add_quotas(fields, policy, numbers, families, decision.allowed)
+            shown = call.shown or _limits_of(call)
+            columns = (at_us,) * len(waits), remaining, waits, resets
+        _add_quotas(fields, shown, columns, families, decision.allowed)
     elif UNREAD in decision.slugs and "x-ratelimit" in families:
         fields["x-ratelimit-degraded"] = "X-RateLimit-Degraded", UNREAD
     if rejection and rejection.reference and "x-ratelimit" in families:
@@ -120,64 +114,64 @@ def _fields_of(decision: Decision, families: Sequence[str]) -> dict[str, Field]:
     return fields
 
 
-def _limits_of(call: Any) -> tuple[list[Any], _Policy]:
-    """Return the limits of a call as they are shown, and their policy; both are kept there. `None` = not enforced."""
-    shown: list[Any] = [  # plain tuples are unpacked faster than named ones
-        tuple(_shown(rule, tier, each.charge)) if rule.mode == "enforce" else None
-        for (rule, tier), each in zip(call.owners, call.templates, strict=True)
+def _limits_of(call: Any) -> _Shown:
+    """Return the limits of a call as they are shown; they are kept there. `None` = not enforced."""
+    limits: list[Any] = [  # plain tuples are unpacked faster than named ones
+        tuple(_shown(owner, each.charge)) if owner.rule.mode == "enforce" else None
+        for owner, each in zip(call.owners, call.templates, strict=True)
     ]
-    call.shown = found = shown, _policy_of(shown)
+    call.shown = found = _with_policy(limits)
     return found
 
 
-def _policy_of(shown: Iterable[ShownLimit | None]) -> _Policy:
-    items = [each[1] for each in shown if each is not None]
-    return items, ("RateLimit-Policy", ",".join(items))
+def _with_policy(limits: Sequence[ShownLimit | None]) -> _Shown:
+    items = [each[1] for each in limits if each is not None]
+    return limits, items, ("RateLimit-Policy", ",".join(items))
 
 
-def _shown(rule: RuleRecord, tier: TierRecord | None, charge: Charge) -> ShownLimit:
-    shown = shown_limit(rule, tier, charge.limit)
+def _shown(owner: Owner | Result, charge: Charge) -> ShownLimit:
+    shown = shown_limit(owner)
     # A request without the value that the rule is split by is rejected at any cost.
     return shown._replace(most=0) if charge.cost == NEVER else shown
 
 
-def _rows_of(results: Iterable[Result]) -> Iterator[_Row]:
-    """Yield the enforced limits that were counted, and the states of their counters."""
-    for rule, tier, _, verdict, mode, _ in results:
-        if verdict is None or mode != "enforce":
-            continue
-        wait = 0
-        if not verdict.allowed:
-            wait = -1 if verdict.retry_after is None else max(1, round(verdict.retry_after * 1_000_000))
-        reset = round(verdict.reset_after * 1_000_000)
-        yield _shown(rule, tier, verdict.charge), verdict.remaining, wait, reset, verdict.at_us
+def _state_of(result: Result) -> tuple[int, int, int, int]:
+    """Return the engine's time, the remaining units, the wait, and the time to the reset, as `CounterStates` does."""
+    verdict: Any = result.verdict
+    wait = 0
+    if not verdict.allowed:
+        wait = -1 if verdict.retry_after is None else max(1, round(verdict.retry_after * 1_000_000))
+    return verdict.at_us, verdict.remaining, wait, round(verdict.reset_after * 1_000_000)
 
 
 def _add_quotas(
-    fields: dict[str, Field], policy: _Policy, rows: Iterable[_Row], families: Sequence[str], allowed: bool
+    fields: dict[str, Field], shown: _Shown, columns: _Columns, families: Sequence[str], allowed: bool
 ) -> None:
     """Add the fields of both families that are sent. In one loop, because every response waits for it."""
+    limits, items, field = shown
+    times, remaining, waits, resets = columns
     states, tightness, least = [], [], inf
-    seconds: int | None
-    for shown, remaining, wait, reset, at_us in rows:
-        if shown is None:
+    for place, limit in enumerate(limits):  # not by `zip`, which takes longer
+        if limit is None:
             continue
-        _, _, state, quota, capacity, most, until_more, _ = shown
-        left = remaining if remaining <= most else most
+        _, _, state, quota, capacity, most, until_more, _ = limit
+        left, wait, seconds = remaining[place], waits[place], None
+        left = left if left <= most else most
         if wait:
             tight, seconds = (-1.0 - wait / 1_000_000, ceil(wait / 1_000_000)) if wait > 0 else (-inf, None)
         else:
-            tight, seconds = left / capacity, None
+            tight = left / capacity
             if allowed:  # else Retry-After might be earlier than the time of a limit that does not reject
-                seconds = until_more(left, reset / 1_000_000) if until_more else ceil(reset / 1_000_000) or None
+                reset = resets[place] / 1_000_000
+                seconds = until_more(left, reset) if until_more else ceil(reset) or None
         states.append(f"{state}{left}" if seconds is None else f"{state}{left};t={seconds}")
         tightness.append(tight)
         if tight < least:
-            least, legacy = tight, (quota, left, at_us + reset)
+            least, legacy = tight, (quota, left, times[place] + resets[place])
     if not states:
         return
     if "ratelimit" in families:
-        (items, field), text = policy, ",".join(states)
+        text = ",".join(states)
         if len(field[1]) + len(text) > syntax.MAX_LENGTH:
             fit, text = map(",".join, fitting(tightness, items, states))
             field = field[0], fit
@@ -193,7 +187,7 @@ def _add_soft(fields: dict[str, Field], exceeded: Sequence[Result]) -> None:
     """Add the names of the limits whose soft quota is exceeded."""
     if exceeded:
         shares = [each.verdict.remaining / each.limit.capacity for each in exceeded if each.verdict]
-        [names] = fitting(shares, [quoted(shown_limit(each.rule, each.tier, each.limit).name) for each in exceeded])
+        [names] = fitting(shares, [quoted(shown_limit(each).name) for each in exceeded])
         fields["x-ratelimit-soft-exceeded"] = "X-RateLimit-Soft-Exceeded", ",".join(names)
 
 

@@ -20,10 +20,10 @@ from django.utils.translation import get_language, npgettext
 from django.utils.translation import gettext as _
 
 from ..conf import django_setting, settings
-from ..decision import Decision, Rejection
+from ..decision import Decision, Owner, Rejection
 from ..exceptions import raised_at
 from ..identity import message_for
-from .fields import SHOWS, write_fields
+from .fields import write_fields
 from .syntax import shown_limit
 
 logger = logging.getLogger("django_ratelimiter")
@@ -42,9 +42,6 @@ _BODIES: Final = {
     "application/xhtml+xml": "html",
     "text/plain": "text",
 }
-
-
-_VARY: Final = {"vary": ("Vary", "Accept")}
 
 #: A wait in seconds, minutes, hours or days: the unit and the number.
 Wait = tuple[str, int]
@@ -66,10 +63,10 @@ class RejectionText(NamedTuple):
 class RejectionBodies(NamedTuple):
     """A rejection as text, as a problem document (RFC 9457), and as plain text.
 
-    label: of the reference. The reference itself is not included: these are cached, and it depends on the caller.
+    problem: without its last brace, before which the reference comes. label: of the reference. The reference itself is
+    not included: these are cached, and it depends on the caller.
     """
 
-    status: int
     words: RejectionText
     problem: bytes
     text: bytes
@@ -91,7 +88,7 @@ def rejection_response(request: HttpRequest, decision: Decision) -> HttpResponse
     if response.status_code < 300 or response.status_code == 304:
         response.status_code = decision.rejection.status
     write_fields(request, response, decision)
-    setattr(response, SHOWS, decision)
+    response._ratelimit_shows = decision  # type: ignore[attr-defined]  # only here: caches pickle other responses
     return response
 
 
@@ -130,19 +127,20 @@ def _own_response(path: str, request: HttpRequest, decision: Decision) -> HttpRe
 
 def _usual_response(request: HttpRequest, decision: Decision) -> HttpResponse:
     rejection, body = decision.rejection, _preferred_body(request)
-    status, words, problem, text, label = _bodies_of(rejection)
+    words, problem, text, label = _bodies_of(rejection)
     reference = rejection.reference
     page = _page(request, _context(request, rejection, words)) if body == "html" else None
     if page is not None:
-        response = HttpResponse(page, status=status)
+        response = HttpResponse(page)
     elif body == "json":
-        if reference:  # contains only characters that JSON does not escape
-            problem = b'%b, "reference": "%b"}' % (problem[:-1], reference.encode())
-        response = HttpResponse(problem, status=status, content_type=PROBLEM_JSON)
+        # It contains only characters that JSON does not escape.
+        end = b', "reference": "%b"}' % reference.encode() if reference else b"}"
+        response = HttpResponse(problem + end, content_type=PROBLEM_JSON)
     else:
         named = f"{label}: {reference}\n".encode() if reference else b""
-        response = HttpResponse(text + named, status=status, content_type="text/plain; charset=utf-8")
-    response.headers._store.update(_VARY)  # as `write_fields`
+        response = HttpResponse(text + named, content_type="text/plain; charset=utf-8")
+    response.status_code = rejection.status
+    response.headers._store["vary"] = "Vary", "Accept"  # as `write_fields`
     return response
 
 
@@ -164,10 +162,16 @@ def words_of(decision: Decision) -> RejectionText:
 
 
 def _bodies_of(rejection: Rejection) -> RejectionBodies:
-    by, binding, _, status, seconds = rejection
-    policies = tuple([shown_limit(rule, tier, limit)[0] for rule, tier, limit, _, _ in by])
+    by, binding, digest, _, status, seconds = rejection
+    policies = tuple(map(_name_of, by))
     wait = None if seconds is None else _wait_of(seconds)
-    return _bodies(status, message_for(binding.rule, binding.digest) if binding else "", policies, wait, get_language())
+    return _bodies(status, message_for(binding.rule, digest) if binding else "", policies, wait, get_language())
+
+
+def _name_of(owner: Owner) -> str:
+    if owner.name is None:
+        owner.name = shown_limit(owner).name
+    return owner.name
 
 
 @lru_cache(maxsize=1_000)
@@ -183,7 +187,7 @@ def _bodies(
         kind = "temporary-reduced-capacity" if status == 503 else "quota-exceeded"
         problem = {"type": _PROBLEM_TYPES + kind, **problem, "violated-policies": list(dict.fromkeys(policies))}
     text = f"{words.title}\n{words.reason}\n{words.when}\n"
-    return RejectionBodies(status, words, json.dumps(problem).encode(), text.encode(), _("Reference"))
+    return RejectionBodies(words, json.dumps(problem)[:-1].encode(), text.encode(), _("Reference"))
 
 
 def _rejection_text(status: int, message: str, wait: Wait | None) -> RejectionText:
@@ -259,10 +263,10 @@ def _wait_of(seconds: int) -> Wait:
 
 def _shown_wait(wait: Wait) -> str:
     unit, count = wait
-    if unit == "second":
-        return npgettext("after in", "%(count)d second", "%(count)d seconds", count) % {"count": count}
-    if unit == "minute":
-        return npgettext("after in", "%(count)d minute", "%(count)d minutes", count) % {"count": count}
-    if unit == "hour":
-        return npgettext("after in", "%(count)d hour", "%(count)d hours", count) % {"count": count}
-    return npgettext("after in", "%(count)d day", "%(count)d days", count) % {"count": count}
+    texts = {
+        "second": npgettext("after in", "%(count)d second", "%(count)d seconds", count),
+        "minute": npgettext("after in", "%(count)d minute", "%(count)d minutes", count),
+        "hour": npgettext("after in", "%(count)d hour", "%(count)d hours", count),
+        "day": npgettext("after in", "%(count)d day", "%(count)d days", count),
+    }
+    return texts[unit] % {"count": count}

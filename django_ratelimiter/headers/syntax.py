@@ -14,6 +14,7 @@ from math import ceil
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from ..decision import Owner, Result
 from ..engine.limits import Limit
 from ..rules.records import RuleRecord, TierRecord
 
@@ -154,8 +155,9 @@ class ShownLimit(NamedTuple):
 _remembered: Final[dict[tuple[int, int, int], ShownLimit]] = {}
 
 
-def shown_limit(rule: RuleRecord, tier: TierRecord | None, limit: Limit) -> ShownLimit:
-    """Return how a limit of this rule and tier is shown. Cached, because finding its name may take long."""
+def shown_limit(owner: Owner | Result) -> ShownLimit:
+    """Return how a limit of a rule and tier is shown. Cached, because finding its name may take long."""
+    rule, tier, limit = owner.rule, owner.tier, owner.limit
     shown = _remembered.get((id(rule), id(tier), id(limit)))
     if shown is not None:
         return shown

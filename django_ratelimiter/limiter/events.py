@@ -7,7 +7,7 @@ The path is not logged either, because a rule can be split by a part of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from threading import Lock
 from time import time_ns
 from typing import Any, Final
@@ -15,7 +15,7 @@ from typing import Any, Final
 from django.http import HttpRequest
 
 from ..backend import server_in_words
-from ..decision import Decision, Rejecter, Result
+from ..decision import Decision, Owner, Result
 from ..engine.base import Charge, Verdict
 from ..engine.call import Call
 from ..engine.fallback import FallbackEngine
@@ -95,15 +95,15 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
     if not latest.allowed:
         if logger.isEnabledFor(logging.WARNING):
             _log_rejection(decision)
-        if (proxy := untrusted.examine(request, latest.rejection.by)) is not None:
+        proxy = None if latest.degraded else untrusted.examine(request, latest.rejection.by)
+        if proxy is not None:
             await io.send(untrusted.proxy_found, Decision, proxy=proxy)
         if limit_exceeded.receivers:
             await io.send(limit_exceeded, Decision, request=request, decision=decision)
     for result in latest.soft_exceeded if latest.has_consequences else ():
         if result.verdict and _soft_exceeded.is_first_in_window(result.verdict):
-            logger.info(
-                "The soft quota of %s is exceeded.", result.rule, extra=_extra(decision, result, result.reference)
-            )
+            extra = _extra(decision, result, result.digest, result.reference)
+            logger.info("The soft quota of %s is exceeded.", result.rule, extra=extra)
             if soft_limit_exceeded.receivers and await _is_first_of_all(io, result, "soft"):
                 await io.send(soft_limit_exceeded, Result, request=request, result=result)
     if quota_reached.receivers:
@@ -173,30 +173,29 @@ async def _is_first_of_all(io: IO, result: Result, *events: str) -> bool:
 
 def _log_rejection(decision: Decision) -> None:
     """Log a rejection. Not by `Logger.warning`, which would search the stack for the line that logs."""
-    by, binding, reference, _, _ = decision.rejection
+    by, binding, digest, reference, _, _ = decision.rejection
     names = by[0].rule.slug if len(by) == 1 else ", ".join(dict.fromkeys([each.rule.slug for each in by]))
-    args = names, _why(decision, by) if decision.degraded else ""
+    args = names, _why(decision) if decision.degraded else ""
     make = logging.getLogRecordFactory()
     record = make(logger.name, logging.WARNING, __file__, 0, MESSAGE, args, None, "_log_rejection")
-    record.__dict__.update(_extra(decision, binding, reference))
+    record.__dict__.update(_extra(decision, binding, digest, reference))
     logger.handle(record)
 
 
-def _why(decision: Decision, by: Sequence[Rejecter]) -> str:
+def _why(decision: Decision) -> str:
     """Return a sentence about a rejection that was decided without the engine; empty for all others."""
     if decision.unavailable:
         return " Decided without Redis: its failure policy is “closed”."
-    if any(each.local for each in by):
+    if any(result.local for result in decision.rejected_by):
         return " Decided without Redis: this process counts by itself, with smaller quotas."
     return ""
 
 
-def _extra(decision: Decision, about: Result | Rejecter | None, reference: str | None) -> dict[str, Any]:
+def _extra(decision: Decision, of: Result | Owner | None, digest: str | None, reference: str | None) -> dict[str, Any]:
     """Return the attributes of a record. `None` = not known, because nothing was counted."""
-    tier, digest = about and about.tier, about and about.digest
     return {
-        "rule": about and about.rule.slug,
-        "tier": tier and tier.slug,
+        "rule": of and of.rule.slug,
+        "tier": of and of.tier and of.tier.slug,
         "partition": digest and whole(digest),
         "version": decision.version.number,
         "reference": reference,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from ..backend import usage_buffer
 from ..conf import settings
-from ..decision import Decision, Result, decide
+from ..decision import Decision, Owner, Result, decide
 from ..engine.base import Charge, Verdict, Version
 from ..engine.call import Call
 from ..engine.fallback import FallbackEngine
@@ -25,20 +26,21 @@ async def decide_by_policy(io: IO, call: Call, version: Version, error: Exceptio
 
     version: of the rules. error: why they cannot be decided otherwise.
     """
-    charges = owned(call)
-    if not charges:
+    template: Any = call.template
+    owners: Sequence[Owner] = template.owners
+    if not owners:
         return None
-    results: list[Result] = [each.result(None) for each in charges]
+    results = [owner.result(None) for owner in owners]
     if isinstance(io, TrialIO):
-        io.note_outage(charges, error)
+        io.note_outage(owned(call), error)
         return decide(results, version, degraded=True)
     await events.send_degraded(io, local, error)
-    counted = [index for index, each in enumerate(charges) if each.rule.during_outage.counts]
+    counted = [place for place, owner in enumerate(owners) if owner.rule.during_outage.counts]
     if not any(result.rejects for result in results):
-        verdicts = local.check([charges[index].charge for index in counted], settings.LOCAL_SHARE)
-        for index, verdict in zip(counted, verdicts, strict=True):
-            results[index] = charges[index].result(verdict)._replace(local=True)
-    _count(results, [each.charge for each in charges], call.template.so_far)
+        verdicts = local.check([call[place] for place in counted], settings.LOCAL_SHARE)
+        for place, verdict in zip(counted, verdicts, strict=True):
+            results[place] = owners[place].result(verdict, local=True)
+    _count(results, call, template.so_far)
     return decide(results, version, degraded=True)
 
 

@@ -11,10 +11,9 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 
 from ..conf import settings
-from ..decision import Decision, Result, decide, results_of
+from ..decision import Decision, Owner, decide, results_of
 from ..engine.base import NEVER, Charge, Verdict, Version
 from ..engine.call import Call, CallTemplate, ChargeTemplate
-from ..engine.limits import Limit
 from ..identity import digest, partition
 from ..rules.inline import identity_of, is_listed
 from ..rules.records import RuleRecord, TierRecord
@@ -28,8 +27,6 @@ MAX_VARIANTS: Final = 32
 #: Seconds that an allowed request may be delayed: `None` = any; "rule" = the rule's maximum for synchronous workers.
 MaxDelay = float | str | None
 
-_new = tuple.__new__  # what a named tuple calls in the end
-
 
 class RuleCharge(NamedTuple):
     """A charge, with its rule and tier."""
@@ -37,11 +34,6 @@ class RuleCharge(NamedTuple):
     rule: RuleRecord
     tier: TierRecord | None
     charge: Charge
-
-    def result(self, verdict: Verdict | None) -> Result:
-        """Return the result of this charge."""
-        rule, tier, charge = self
-        return _new(Result, (rule, tier, charge.limit, verdict, rule.mode, False))
 
 
 class NamedValue(NamedTuple):
@@ -138,7 +130,7 @@ class RuleTemplate:
 def owned(charges: Call) -> list[RuleCharge]:
     """Return the charges, each with its rule and tier."""
     call: Any = charges.template
-    return [RuleCharge(rule, tier, charge) for (rule, tier), charge in zip(call.owners, charges, strict=True)]
+    return [RuleCharge(owner.rule, owner.tier, charge) for owner, charge in zip(call.owners, charges, strict=True)]
 
 
 def decision_of(charges: Call, verdicts: Sequence[Verdict], version: Version) -> Decision:
@@ -149,9 +141,9 @@ def decision_of(charges: Call, verdicts: Sequence[Verdict], version: Version) ->
 class RuleCallTemplate(CallTemplate):
     """The charges of one kind of request.
 
-    owners: the rule and tier of each charge. slugs: of these rules. pick: selects the partition of each charge from the
-    one of all callers and those of the sources. has_consequences: see `Decision`. shown: of each charge, what
-    `headers/fields.py` shows; `None` = nothing was shown yet.
+    owners: of each charge. slugs: of their rules. pick: selects the partition of each charge, from the one of all
+    callers and those of the sources. has_consequences: see `Decision`. shown: of each charge, what `headers/fields.py`
+    shows; `None` = nothing was shown yet.
     """
 
     __slots__ = ("has_consequences", "owners", "pick", "shown", "slugs")
@@ -161,16 +153,13 @@ class RuleCallTemplate(CallTemplate):
     ) -> None:
         places = [place for _, place, _ in charges]
         super().__init__([charge for _, _, charge in charges], places, like)
-        self.owners: Sequence[tuple[RuleRecord, TierRecord | None]] = tuple(
-            [(template.rule, template.tier) for template, _, _ in charges]
-        )
-        self.slugs = frozenset([rule.slug for rule, _ in self.owners])
+        self.owners = tuple([Owner(rule.rule, rule.tier, charge.charge.limit) for rule, _, charge in charges])
+        self.slugs = frozenset([owner.rule.slug for owner in self.owners])
         self.pick = _picking(places)
-        limits: list[Limit] = [charge.charge.limit for _, _, charge in charges]
         self.shown: Any = None
         self.has_consequences = self.takes_leases or any(
-            rule.charge_when != "any" or limit.holds or limit.soft_quota is not None
-            for (rule, _), limit in zip(self.owners, limits, strict=True)
+            owner.rule.charge_when != "any" or owner.limit.holds or owner.limit.soft_quota is not None
+            for owner in self.owners
         )
 
 

@@ -14,7 +14,7 @@ from django.http import HttpRequest
 
 from ..backend import get_engine
 from ..conf import settings
-from ..decision import Rejecter
+from ..decision import Owner
 from ..exceptions import EngineUnavailable
 from ..identity.proxies import forwarding, reported, trusting
 
@@ -37,8 +37,8 @@ _minute = 0.0
 proxy_found = Signal()
 
 
-def examine(request: HttpRequest, by: Iterable[Rejecter]) -> str | None:
-    """Return the proxy, if a request that these reject names another caller than an earlier one of its address.
+def examine(request: HttpRequest, by: Iterable[Owner]) -> str | None:
+    """Return the proxy, if a request that these limits reject names another caller than an earlier one of its address.
 
     It is logged once, and returned at most once in FOUND_SECONDS. See `identity.proxies.Forwarding`.
     """
@@ -49,7 +49,7 @@ def examine(request: HttpRequest, by: Iterable[Rejecter]) -> str | None:
         heard.clear()
     if not said[1] or (what := hash(said)) in heard or len(heard) >= MAX_EXAMINED:
         return None
-    if not any(each.rule.asks_for_address and each.digest and not each.local for each in by):
+    if not any(each.rule.asks_for_address for each in by):
         return None
     heard.add(what)
     found = forwarding(request)

@@ -351,3 +351,12 @@ def test_a_cache_stores_the_fields_of_the_project_but_not_ours() -> None:
     assert "RateLimit" in response
     stored = pickle.loads(pickle.dumps(response.headers))
     assert dict(stored) == {"X-RateLimit-Limit": "7", "ETag": "a", "Content-Type": response["Content-Type"]}
+
+
+def test_a_cache_stores_nothing_of_a_rejection_that_the_project_answers_with_a_page() -> None:
+    response = HttpResponse("Come back tomorrow.")
+    write_fields(asked(), response, decision(results(DENIED)))
+    assert "RateLimit" in response
+    stored = pickle.loads(pickle.dumps(response))
+    assert dict(stored.headers) == {"Content-Type": response["Content-Type"]}
+    assert not hasattr(stored, "_ratelimit_shows"), "a decision"
