@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, final
 
 from .engine.base import Verdict, Version, leases
 from .engine.call import Answer
@@ -75,7 +75,9 @@ class Owner:
         return _new(Result, (self.rule, self.tier, self.limit, verdict, self.rule.mode, local))
 
 
-class Rejection(NamedTuple):
+@final
+@dataclass(slots=True)
+class Rejection:
     """What rejects a request.
 
     by: the limits that do. binding: the one with the longest wait; `None` = an access entry denies the caller.
@@ -256,7 +258,7 @@ def _rejection_by(answer: Answer) -> Rejection:
         return Rejection(by, None, None, None, 429, None)
     owner, digest, wait = call.owners[binding], answer.charges.partitions[binding], waits[binding]
     seconds = ceil(wait / 1_000_000) if wait > 0 else None
-    return _new(Rejection, (by, owner, digest, reference_of(owner.rule.slug, digest), 429, seconds))
+    return Rejection(by, owner, digest, reference_of(owner.rule.slug, digest), 429, seconds)
 
 
 def results_of(owners: Iterable[Owner], verdicts: Iterable[Verdict]) -> list[Result]:

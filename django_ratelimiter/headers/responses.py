@@ -162,10 +162,9 @@ def words_of(decision: Decision) -> RejectionText:
 
 
 def _bodies_of(rejection: Rejection) -> RejectionBodies:
-    by, binding, digest, _, status, seconds = rejection
-    policies = tuple(map(_name_of, by))
-    wait = None if seconds is None else _wait_of(seconds)
-    return _bodies(status, message_for(binding.rule, digest) if binding else "", policies, wait, get_language())
+    wait = None if rejection.seconds is None else _wait_of(rejection.seconds)
+    message = message_for(rejection.binding.rule, rejection.digest) if rejection.binding else ""
+    return _bodies(rejection.status, message, tuple(map(_name_of, rejection.by)), wait, get_language())
 
 
 def _name_of(owner: Owner) -> str:

@@ -173,12 +173,13 @@ async def _is_first_of_all(io: IO, result: Result, *events: str) -> bool:
 
 def _log_rejection(decision: Decision) -> None:
     """Log a rejection. Not by `Logger.warning`, which would search the stack for the line that logs."""
-    by, binding, digest, reference, _, _ = decision.rejection
+    rejection = decision.rejection
+    by = rejection.by
     names = by[0].rule.slug if len(by) == 1 else ", ".join(dict.fromkeys([each.rule.slug for each in by]))
     args = names, _why(decision) if decision.degraded else ""
     make = logging.getLogRecordFactory()
     record = make(logger.name, logging.WARNING, __file__, 0, MESSAGE, args, None, "_log_rejection")
-    record.__dict__.update(_extra(decision, binding, digest, reference))
+    record.__dict__.update(_extra(decision, rejection.binding, rejection.digest, rejection.reference))
     logger.handle(record)
 
 
