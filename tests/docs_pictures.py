@@ -69,12 +69,10 @@ def _forecast(window: Browser, address: str, folder: Path) -> None:
     rule = Rule.objects.get(slug="search")
     window.resize(1000, 900)
     window.open(f"{address}{reverse('admin:django_ratelimiter_rule_change', args=[rule.pk])}?_forecast=1")
-    for field, value in {"limits-0-quota": "40", "forecast-quota": "40"}.items():
-        window.script("document.getElementById(`id_${arguments[0]}`).value = arguments[1]", field, value)
+    window.script("document.getElementById('id_limits-0-quota').value = '40'")
     window.click(".ratelimiter-forecast-choices [value='1']")
-    window.wait_for(".ratelimiter-quota-line")
-    picture = folder / "change-a-limit-line.png"
-    _picture(window, picture, "#ratelimiter-forecast", ".ratelimiter-quota-line", margin=6)
+    window.wait_for("[name=limits-0-quota][value='40']")
+    _picture(window, folder / "change-a-limit.png", "#ratelimiter-forecast", ".ratelimiter-quotas", margin=6)
 
 
 def _picture(window: Browser, file: Path, first: str, last: str, margin: int = 20) -> None:

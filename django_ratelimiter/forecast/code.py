@@ -58,7 +58,7 @@ def asked_by(view: Any, method: str) -> list[Asked]:
 def costs_of_scope(scope: str) -> tuple[set[int | None], list[str]]:
     """Return the fixed costs of requests to views that ask for this scope, and the views that compute theirs."""
     fixed, computed = set[int | None](), list[str]()
-    for view in _views():
+    for view in _views() if scope else ():
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
             for each in asked_by(view, method):
                 if each.scope == scope and each.is_computed:
@@ -122,16 +122,10 @@ def _reached_from(each: Any, home: str, handlers: Collection[str]) -> Iterator[t
         is_own = each.__globals__.get("__name__", "").partition(".")[0] == home
         yield getattr(each, "__wrapped__", None), True
         for name in _names_in(each.__code__) if is_own else ():
-            yield each.__globals__.get(name, _Named(name)), False
+            yield each.__globals__.get(name, name), False  # a name that is none is of an attribute or an import
         for cell in each.__closure__ or () if is_own or not hasattr(each, "__wrapped__") else ():
             with suppress(ValueError):  # it is still empty
                 yield cell.cell_contents, not isinstance(cell.cell_contents, ModuleType)
-
-
-class _Named(str):
-    """A name in code that is no global: of an attribute, or of a module that the function imports."""
-
-    __slots__ = ()
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
@@ -143,7 +137,7 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 def _asks(found: Any) -> bool:
     """Return whether this is a part of ours that decides requests, or decorated by one."""
-    if isinstance(found, _Named | ModuleType):
+    if isinstance(found, str | ModuleType):
         return getattr(found, "__name__", found).partition(".")[0] == _OURS
     if hasattr(found, "ratelimit_limits"):
         return True

@@ -24,36 +24,31 @@ class Range(NamedTuple):
         return Range(self.low * factor, self.about * factor, self.high * factor)
 
 
-NOTHING: Final = Range(0.0, 0.0, 0.0)
+NOTHING: Final = Range(0, 0, 0)
 
 
-def exact(counts: tuple[int, int, int]) -> Range:
-    """Return the range of these counts, if all callers are known."""
-    return Range(float(min(counts)), float(counts[1]), float(max(counts)))
+def share_of_callers(found: Range, sampled: int) -> Range:
+    """Return the share of all callers, from 0 to 1, given those that are found among the sampled ones.
 
-
-def share_of_callers(counts: tuple[int, int, int], sampled: int) -> Range:
-    """Return the share of all callers, from 0 to 1, given the counts among the sampled ones.
-
-    counts: the least, the likely and the most. Low and high are those of Wilson's interval.
+    Low and high are those of Wilson's interval.
     """
     if not sampled:
         return NOTHING
-    return Range(_wilson(min(counts), sampled)[0], counts[1] / sampled, _wilson(max(counts), sampled)[1])
+    return Range(_wilson(found.low, sampled)[0], found.about / sampled, _wilson(found.high, sampled)[1])
 
 
-def requests(sums: tuple[int, int, int], callers: tuple[int, int, int], scale: float, total: float) -> Range:
-    """Return the requests of all callers, given the least, likely and most of the sampled ones.
+def requests(found: Range, callers: Range, scale: float, total: float) -> Range:
+    """Return the requests of all callers, given those of the sampled ones.
 
     callers: who made them. scale: requests of all callers for each request of a sampled one. total: of all, rejected or
     not. A sum with few callers is only known to about its square root: with four callers, to a factor of two.
     """
-    low_error, high_error = (_ERRORS / sqrt(count) if count else 1.0 for count in (min(callers), max(callers)))
-    low, high = min(sums) * scale * max(0.0, 1 - low_error), max(sums) * scale * (1 + high_error)
-    return Range(low, min(sums[1] * scale, total), min(high, total))
+    low_error, high_error = (_ERRORS / sqrt(count) if count else 1.0 for count in (callers.low, callers.high))
+    low, high = found.low * scale * max(0.0, 1 - low_error), found.high * scale * (1 + high_error)
+    return Range(low, min(found.about * scale, total), min(high, total))
 
 
-def _wilson(found: int, sampled: int) -> tuple[float, float]:
+def _wilson(found: float, sampled: int) -> tuple[float, float]:
     share, square = found / sampled, _ERRORS**2
     middle = share + square / (2 * sampled)
     spread = _ERRORS * sqrt(share * (1 - share) / sampled + square / (4 * sampled**2))

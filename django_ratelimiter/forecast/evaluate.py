@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
@@ -11,7 +10,7 @@ from typing import Final, NamedTuple
 from ..engine.algorithms import ALLOW, STEPS, Allow, State
 from ..engine.base import Verdict, leases
 from ..engine.call import Answer, Call, CallTemplate
-from ..engine.limits import EXACT, MAX_ENTRIES, MAX_UNITS, Limit, Terms
+from ..engine.limits import EXACT, Limit, Terms
 from ..engine.memory.counters import MemoryCounters
 from ..limiter.charges import NO_ENTITLEMENT
 from ..limiter.templates import MaxDelay, RuleTemplate
@@ -77,18 +76,25 @@ class Evaluator:
         self._side, self._max_delay = side, max_delay
         self._calls: dict[Kind, Call | None] = {}
 
+    def rejects(self, requests: Requests) -> bool:
+        """Return whether the rule rejects any of the requests of one counter."""
+        return any(True for _found in self._found(requests))
+
     def rejected(self, requests: Requests) -> Rejected:
         """Return what the rule rejects of the requests of one counter."""
+        return dict(self._found(requests)) or NONE_REJECTED
+
+    def _found(self, requests: Requests) -> Iterable[tuple[int, int]]:
         kinds = [*dict.fromkeys(requests.kinds)]
         calls = [self._call(kind) for kind in kinds]
         if len(kinds) > 1 or (calls[0] and not self._is_simple(calls[0])):
-            return self._one_by_one(requests) if any(calls) else NONE_REJECTED
+            return self._one_by_one(requests) if any(calls) else ()
         call = calls[0]
         if call is None:
-            return NONE_REJECTED
+            return ()
         cost = call[0].cost
         if not cost or requests.total * cost <= min(charge.limit.capacity for charge in call):
-            return NONE_REJECTED  # all would be allowed at once
+            return ()  # all would be allowed at once
         return rejected_of([charge.limit for charge in call], cost, requests)
 
     def _call(self, kind: Kind) -> Call | None:
@@ -108,22 +114,22 @@ class Evaluator:
             or any(charge.limit.holds or charge.limit.holds_leases for charge in call)
         )
 
-    def _one_by_one(self, requests: Requests) -> Rejected:
+    def _one_by_one(self, requests: Requests) -> Iterator[tuple[int, int]]:
         """Decide each request as `MemoryEngine` does, refund what its response does not earn, and end its leases."""
-        counters, found = MemoryCounters(), Counter[int]()
+        counters = MemoryCounters()
         in_progress: list[tuple[int, int, list[Verdict]]] = []
         for place, at in enumerate(requests.times):
             kind = requests.kind(place)
             call = self._call(kind)
             if call is None:
                 continue
-            named = counters.named(call)
+            named, rejected = counters.named(call), 0
             for number in range(requests.counts[place] if requests.counts else 1):
                 while in_progress and in_progress[0][0] <= at:
                     counters.refund(heappop(in_progress)[2])
                 answer = Answer.of(call, counters.decide(named, at, spending=True))
                 if answer.is_rejected:
-                    found[place] += 1
+                    rejected += 1
                 elif self.rule.charge_when == ("success" if kind.has_failed else "failure"):
                     counters.refund(answer)
                 elif call.template.takes_leases:
@@ -131,7 +137,8 @@ class Evaluator:
                     duration = requests.durations[place] if requests.durations else 0
                     until = at + round(waited * 1_000_000) + max(duration, 0)
                     heappush(in_progress, (until, place * EXACT + number, [*leases(answer)]))
-        return found
+            if rejected:
+                yield place, rejected
 
 
 def evaluators(before: RuleRecord | None, after: RuleRecord, max_delay: MaxDelay = "rule") -> list[Evaluator | None]:
@@ -142,14 +149,11 @@ def evaluators(before: RuleRecord | None, after: RuleRecord, max_delay: MaxDelay
     ]
 
 
-def rejected_of(limits: Sequence[Limit], cost: int, requests: Requests, *, is_any: bool = False) -> Rejected:
-    """Return what these limits together reject of requests with this cost, all or nothing for each request.
-
-    is_any: return the first of them alone.
-    """
+def rejected_of(limits: Sequence[Limit], cost: int, requests: Requests) -> Iterator[tuple[int, int]]:
+    """Yield what these limits together reject of requests with this cost, all or nothing for each request."""
     if len(limits) == 1 and limits[0].is_fixed and not requests.counts:
-        return _rejected_by_one(limits[0], cost, requests.times)
-    found: dict[int, int] = {}
+        yield from _rejected_by_one(limits[0], cost, requests.times)
+        return
     states: list[State | None] = [None] * len(limits)
     allows, looks = [ALLOW[each.algorithm] for each in limits], [STEPS[each.algorithm].look for each in limits]
     for place, at in enumerate(requests.times):
@@ -158,63 +162,26 @@ def rejected_of(limits: Sequence[Limit], cost: int, requests: Requests, *, is_an
         after = _charged(allows, states, at, count * cost, terms)
         if None in after:
             fits = min(look(state, at, each)[0] for look, state, each in zip(looks, states, terms, strict=True)) // cost
-            found[place] = count - fits
-            if is_any:
-                break
+            yield place, count - fits
             if not fits:
                 continue
             after = _charged(allows, states, at, fits * cost, terms)
         states = [each[0] for each in after]  # type: ignore[index]
-    return found
 
 
-def _rejected_by_one(limit: Limit, cost: int, times: Sequence[int]) -> Rejected:
-    """Return what a limit rejects of single requests: `rejected_of` for what nearly all logs and rules are."""
-    allow, terms, found = ALLOW[limit.algorithm], limit.terms, dict[int, int]()
+def _rejected_by_one(limit: Limit, cost: int, times: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield what a limit rejects of single requests: `rejected_of` for what nearly all logs and rules are."""
+    allow, terms = ALLOW[limit.algorithm], limit.terms
     state: State | None = None
     for place, at in enumerate(times):
         allowed = allow(state, at, cost, terms)
         if allowed is None:
-            found[place] = 1
+            yield place, 1
         else:
             state = allowed[0]
-    return found
 
 
 def _charged(
     allows: Sequence[Allow], states: Sequence[State | None], at: int, units: int, terms: Sequence[Terms]
 ) -> list[tuple[State, int, int] | None]:
     return [allow(state, at, units, each) for allow, state, each in zip(allows, states, terms, strict=True)]
-
-
-def needed_quota(limit: Limit, cost: int, requests: Requests) -> int:
-    """Return the lowest quota with which a limit would reject none of these requests of one counter.
-
-    A burst of its own stays as it is. If no quota is enough for it, return one that gives back all units each second.
-    """
-    units = requests.total * cost
-    if not limit.is_bucket:
-        return _most_used(limit, cost, requests, min(units, MAX_ENTRIES if limit.traits.keeps_entries else MAX_UNITS))
-    low, high = 0, min(units * (1 if limit.burst is None else max(1, limit.window_us // 1_000_000)), MAX_UNITS)
-    while low + 1 < high:
-        middle = (low + high) // 2
-        try:
-            tried = replace(limit, quota=middle, soft_quota=None)
-            is_enough = not rejected_of([tried], cost, requests, is_any=True)
-        except ValueError:  # too low for the burst, or too high to be exact
-            is_enough = middle > limit.quota
-        low, high = (low, middle) if is_enough else (middle, high)
-    return high
-
-
-def _most_used(limit: Limit, cost: int, requests: Requests, quota: int) -> int:
-    """Return the most units that are used of this quota at once, the lowest that rejects nothing; else one more."""
-    wide, allow, least = replace(limit, quota=quota, soft_quota=None), ALLOW[limit.algorithm], quota
-    state: State | None = None
-    for place, at in enumerate(requests.times):
-        units = cost * (requests.counts[place] if requests.counts else 1)
-        allowed = allow(state, at, units, wide.terms_at(at))
-        if allowed is None:
-            return quota + 1
-        state, least = allowed[0], min(least, allowed[1])
-    return quota - least

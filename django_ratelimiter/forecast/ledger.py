@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from typing import Final, Literal, NamedTuple
 
 from django.utils.translation import gettext as _
 
 from ..conf import settings
 from ..models import TierAssignment
-from ..rules.records import RuleRecord
+from ..rules.records import LimitRecord, RuleRecord
 
 #: Why something is not seen. "unmatched": no request. "tiers": none of these tiers. "value": what callers are told
 #: apart by. "unreadable": lines. "outcome": failures. "cost", "scope": what code asks for. "duration", "resolution":
@@ -62,6 +63,20 @@ def blind_by_nature(rule: RuleRecord, costs: Iterable[str], *, has_outcomes: boo
         yield Blind("own_day", _("the months of some callers begin on a day of their own"))
 
 
-def listed_tiers(slugs: Iterable[str | None]) -> str:
-    """Return the slugs of tiers as a list; none = every other one."""
-    return ", ".join([slug or _("every other tier") for slug in slugs])
+def unseen_tiers(before: RuleRecord | None, after: RuleRecord, seen: Collection[str]) -> Iterator[Blind]:
+    """Yield the tiers whose limits are new or change, if no request is of their callers. seen: the slugs of others."""
+    if before is not None and replace(before, slug=after.slug, name=after.name, limits=after.limits) != after:
+        before = None
+    known = {**(before.limits if before else {}), **after.limits}
+
+    def limits(rule: RuleRecord | None, tier: str | None) -> tuple[LimitRecord, ...]:
+        return rule.limits.get(tier, rule.limits.get(None, ())) if rule else ()
+
+    met = {tier if tier in known else None for tier in seen}
+    missed = [
+        each or _("every other tier")
+        for each in known
+        if each not in met and limits(after, each) not in ((), limits(before, each))
+    ]
+    if missed:
+        yield Blind("tiers", _("no request is of a caller of these tiers: %s") % ", ".join(missed))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
+from .estimates import Range
 from .evaluate import NONE_REJECTED, Evaluator, Rejected, Requests
 
 #: What is counted, in requests and in callers with such a request: rejected by the earlier rule, by the changed one, by
@@ -19,21 +19,20 @@ MAX_CALLERS: Final = 20
 
 
 class TopCaller(NamedTuple):
-    """A caller of whom requests are rejected; sorts by how many newly, most first. first_us: time of the first."""
+    """A caller of whom requests are rejected. newly: by the changed rule alone. first: second of the first of them."""
 
-    minus_newly: int
-    minus_after: int
-    who: str
+    caller: str
     tier: str
     requests: int
     before: int
     after: int
-    first_us: int
+    newly: int
+    first: datetime
 
     @property
-    def first_at(self) -> datetime:
-        """The second of the first request that is rejected."""
-        return datetime.fromtimestamp(self.first_us // 1_000_000, UTC)
+    def rank(self) -> tuple[int, int, str]:
+        """What callers are sorted by: the most newly rejected requests come first."""
+        return -self.newly, -self.after, self.caller
 
 
 class Sums:
@@ -55,14 +54,14 @@ class Sums:
                 callers[what] += bool(found)
                 units[what] += sum(found.values())
 
-    def triple(self, unit: int, what: int) -> tuple[int, int, int]:
-        """Return the least, the likely and the largest count. unit: 0 = callers, 1 = requests."""
+    def found(self, unit: int, what: int) -> Range:
+        """Return the count: the likely one is that of the first time. unit: 0 = callers, 1 = requests."""
         found = [each[unit][what] for each in self.counts]
-        return min(found), found[0], max(found)
+        return Range(min(found), found[0], max(found))
 
 
 class Tally:
-    """All callers, by tier, and those who are rejected most.
+    """All callers, and those who are rejected most.
 
     sides: the earlier and the changed rule; `None` = it rejects nothing. scenarios: how many possible times of their
     requests are judged; 1 = they are known. most: of the top callers.
@@ -71,7 +70,6 @@ class Tally:
     def __init__(self, sides: Sequence[Evaluator | None], scenarios: int, most: int = MAX_CALLERS) -> None:
         (self._before, self._after), self._most = sides, most
         self.total = Sums(scenarios)
-        self.by_tier: dict[str, Sums] = defaultdict(lambda: Sums(scenarios))
         self.top: list[TopCaller] = []
 
     def add(
@@ -87,31 +85,18 @@ class Tally:
             if self._after is not None:
                 after = self._after.rejected(requests)
             self.total.add(number, requests.total, before, after)
-            tiers = {kind.tier for kind in requests.kinds}
-            for tier in tiers:
-                if len(tiers) == 1:
-                    self.by_tier[tier].add(number, requests.total, before, after)
-                else:
-                    total = sum(kind.tier == tier for kind in requests.kinds)
-                    parts = [_of_tier(each, requests, tier) for each in (before, after)]
-                    self.by_tier[tier].add(number, total, *parts)
             if after and not number:
                 self._rank(who, requests, before, after)
 
     def _rank(self, who: str, requests: Requests, before: Rejected, after: Rejected) -> None:
         newly, rejected = _beyond(after, before), sum(after.values())
-        keys = -sum(newly.values()), -rejected, who
-        if len(self.top) < self._most or (self.top and keys < self.top[-1][:3]):
-            first = min(newly or after)
-            tier, at = requests.kind(first).tier, requests.times[first]
-            insort(self.top, TopCaller(*keys, tier, requests.total, sum(before.values()), rejected, at))
-            del self.top[self._most :]
+        first = min(newly or after)
+        at, tier = datetime.fromtimestamp(requests.times[first] // 1_000_000, UTC), requests.kind(first).tier
+        counts = requests.total, sum(before.values()), rejected, sum(newly.values())
+        insort(self.top, TopCaller(who, tier, *counts, at), key=lambda each: each.rank)
+        del self.top[self._most :]
 
 
 def _beyond(found: Rejected, other: Rejected) -> Rejected:
     """Return the requests that are in one of these alone."""
     return {place: count - more for place, count in found.items() if count > (more := other.get(place, 0))}
-
-
-def _of_tier(found: Rejected, requests: Requests, tier: str) -> Rejected:
-    return {place: count for place, count in found.items() if requests.kind(place).tier == tier}

@@ -123,11 +123,11 @@ class FileCommands(SayingCommand):
     def _forecast(self, plan: FilePlan, data: dict[str, Any]) -> None:
         """Show the effect of the plan on traffic, and fail if it exceeds a maximum, or if this is not known."""
         found = forecast_plan(plan, self._options)
-        unknown, excess = found.unknown(), [text for each in found.rules for text in each.excess(*self._most)]
+        excess = [text for each in found.rules if each.is_known for text in each.excess(*self._most)]
         self.say(found.lines(), lambda: data | {"traffic": found.data() | {"excess": excess}})
         if self._most == (None, None):
             return
-        wrong = [_("It is not known whom this would newly reject:"), *unknown] if unknown else []
+        wrong = [found.not_known()] if found.unknown else []
         wrong += [_("This would newly reject too many:"), *excess] if excess else []
         if wrong:
             raise CommandError(on_terminal(wrong))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,9 +23,8 @@ from ..forecast.ledger import Blind
 from ..forecast.logs.callers import TIER
 from ..forecast.logs.formats import FORMATS, ROLES, Wanted
 from ..forecast.logs.reading import LogFiles
-from ..forecast.logs.source import MAX_MEMORY, LogTraffic, Progress
-from ..forecast.samples.periods import WEEK, read_period
-from ..forecast.samples.source import Samples
+from ..forecast.logs.source import MAX_MEMORY, LogTraffic
+from ..forecast.samples import WEEK, Samples, read_period
 from ..forecast.tally import MAX_CALLERS
 from ..rules import cache
 from ..rules.files.planning import FilePlan
@@ -35,7 +34,7 @@ from ..rules.ruleset import RuleSet
 from ..rules.stored import storage
 from ..rules.stored.history.snapshots import pairs
 from ..values.partitions import is_identity
-from ..values.terminal import on_terminal, visible
+from ..values.terminal import visible
 from . import output
 
 #: The argument that selects the recorded samples instead of a log.
@@ -71,14 +70,19 @@ class Forecasts:
             yield from each.lines()
         yield from map(visible, self.notes)
 
+    @property
     def unknown(self) -> list[str]:
-        """Return, as text, which rules are not known, and why."""
-        return [f"{each.slug}: {each.not_known}" for each in self.rules if not each.is_known]
+        """The rules of which it is not known whom they would reject."""
+        return [each.slug for each in self.rules if not each.is_known]
+
+    def not_known(self) -> str:
+        """Return the error that names the rules that are not known; the report says why."""
+        return visible(_("Not known whom these rules would reject: %s.") % ", ".join(self.unknown))
 
     def data(self) -> dict[str, Any]:
         """Return the forecasts for programs."""
         rules = {each.slug: each.data() for each in self.rules}
-        return {**self.traffic, "notes": [*self.notes], "unknown": self.unknown(), "rules": rules}
+        return {**self.traffic, "notes": [*self.notes], "unknown": self.unknown, "rules": rules}
 
 
 def add_replay(command: ArgumentParser) -> None:
@@ -87,9 +91,7 @@ def add_replay(command: ArgumentParser) -> None:
     after = command.add_mutually_exclusive_group()
     after.add_argument("--rules", metavar="FILE", help="Ask about the rules of this file.")
     after.add_argument("--version", type=int, metavar="N", dest="rule_version", help="Ask about this stored version.")
-    after.add_argument(
-        "--draft", action="store_true", help="Ask about today's rules, as if those in shadow were enforced."
-    )
+    after.add_argument("--draft", action="store_true", help="Ask about today's rules, those in shadow as enforced.")
     command.add_argument("--against", metavar="FILE|N", help="Compare with these rules. Default: the rules in force.")
     add_reading(command, "--format")
     text = "The number of callers to list. Default: %(default)s."
@@ -135,9 +137,7 @@ def forecast_plan(plan: FilePlan, options: Mapping[str, Any]) -> Forecasts:
     if SAMPLES not in logs:
         return _from_logs(logs, (before, after), changes, options)
     if len(logs) > 1 or any(options[name] for name in ("identity", "field", "timezone", "asgi")):
-        raise WrongOption(
-            _("--traffic samples cannot be combined with logs. For a log with this name, write ./samples.")
-        )
+        raise WrongOption(_("--traffic samples cannot be combined with logs; a log of this name is ./samples."))
     try:
         name, period = read_period(options["traffic_period"])
     except ValueError as error:
@@ -159,19 +159,29 @@ def _from_logs(
     *,
     is_change: bool = True,
 ) -> Forecasts:
-    with _open_logs(logs, options, rule_sets) as files:
-        traffic = LogTraffic(files, rule_sets, changes, options["max_memory"], show and _progress(files, show))
+    wanted = Wanted(options["log_format"], _identities(options["identity"]), read_fields(options["field"]))
+    zone = timezone.get_current_timezone()
+    if options["timezone"]:
+        try:
+            zone = ZoneInfo(options["timezone"])
+        except (KeyError, OSError, ValueError) as error:
+            raise WrongOption(_("--timezone %s: there is no such time zone.") % options["timezone"]) from error
+    files = LogFiles(logs, wanted, zone)
+    traffic = LogTraffic(files, rule_sets, changes, options["max_memory"], show and _progress(files, show))
     delay, top = None if options["asgi"] else "rule", options.get("top", MAX_CALLERS)
     rules = [traffic.forecast(*pair, delay, is_change=is_change, top=top) for pair in changes]
-    words = {"requests": f"{traffic.decided:,}", "first": _moment(traffic.first_us), "last": _moment(traffic.last_us)}
+    requests = traffic.decided if changes else traffic.lines - traffic.unreached
+    times = [datetime.fromtimestamp(us // 1_000_000, UTC) for us in (traffic.first_us, traffic.last_us)]
+    first, last = (f"{each:%Y-%m-%d %H:%M:%S}" for each in times)
+    words = {"requests": f"{requests:,}", "first": first, "last": last}
     data = {
         "source": "logs",
         "files": files.names,
-        "formats": [each.name for each in files.formats],
+        "formats": [each.format for each in files.files if each.format],
         **{name: getattr(traffic, name) for name in ("lines", "decided", "unreached")},
-        "unreadable": sum(files.unread),
-        "first": words["first"],
-        "last": words["last"],
+        "unreadable": traffic.unread,
+        "first": first,
+        "last": last,
         "text": _("Traffic: %(requests)s requests, %(first)s to %(last)s (UTC).") % words,
     }
     return Forecasts(data, [*traffic.notes()], _accepted(rules, options["accept"]))
@@ -213,21 +223,6 @@ def _ranked(rules: RuleSet, others: RuleSet) -> list[tuple[str, str]]:
 def _as_rejecting(rule: RuleRecord) -> RuleRecord:
     """Return a rule with its mode's effect: a rule that is not enforced rejects nothing, so it counts as off."""
     return rule if rule.mode == "enforce" else replace(rule, mode="off")
-
-
-def _open_logs(logs: Sequence[str], options: Mapping[str, Any], rule_sets: Sequence[RuleSet]) -> LogFiles:
-    """Open logs. Raises WrongOption, WrongFormat, OSError. rule_sets: what they count by is read of each line."""
-    identities = _identities(options["identity"])
-    counted = {name for each in rule_sets for rule in each.rules for name in rule.partition_by}
-    in_target = [name for name in sorted(counted - {*identities.values()}) if name == "host" or name[:6] == "query:"]
-    wanted = Wanted(options["log_format"], identities, read_fields(options["field"]), tuple(in_target))
-    zone = timezone.get_current_timezone()
-    if options["timezone"]:
-        try:
-            zone = ZoneInfo(options["timezone"])
-        except (KeyError, OSError, ValueError) as error:
-            raise WrongOption(_("--timezone %s: there is no such time zone.") % options["timezone"]) from error
-    return LogFiles(logs, wanted, zone)
 
 
 def _identities(given: Sequence[str]) -> dict[str, str]:
@@ -282,8 +277,8 @@ class TrafficCommands(output.SayingCommand):
             show = None if options["no_progress"] else stack.enter_context(output.Progress(self.stderr))
             found = _from_logs(options["logs"], (before, after), changes, options, show, is_change=is_change)
         self.say(found.lines(), found.data)
-        if unknown := found.unknown():
-            raise CommandError(on_terminal([_("Not known:"), *unknown]))
+        if found.unknown:
+            raise CommandError(found.not_known())
 
 
 def _of_file(path: str) -> RuleSet:
@@ -298,13 +293,11 @@ def _version(number: int) -> RuleSet:
     """Return a stored version. Raises WrongOption."""
     found = storage.snapshots().filter(number=number).values_list("snapshot", "number", "epoch").first()
     if found is None:
-        latest = storage.snapshots().values_list("number", flat=True).first()
-        told = _("There is no version %(number)s; the latest is %(latest)s.")
-        raise WrongOption(told % {"number": number, "latest": latest or 0})
+        raise WrongOption(_("There is no version %s.") % number)
     return RuleSet.from_snapshot(found[0], Version(*found[1:]))
 
 
-def _progress(files: LogFiles, show: Any) -> Progress:
+def _progress(files: LogFiles, show: Any) -> Callable[[int], None]:
     """Return what shows how far the reading is, if it is time. show: takes what returns the share and a text."""
     began = monotonic()
 
@@ -314,10 +307,6 @@ def _progress(files: LogFiles, show: Any) -> Progress:
         return share, _("%(lines)s lines, %(rate)s a second") % {"lines": f"{lines:,}", "rate": f"{rate:,.0f}"}
 
     return lambda lines: show(lambda: describe(lines))
-
-
-def _moment(us: int) -> str:
-    return f"{datetime.fromtimestamp(us // 1_000_000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def _share(text: str) -> float:

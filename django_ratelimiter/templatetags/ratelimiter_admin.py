@@ -11,7 +11,6 @@ from django.template import Context
 from django.utils.translation import gettext as _
 
 from ..conf import settings
-from ..forecast.answer import in_words, share_in_words
 from ..rules import cache
 from ..rules.formatting import moment_in_words, units
 from ..usage.times import aware
@@ -19,8 +18,6 @@ from ..usage.times import aware
 register = template.Library()
 
 register.filter("units", units)
-register.filter("range", in_words)
-register.filter("share", share_in_words)
 
 #: Set on a request whose page already shows the state of the limiter.
 SHOWN = "ratelimiter_notice_shown"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_ratelimiter.engine import Algorithm, Charge, Limit, MemoryEngine
-from django_ratelimiter.forecast.evaluate import Evaluator, Kind, Requests, needed_quota
+from django_ratelimiter.forecast.evaluate import Evaluator, Kind, Requests
 from django_ratelimiter.testing.builders import build_record
 
 from .simulator import rejected
@@ -65,13 +65,3 @@ def test_requests_at_one_time_are_charged_together_as_one_by_one(algorithm: Algo
         wanted |= {place: refused} if refused else {}
     assert found == wanted
     assert 5 < len(wanted) < 90
-
-
-@pytest.mark.parametrize("algorithm", [each for each in Algorithm if not each.traits.holds_leases])
-def test_needed_quota_is_the_lowest_that_rejects_nothing(algorithm: Algorithm) -> None:
-    rule = {"slug": "one", "limits": [{"algorithm": algorithm, "quota": 1, "window_seconds": 60}]}
-    requests = requests_of(Random(9), 60)
-    needed = needed_quota(Limit(1, 60, algorithm), 1, requests)
-    for quota in (needed - 1, needed):
-        rule["limits"][0]["quota"] = quota  # type: ignore[index]
-        assert bool(Evaluator(build_record(rule), 1, None).rejected(requests)) is (quota < needed)

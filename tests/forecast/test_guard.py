@@ -121,15 +121,15 @@ def test_a_log_behind_a_unix_socket_is_read_and_names_no_address(plan: Plan, hea
     everybody = rule("all", partition_by="[]")
     code, text = plan([f"{head} {REST}" % second for second in range(10)], rules=rule() + everybody, bound="100%")
     assert (code, "Newly rejected: 5 requests (50 %), 1 caller (100 %)." in text) == (1, True)
-    said = "pages: It is not known whom this would reject: 10 of its 10 requests have no known address."
-    assert text.splitlines()[-1] == said
+    said = "pages: It is not known whom this would reject: 10 of 10 requests have no known ip."
+    assert said in text
 
 
 def test_lines_without_the_value_of_a_rule_are_added(plan: Plan) -> None:
     lines = [LINE.replace("0.2.7", f"0.2.{number}") % 0 for number in range(90)] + [f"- - {REST}" % 1] * 10
     assert plan(lines, bound="9%")[0] == 1
     code, text = plan(lines, bound="11%")
-    assert (code, "10 of its 100 requests have no known address" in text) == (2, True)
+    assert (code, "10 of 100 requests have no known ip" in text) == (2, True)
     assert plan(lines, rules=rule(partition_by="[]"), bound="100%")[0] == 2
 
 
@@ -137,22 +137,22 @@ def test_a_rule_by_user_is_not_known_from_a_log_that_names_few(plan: Plan) -> No
     User.objects.create(username="ann")
     lines = [LINE.replace("- -", f"- {name}") % 0 for name in ["ann"] * 10 + ["-"] * 2_810]
     code, text = plan(lines, rules=rule(partition_by="[user]"), bound="99%")
-    assert (code, "2,810 of its 2,820 requests have no known user" in text) == (1, True)
+    assert (code, "2,810 of 2,820 requests have no known user" in text) == (1, True)
     assert plan(lines, bound="100%")[0] == 2  # a rule by address needs none
     code, text = plan(lines, "--accept", "pages", rules=rule(partition_by="[user]"), bound="100%")
-    assert (code, "pages: Accepted although it is not known: 2,810 of its 2,820" in text) == (2, True)
+    assert (code, "pages: Accepted although it is not known: 2,810 of 2,820" in text) == (2, True)
     assert plan(lines, "--accept", "page", rules=rule(partition_by="[user]"))[0] == 1
 
 
-@pytest.mark.parametrize(("identity", "lacks"), [("api_key", "API key"), ("tier", "tier"), ("forwarded", "address")])
+@pytest.mark.parametrize(("identity", "lacks"), [("api_key", "api_key"), ("tier", "tier"), ("forwarded", "ip")])
 def test_values_that_are_not_what_the_option_says_are_counted(plan: Plan, identity: str, lacks: str) -> None:
     fields = {"time": "2026-11-22T18:00:00Z", "request": "GET /plain/ HTTP/1.1", "ip": "192.0.2.7"}
-    fields |= {"ip": ""} if lacks == "address" else {}
+    fields |= {"ip": ""} if lacks == "ip" else {}
     lines = [json.dumps({**fields, "value": "nonsense" if number % 2 else ""}) for number in range(10)]
     names = {"api_key": "[api_key]", "tier": "[ip]", "forwarded": "[ip]"}[identity]
     rules = rule(limit=f"{PRO}, {ANY}", partition_by=names) + "tiers:\n  pro: {name: Pro}\n"
     text = plan(lines, "--identity", f"value={identity}", rules=rules, bound=None)[1]
-    assert f"of its 10 requests have no known {lacks}" in text
+    assert f"of 10 requests have no known {lacks}" in text
 
 
 @pytest.mark.parametrize("more", [{}, {"key": ""}, {"key": "-"}])
@@ -162,7 +162,7 @@ def test_an_identity_that_no_line_has_is_not_known(plan: Plan, more: dict[str, s
     for missing in ("skip", "ip", "deny"):
         rules = rule(partition_by='["header:X-Org"]', missing_partition=missing)
         code, text = plan([line] * 9, "--identity", "key=header:X-Org", rules=rules, bound="100%")
-        assert (code, "9 of its 9 requests have no known header:X-Org" in text) == (1, True)
+        assert (code, "9 of 9 requests have no known header:X-Org" in text) == (1, True)
 
 
 BUSY = rule(limit="{algorithm: concurrency, quota: 5, window_seconds: 60}")
@@ -179,7 +179,7 @@ BUSY = rule(limit="{algorithm: concurrency, quota: 5, window_seconds: 60}")
 def test_durations_without_a_named_unit_are_not_known(plan: Plan, field: str, value: Any, is_known: bool) -> None:
     fields = {"start_time": "2026-11-22T18:00:00.5Z", "request": "GET /plain/ HTTP/1.1", "ip": "192.0.2.7"}
     code, text = plan([json.dumps({**fields, field: value})] * 9, rules=BUSY, bound="100%")
-    assert (code, "9 of its 9 requests have no known duration" in text) == ((2, False) if is_known else (1, True))
+    assert (code, "9 of 9 requests have no known duration" in text) == ((2, False) if is_known else (1, True))
 
 
 def test_missing_durations_are_added_to_a_rule_of_requests_in_progress(plan: Plan) -> None:
@@ -268,13 +268,13 @@ PRO = "{tier: pro, algorithm: fixed_window, quota: 5, window_seconds: 60}"
 def test_a_changed_rule_that_no_request_matches_fails(plan: Plan, path: str) -> None:
     code, text = plan(seen(path), rules=rule("unseen", **SEARCH), bound="100%")
     said = "unseen: It is not known whom this would reject: no request of the log matches it."
-    assert (code, text.splitlines()[-1]) == (1, said)
+    assert (code, said in text, text.splitlines()[-1]) == (1, True, "Not known whom these rules would reject: unseen.")
     assert plan(seen("/search/"), rules=rule("unseen", **SEARCH), bound="100%")[0] == 2
 
 
 def test_each_changed_rule_must_be_matched(plan: Plan) -> None:
     code, text = plan(seen(), rules=rule() + rule("unseen", methods="[POST]"), bound="100%")
-    assert (code, text.splitlines()[-1].partition(":")[0], "pages: It is not known" in text) == (1, "unseen", False)
+    assert (code, text.splitlines()[-1]) == (1, "Not known whom these rules would reject: unseen.")
     assert plan(seen() + seen(method="POST"), rules=rule() + rule("unseen", methods="[POST]"), bound="100%")[0] == 2
     assert plan(seen(), rules=rule() + rule("unseen", mode="shadow", methods="[POST]"), bound="100%")[0] == 2
 
@@ -293,7 +293,7 @@ def test_a_rule_that_stays_may_be_unseen(plan: Plan, tmp_path: Path) -> None:
 def test_a_limit_of_a_tier_needs_a_request_of_its_callers(plan: Plan, limits: str, missed: str) -> None:
     tiers = "tiers:\n  pro: {name: Pro}\n  free: {name: Free, default_for: anonymous}\n"
     code, text = plan(seen(), rules=rule(limit=limits) + tiers, bound="100%")
-    assert (code, f"no request that it decides is of a caller of these tiers: {missed}." in text) == (1, True)
+    assert (code, f"no request is of a caller of these tiers: {missed}." in text) == (1, True)
     fields = {"time": "2026-11-22T18:00:00Z", "request": "GET /plain/ HTTP/1.1", "ip": "192.0.2.7"}
     lines = [json.dumps({**fields, "plan": tier}) for tier in ("pro", "")]
     assert plan(lines, "--identity", "plan=tier", rules=rule(limit=limits) + tiers, bound="100%")[0] == 2
@@ -306,14 +306,13 @@ def test_a_caller_of_two_tiers_has_one_counter(plan: Plan) -> None:
     lines = [json.dumps({**fields, "plan": tier}) for tier in ["pro"] * 4 + [""] * 3 + ["pro"] * 6]
     limits = f"{PRO.replace('quota: 5', 'quota: 9')}, {{algorithm: fixed_window, quota: 5, window_seconds: 60}}"
     data = json.loads(plan(lines, "--identity", "plan=tier", "--json", rules=rule(limit=limits) + tiers, bound=None)[1])
-    by_tier = data["traffic"]["rules"]["pages"]["by_tier"]
-    assert {tier: each["after"]["requests"]["about"] for tier, each in by_tier.items()} == {"pro": 2, "": 2}
+    assert data["traffic"]["rules"]["pages"]["after"]["requests"]["about"] == 4
 
 
 OTHER = {
     "empty": ("", "{name} is empty"),
     "unreadable": ("2026-11-22 18:00:00 GET /plain/ 192.0.2.9 200\n" * 5, "5 of 5 lines cannot be read ({name})"),
-    "anonymous": (f"- - {REST % 0}\n" * 5, "5 of its 5 requests have no known address ({name})"),
+    "anonymous": (f"- - {REST % 0}\n" * 5, "5 of 5 requests have no known ip ({name})"),
 }
 
 
@@ -322,13 +321,13 @@ def test_a_file_that_is_blind_fails_however_small_it_is(plan: Plan, tmp_path: Pa
     other, (text, said) = tmp_path / "other.log", OTHER[kind]
     other.write_text(text)
     code, found = plan(seen() * 50, "--traffic", str(other), bound="100%")
-    assert (code, said.format(name=other) in found.splitlines()[-1]) == (1, True)
+    assert (code, said.format(name=other) in found) == (1, True)
 
 
 def test_addresses_of_the_own_proxies_are_no_callers(plan: Plan, settings: Any) -> None:
     settings.RATELIMITER = {**settings.RATELIMITER, "TRUSTED_PROXIES": ["192.0.2.0/24"]}
     code, text = plan(seen(), bound="100%")
-    assert (code, "20 of its 20 requests have no known address" in text) == (1, True)
+    assert (code, "20 of 20 requests have no known ip" in text) == (1, True)
     many = [line.replace("192.0.2.7", "203.0.113.9, 192.0.2.7") for line in seen()]
     assert plan(many, bound="100%")[0] == 2
 

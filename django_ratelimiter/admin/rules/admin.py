@@ -24,7 +24,7 @@ from ...rules.stored.compiler import reasons_against, snapshot_of_rows
 from ..enforcement import PERMISSION as MAY_SWITCH
 from ..enforcement import enforcement_view
 from ..explain import explain_view
-from ..forecast.panel import ForecastPanel
+from ..forecast import ForecastPanel
 from ..formatting import split_in_words
 from ..history.pages import bring_back_view, history_view, version_view, versions_view
 from ..history.undo import offered_undo
@@ -119,7 +119,7 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
 
     class Media:
         css = {"all": [f"django_ratelimiter/{name}.css" for name in ("control", "rules", "forecast")]}  # noqa: RUF012
-        js = tuple(f"django_ratelimiter/{name}.js" for name in ("rules", "rule_list", "forecast"))
+        js = tuple(f"django_ratelimiter/{name}.js" for name in ("rules", "rule_list"))
 
     def __init__(self, model: type[Rule], admin_site: AdminSite) -> None:
         super().__init__(model, admin_site)

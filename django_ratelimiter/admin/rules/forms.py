@@ -20,7 +20,7 @@ from ...models import Rule, RuleLimit
 from ...models.options import NOT_GIVEN, columns_used
 from ...models.validation import METHODS
 from ...rules.stored.history.log import first_generation
-from ..forecast.panel import UnsavedForm
+from ..forecast import UnsavedForm
 from ..identities import ChoiceListField, IdentitiesField
 from .confirmation import EnforcingForm
 from .targets import path_suggestions

@@ -24,9 +24,6 @@ from .formats import AccessLogLine
 #: Maximum number of callers in memory: those of the latest lines. About 0.7 KB each.
 MAX_CALLERS: Final = 80_000
 
-#: Maximum number of cached user names.
-MAX_USERS: Final = 200_000
-
 #: If "tier" is mapped to a field, the field contains the slug of the caller's tier.
 TIER: Final = "tier"
 
@@ -38,19 +35,18 @@ NOBODYS: Final = (NO_ENTITLEMENT, NO_ENTITLEMENT)
 class LoggedCaller(Identity):
     """A caller of some lines, with the values that the log contains. There are many, so it is small.
 
-    entitlements: what it may have under the earlier and the changed rules. early: the same caller before
-    authentication, if that is another one. lacks: identities that every request has, or that the lines name, and that
-    are not known: no address but that of a trusted proxy, or a user who is not in the database. is_listed: an access
-    entry allows or denies it, so no rule applies. shares: what it counts as, by the plan of a target; see `source`.
+    entitlements: what it may have under the earlier and the changed rules. lacks: identities that every request has, or
+    that the lines name, and that are not known: no address but that of a trusted proxy, or a user who is not in the
+    database. is_listed: an access entry allows or denies it, so no rule applies. shares: what it counts as, by the plan
+    of a target; see `source`.
     """
 
-    __slots__ = ("_address", "early", "entitlements", "is_listed", "lacks", "shares")
+    __slots__ = ("_address", "entitlements", "is_listed", "lacks", "shares")
 
     def __init__(self, values: dict[str, str | None], address: str | None) -> None:
         self._fields, self._request, self._user, self.has_failed = {}, None, None, False  # type: ignore[assignment]
         self._values, self._address = values, address
         self.entitlements = NOBODYS
-        self.early: LoggedCaller | None = None
         self.is_listed = False
         self.lacks: tuple[str, ...] = ()
         self.shares: dict[object, Any] = {}
@@ -68,15 +64,13 @@ class LoggedCaller(Identity):
 
     @property
     def awaits_authentication(self) -> bool:
-        return False  # `early` has the tier of a caller who is not known yet
+        return False
 
     def at(self, captured: Mapping[str, Any]) -> LoggedCaller:
         """Return this caller with the parts of a path as values."""
         parts = {f"path:{name}": str(value) for name, value in captured.items() if value is not None}
         found = LoggedCaller({**self._values, **parts}, self._address)
         found.entitlements, found.lacks = self.entitlements, self.lacks
-        if self.early is not None:
-            found.early = self.early.at(captured)
         return found
 
 
@@ -91,10 +85,7 @@ class LoggedCallers:
         names = {name for rules in rule_sets for rule in rules.rules for name in rule.partition_by}
         self._networks = [name for name in names if name.startswith("ip/")]
 
-        @lru_cache(maxsize=MAX_CALLERS)
-        def found(address: str, user: str, more: tuple[str, ...]) -> LoggedCaller:
-            return self._make(address, user, more)
-
+        found = lru_cache(maxsize=MAX_CALLERS)(self._make)
         self._find = found
         self._users: dict[str, str | None] = {}
         self._entitled: dict[tuple[Any, ...], Entitlements] = {}
@@ -106,18 +97,14 @@ class LoggedCallers:
         """Read the users of these lines, with one query for unknown names."""
         place = self._identities.index("user") if "user" in self._identities else -1
         names = {line.user if place < 0 else line.more[place] for line in lines}
-        if len(self._users) > MAX_USERS:
-            self._users.clear()
         names -= self._users.keys() | {""}
-        if not names:
-            return
-        found = _users_of(names)
-        for name in names:
-            self._users[name] = found.get(name)
+        if names:
+            self._users |= dict.fromkeys(names) | _users_of(names)
 
     def forget(self) -> None:
         """Drop the callers in memory: they are found again."""
         self._find.cache_clear()
+        self._users.clear()
 
     def find(self, line: AccessLogLine) -> LoggedCaller:
         """Return the caller of a line."""
@@ -149,11 +136,6 @@ class LoggedCallers:
         caller = LoggedCaller(values, whole)
         caller.lacks, caller.entitlements = tuple(lacks), self._entitlements(caller, tier)
         caller.is_listed = access_entry_for(self._entries, caller) is not None
-        if "user" in values:
-            caller.early = LoggedCaller({each: value for each, value in values.items() if each != "user"}, whole)
-            caller.early.lacks = caller.lacks
-            if "api_key" in values:
-                caller.early.entitlements = self._entitlements(caller.early, None)
         return caller
 
     def _entitlements(self, caller: LoggedCaller, tier: str | None) -> Entitlements:

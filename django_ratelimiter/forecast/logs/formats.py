@@ -9,9 +9,6 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-from django.core.exceptions import SuspiciousOperation
-from django.http import QueryDict
-
 from ...identity.proxies import is_peer
 from ...values.bounds import json_from
 from .times import TimeReader
@@ -24,7 +21,7 @@ class AccessLogLine(NamedTuple):
     as the server has answered. path: as it was sent, without the query. address, user: empty = not in the log. An
     address can be a list of X-Forwarded-For; then "|" and the peer, if it is known. status: 0 = unknown. duration_us:
     microseconds until the end of the response; -1 = unknown. more: values of the requested additional fields, in their
-    order; empty = not in the line. number: of the line in its file, from 1. file: number of the file, from 0.
+    order; empty = not in the line. file: its number, from 0.
     """
 
     time_us: int
@@ -35,7 +32,6 @@ class AccessLogLine(NamedTuple):
     status: int = 0
     duration_us: int = -1
     more: tuple[str, ...] = ()
-    number: int = 0
     file: int = 0
 
 
@@ -43,8 +39,8 @@ class WrongFormat(ValueError):
     """A log, or the description of its format, is invalid; the message says what would be right."""
 
 
-#: Reads a line: its text, its number and the number of its file. ValueError, KeyError: it is not a request.
-Parse = Callable[[str, int, int], AccessLogLine]
+#: Reads a line: its text, and the number of its file. ValueError, KeyError: it is not a request.
+Parse = Callable[[str, int], AccessLogLine]
 
 #: The names of fields in logs: nginx's variables, gunicorn's atoms, those of Caddy, Traefik, ECS, Google Cloud and
 #: Cloudflare, and other common names. A dot leads into an object. Servers write a line when they know its status, so a
@@ -76,25 +72,17 @@ ROLES: Final[Mapping[str, tuple[str, ...]]] = {
 FORMATS: Final = ("auto", "common", "combined", "json")
 
 #: Roles that are not looked for if the user names the field of another one, which says the same.
-_REPLACES: Final = {
-    "request": ("method", "path"),
-    "method": ("request",),
-    "path": ("request",),
-    "start": ("end",),
-    "end": ("start",),
-}
+_REPLACES: Final = {"request": ("method", "path"), "method": ("request",), "path": ("request",), "start": ("end",),
+                    "end": ("start",)}  # fmt: skip
 
 #: Fields that contain a line of a common log: those of Docker, Filebeat, Fluentd, journald and Google Cloud.
 _WRAPPERS: Final = ("log", "message", "MESSAGE", "textPayload", "msg")
 
 #: The units per second of each role with a duration; 0 = only the value can name its unit.
 _DURATIONS: Final = {
-    "duration": 0,
-    "duration_s": 1,
-    "duration_ms": 1_000,
-    "duration_us": 1_000_000,
-    "duration_ns": 1_000_000_000,
-}
+    "duration": 0, "duration_s": 1, "duration_ms": 1_000, "duration_us": 1_000_000, "duration_ns": 1_000_000_000
+}  # fmt: skip
+
 #: Variables of nginx and gunicorn in seconds, which always have a fraction.
 _SECONDS: Final = ("request_time", "L")
 _UNITS: Final = {"": 0, "s": 1, "ms": 1_000, "us": 1_000_000, "µs": 1_000_000, "ns": 1_000_000_000}
@@ -126,19 +114,13 @@ class LogFormat(NamedTuple):
 class Wanted(NamedTuple):
     """How to read a log. name: one of FORMATS, or an expression with named groups.
 
-    identities: the identity in an additional field, by the field. fields: the fields of a JSON log by their roles.
-    in_target: identities in the target of a request: parameters of the query, and the host of a whole URL.
+    identities: the identity in an additional field, by the field: its values are `AccessLogLine.more`. fields: the
+    fields of a JSON log by their roles.
     """
 
     name: str = "auto"
     identities: Mapping[str, str] = {}
     fields: Mapping[str, str] = {}
-    in_target: tuple[str, ...] = ()
-
-    @property
-    def more(self) -> tuple[str, ...]:
-        """The identity of each value in `AccessLogLine.more`."""
-        return (*self.identities.values(), *self.in_target)
 
 
 #: Exceptions for a line that is not a request.
@@ -146,7 +128,7 @@ UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowEr
 
 
 def find_format(wanted: Wanted, first: Sequence[str], time_of: TimeReader) -> LogFormat:
-    """Return the format that reads most of the first lines. Raises WrongFormat."""
+    """Return the format of a log with these first lines. Raises WrongFormat."""
     if wanted.name not in FORMATS:
         if "(?P<" in wanted.name:
             return _pattern_format(wanted, time_of)
@@ -154,28 +136,19 @@ def find_format(wanted: Wanted, first: Sequence[str], time_of: TimeReader) -> Lo
             f"There is no format {wanted.name!r}. Formats are {', '.join(FORMATS)}. "
             "A regular expression needs named groups, such as (?P<time>…)."
         )
-    objects = [each for line in first if (each := _tried(_object, line))]
-    if wanted.name in ("common", "combined") or not (objects or wanted.name == "json"):
+    objects = []
+    for line in first:
+        with suppress(*UNREADABLE):
+            objects.append(_object(line))
+    if wanted.name in ("common", "combined") or (wanted.name == "auto" and 2 * len(objects) <= len(first)):
         return _common_format(wanted, time_of)
-    found: list[LogFormat] = []
-    if wanted.name == "auto" and not (wanted.identities or wanted.fields):
-        found += [_wrapped_format(name, wanted, time_of) for name in _WRAPPERS if any(name in each for each in objects)]
-        found.append(_common_format(wanted, time_of))
-    read = [sum(_tried(each.parse, line, 0, 0) is not None for line in first) for each in found]
     try:
-        found.append(_json_format(wanted, objects, time_of))
+        return _json_format(wanted, objects, time_of)
     except WrongFormat:
-        if not any(read):
-            raise
-    read += [sum(_tried(each.parse, line, 0, 0) is not None for line in first) for each in found[len(read) :]]
-    return found[read.index(max(read))]
-
-
-def _tried(read: Callable[..., Any], *given: Any) -> Any:
-    """Return the result of a reader; `None` if it cannot read this."""
-    with suppress(*UNREADABLE):
-        return read(*given)
-    return None
+        for name in _WRAPPERS:
+            if any(name in each for each in objects):
+                return _wrapped_format(name, wanted, time_of)
+        raise
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -197,7 +170,7 @@ def _common_format(wanted: Wanted, time_of: TimeReader) -> LogFormat:
         )
     match = _COMMON.match
 
-    def parse(text: str, number: int, file: int) -> AccessLogLine:
+    def parse(text: str, file: int) -> AccessLogLine:
         found = match(text)
         if found is None or not is_peer(found[1]):
             address, user, time, method, path, status = _unusual(text)
@@ -205,9 +178,8 @@ def _common_format(wanted: Wanted, time_of: TimeReader) -> LogFormat:
             address, user, time, method, path, status = found.groups()
         if ":" in address:
             address = _address(address)
-        more = _in_target(path, wanted.in_target) if wanted.in_target else ()
         parts = time_of(time), method, path.partition("?")[0], address, "" if user == "-" else user
-        return _new(AccessLogLine, (*parts, int(status), -1, more, number, file))
+        return _new(AccessLogLine, (*parts, int(status), -1, (), file))
 
     return LogFormat("combined", parse)
 
@@ -265,12 +237,8 @@ def _is_bare(text: str) -> bool:
 
 def _wrapped_format(field: str, wanted: Wanted, time_of: TimeReader) -> LogFormat:
     """Return the format of JSON objects, each with a line of a common log in a field."""
-    common = _common_format(wanted, time_of)
-
-    def parse(text: str, number: int, file: int) -> AccessLogLine:
-        return common.parse(_object(text)[field], number, file)
-
-    return common._replace(name=f"combined in {field}", parse=parse)
+    name, parse = _common_format(wanted, time_of)
+    return LogFormat(f"{name} in {field}", lambda text, file: parse(_object(text)[field], file))
 
 
 def _json_format(wanted: Wanted, objects: Sequence[Mapping[str, Any]], time_of: TimeReader) -> LogFormat:
@@ -278,7 +246,7 @@ def _json_format(wanted: Wanted, objects: Sequence[Mapping[str, Any]], time_of: 
     if not objects:
         raise WrongFormat("The first lines are not JSON objects. Choose the --format of the log.")
     build = _builder(_roles(wanted, objects), wanted, time_of)
-    return LogFormat("json", lambda text, *at: build(_object(text), *at))
+    return LogFormat("json", lambda text, file: build(_object(text), file))
 
 
 def _pattern_format(wanted: Wanted, time_of: TimeReader) -> LogFormat:
@@ -291,11 +259,11 @@ def _pattern_format(wanted: Wanted, time_of: TimeReader) -> LogFormat:
         raise WrongFormat(f"--format has no group {unknown[0]!r}; its groups are {', '.join(groups) or 'none'}.")
     build = _builder(_roles(wanted, [dict.fromkeys(groups, "")]), wanted, time_of)
 
-    def parse(line: str, number: int, file: int) -> AccessLogLine:
+    def parse(line: str, file: int) -> AccessLogLine:
         found = pattern.match(line.rstrip("\r\n"))
         if found is None:
             raise ValueError("does not match --format")
-        return build(found.groupdict(""), number, file)
+        return build(found.groupdict(""), file)
 
     return LogFormat("own", parse)
 
@@ -307,19 +275,21 @@ def _roles(wanted: Wanted, objects: Sequence[Mapping[str, Any]]) -> dict[str, st
     """
     own = {role: (field,) for role, field in wanted.fields.items()}
     replaced = {other for role in own for other in _REPLACES.get(role, ())} | own.keys()
+    several = [dict(_flat(each)) for each in objects]
     roles = {}
     for role, names in {**own, **{role: names for role, names in ROLES.items() if role not in replaced}}.items():
-        counts = [sum(not isinstance(_at(each, name), dict | None) for each in objects) for name in names]
+        counts = [sum(not isinstance(each.get(name), dict | list | None) for each in several) for name in names]
         if any(counts):
             roles[role] = names[counts.index(max(counts))]
-    known = ", ".join(list(dict.fromkeys(name for each in objects for name in _names(each)))[:20]) or "none"
+    simple = dict.fromkeys(name for each in several for name, value in each.items() if not isinstance(value, dict))
+    known = ", ".join([*simple][:20]) or "none"
     if not roles.keys() & {"start", "end"}:
         raise WrongFormat(f"No field contains the time. Name it: --field time=NAME. The fields are: {known}.")
     if "request" not in roles and not {"method", "path"} <= roles.keys():
         raise WrongFormat(f"No field contains the request. Name it: --field request=NAME. The fields are: {known}.")
     is_guessed = "method" in roles and not {"path", "request"} & own.keys()
     if is_guessed and roles.get("path", "request_uri") != "request_uri":
-        _require_one_path([name for role in ("path", "request") for name in ROLES[role]], objects)
+        _require_one_path([name for role in ("path", "request") for name in ROLES[role]], several)
     return roles
 
 
@@ -339,35 +309,20 @@ def _path_in(text: str) -> str:
     return unquote(path) if path.startswith("/") else ""
 
 
-def _names(data: Mapping[str, Any], inside: str = "") -> Iterator[str]:
-    """Yield the names of all fields, those of fields of objects with a dot."""
-    for name, value in data.items():
-        if isinstance(value, dict):
-            yield from _names(value, f"{inside}{name}.")
-        else:
-            yield f"{inside}{name}"
-
-
-def _at(data: Any, name: str) -> Any:
-    """Return the value of a field; a dot leads into an object or a list. `None` = there is none."""
-    if name in data:
-        return data[name]
-    for part in name.split("."):
-        if isinstance(data, dict):
-            data = data.get(part)
-        elif isinstance(data, list) and part.isdecimal():
-            data = next(iter(data[int(part) :]), None)
-        else:
-            return None
-    return data
+def _flat(data: Any, inside: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the fields with their values, and those of an object or a list in a field: their names after a dot."""
+    for name, value in data.items() if isinstance(data, dict) else enumerate(data):
+        if isinstance(value, dict | list):
+            yield from _flat(value, f"{inside}{name}.")
+        yield f"{inside}{name}", value
 
 
 def _builder(
     roles: Mapping[str, str], wanted: Wanted, time_of: TimeReader
-) -> Callable[[Mapping[str, Any], int, int], AccessLogLine]:
+) -> Callable[[Mapping[str, Any], int], AccessLogLine]:
     """Return a function that makes a line from fields by name."""
-    more, in_target = tuple(wanted.identities), wanted.in_target
-    dotted = [name for name in (*roles.values(), *more) if "." in name]
+    more = tuple(wanted.identities)
+    is_dotted = any("." in name for name in (*roles.values(), *more))
     start_name, end_name, request_name = (roles.get(role, "") for role in ("start", "end", "request"))
     method_name, path_name = roles.get("method", ""), roles.get("path", "")
     by_parts = bool(method_name and path_name)
@@ -375,9 +330,9 @@ def _builder(
     duration_name, units = next(((roles[role], _DURATIONS[role]) for role in roles if role in _DURATIONS), ("", 0))
     has_fraction = duration_name in _SECONDS
 
-    def build(data: Mapping[str, Any], number: int, file: int) -> AccessLogLine:
-        if dotted:
-            data = {**data, **{name: _at(data, name) for name in dotted}}
+    def build(data: Mapping[str, Any], file: int) -> AccessLogLine:
+        if is_dotted:
+            data = dict(_flat(data))
         status = _status(data.get(status_name))
         parts = (data[method_name], data[path_name]) if by_parts else _split(data[request_name])
         method, target = _target(parts[0], parts[1], status)
@@ -396,22 +351,11 @@ def _builder(
             _text(data.get(user_name)),
             status,
             duration_us,
-            (*[_text(data.get(name)) for name in more], *_in_target(target, in_target)) if more or in_target else (),
-            number,
+            tuple([_text(data.get(name)) for name in more]),
             file,
         )
 
     return build
-
-
-def _in_target(target: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the values of these identities in the target of a request; empty = it has none."""
-    origin, _mark, query = target.partition("?")
-    parameters: Mapping[str, str] = {}
-    with suppress(SuspiciousOperation):  # too many parameters
-        parameters = QueryDict(query)
-    host = origin.partition("://")[2].partition("/")[0]
-    return tuple([host if name == "host" else parameters.get(name.removeprefix("query:"), "") for name in names])
 
 
 def _text(value: Any) -> str:

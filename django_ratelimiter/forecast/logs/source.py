@@ -6,9 +6,8 @@ import gc
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -21,20 +20,19 @@ from ...conf import is_secret
 from ...engine.partition_stats import is_sampled
 from ...identity import digest, partition
 from ...limiter.templates import MaxDelay
-from ...rules.records import LimitRecord, RuleRecord
+from ...rules.records import RuleRecord
 from ...rules.ruleset import RuleSet
-from ...values.partitions import is_address, may_need_user, partition_names
 from ...values.terminal import visible
 from ..answer import RuleForecast
-from ..code import asking_in_code
+from ..code import asking_in_code, costs_of_scope
 from ..estimates import SAMPLED_ONE_IN
 from ..evaluate import Evaluator, Kind, Rejected, Requests, evaluators
-from ..ledger import MOST, SHORT_US, Blind, BlindKind, blind_by_nature, listed_tiers
+from ..ledger import MOST, SHORT_US, Blind, BlindKind, blind_by_nature, unseen_tiers
 from ..tally import MAX_CALLERS, Tally
 from .callers import LoggedCaller, LoggedCallers
 from .formats import AccessLogLine, WrongFormat
 from .reading import LogFiles
-from .targets import UNREACHED, Plan, Stage, target_finder
+from .targets import UNREACHED, Plan, target_finder
 
 #: The memory that the process may take, in MB, unless the user says otherwise.
 MAX_MEMORY: Final = 1_000
@@ -44,9 +42,6 @@ _MUCH, _FULL = 0.8, 0.95
 
 #: Lines that are read at once, with one query for their users.
 _CHUNK: Final = 2_000
-
-#: Called with the number of lines that were read so far.
-Progress = Callable[[int], None]
 
 
 class Share(NamedTuple):
@@ -63,9 +58,6 @@ class Share(NamedTuple):
 #: What lines lack that have no duration.
 DURATION: Final = ("duration",)
 
-#: No call of the limiter decides the rule for such a caller.
-_UNDECIDED: Final = Share(None)
-
 
 class RuleTraffic:
     """The requests that rules match which have the same conditions and count by the same values.
@@ -81,22 +73,14 @@ class RuleTraffic:
         self.kinds: list[Kind] = []
         self.matched, self.requests = Counter[int](), Counter[int]()
         self.lacking = Counter[tuple[int, tuple[str, ...]]]()
-        self.computed = self.unsure = 0
+        self.unsure = 0
         self._places: dict[Kind, int] = {}
         self._rows: dict[str, array[int]] = {}
 
-    def need(self, rule: RuleRecord, *, number: bool) -> None:
-        """Keep what this rule needs of each request. number: to compare it with other traffic."""
-        self.by_status |= rule.charge_when != "any"
-        self.by_duration |= _holds_leases(rule)
-        self.by_number |= number
-
     def add(self, line: AccessLogLine, caller: LoggedCaller, plan: Plan, number: int) -> None:
         """Add a request."""
-        share = caller.shares.get(plan) or caller.shares.setdefault(plan, self._share(caller, plan.stages))
-        if share is _UNDECIDED:
-            return
-        file, kind = line[9], share.kinds[0]
+        share = caller.shares.get(plan) or caller.shares.setdefault(plan, self._share(caller, plan))
+        file, kind = line[8], share.kinds[0]
         self.matched[file] += 1
         if share.lacks:
             self.lacking[file, share.lacks] += 1
@@ -141,30 +125,18 @@ class RuleTraffic:
             durations, numbers = columns[2] if self.by_duration else (), columns[-1] if self.by_number else ()
             yield name, Requests(columns[0], kinds, (), durations, numbers)
 
-    def _share(self, caller: LoggedCaller, stages: tuple[Stage, ...]) -> Share:
+    def _share(self, caller: LoggedCaller, plan: Plan) -> Share:
         rule, names = self.rule, self.rule.partition_by
-        stage = next((each for each in stages if not each.is_early or self._meets_early(caller)), None)
-        if stage is None:
-            return _UNDECIDED
-        who = (caller.early or caller) if stage.is_early else caller
-        value = partition(who, names)
-        lacks = [name for name in names if who.value(name) is None and not name.startswith("path:")]
+        value = partition(caller, names)
+        lacks = [name for name in names if caller.value(name) is None and not name.startswith("path:")]
         if rule.depends_on_tier:
             lacks += [name for name in caller.lacks if name != "ip"]
         is_missing = value is None and rule.missing_partition == "deny"
         if value is None and rule.missing_partition == "ip":
-            value = partition(who, ("ip",))
-        self.computed += stage.is_computed
-        kinds = [Kind(who.entitlements, stage.cost, failed, is_missing) for failed in (False, True)]
+            value = partition(caller, ("ip",))
+        kinds = [Kind(caller.entitlements, plan.cost, failed, is_missing) for failed in (False, True)]
         places = self._place(kinds[0]), self._place(kinds[1]) if self.by_status else 0
         return Share("" if is_missing else value, places, tuple(dict.fromkeys(lacks)))
-
-    def _meets_early(self, caller: LoggedCaller) -> bool:
-        """Return whether the rule is decided before authentication: it needs no user."""
-        rule = self.rule
-        if "user" in rule.partition_by or (rule.depends_on_tier and caller.api_key is None):
-            return False
-        return not any(map(may_need_user, rule.partition_by))
 
     def _place(self, kind: Kind) -> int:
         place = self._places.setdefault(kind, len(self.kinds))
@@ -186,7 +158,7 @@ class LogTraffic:
         rule_sets: Sequence[RuleSet],
         changes: Sequence[tuple[RuleRecord | None, RuleRecord]],
         max_memory: int = MAX_MEMORY,
-        progress: Progress | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> None:
         self.files = files
         self.decided = self.unreached = self.lines = 0
@@ -196,9 +168,11 @@ class LogTraffic:
             active = [rule for rule in pair if rule and not rule.is_off]
             for rule in active:
                 traffic = self._of.setdefault(_conditions(rule), RuleTraffic(rule))
-                traffic.need(rule, number=len({*map(_conditions, active)}) > 1)
+                traffic.by_status |= rule.charge_when != "any"
+                traffic.by_duration |= _holds_leases(rule)
+                traffic.by_number |= len({*map(_conditions, active)}) > 1
         self._traffic = [*self._of.values()]
-        self._callers = LoggedCallers(files.wanted.more, rule_sets)
+        self._callers = LoggedCallers([*files.wanted.identities.values()], rule_sets)
         was_enabled = gc.isenabled()
         gc.disable()  # reading makes no cycles, and the collector would search all that was read
         try:
@@ -222,25 +196,25 @@ class LogTraffic:
         tally, rejected_before = Tally(sides, scenarios=1, most=top), None
         if sides[0] and other is not own:
             rejected_before = _rejected_elsewhere(other, sides[0], self.lines)
+        is_secret_value = any(map(is_secret, after.partition_by))
         for who, requests in own.callers():
-            tally.add(who, [requests], rejected_before)
-        recorded = Counter[str]()
-        for place, number in own.requests.items():
-            recorded[own.kinds[place].tier] += number
+            tally.add(digest(who) if is_secret_value else who, [requests], rejected_before)
         blind = [*self._blind(before, after, own)]
         if other is not own and own.one_in > 1:
             text = _("what it applies to or counts by changes, and the log does not fit in memory")
             blind.append(Blind("others", text))
-        names = {each.who: _told(each.who) for each in tally.top}
+        notes = []
+        if own.one_in > 1:
+            notes = [_("Figures are ranges, because only one caller in %s fits in memory.") % own.one_in]
         return RuleForecast(
-            after.slug, before, after, tally, recorded, blind, own.one_in, is_change=is_change, names=names
+            after.slug, before, after, tally, own.requests.total(), blind, own.one_in, notes, is_change=is_change
         )
 
     @cached_property
     def _asking(self) -> str:
         return ", ".join(asking_in_code()[:3])
 
-    def _read(self, max_memory: int, progress: Progress | None) -> None:
+    def _read(self, max_memory: int, progress: Callable[[int], None] | None) -> None:
         find_target, find_caller = target_finder([each.rule for each in self._traffic]), self._callers.find
         lines, traffic = iter(self.files), self._traffic
         by_path = any(name.startswith("path:") for each in traffic for name in each.rule.partition_by)
@@ -266,6 +240,7 @@ class LogTraffic:
                 self._save_memory(max_memory)
             if progress:
                 progress(self.lines)
+        self._callers.forget()
         if not self.lines:
             shown = "\n".join(self._shown_lines())
             raise WrongFormat(_("No line can be read. Is this an access log? Name its --format.") + f"\n{shown}")
@@ -277,14 +252,11 @@ class LogTraffic:
                 each.keep_some()
             self._callers.forget()
         elif memory_used() > _FULL * max_memory:
-            text = _(
-                "Stopped at line %(line)s: even one caller in sixteen needs more than %(most)s MB. Raise --max-memory, "
-                "or ask about a part of the log."
-            )
+            text = _("Stopped at line %(line)s: even one caller in sixteen needs more than %(most)s MB (--max-memory).")
             raise WrongFormat(text % {"line": f"{self.lines:,}", "most": f"{max_memory:,}"})
 
     def _blind(self, before: RuleRecord | None, after: RuleRecord, traffic: RuleTraffic) -> Iterator[Blind]:
-        for each in blind_by_nature(after, [_("its views")] if traffic.computed else [], has_outcomes=True):
+        for each in blind_by_nature(after, costs_of_scope(after.scope)[1], has_outcomes=True):
             if each.kind != "outcome" or traffic.unsure or not traffic.requests:
                 yield each
         if after.scope and self._asking:
@@ -293,45 +265,43 @@ class LogTraffic:
         met = {traffic.kinds[place].tier for place in traffic.requests}
         if not traffic.matched:
             yield Blind("unmatched", _("no request of the log matches it"))
-        elif met and (missed := _missed_tiers(before, after, met)):
-            yield Blind("tiers", _("no request that it decides is of a caller of these tiers: %s") % missed)
+        elif met:
+            yield from unseen_tiers(before, after, met)
         windows = [each.limit.window_us for several in after.limits.values() for each in several]
-        has_fractions = all(self.files.has_fractions(file) for file in traffic.matched)
+        has_fractions = all(self.files.files[file].times.has_fractions for file in traffic.matched)
         if windows and min(windows) < SHORT_US and not has_fractions:
             yield Blind("resolution", _("the times of the log are whole seconds, and a window is under 30 seconds"))
 
     def _unseen_lines(self, rule: RuleRecord, traffic: RuleTraffic) -> Iterator[Blind]:
-        files = self.files
-        for file, name in enumerate(files.names):
-            of_file = f" ({name})" if len(files.names) > 1 else ""
-            if files.is_empty(file):
-                yield Blind("unreadable", _("%s is empty") % name)
-            if unread := files.unread[file]:
-                text = _("%(number)s of %(lines)s lines cannot be read") + of_file
-                yield _counted("unreadable", text, unread, unread + files.read[file])
+        unread, unknown = _("lines cannot be read"), _("requests have no known %s")
+        for file, log in enumerate(self.files.files):
+            of_file, matched = f" ({log.name})" if len(self.files.files) > 1 else "", traffic.matched[file]
+            if not log.format:
+                yield Blind("unreadable", _("%s is empty") % log.name)
+            yield from _counted("unreadable", log.unread, log.unread + log.read, unread + of_file)
             numbers = {lacks: number for (place, lacks), number in traffic.lacking.items() if place == file}
-            missing = numbers.pop(DURATION, 0) * _holds_leases(rule)
-            yield from _lacking("duration", DURATION, missing, traffic.matched[file], of_file)
-            lacks = sorted({name for several in numbers for name in several})
-            for found in _lacking("value", lacks, sum(numbers.values()), traffic.matched[file], of_file):
-                is_told = all(name.startswith("query:") for name in lacks)  # by other requests of the file
-                if not (found.is_countable and (is_told or rule.missing_partition == "deny")):
+            durations = numbers.pop(DURATION, 0) * _holds_leases(rule)
+            yield from _counted("duration", durations, matched, unknown % "duration" + of_file)
+            names = ", ".join(sorted({name for several in numbers for name in several}))
+            for found in _counted("value", sum(numbers.values()), matched, unknown % names + of_file):
+                if not (found.is_countable and rule.missing_partition == "deny"):
                     yield found
 
     def _shown_lines(self) -> Iterator[str]:
         yield from (visible(f"  {name}:{line}: {why}: {told}") for name, line, why, told in self.files.shown)
 
+    @property
+    def unread(self) -> int:
+        """The number of lines that cannot be read."""
+        return sum(each.unread for each in self.files.files)
+
     def notes(self) -> Iterator[str]:
         """Yield, as text, what readers must know of the logs, whatever the rule."""
-        files, unread = self.files, sum(self.files.unread)
-        if unread:
-            text = ngettext("%s line cannot be read:", "%s lines cannot be read; the first:", unread) % f"{unread:,}"
-            yield text
+        if unread := self.unread:
+            yield ngettext("%s line cannot be read:", "%s lines cannot be read; the first:", unread) % f"{unread:,}"
             yield from self._shown_lines()
             yield _("If they are no requests to Django, leave them out, as with `grep -v`.")
-        if "years" in files.times_lack:
-            yield _("The log has no years: they follow from the order of the lines, and from the time of the file.")
-        if "zones" in files.times_lack:
+        if any(each.times.lacks_zones for each in self.files.files):
             yield _("The log has no time zone; its times are read in that of the project, or of --timezone.")
         if self.unreached:
             text = _("%s lines are of requests that never reach Django: PRI, CONNECT, OPTIONS *, or broken.")
@@ -350,44 +320,11 @@ def _conditions(rule: RuleRecord) -> tuple[Any, ...]:
     )
 
 
-def _counted(kind: BlindKind, text: str, number: int, lines: int) -> Blind:
-    """Return that so many of these lines are not seen; if they are most, the others say nothing."""
-    text = text.replace("%(number)s", f"{number:,}").replace("%(lines)s", f"{lines:,}")  # it contains others' names
-    return Blind(kind, text, 0 if number >= MOST * lines else number)
-
-
-def _lacking(kind: BlindKind, names: Sequence[str], number: int, lines: int, of_file: str) -> Iterator[Blind]:
+def _counted(kind: BlindKind, number: int, lines: int, text: str) -> Iterator[Blind]:
+    """Yield that so many of these lines are not seen, if any; if they are most, the others say nothing."""
     if number:
-        text = _("%(number)s of its %(lines)s requests have no known")
-        yield _counted(kind, f"{text} {', '.join(map(_in_words, names))}{of_file}", number, lines)
-
-
-def _missed_tiers(before: RuleRecord | None, after: RuleRecord, met: Collection[str]) -> str:
-    """Return the tiers whose limits are new or change, and of whose callers there is no request, as a list."""
-    if before is not None and replace(before, name=after.name, limits=after.limits) != after:
-        before = None
-    known = {**(before.limits if before else {}), **after.limits}
-
-    def limits(rule: RuleRecord, tier: str | None) -> tuple[LimitRecord, ...]:
-        return rule.limits.get(tier, rule.limits.get(None, ()))
-
-    wanted = [each for each in known if (new := limits(after, each)) and not (before and new == limits(before, each))]
-    seen = {tier if tier in known else None for tier in met}
-    return listed_tiers(tier for tier in wanted if tier not in seen)
-
-
-def _in_words(name: str) -> str:
-    known = {
-        "user": _("user"), "ip": _("address"), "api_key": _("API key"), "session": _("session"), "host": _("host"),
-        "tier": _("tier"), "duration": _("duration"),
-    }  # fmt: skip
-    return known.get(name, _("address") if is_address(name) else name)
-
-
-def _told(partition_text: str) -> str:
-    """Return a caller for people: its digest if its value is a credential."""
-    is_open = not any(map(is_secret, partition_names(partition_text)))
-    return partition_text if is_open else digest(partition_text)
+        told = _("%(number)s of %(lines)s %(what)s") % {"number": f"{number:,}", "lines": f"{lines:,}", "what": text}
+        yield Blind(kind, told, 0 if number >= MOST * lines else number)
 
 
 def memory_used() -> float:

@@ -17,7 +17,7 @@ from django.utils.encoding import repercent_broken_unicode
 from ...conf import django_setting
 from ...inspection.entry_points import has_limiter, language_of, resolve_view
 from ...limiter.charges import Only
-from ...middleware import ASKED_BY_GATEWAYS, decides_later, exemption
+from ...middleware import ASKED_BY_GATEWAYS, exemption
 from ...rules.index import RuleIndex
 from ...rules.records import Facts, RuleRecord
 from ...rules.routes import is_translated
@@ -27,36 +27,27 @@ from ..code import Asked, asked_by
 MAX_TARGETS: Final = 20_000
 
 
-class Stage(NamedTuple):
-    """A call of the limiter that a rule matches. is_early: before authentication, so that the user is not known."""
-
-    is_early: bool
-    cost: int | None
-    is_computed: bool
-
-
 class Plan:
-    """How the requests to some targets count for the rules at a place. stages: the calls that these rules match."""
+    """How the requests to some targets count for the rules at a place. cost: units; `None` = those of each rule."""
 
-    __slots__ = ("place", "stages")
+    __slots__ = ("cost", "place")
 
-    def __init__(self, place: int, stages: tuple[Stage, ...]) -> None:
-        self.place, self.stages = place, stages
+    def __init__(self, place: int, cost: int | None) -> None:
+        self.place, self.cost = place, cost
 
 
 class LoggedTarget(NamedTuple):
     """The target of a method and a path. plans: of the rules that match; each plan is one object for all targets.
 
-    captured: the parts of the path. is_reached: False = it is a request that never reaches Django.
+    captured: the parts of the path.
     """
 
     plans: tuple[Plan, ...]
     captured: Mapping[str, Any]
-    is_reached: bool = True
 
 
 #: The target of what a server answers itself: HTTP/2's preface, tunnels, `OPTIONS *`, and what is no request.
-UNREACHED: Final = LoggedTarget((), {}, is_reached=False)
+UNREACHED: Final = LoggedTarget((), {})
 
 
 def target_finder(rules: Sequence[RuleRecord]) -> Callable[[str, str], LoggedTarget]:
@@ -66,7 +57,7 @@ def target_finder(rules: Sequence[RuleRecord]) -> Callable[[str, str], LoggedTar
     translated = is_translated(django_setting("ROOT_URLCONF"))
     # The index knows rules by their slugs, and those that are off match nothing.
     index = RuleIndex([replace(rule, slug=str(place), mode="enforce") for place, rule in enumerate(rules)])
-    plans: dict[tuple[int, tuple[Stage, ...]], Plan] = {}
+    plans: dict[tuple[int, int | None], Plan] = {}
 
     @lru_cache(maxsize=MAX_TARGETS)
     def find(method: str, path: str) -> LoggedTarget:
@@ -75,15 +66,14 @@ def target_finder(rules: Sequence[RuleRecord]) -> Callable[[str, str], LoggedTar
         http = _request(method, path, root)
         with translation.override(language_of(http)) if translated else nullcontext():
             calls = _calls(http, in_middleware)
-        stages: dict[int, tuple[Stage, ...]] = {}
-        for facts, stage in calls:
+        found: dict[int, Plan] = {}
+        for facts, asked in calls:
             for rule in index.match(facts):
                 if not isinstance(facts.scope, Only) or rule.scope == facts.scope:
-                    place = int(rule.slug)
-                    stages[place] = (*stages.get(place, ()), stage)
-        found = [plans.setdefault(each, Plan(*each)) for each in stages.items()]
+                    key = int(rule.slug), asked.cost
+                    found.setdefault(key[0], plans.setdefault(key, Plan(*key)))
         match = http.resolver_match
-        return LoggedTarget(tuple(found), match.kwargs if match else {})
+        return LoggedTarget(tuple(found.values()), match.kwargs if match else {})
 
     return find
 
@@ -101,7 +91,7 @@ def _request(method: str, path: str, root: str) -> HttpRequest:
     return http
 
 
-def _calls(http: HttpRequest, in_middleware: bool) -> list[tuple[Facts, Stage]]:
+def _calls(http: HttpRequest, in_middleware: bool) -> list[tuple[Facts, Asked]]:
     """Return the calls of the limiter for a request, in the order of its entry points."""
     resolve_view(http)
     match = http.resolver_match
@@ -109,12 +99,7 @@ def _calls(http: HttpRequest, in_middleware: bool) -> list[tuple[Facts, Stage]]:
     if hasattr(view, ASKED_BY_GATEWAYS):
         return []
     route, name = (match.route or "", match.view_name or "") if match else ("", "")
-    asked = [(Asked(), decides_later(view))] if in_middleware and not exemption(http) else []
-    asked += [(each, False) for each in (asked_by(view, http.method or "") if match else ())]
-    return [
-        (
-            Facts(http.method or "", http.path_info or "/", route, name, each.scope or ""),
-            Stage(is_early, each.cost, each.is_computed),
-        )
-        for each, is_early in asked
-    ]
+    asked = [Asked()] if in_middleware and not exemption(http) else []
+    asked += asked_by(view, http.method or "") if match else ()
+    path = http.path_info or "/"
+    return [(Facts(http.method or "", path, route, name, each.scope or ""), each) for each in asked]

@@ -121,9 +121,9 @@ def sampled(words: list[str]) -> list[str]:
 )
 def test_samples_can_stop_it_too(sampled: list[str], option: str, share: str, code: int) -> None:
     found, text = plan(*sampled, option, share)
-    said = "pages: About 25 in 100 callers would be rejected at least once, at worst 41. Now: nobody."
+    said = "pages: About 160 (91 to 257) of 640 callers would be rejected at least once. Now: probably 0, at most 56."
     assert f"From recorded samples, the last 7 days:\n{said}\n" in text
-    assert "Newly rejected: about 480 (182 to 778) requests (about 37.5 % (" in text
+    assert "Newly rejected: about 480 (182 to 778) requests (37.5 %), about 160 (91 to 257) callers (25 %)." in text
     assert found == code
     assert ("This would newly reject too many:" in text) is (code == 1)
 
@@ -145,7 +145,7 @@ def test_what_was_in_shadow_newly_rejects_all_that_it_counted(sampled: list[str]
     Rule.objects.update(mode="shadow")
     RuleLimit.objects.update(quota=2)
     text = plan(*sampled)[1]
-    assert "(about 25 % (" in text, text
+    assert "callers (25 %)." in text, text
 
 
 @pytest.mark.parametrize("more", [["--traffic", "access.log"], ["--traffic-period", "soon"], ["--identity", "a=ip"]])
@@ -190,7 +190,7 @@ def test_a_bound_fails_where_everybody_else_is_limited_for_the_first_time(sample
     UsageBucket.objects.update(tier_slug="pro")
     UsageSample.objects.update(tier_slug="pro")
     code, text = plan(*sampled, "--max-newly-rejected", "100%")
-    assert (code, "nothing is recorded for tiers that are not limited now: every other tier" in text) == (1, True), text
+    assert (code, "no request is of a caller of these tiers: every other tier" in text) == (1, True), text
 
 
 def test_a_bound_fails_where_callers_get_other_tiers_than_the_samples_have(sampled: list[str]) -> None:

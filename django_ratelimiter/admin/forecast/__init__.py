@@ -1,1 +1,0 @@
-"""“What would this do?”: the forecast above the form of a rule."""

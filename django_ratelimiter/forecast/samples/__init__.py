@@ -1,1 +1,0 @@
-"""Forecasts from the samples in the database: requests per caller and minute."""
