@@ -87,11 +87,6 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._tell("Emulation.setEmulatedMedia", {"media": "", "features": [scheme]})
 
-    def on_paper(self, width: int) -> None:
-        """Let the page be laid out as for printing, this many CSS pixels wide, until the window is resized."""
-        self.resize(width, 1000)
-        self._tell("Emulation.setEmulatedMedia", {"media": "print"})
-
     def pictured(self, height: int, top: int = 0) -> bytes:
         """The page as a PNG, so many pixels of it, from so many below its top."""
         clip = {"x": 0, "y": top, "width": self.script("return innerWidth"), "height": height, "scale": 1}
