@@ -101,7 +101,7 @@ def test_who_acts_on_callers_finds_them(operator: Callable[..., Client], rule: R
     assert "Enforcement on" in text
     assert f'<a href="{CALLER}">Find a caller</a>' in page
     assert "User, API key, address, or the reference of a rejection" in text
-    for hidden in ("Version", "Round trip", "Needs attention", "Rejected in", "Stop all", "History", "Explain"):
+    for hidden in ("Version", "Round trip", "eeds attention", "Rejected in", "Stop all", "History", "Explain"):
         assert hidden not in text
     found = client.post(SEARCH, {"q": "ann"})
     assert found["Location"] == f"{CALLER}?kind=user&value=id%3A{ann.pk}"
