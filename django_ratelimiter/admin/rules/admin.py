@@ -256,8 +256,8 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
     @admin.display(description=gettext_lazy("mode"), ordering="mode")
     def mode_shown(self, rule: Rule) -> str:
         """Return its mode, with a CSS class for the list, and its owner if that is not the admin."""
-        mode = format_html('<span class="ratelimiter-{}">{}</span>', rule.mode, rule.get_mode_display())
-        return mode + owner_note(rule)
+        badge = '<span class="ratelimiter-badge ratelimiter-{}">{}</span>'
+        return format_html(badge, rule.mode, rule.get_mode_display()) + owner_note(rule)
 
     @admin.display(description=gettext_lazy("today"))
     def today(self, rule: Any) -> Any:
