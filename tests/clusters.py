@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -39,6 +39,16 @@ def until(true: Callable[[], Any], what: str) -> Any:
             pass
         time.sleep(0.02)
     raise AssertionError(f"Not within {WAIT_SECONDS:.0f} s: {what}.")
+
+
+@contextmanager
+def stopped(server: RedisServer) -> Iterator[None]:
+    """A server that hangs meanwhile."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
 
 
 class ServerWith(RedisServer):

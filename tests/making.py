@@ -1,4 +1,4 @@
-"""What many tests make: rules, a clock that only sleeping moves, and an engine that has to be waited for."""
+"""Rules, a clock that only sleeping moves, and an engine that has to be waited for, for many tests."""
 
 from __future__ import annotations
 

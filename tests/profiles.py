@@ -1,4 +1,4 @@
-"""How long hypothesis searches.
+"""Profiles of hypothesis, by how long it searches.
 
 HYPOTHESIS_PROFILE=nightly (`make test ARGS=--long`) and "long" search longer than the default does, "brief" shorter.
 """

@@ -178,12 +178,6 @@ def test_what_no_default_can_stand_in_for_is_raised(name: str) -> None:
             assert [problem.entry for problem in problems()] == [name]
 
 
-def test_an_unknown_entry_is_a_problem() -> None:
-    with ratelimiter(NAMSPACE="rl", SHARD=64):
-        assert [problem.entry for problem in problems()] == ["NAMSPACE", "SHARD"]
-        assert "NAMESPACE" in problems()[0].right
-
-
 def test_what_is_no_dict_is_a_problem_and_raised() -> None:
     with override_settings(RATELIMITER=["rl"]):
         assert [tuple(problem) for problem in problems()] == [("RATELIMITER", "is a list", "a dict of entries")]

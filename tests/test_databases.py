@@ -1,4 +1,4 @@
-"""What databases do differently, and nobody is to notice."""
+"""Differences between databases change no result."""
 
 from __future__ import annotations
 

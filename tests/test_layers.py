@@ -1,4 +1,4 @@
-"""What import-linter cannot see: that the core runs in a Python without Django, parents' imports included."""
+"""The core runs in a Python without Django, parents' imports included, which import-linter cannot see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told: of each decision in this process, and of what waits to be collected."""
+"""Metrics for Prometheus: of each decision in this process, and of the counts that wait to be collected."""
 
 from __future__ import annotations
 

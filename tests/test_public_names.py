@@ -1,4 +1,4 @@
-"""What programs may rely on is listed in docs/reference/public-names.txt, and nothing leaves that list unnoticed.
+"""Public names are listed in docs/reference/public-names.txt, and nothing leaves that list unnoticed.
 
 `python -m tests.test_public_names` adds what is new. Take a name out by hand, once it has been deprecated for two minor
 versions: CHANGELOG.md.
@@ -108,7 +108,7 @@ def names_elsewhere() -> set[str]:
 
     from django_ratelimiter import conf
 
-    from .test_names import names_of_others
+    from .test_pages import names_of_others
 
     found = {f"setting RATELIMITER[{name!r}]" for name in conf.ENTRIES}
     found |= {f"task or permission {name}" for name in names_of_others()}

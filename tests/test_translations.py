@@ -1,4 +1,4 @@
-"""What callers read is translated into each language; no translation is wrong.
+"""Texts for callers are translated into each language; no translation is wrong.
 
 Each folder of `locale/` is a language. What a caller reads is tried in German.
 """

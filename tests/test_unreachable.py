@@ -1,4 +1,4 @@
-"""What an operator is told where no Redis answers: by the log, at the first request, and by `check --deploy`."""
+"""Operators are told that no Redis answers: by the log, at the first request, and by `check --deploy`."""
 
 from __future__ import annotations
 

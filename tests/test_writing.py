@@ -1,4 +1,4 @@
-"""What commands write: files, pipes that nobody reads to their end, and terminals that no text may control."""
+"""Commands write files, pipes that nobody reads to their end, and terminals that no text may control."""
 
 from __future__ import annotations
 

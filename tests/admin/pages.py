@@ -1,4 +1,4 @@
-"""What the tests of the admin send, and how they read what comes back."""
+"""Forms that the tests of the admin send, and readers of the pages that come back."""
 
 from __future__ import annotations
 

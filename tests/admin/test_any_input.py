@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -114,7 +115,7 @@ def answered(ask: Callable[..., Any], url: str, sent: Any) -> Any:
 
 
 #: Of the fields of a form and the parameters of a page so many are tried one by one; another run tries others.
-TRIED: Final = 8
+TRIED: Final = int(os.environ.get("TWIN_STEPS", "2_000")) // 500
 
 
 def sendings(fields: dict[str, str], draw: random.Random) -> Iterator[dict[str, str]]:

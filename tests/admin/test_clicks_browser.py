@@ -1,4 +1,4 @@
-"""What operators do most, in a browser, with their clicks counted from the overview on: typing is no click.
+"""Clicks of operators in a browser, counted from the overview on, for the commonest tasks: typing is no click.
 
 Top callers are in `usage/test_browser.py`, and yesterday's rules in `history/test_history_browser.py`.
 """
@@ -22,9 +22,9 @@ from tests.browser import Browser
 from tests.forecast.traffic import record
 from tests.making import make_rule
 
-from .forecast.test_panel import yesterday
 from .overview.test_overview import OVERVIEW
 from .pages import IN_BROWSER, open_as
+from .test_forecast import yesterday
 
 pytestmark = IN_BROWSER
 

@@ -21,6 +21,9 @@ pytestmark = IN_BROWSER
 #: Open all that is folded.
 UNFOLD: Final = "for (const each of document.querySelectorAll('details')) each.open = true"
 
+#: What may be otherwise on a narrow screen, and with dark colours.
+NARROW_AND_DARK: Final = ["color-contrast", "target-size", "scrollable-region-focusable"]
+
 #: How the path to a page looks, and where it begins.
 PATH: Final = """
 const path = document.querySelector('.breadcrumbs'), [first, style] = [path.querySelector('a'), getComputedStyle(path)];
@@ -61,11 +64,9 @@ def test_each_page_keeps_to_the_policy_and_can_be_used_by_anybody(
         assert page.is_home or window.script(PATH) == path, f"{page.name}: as on Django's own pages"
         complaints = window.complaints()
         faults = faults_of(window, axe) if axe else []
-        window.resize(1280, 900, dark=True)
+        window.resize(360, 900, dark=True)
         window.script(UNFOLD)
-        faults += faults_of(window, axe, only=["color-contrast"]) if axe else []
-        window.resize(360, 900)
-        faults += faults_of(window, axe, only=["target-size", "scrollable-region-focusable"]) if axe else []
+        faults += faults_of(window, axe, only=NARROW_AND_DARK) if axe else []
         assert faults == [], page.name
         assert window.script("return document.body.getBoundingClientRect().width") <= 360, "it is laid out again"
         assert [*complaints, *window.complaints()] == [], page.name

@@ -1,4 +1,4 @@
-"""Whom digests stand for, as lists of callers say it: users by their login names, in one query for the whole list."""
+"""Lists of callers name users by their login names, in one query for the whole list."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ LISTS = {
 
 @pytest.mark.parametrize("page", LISTS)
 def test_lists_and_reports(admin_client: Client, rule: Rule, page: str) -> None:
-    for name, text in product(LISTS[page].split(), [*TEXTS, "9" * 30]):
+    for name, text in product(LISTS[page].split(), ["a\0b", "9" * 30]):
         url = f"{page}{'&' if '?' in page else '?'}{urlencode({name: text})}"
         assert admin_client.get(url, follow=True).status_code in (200, 400, 404), url
 

@@ -1,4 +1,4 @@
-"""How many queries the pages make: as many on a large site as on a small one, and 40 at most.
+"""Pages make as many queries on a large site as on a small one, and 40 at most.
 
 `python -m benchmarks.admin` measures the same pages on a site of half a thousand rules and a million buckets of usage.
 """

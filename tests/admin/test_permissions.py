@@ -1,4 +1,4 @@
-"""What staff see who may do some things, and not others, and that the home page leads them to that."""
+"""Staff with some permissions and not others are told so, and the home page leads them to their pages."""
 
 from __future__ import annotations
 

@@ -75,24 +75,6 @@ def test_search_and_the_callers_page_find_the_caller(rejected: dict[str, Any], o
     assert summary["rejections"][0]["reference"] == rejected["field"]
 
 
-@pytest.mark.parametrize("pasted", ["field", "problem"])
-def test_it_is_pasted_into_the_page_that_explains(
-    rejected: dict[str, Any], operator: Callable[..., Client], pasted: str
-) -> None:
-    client, address = operator(*ALL), reverse("admin:django_ratelimiter_explain")
-    given = rejected[pasted] if pasted == "field" else json.dumps(rejected[pasted])
-    prefilled = client.post(address, {"method": "GET", "pasted": given})
-    form = prefilled.context["form"]
-    assert (form.initial["path"], form.initial["reference"]) == ("/hello/", rejected["field"])
-    [url] = prefilled.context["logged_urls"]
-    assert url.endswith(f"digest={digest('header:X-Org:acme')}&rule=export")
-    linked = client.get(address, {"reference": rejected["field"]})
-    assert linked.context["form"].initial["reference"] == form.initial["reference"]
-    for org, found in (("acme", True), ("other", False)):
-        sent = {"path": "/hello/", "identities": f"header:X-Org={org}", "method": "GET", "reference": rejected["field"]}
-        assert client.post(address, sent).context["explanation"].logged.found is found
-
-
 def facts(page: Any) -> dict[str, str]:
     """The facts that a page shows below "The rejection"."""
     part = " ".join(page.content.decode().partition('id="ratelimiter-rejection"')[2].partition("</section>")[0].split())
@@ -219,21 +201,6 @@ def test_nobody_without_a_permission_finds_a_caller(rejected: dict[str, Any], op
     assert digest("header:X-Org:acme") not in shown.content.decode()
 
 
-@pytest.mark.parametrize("pasted", ["problem", "text", "page"])
-def test_a_whole_response_is_pasted_into_either_search(
-    rejected: dict[str, Any], operator: Callable[..., Client], pasted: str
-) -> None:
-    client, found = operator(*ALL), digest("header:X-Org:acme")
-    given = rejected[pasted] if isinstance(rejected[pasted], str) else json.dumps(rejected[pasted])
-    one_line = given.replace("\n", "")
-    for text in (given, one_line, one_line + " " * 600):
-        response = client.post(reverse("admin:django_ratelimiter_search"), {"q": text})
-        assert (response.status_code, f"digest={found}" in response.url) == (302, True)
-        for kind in ("user", "api_key", "ip", "partition", "digest", "reference"):
-            response = client.post(reverse("admin:django_ratelimiter_caller"), {"kind": kind, "value": text})
-            assert (response.status_code, response.url.endswith(f"?digest={found}&rule=export")) == (302, True), kind
-
-
 @pytest.mark.parametrize("rule", ["word", "export"])
 def test_other_words_of_a_mail_do_not_win(rejected: dict[str, Any], operator: Callable[..., Client], rule: str) -> None:
     """Neither those of no rule, nor those of a rule that has rejected nobody by this reference."""
@@ -287,18 +254,3 @@ def test_of_a_shared_counter_the_pages_say_that_nobody_is_meant(shared: str, ope
     assert "All callers share the counter of this rule" in text
     assert f'<a href="{address}">Open the rule Site</a>' in text
     assert page.context["logged_urls"] == []
-
-
-def test_of_a_missing_value_the_pages_say_so(
-    make_rule: MakeRule, people: None, operator: Callable[..., Client]
-) -> None:
-    make_rule(
-        "org", quota=1, partition_by=["header:X-Org"], missing_partition="deny", path_kind="exact", path="/hello/"
-    )
-    reference = Client().get("/hello/")["X-RateLimit-Reference"]
-    client = operator(*ALL)
-    text = client.post(reverse("admin:django_ratelimiter_search"), {"q": reference}, follow=True).content.decode()
-    assert "Requests that lack what this rule counts by are rejected:" in text
-    assert "Counters now" not in text
-    page = client.get(reverse("admin:django_ratelimiter_explain"), {"reference": reference})
-    assert (page.context["logged"].is_missing, page.context["logged_urls"]) == (True, [])

@@ -91,12 +91,6 @@ def test_what_fails_is_told_and_tried_again(page: Browser) -> None:
     assert callers(page) == [ANN]
 
 
-def test_narrow_and_dark(page: Browser) -> None:
-    for width, dark in ((360, False), (1280, True)):
-        page.resize(width, 800, dark=dark)
-        assert page.script("return document.documentElement.scrollWidth") <= width
-
-
 def test_a_long_name_is_broken_and_pushes_no_column_out_of_sight(page: Browser, settings: Any) -> None:
     settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": ["header:X-Org"]}
     User.objects.get().user_permissions.add(Permission.objects.get(codename="reveal_caller"))

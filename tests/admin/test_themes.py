@@ -1,4 +1,4 @@
-"""What a theme of the admin may meet: names of ours are ours alone, and colours that it does not know have others."""
+"""Themes of the admin clash with no name of ours, and colours that a theme does not know have others."""
 
 from __future__ import annotations
 

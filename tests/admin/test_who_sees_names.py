@@ -1,4 +1,4 @@
-"""Who sees the names of callers: every address of the admin, opened with the permission and without."""
+"""Names of callers are hidden at every address of the admin from those without the permission."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def asked(callers: dict[str, Alias]) -> Iterator[str]:
     """Every address, with what makes it show a caller."""
     rule, version = Rule.objects.get(slug="by-ip").pk, storage.committed_version().number
     queries = [{}]
-    for slug, who in callers.items():
+    for number, (slug, who) in enumerate(callers.items()):
         found = {"rule": slug, "caller": who, "reference": f"{slug}#{who[:8]}", "period": "24h"}
-        queries += [{**found, "digest": digest, "identity": "ip", "q": "zoe"} for digest in (who, whole(who))]
+        queries.append({**found, "digest": whole(who) if number % 2 else who, "identity": "ip", "q": "zoe"})
     for name in sorted({*addresses(admin.site.get_urls()), "app_list"}):
         for args in ([], [rule], [version], ["django_ratelimiter"]):
             if url := Page(name, name, args=lambda args=args: args).url:

@@ -1,4 +1,4 @@
-"""What each caller may read: its own tier, limits and last days. Asking spends nothing."""
+"""A caller's own tier, limits and last days. Asking spends nothing."""
 
 from __future__ import annotations
 
@@ -296,17 +296,6 @@ def test_the_unlimited_have_no_limit(make_rule: MakeRule, client: Client, pro: T
     unlimited = {"unlimited": True, "quota": None, "window_seconds": None}
     make_rule("api", {None: [{"quota": 5}], pro: [unlimited]}, partition_by=["api_key"])
     assert told(client, **{"X-API-Key": KEY}) == []
-
-
-def test_a_calendar_ends_with_its_month(make_rule: MakeRule, as_ann: Client) -> None:
-    month = {"quota": 5, "algorithm": "fixed_window", "window_seconds": None, "calendar": "month", "timezone": "UTC"}
-    make_rule("monthly", {None: [month]}, partition_by=["user"])
-    as_ann.get("/hello/")
-    [limit] = me(as_ann)["limits"]
-    assert (limit["remaining"], limit["window_seconds"]) == (4, None)
-    back = datetime.fromisoformat(limit["resets_at"]).astimezone(timezone.get_fixed_timezone(0))
-    assert abs(back - back.replace(day=1, hour=0, minute=0, second=0, microsecond=0)) < timedelta(seconds=2)
-    assert "5 per calendar month in UTC" in limit["in_words"]
 
 
 def test_a_rule_that_rejects_whoever_lacks_something(make_rule: MakeRule, client: Client, pro: Tier) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,8 +19,8 @@ from django_ratelimiter import checks
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.checks import servers
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
-from django_ratelimiter.exceptions import EngineUnavailable as Unavailable
 from example_project.redis_server import RedisServer, free_port
+from tests.clusters import stopped, until
 
 from .test_checks import ids
 
@@ -108,28 +106,14 @@ def test_our_deadline_holds_whatever_another_alias_has_made_the_pool_with(
         (pool,) = ConnectionFactory._pools.values()
         assert pool.connection_kwargs["socket_timeout"] == 600
         engine = get_engine()
-        until_asked(lambda: engine.peek([charge]))
-        os.kill(server.pid, signal.SIGSTOP)
-        try:
+        until(lambda: engine.peek([charge]), "it is asked")
+        with stopped(server):
             for _ in range(5):
                 began = time.monotonic()
                 with pytest.raises(EngineUnavailable):
                     engine.check([charge])
                 assert time.monotonic() - began < 600, "neither 600 seconds nor a second try of as many"
-        finally:
-            os.kill(server.pid, signal.SIGCONT)
-        until_asked(lambda: engine.peek([charge]))
-
-
-def until_asked(ask: Callable[[], object]) -> None:
-    for _ in range(2_400):
-        try:
-            ask()
-        except Unavailable:
-            time.sleep(0.05)
-        else:
-            return
-    pytest.fail("Redis was not asked.")
+        until(lambda: engine.peek([charge]), "it is asked again")
 
 
 @pytest.fixture

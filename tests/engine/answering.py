@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -24,11 +25,12 @@ USUAL = {
 class Answering:
     """answers: by command in capitals; "*" = all, "" = sent when a connection is made, which then is closed.
 
+    pause: the seconds between two bytes of such an answer; without it, each is sent whole.
     open: the connections that nobody has closed yet.
     """
 
-    def __init__(self, answers: Mapping[str, bytes]) -> None:
-        self.answers = dict(answers)
+    def __init__(self, answers: Mapping[str, bytes], pause: float = 0) -> None:
+        self.answers, self.pause = dict(answers), pause
         self.open: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads = [threading.Thread(target=self._accept)]
@@ -55,16 +57,18 @@ class Answering:
             while data := client.recv(65_536):
                 commands.feed(data)
                 while command := commands.gets():
-                    client.sendall(self._reply(command))
+                    self._reply(client, command)
         self.open.discard(client)
 
-    def _reply(self, command: list[bytes]) -> bytes:
+    def _reply(self, client: socket.socket, command: list[bytes]) -> None:
+        usual = b"*1\r\n:0\r\n" if command[:2] == [b"SCRIPT", b"EXISTS"] else USUAL.get(command[0], b"+OK\r\n")
         own = self.answers.get("*", self.answers.get(command[0].decode().upper()))
-        if own is not None:
-            return own
-        if command[:2] == [b"SCRIPT", b"EXISTS"]:
-            return b"*1\r\n:0\r\n"
-        return USUAL.get(command[0], b"+OK\r\n")
+        if own is None or not self.pause:
+            client.sendall(usual if own is None else own)
+            return
+        for byte in own:
+            time.sleep(self.pause)
+            client.sendall(bytes([byte]))
 
     def __enter__(self) -> Answering:
         return self

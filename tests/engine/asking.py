@@ -1,4 +1,4 @@
-"""What the tests of single engines share: keys, histories, and times in microseconds."""
+"""Keys, histories, and times in microseconds, for the tests of single engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hypothesis makes limits and times of.
+"""Limits and times for hypothesis.
 
 Each choice is made by a `Random`: one of hypothesis' own (`st.randoms()`) can be shrunk; a seeded one is fast.
 """

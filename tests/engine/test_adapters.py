@@ -1,4 +1,4 @@
-"""What an event loop uses of an engine: its twin, the engine itself, or threads."""
+"""An event loop uses an engine's twin, the engine itself, or threads."""
 
 from __future__ import annotations
 

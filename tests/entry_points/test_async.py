@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
+import time
+import traceback
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
@@ -17,18 +22,21 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.core.exceptions import SynchronousOnlyOperation
 from django.core.handlers import base
 from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, RequestFactory, modify_settings, override_settings
+from django.urls import get_resolver
 from django.utils.functional import SimpleLazyObject
 
 from django_ratelimiter import backend, headers, limiter, middleware
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.engine.redis.connections.pool import ConnectionPool
+from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.limiter import io
 from django_ratelimiter.middleware import RateLimitMiddleware
-from django_ratelimiter.models import Tier
-from django_ratelimiter.rules import awaiting, cache
+from django_ratelimiter.models import Tier, TierAssignment
+from django_ratelimiter.rules import awaiting, cache, tiers
 from django_ratelimiter.rules.stored import storage
 
 from ..making import Clock, MakeRule
@@ -88,6 +96,50 @@ def test_what_may_block_is_done_elsewhere(
     answers = [async_to_sync(async_client.get)("/native/", headers=page) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert answers[0].asgi_request.ratelimit.results[1].tier.slug == "free"
+
+
+def test_nothing_blocks_the_event_loop(
+    async_client: AsyncClient, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that knows nothing yet, then one that asks for its tiers again, then one whose rules were edited."""
+    pro = Tier.objects.create(slug="pro", name="Pro", default_for="authenticated")
+    TierAssignment.objects.create(tier=pro, api_key_hash=hash_api_key("secret"))
+    for by, algorithm in (("ip", "gcra"), ("user", "token_bucket"), ("api_key", "concurrency")):
+        make_rule(by, quota=90, partition_by=[by], algorithm=algorithm, limit={"window_seconds": 60})
+    async_client.force_login(User.objects.create(username="ann"))
+    callers = [(AsyncClient(), {}), (async_client, {}), (AsyncClient(), {"X-API-Key": "secret"})]
+    complaints: list[str] = []
+
+    def guard(owner: Any, name: str, blocks: Callable[..., bool]) -> None:
+        function = getattr(owner, name)
+
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            with suppress(RuntimeError):
+                asyncio.get_running_loop()
+                if blocks(*args):
+                    complaints.append(f"{name}: {''.join(traceback.format_stack(limit=12))}")
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, guarded)
+
+    async def ask() -> list[Any]:
+        return [await client.get("/native/", headers=sent) for client, sent in callers for _ in range(9)]
+
+    assert get_resolver().url_patterns
+    for name in ("ensure_connection", "cursor"):
+        guard(BaseDatabaseWrapper, name, lambda *_given: True)
+    for name in ("connect", "recv", "recv_into", "send", "sendall"):
+        guard(socket.socket, name, lambda sock, *_given: sock.gettimeout() != 0)
+    guard(time, "sleep", lambda *_given: True)
+    guard(Future, "result", lambda future, *_given: not future.done())
+    for forget in (list, tiers.forget, cache.invalidate):
+        forget()
+        answers = async_to_sync(ask)()
+        assert [answer.status_code for answer in answers] == [200] * 27
+    assert {result.rule.slug for answer in answers for result in answer.asgi_request.ratelimit.results} == {
+        "ip", "user", "api_key"
+    }  # fmt: skip
+    assert complaints == []
 
 
 def test_a_warm_decision_needs_no_thread(

@@ -125,18 +125,3 @@ def test_each_rate_of_a_function_has_its_own_counter_which_is_that_of_its_decora
     stacked(RequestFactory().get("/"))
     assert [count("9/d", increment=True), count("8/d"), count("7/d"), count("6/d", increment=True)] == [2, 1, 0, 1]
     assert count("7/d") == 0
-
-
-@both
-def test_the_seconds_left_of_a_quota_of_0(core: Any) -> None:
-    cache.clear()
-    usage = core.get_usage(RequestFactory().get("/"), group="gz", key="ip", rate="0/d", increment=True)
-    assert (usage["count"], usage["limit"], usage["should_limit"]) == (1, 0, True)
-    assert 0 <= usage["time_left"] <= 86_400
-
-
-@both
-def test_a_rate(core: Any) -> None:
-    assert [vars(core)["_split_rate"](rate) for rate in ("5/m", "2/10m", "4/10", (3, 60))] == [
-        (5, 60), (2, 600), (4, 10), (3, 60),
-    ]  # fmt: skip

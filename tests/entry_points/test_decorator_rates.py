@@ -75,15 +75,6 @@ def asked(number: int, **options: Any) -> list[HttpRequest]:
     return [factory.get("/", **options) for _ in range(number)]
 
 
-def test_each_call_of_a_view_counts() -> None:
-    view, [request] = noting(rate="2/d"), asked(1)
-    states = []
-    for _ in range(3):
-        view(request)
-        states.append(request.limited)  # type: ignore[attr-defined]
-    assert states == [False, False, True]
-
-
 def test_blocking_raises_what_is_a_permission_denied() -> None:
     view = noting(block=True)
     view(*asked(1))
@@ -117,20 +108,11 @@ def own_rate(group: str, request: HttpRequest) -> Any:
     return {"/none": None, "/zero": "0/s", "/pair": (1, 60)}.get(request.path, "2/m")
 
 
-def own_key(group: str, request: HttpRequest) -> str:
-    return f"{group}-{request.path}"
-
-
 @pytest.mark.parametrize("rate", [own_rate, f"{__name__}.own_rate"])
 def test_rates_by_request(rate: Any) -> None:
     view = noting(rate=rate)
     for url, expected in (("/none", [0, 0, 0]), ("/zero", [1, 1, 1]), ("/pair", [0, 1, 1]), ("/", [0, 0, 1])):
         assert limited(view, *(factory.get(url) for _ in range(3))) == expected, url
-
-
-@pytest.mark.parametrize("key", [own_key, f"{__name__}.own_key"])
-def test_keys_by_request(key: Any) -> None:
-    assert limited(noting(key=key), *map(factory.get, ("/a", "/b", "/a"))) == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -213,15 +195,6 @@ def test_rates() -> None:
 def test_what_is_no_rate_is_rejected_at_once(rate: Any) -> None:
     with pytest.raises(ImproperlyConfigured):
         ratelimit(key="ip", rate=rate)
-
-
-@pytest.mark.parametrize(
-    ("method", "expected"),
-    [(ALL, [0, 1, 1]), ("POST", [0, 0, 0]), ("get", [0, 0, 1]), (["GET", "POST"], [0, 1, 1]), (UNSAFE, [0, 0, 0])],
-)
-def test_methods(method: Any, expected: list[int]) -> None:
-    requests = [factory.get("/"), factory.post("/"), factory.get("/")]
-    assert limited(noting(method=method), *requests) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What no rule applies to is chosen by the project, and never by what a client sends."""
+"""Exemptions from all rules are chosen by the project, and never by what a client sends."""
 
 from __future__ import annotations
 

@@ -90,11 +90,6 @@ def test_all_policies_are_shown_and_the_binding_one_in_the_legacy_fields() -> No
     assert fields["Retry-After"] == "8"  # as the draft says: not earlier than any t of what rejects
 
 
-def test_the_name_of_a_policy_does_not_hang_on_what_else_was_decided() -> None:
-    several = results(ALLOWED, ALLOWED, limits=[limit("1.000000"), limit("60.000000")])
-    assert response_fields(decision(several[1:]))["RateLimit"].startswith('"api-60";')
-
-
 @pytest.mark.parametrize(
     ("window", "policy"),
     [

@@ -1,4 +1,4 @@
-"""Who asks: that parts are found, that none is invented, and that nobody can choose an address."""
+"""Identities: each part is found, none is invented, and nobody can choose an address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of each rule, and that nothing is charged, stored or logged by saying it."""
+"""An explanation says why each rule applies or not, and charges, stores and logs nothing."""
 
 from __future__ import annotations
 

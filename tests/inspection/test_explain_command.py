@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -12,10 +12,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.test import Client
 
-from django_ratelimiter.backend import get_engine
-from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import hash_api_key
-from django_ratelimiter.management import connecting
 from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
 from django_ratelimiter.rules.stored import access_cache
 from tests.making import MakeRule
@@ -111,23 +108,6 @@ def test_a_reference_brings_the_caller_whose_name_is_known(
     assert "(rejected before)" in found
     other = run("--reference", sent[1]["X-RateLimit-Reference"], "--user", "bob")
     assert "(rejected before)" not in other, "who is named wins"
-
-
-def test_without_redis_it_says_what_cannot_be_read(
-    make_rule: MakeRule, people: None, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def gone(*_args: object, **_options: object) -> NoReturn:
-        raise EngineUnavailable("gone")
-
-    make_rule("all", quota=1, partition_by=["ip"], path_kind="exact", path="/hello/")
-    reference = [client.get("/hello/") for _ in range(2)][1]["X-RateLimit-Reference"]
-    monkeypatch.setattr(connecting, "WAIT_SECONDS", 0)
-    monkeypatch.setattr(get_engine(), "recent_rejections", gone)
-    out = io.StringIO()
-    with pytest.raises(CommandError, match=r"^Redis cannot be reached now: gone$"):
-        call_command("ratelimit", "explain", "--reference", reference, stdout=out)
-    text = "! Redis cannot be reached now, so what is known of the rejection and its caller cannot be read: gone"
-    assert out.getvalue().splitlines().count(text) == 1
 
 
 def test_the_reference_of_a_caller_who_is_denied_now(make_rule: MakeRule, client: Client) -> None:

@@ -1,4 +1,4 @@
-"""What a caller is granted: as a request gets it, by every kind of assignment."""
+"""A caller is granted the same as a request gets, by every kind of assignment."""
 
 from __future__ import annotations
 

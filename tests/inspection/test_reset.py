@@ -9,7 +9,6 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import connection
 
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.exceptions import EngineUnavailable
@@ -150,21 +149,3 @@ def test_who_is_blocked_again_at_once_is_said_to_be(
     outcome = do()
     assert outcome.text == "Reset 1 counter: export. Still blocked by: export."
     assert not outcome.took
-
-
-@pytest.mark.django_db(transaction=True)
-def test_nobody_waits_for_calls_of_the_engine(
-    caller: Caller, add_rule: AddRule, monkeypatch: pytest.MonkeyPatch, do: Do
-) -> None:
-    """No transaction is open meanwhile, and the log says already that it was tried."""
-    add_rule("export", ["user"])
-    open_now: list[tuple[bool, str]] = []
-    reset_now = get_engine().reset
-
-    def watched(charges: Any) -> None:
-        open_now.append((connection.in_atomic_block, log_of(caller)[0].text))
-        reset_now(charges)
-
-    monkeypatch.setattr(get_engine(), "reset", watched)
-    do()
-    assert open_now == [(False, "Tried, without an answer from Redis. Reason: he called")]

@@ -1,4 +1,4 @@
-"""What is hidden from readers without a permission: each of counters, tiers and access entries needs its own."""
+"""Counters, tiers and access entries are each hidden from readers without the permission."""
 
 from __future__ import annotations
 

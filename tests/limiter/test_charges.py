@@ -1,4 +1,4 @@
-"""What becomes a charge: keys, delays and costs, from rules made in the database."""
+"""Rules made in the database become charges: keys, delays and costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is decided without Redis is counted in the process, and marked as such."""
+"""Decisions without Redis are counted in the process, and marked as such."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was made of rules goes when they are edited away: a process that lives for months sees thousands of versions."""
+"""Templates go when their rules are edited away: a process that lives for months sees thousands of versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators are told: signals, sent robustly, and log records that name no caller."""
+"""Signals for operators, sent robustly, and log records that name no caller."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import redis
 from asgiref.sync import async_to_sync
 from celery import Task
 from django.contrib.auth.models import User
@@ -23,7 +22,6 @@ from django_ratelimiter import backend, limiter, signals
 from django_ratelimiter.engine.base import Charge, Verdict
 from django_ratelimiter.engine.fallback import FallbackEngine
 from django_ratelimiter.engine.limits import Limit
-from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis.connections.transport import Transport
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
@@ -418,26 +416,6 @@ class TestOutages:
         outage, rejection = caplog.records
         assert outage.levelno == logging.ERROR
         assert (rejection.rule, rejection.partition) == ("once", None)  # type: ignore[attr-defined]
-
-    def test_a_server_that_rejects_the_script_is_named_once_in_a_while(
-        self, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """With what to do about it; it is no outage, and nothing else would ever tell."""
-        pytest.importorskip("lupa", reason="lupa has no wheels for this Python")
-        from tests.engine.strict import Rules, StrictServer
-
-        monkeypatch.setattr(fallback, "local", FallbackEngine())
-        with (
-            StrictServer(Rules(time=False)) as server,
-            redis.Redis.from_url(server.url) as connected,
-            override_rules(ONCE),
-        ):
-            monkeypatch.setattr(backend, "_engine", RedisEngine(connected, deadline=60))
-            for _ in range(3):
-                client.get("/plain/")
-        told = [record.getMessage() for record in caplog.records if "policy decides now" in record.getMessage()]
-        assert len(told) == 1
-        assert "The server does not allow TIME in scripts. Set RATELIMITER['CLOCK'] = \"client\"." in told[0]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -273,17 +273,6 @@ def test_quota_that_is_reached_by_the_work_is_signalled(
     assert sent == [80, 100]
 
 
-def test_without_the_engine_it_is_spent_here(
-    spend: Callable[..., Any], make_rule: MakeRule, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_rule("rows", quota=10)
-    monkeypatch.setattr(ENGINE, Broken())
-    spend(4, ask())
-    spend(1, ask())
-    with pytest.raises(LimitExceeded):
-        spend(1, ask())
-
-
 @pytest.mark.parametrize(("cost", "told"), [(1, "3 units of a request's cost could not be ch"), (6, "not be refunded")])
 def test_without_the_engine_at_the_end_the_work_is_done_all_the_same(
     make_rule: MakeRule, clock: Clock, caplog: pytest.LogCaptureFixture, cost: int, told: str

@@ -1,4 +1,4 @@
-"""What is spent in the end: looked at, given back, charged by the response, or known only when the work is done."""
+"""Usage is looked at, given back, charged by the response, or known only when the work is done."""
 
 from __future__ import annotations
 
@@ -76,19 +76,6 @@ class TestPeek:
         assert not peek(request).allowed
         assert peek(request).retry_after == 86_400
         assert request.ratelimit.allowed  # type: ignore[attr-defined]
-
-    @pytest.mark.parametrize(("policy", "allowed"), [("open", True), ("local", True), ("closed", False)])
-    def test_without_the_engine_policies_answer(
-        self,
-        peek: Callable[..., Decision],
-        make_rule: MakeRule,
-        monkeypatch: pytest.MonkeyPatch,
-        policy: str,
-        allowed: bool,
-    ) -> None:
-        make_rule("all", failure_policy=policy)
-        monkeypatch.setattr(ENGINE, Broken())
-        assert (peek(ask()).allowed, peek(ask()).degraded) == (allowed, True)
 
 
 class TestRefund:

@@ -1,4 +1,4 @@
-"""How the database and the forms reject a row."""
+"""Rejections of a row by the database and by the forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can happen to Redis, under traffic through the whole stack of middleware, in threads and on an event loop.
+"""Faults of Redis under traffic through the whole stack of middleware, in threads and on an event loop.
 
 For each fault: no request fails (500), each is answered as its rule's failure policy says or as Redis has decided, no
 decision waits longer than the deadline and 10 ms, and when the fault is over Redis decides again by itself. Threads and
@@ -8,8 +8,6 @@ event loop are at work at once.
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +20,7 @@ import redis
 from django.test.utils import override_settings
 
 from example_project.redis_server import RedisServer, free_port
-from tests.clusters import Cluster
+from tests.clusters import Cluster, stopped
 from tests.engine.slow import SlowProxy
 
 from .bare_cluster import Places, in_use
@@ -55,9 +53,8 @@ class Stage(NamedTuple):
 
 
 def hung(stage: Stage) -> Iterator[None]:
-    os.kill(stage.server.pid, signal.SIGSTOP)
-    yield
-    os.kill(stage.server.pid, signal.SIGCONT)
+    with stopped(stage.server):
+        yield
 
 
 def killed(stage: Stage) -> Iterator[None]:
@@ -202,8 +199,8 @@ def without_replicas(stage: Stage) -> Iterator[None]:
     stage.control.config_set("min-replicas-to-write", 0)
 
 
-NODE_FAULTS: dict[Fault, bool] = {**FAULTS, without_replicas: False}
-del NODE_FAULTS[made_a_replica]
+#: Of each kind one: it does not answer, is gone, has lost all, or rejects. What else may be wrong is so on one server.
+NODE_FAULTS: dict[Fault, bool] = {hung: False, killed: False, flushed: True, without_replicas: False}
 
 
 class ClusterTransport(NamedTuple):

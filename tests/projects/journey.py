@@ -1,4 +1,4 @@
-"""What a project does with the app, from the first rule to the last report. Also a program: it makes its own database.
+"""A project's way with the app, from the first rule to the last report. Also a program: it makes its own database.
 
 PROJECT: settings that differ from those of the tests, see `tests.projects.settings`. It prints what it has found.
 """
@@ -77,11 +77,13 @@ class Journey:
     def edit(self) -> None:
         """Make a tier, a rule with a calendar limit and a window, a dated assignment, and an entry with an end."""
         from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
+        from tests.admin.pages import rule_form
 
         self.post(self.address("tier", "add"), name="Gold", slug="gold", rank="1000", default_for="none")
         tier = Tier.objects.get()
         Rule.objects.create(pk=RULE_PK, slug="hello", name="Hello", mode="enforce")  # its key has four digits
-        form = rule_form({"quota": "3", "calendar": "day", "algorithm": "fixed_window"}, {"quota": "2000"})
+        limits = {"quota": "3", "calendar": "day", "algorithm": "fixed_window"}, {"quota": "2000", "window_seconds": 60}
+        form = rule_form(*limits, name="Hello", slug="hello", path="/hello/", partition_by=["ip"])
         self.post(self.address("rule", "change", RULE_PK), **form)
         rule = Rule.objects.get()
         assert [limit.quota for limit in rule.limits.order_by("quota")] == [3, 2000]
@@ -204,31 +206,6 @@ class Journey:
         assert TierAssignment.objects.get().multiplier == 3
         (self.crew if self.is_beside_users else self.bob).delete()
         assert not TierAssignment.objects.exists()
-
-
-def rule_form(*limits: dict[str, str]) -> dict[str, Any]:
-    """What the browser sends for a rule, with these limits."""
-    form: dict[str, Any] = {
-        "name": "Hello",
-        "slug": "hello",
-        "mode": "enforce",
-        "path_kind": "exact",
-        "path": "/hello/",
-        "methods": ["GET"],
-        "partition_by": ["ip"],
-        "missing_partition": "ip",
-        "failure_policy": "closed",
-        "cost": "1",
-        "charge_when": "any",
-        "priority": "100",
-        "limits-TOTAL_FORMS": len(limits),
-        "limits-INITIAL_FORMS": 0,
-    }
-    for number, limit in enumerate(limits):
-        window = {} if "calendar" in limit else {"window_seconds": "86400"}
-        for name, value in {"algorithm": "sliding_window_log", "tier": "", **window, **limit}.items():
-            form[f"limits-{number}-{name}"] = value
-    return form
 
 
 def day(offset: int) -> str:

@@ -1,4 +1,4 @@
-"""The whole journey in projects whose settings are not those of the tests."""
+"""Projects whose settings are not those of the tests: the whole journey, tenants of their own, a cache of queries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from example_project.watched_process import ServerError
 from tests import settings as ours
+from tests.databases import postgres_url
 
 PROJECTS: dict[str, dict[str, Any]] = {
     "naive": {"USE_TZ": False, "TIME_ZONE": "America/New_York", "DATABASE": {"ATOMIC_REQUESTS": True, "OPTIONS": {}}},
@@ -84,3 +86,85 @@ def run(folder: Path, project: dict[str, Any], *command: str) -> subprocess.Comp
     }
     words = [sys.executable, "-W", "error", *command]
     return subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True)
+
+
+@pytest.mark.once
+def test_users_of_two_tenants_with_one_key(tmp_path: Path) -> None:
+    pytest.importorskip("django_tenants", reason="django-tenants is not installed")
+    environment = {key: value for key, value in os.environ.items() if key != "DJANGO_SETTINGS_MODULE"}
+    try:
+        with postgres_url() as url:
+            command = [sys.executable, "-m", "tests.projects.tenants.journey", url]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    except ServerError as error:
+        pytest.skip(str(error))
+    assert done.returncode == 0, done.stderr[-6_000:]
+    assert json.loads(done.stdout) == {
+        "keys": [1, 1],
+        "counted": [[200, 200, 429]] * 2,
+        "caller": {"user": "acme:1"},
+        "tiers": [[200], [429]],
+        "denied": [[200], [403]],
+        "checks": [],
+        "rejected": ["django_ratelimiter.E011"],
+    }
+
+
+pytest.importorskip("cachalot", reason="django-cachalot is not installed")
+
+PROJECT = """
+import subprocess, sys
+import django
+from django.conf import settings
+
+role, database, redis_url, *excluded = sys.argv[1:]
+settings.configure(
+    SECRET_KEY="secret",
+    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django_ratelimiter"]
+    + (["cachalot"] if role == "decides" else []),
+    CACHALOT_UNCACHABLE_APPS=excluded,
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": database}},
+    CACHES={
+        "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+        "own": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": redis_url},
+    },
+    RATELIMITER={"CACHE_ALIAS": "own", "NAMESPACE": "cachalot", "DEADLINE_MS": 20_000},
+)
+django.setup()
+from django.core.management import call_command
+from django.test import RequestFactory
+from django_ratelimiter import limiter
+from django_ratelimiter.models import Rule, RuleLimit
+
+def decide():
+    decision = limiter.check(RequestFactory().get("/"))
+    return [decision.results[0].limit.quota, decision.degraded]
+
+if role == "edits":
+    limit = RuleLimit.objects.get()
+    limit.quota = 30
+    limit.save()
+else:
+    call_command("migrate", verbosity=0)
+    rule = Rule.objects.create(slug="rule", name="rule", mode="enforce")
+    RuleLimit.objects.create(rule=rule, algorithm="fixed_window", quota=50, window_seconds=86_400)
+    before = decide()
+    subprocess.run([sys.executable, __file__, "edits", database, redis_url], check=True)
+    print(before, decide())
+"""
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("excluded", "decisions"),
+    [([], "[50, False] [50, True]\n"), (["django_ratelimiter"], "[50, False] [30, False]\n")],
+    ids=["cached", "excluded"],
+)
+def test_cachalot_on_a_local_store(redis_url: str, tmp_path: Path, excluded: list[str], decisions: str) -> None:
+    script = tmp_path / "project.py"
+    script.write_text(PROJECT)
+    command = [sys.executable, str(script), "decides", str(tmp_path / "db.sqlite3"), redis_url, *excluded]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == decisions, done.stderr[-6_000:]
+    assert ("The database returns rules of version" in done.stderr) is (not excluded)
+    assert "replaced" not in done.stderr

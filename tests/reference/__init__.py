@@ -1,4 +1,4 @@
-"""What the engine has to answer, told a second time and in the plainest way: exact fractions, dates one by one.
+"""The engine's answers, told a second time and in the plainest way: exact fractions, dates one by one.
 
 It shares no code with `django_ratelimiter.engine`, only its data: charges and limits. Each counter says how much of a
 limit is used at a moment, straight from the definition (`counters`, `calendars`); everything else follows from that

@@ -1,4 +1,4 @@
-"""What is used of a limit, for each algorithm straight from its definition.
+"""Usage of a limit, for each algorithm straight from its definition.
 
 Every counter has `last`, the time of its last spending, and tells its `level` at any time from then on: the units that
 count against the limit. Times are in microseconds since the Unix epoch. How much of a cost is booked is decided by

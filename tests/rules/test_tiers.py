@@ -1,4 +1,4 @@
-"""Who has which tier, and how much of it."""
+"""Tiers and multipliers of callers."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class TestRemembering:
     ) -> None:
         pro = Tier.objects.get(slug="pro")
         first = TierAssignment.objects.create(tier=pro, api_key_hash=f"{0:064x}")
-        with connection.cursor() as cursor:  # objects of the model would take five seconds
+        with connection.cursor() as cursor:  # objects of the model would take a second
             cursor.execute("SELECT * FROM django_ratelimiter_tierassignment WHERE id = %s", [first.pk])
             row = dict(zip([column[0] for column in cursor.description], cursor.fetchone(), strict=True))
             values = ", ".join(["%s"] * len(row))
@@ -163,24 +163,16 @@ class TestRemembering:
                 f"INSERT INTO django_ratelimiter_tierassignment ({', '.join(row)}) VALUES ({values})",
                 (
                     list({**row, "id": first.pk + number, "api_key_hash": f"{number:064x}"}.values())
-                    for number in range(1, 100_000)
+                    for number in range(1, 20_000)
                 ),
             )
-        keys = [f"{number:064x}" for number in range(0, 100_000, 10_000)]
+        keys = [f"{number:064x}" for number in range(0, 20_000, 2_000)]
         with CaptureQueriesContext(connection) as cold:
             assert {entitlement_for(rules, None, key, lambda names: None).tier for key in keys} == {rules.tiers["pro"]}
         assert len(cold) == len(keys) + 1
         with django_assert_num_queries(0):
             for key in keys:
                 assert entitlement_for(rules, None, key, lambda names: None).tier == rules.tiers["pro"]
-
-    def test_memory_is_bounded(self, rules: RuleSet, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ttl_cache, "CACHE_SIZE", 10)
-        for number in range(35):
-            entitlement_for(rules, None, f"{number:064x}")
-            tiers.is_known_api_key(f"{number:064x}")
-        assert len(tiers._callers._cached) <= 10
-        assert len(tiers._keys._cached) <= 10
 
     def test_one_more_key_than_a_cache_holds_empties_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ttl_cache, "CACHE_SIZE", 2)

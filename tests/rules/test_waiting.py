@@ -1,4 +1,4 @@
-"""Who asks for tiers, plans, keys and access entries, who waits for that, and for how long."""
+"""Reads of tiers, plans, keys and access entries: who makes them, who waits for them, and for how long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who operates the site: a process that edits a rule and collects usage again and again, until it is ended.
+"""The operator of the site: a process that edits a rule and collects usage again and again, until it is ended.
 
 `python -m tests.soak.operator SECONDS make` makes the database and the rules, and ends; without `make` it operates.
 """

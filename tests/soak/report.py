@@ -1,4 +1,4 @@
-"""What came of the load test: in a table, and what is wrong with it."""
+"""The result of the load test: a table, and what is wrong with it."""
 
 from __future__ import annotations
 

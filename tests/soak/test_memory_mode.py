@@ -1,4 +1,4 @@
-"""What a process without Redis keeps: nobody collects its usage, so it must not grow with the visitors of the past."""
+"""A process without Redis does not grow with the visitors of the past, though nobody collects its usage."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Noted:
     def watch(self, engine: Any) -> None:
         """Count the calls of an engine whose reply is lost."""
         from django_ratelimiter.engine import EngineUnavailable
-        from tests.engine.enduring import may_have_been_run
+        from tests.outages.stack import may_have_been_run
 
         check = engine.check
 

@@ -1,4 +1,4 @@
-"""What users' tests are offered: rules, a clock and assertions, without Redis and without a database."""
+"""The testing kit offers rules, a clock and assertions, without Redis and without a database."""
 
 from __future__ import annotations
 

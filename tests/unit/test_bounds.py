@@ -205,13 +205,3 @@ def test_a_quota_is_admitted_one_by_one(asked: Engine, window: int, algorithm: s
         for _ in range(charge.limit.quota):
             assert asked.check([charge], now_us=FROZEN)[0].allowed
         assert not asked.check([charge], now_us=FROZEN)[0].allowed
-
-
-@given(random=st.randoms(use_true_random=False))
-def test_a_full_bucket_admits_its_burst(asked: Engine, random: Random) -> None:
-    """Whatever the window and the moment, and a burst that is not the quota."""
-    limit = limit_by(random, Algorithm(random.choice(BUCKETS)), quota=random.randint(1, 40))
-    charge, now = Charge(fresh(), limit), HOUR + random.randint(0, 10**9)
-    left = min(capacity_of(limit), 50)
-    asked.check([charge._replace(cost=capacity_of(limit) - left)], now_us=now)
-    assert [asked.check([charge], now_us=now)[0].allowed for _ in range(left + 2)] == [True] * left + [False] * 2

@@ -1,4 +1,4 @@
-"""What only MemoryEngine does: it keeps its memory bounded."""
+"""MemoryEngine keeps its memory bounded."""
 
 from __future__ import annotations
 

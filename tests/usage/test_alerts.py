@@ -1,4 +1,4 @@
-"""What is told of usage: a rule that rejects much, and collecting that is behind; each once, until it is over."""
+"""Alerts about a rule that rejects much, and about collecting that is behind; each once, until it is over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a collection adds, repeats, leaves alone and survives."""
+"""A collection adds, repeats, leaves alone and survives."""
 
 from __future__ import annotations
 

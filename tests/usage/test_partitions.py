@@ -1,4 +1,4 @@
-"""What is stored of partitions: the top ones and samples, by hour, day and minute."""
+"""Stored partitions: the top ones and samples, by hour, day and minute."""
 
 from __future__ import annotations
 

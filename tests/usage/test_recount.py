@@ -1,4 +1,4 @@
-"""What reports say of a recorded trace, and what a plain recount of it says, while the clocks change.
+"""Reports on a recorded trace agree with a plain recount of it, while the clocks change.
 
 The trace is decided by the engine at moments of its own, collected every few hours, and recounted here from what each
 verdict said: by no bucket, and by the wall clock of a place, as a person would with a list and a calendar.
@@ -37,12 +37,10 @@ REQUESTS = 800
 ALL = {"minute": None, "hour": None, "day": None}
 LEFT = {"minute": 1, "hour": 4, "day": None}
 
-#: When clocks change, in UTC: forward and back, in two places.
+#: When clocks change, in UTC: back in the east, and forward in the west.
 CHANGES = {
-    ("Europe/Berlin", "forward"): datetime(2026, 3, 29, 1, tzinfo=UTC),
     ("Europe/Berlin", "back"): datetime(2026, 10, 25, 1, tzinfo=UTC),
     ("America/New_York", "forward"): datetime(2026, 3, 8, 7, tzinfo=UTC),
-    ("America/New_York", "back"): datetime(2026, 11, 1, 6, tzinfo=UTC),
 }
 LIMITS = {
     "hourly": Limit(20, 3_600, "fixed_window"),
@@ -210,21 +208,9 @@ def test_reports_agree_with_a_recount(scene: Scene, settings: Any) -> None:
 
 
 def compare_with_everything_left(scene: Scene) -> None:
-    compare(scene, scene.period, Granularity.MINUTE, Granularity.HOUR, Granularity.DAY)
-    compare(
-        scene,
-        Period(scene.change - 90 * MINUTE, scene.change + 3 * HOUR),
-        Granularity.MINUTE,
-        Granularity.HOUR,
-        Granularity.DAY,
-    )
-    compare(
-        scene,
-        Period(scene.change - 37 * HOUR, scene.change + 23 * MINUTE),
-        Granularity.MINUTE,
-        Granularity.HOUR,
-        Granularity.DAY,
-    )
+    compare(scene, scene.period, Granularity.HOUR, Granularity.DAY)
+    for start, end in ((-90 * MINUTE, 3 * HOUR), (-37 * HOUR, 23 * MINUTE)):
+        compare(scene, Period(scene.change + start, scene.change + end), *Granularity)
     days = Report(scene.period).series(Granularity.DAY)
     [changed] = [point.end - point.start for point in days if point.start < scene.change < point.end]
     assert changed in (23 * HOUR, 25 * HOUR)

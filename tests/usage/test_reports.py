@@ -212,13 +212,6 @@ class TestChart:
         at_midnight = [point._replace(start=floor(point.start, Granularity.DAY, UTC)) for point in points]
         assert 2 <= len(chart.draw(at_midnight).ticks) <= chart.MAX_TICKS
 
-    def test_no_locale_writes_a_decimal_comma_into_the_picture(self) -> None:
-        from django.utils.translation import override
-
-        with override("de"):
-            drawn = chart.draw(self.points(*[Figures(1)] * 3))
-        assert drawn.bars[1].slot_x == "33.3333%"
-
     def test_without_points(self) -> None:
         drawn = chart.draw([])
         assert (drawn.bars, drawn.ticks, drawn.busiest) == ([], [], "")

@@ -1,4 +1,4 @@
-"""The total of requests: each once, whatever rules matched it, and in however many calls it was decided."""
+"""Totals and top callers: each request once, whatever rules matched it, and in however many calls it was decided."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.test import Client, RequestFactory
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +19,8 @@ from django_ratelimiter.engine.base import UsageCount
 from django_ratelimiter.engine.call import Call, CallTemplate, ChargeTemplate
 from django_ratelimiter.engine.usage import counts_of, outcome_of, requests_of
 from django_ratelimiter.exceptions import EngineUnavailable
-from django_ratelimiter.models import UsageBucket, UsageTotal
+from django_ratelimiter.identity import digest
+from django_ratelimiter.models import TopCaller, UsageBucket, UsageTotal
 from django_ratelimiter.usage.collector.collect import collect
 from django_ratelimiter.usage.reports.report import Report
 from django_ratelimiter.usage.reports.totals import Figures, last
@@ -166,3 +168,36 @@ def test_a_request_of_the_rest_framework_is_decided_before_and_after_its_user_is
     [hour] = {hour for hour, _label in engine.partitions.hours()}
     by_user, by_address = engine.partitions.top_partitions([(hour, "*user"), (hour, "*ip")], 5)
     assert ([*by_user.values()], [*by_address.values()]) == ([(2, 2)], [(4, 0)])
+
+
+def stored_callers() -> dict[tuple[str, str, str], tuple[int, int]]:
+    rows = TopCaller.objects.values_list("identity", "granularity", "partition", "allowed", "rejected")
+    return {tuple(key): (allowed, rejected) for *key, allowed, rejected in rows}  # type: ignore[misc]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_each_request_counts_once_for_each_identity_of_its_caller(
+    check: Callable[..., Decision], make_rule: MakeRule, clock: Clock
+) -> None:
+    """Also if a further call decides more rules for it, and whatever rules by several identities say."""
+    make_rule("site", quota=9, partition_by=["user"])
+    make_rule("pages", quota=2, partition_by=["user"])
+    make_rule("hosts", quota=9, partition_by=["ip"])
+    make_rule("view", quota=9, partition_by=["user"], scope="view")
+    make_rule("both", quota=9, partition_by=["user", "ip"])
+    make_rule("all", quota=9, partition_by=[])
+    user = get_user_model().objects.create_user("ada")
+    for _ in range(3):
+        request = RequestFactory().get("/", REMOTE_ADDR="192.0.2.7")
+        request.user = user
+        check(request)
+        check(request, scope="view")
+    clock.sleep(60)
+    for _ in range(2):
+        collect()
+        ada, address = digest(f"user:{user.pk}"), digest("ip:192.0.2.7")
+        assert stored_callers() == {
+            (identity, granularity, who): (2, 1) if identity == "user" else (3, 0)
+            for identity, who in (("user", ada), ("ip", address))
+            for granularity in ("hour", "day")
+        }

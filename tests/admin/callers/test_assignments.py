@@ -1,4 +1,4 @@
-"""Who is in which tier, and whom access entries deny or allow."""
+"""Assignments to tiers, and access entries that deny or allow callers."""
 
 from __future__ import annotations
 

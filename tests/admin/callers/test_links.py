@@ -1,4 +1,4 @@
-"""What a caller's page does and leads to: counters are reset, and Django's own forms are filled in and lead back."""
+"""A caller's page resets counters, and leads to Django's own forms, which are filled in and lead back."""
 
 from __future__ import annotations
 
@@ -254,9 +254,9 @@ def test_a_form_leads_back_to_no_other_page(admin_client: Client, query: str) ->
                                    "2030-01-02 18:30:00+02:00", "%00", "1e400"])  # fmt: skip
 def test_no_value_in_the_address_of_a_form_is_an_error(admin_client: Client, add: str, value: str) -> None:
     names = ("starts_at", "ends_at", "expires_at", "multiplier", "anchor_day", "action", "api_key", "_caller")
-    for name in (*names, "user", "group", "tier"):
-        assert admin_client.get(f"{add}?{name}={value}").status_code == 200, name
-        assert admin_client.get(f"{add}?{name}_0={value}&{name}_1={value}").status_code == 200, name
+    for ends in (("",), ("_0", "_1")):
+        query = "&".join(f"{name}{end}={value}" for name in (*names, "user", "group", "tier") for end in ends)
+        assert admin_client.get(f"{add}?{query}").status_code == 200
 
 
 @pytest.mark.parametrize(

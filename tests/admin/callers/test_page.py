@@ -1,33 +1,39 @@
-"""A caller's page: what it shows of whom, who may open it, and what leads to it."""
+"""A caller's page: what it shows of whom, what leads to it, and what it says where something is not known."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from django.contrib.auth.models import User
-from django.test import Client
+from django.contrib.auth.models import AnonymousUser, User
+from django.test import Client, RequestFactory
 from django.urls import reverse
 from django.utils import timezone
 
-from django_ratelimiter.backend import get_engine
-from django_ratelimiter.engine.usage.rejections import Rejection
+from django_ratelimiter import limiter
+from django_ratelimiter.admin.identities import names_in_words
+from django_ratelimiter.identity import digest
+from django_ratelimiter.inspection.caller import caller_of
+from django_ratelimiter.inspection.caller_report import report_of
 from django_ratelimiter.models import (
     AccessEntry,
     Rule,
+    RuleLimit,
     Tier,
     TierAssignment,
     TopCaller,
     TopPartition,
     UsageBucket,
 )
+from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 from django_ratelimiter.values.digests import whole
 
+from ...test_unreachable import unreachable
 from ..pages import shown
 from .page import CALLER, ask, press
 
@@ -72,22 +78,6 @@ def test_shows_usage_by_day(admin_client: Client, page: str) -> None:
         identity="user", granularity="day", start=start, partition=digest, allowed=2_000, rejected=7_500
     )
     assert admin_client.get(page).context["usage_chart"].busiest.endswith("2,000 allowed, 7,500 rejected")
-
-
-def test_shows_the_last_rejections_where_the_engine_keeps_them(
-    admin_client: Client, page: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    digest = admin_client.get(page).context["caller"].digest
-    recent = [
-        Rejection(1_800_000_000_000_000, 1_799_999_000_000_000, times, label, f"{rule}:{whom}:f3600", is_estimate=True)
-        for rule, whom, times in (("export", digest, 7_431), ("export", "x" * 22, 9_999), ("gone", digest, 1))
-        for label in [f"{rule}|free"]
-    ]
-    engine: Any = get_engine()
-    monkeypatch.setattr(engine.engine, "recent_rejections", lambda **_asked: recent)
-    text = shown(admin_client.get(page))
-    assert "≈ 7,431 since" in text  # so many are counted from a sample
-    assert len(admin_client.get(page).context["report"].rejections) == 1
 
 
 def test_a_digest_leads_to_counters(admin_client: Client, page: str, settings: Any) -> None:
@@ -161,35 +151,6 @@ def test_links_are_shown_to_those_alone_who_may_follow(operator: Callable[..., C
     assert client.get(page).status_code == 403
 
 
-@pytest.mark.urls("tests.admin.own_site")
-def test_stays_on_its_own_site(admin_client: Client, page: str, ann: User) -> None:
-    own = page.replace("/admin/", "/office/")
-    text = press(admin_client, own)
-    assert "none of them blocks" in text
-    assert 'href="/admin/' not in text
-    assert f'<a href="/office/auth/user/{ann.pk}/change/">ann</a>' in text
-    assert own in shown(admin_client.get(f"/office/auth/user/{ann.pk}/change/"))
-    assert admin_client.post(own.partition("?")[0], {"kind": "user", "value": "ann"})["Location"] == own
-
-
-def test_links_name_the_key_of_a_user_whose_key_is_the_name_of_another(
-    admin_client: Client, page: str, ann: User
-) -> None:
-    User.objects.create_user(str(ann.pk))
-    assert "Two users match" in shown(admin_client.get(f"{CALLER}?kind=user&value={ann.pk}"))
-    response = admin_client.get(page)
-    assert response.context["caller"].user == ann
-    query = parse_qs(urlsplit(response.context["explain_url"]).query)
-    assert query["user"] == [f"id:{ann.pk}"]
-    asked = admin_client.get(response.context["explain_url"] + "&path=/")
-    assert asked.context["caller_url"] == page
-    digest = response.context["caller"].digest
-    assert admin_client.get(f"{CALLER}?digest={whole(digest)}").context["caller"].user == ann
-    found = shown(admin_client.post(reverse("admin:django_ratelimiter_search"), {"q": str(ann.pk)}))
-    assert page in found
-    assert "Two users match" in shown(admin_client.get(asked.request["PATH_INFO"], {"path": "/", "user": str(ann.pk)}))
-
-
 @pytest.mark.parametrize(
     ("permissions", "status", "may_reset"),
     [([], 403, False), (["view_rule", "view_usage_report", "add_tierassignment", "add_accessentry"], 403, False),
@@ -225,3 +186,112 @@ def test_what_is_hidden_is_said(
     text = shown(operator("unblock_caller", *codenames).get(page))
     for said, row in (("access entries", "for fraud"), ("tier assignments", "as a trial")):
         assert (f"You may not see {said}." in text, row in text) == (hides, not hides)
+
+
+#: A window of nearly a year. One of whole days would now and then end with a window of an hour, and the page says when
+#: each ends only where they differ.
+LONG = Decimal(31_534_766)
+
+
+def words(response: Any) -> str:
+    return " ".join(shown(response).split())
+
+
+@pytest.fixture
+def shared(free: Tier) -> Rule:
+    """One counter for all callers, which is used up for those in no tier."""
+    rule = Rule.objects.create(slug="shared", name="Shared", mode="enforce", path_kind="exact", path="/")
+    RuleLimit.objects.create(rule=rule, tier=free, quota=50, window_seconds=Decimal(3600), algorithm="fixed_window")
+    RuleLimit.objects.create(rule=rule, quota=2, window_seconds=Decimal(3600), algorithm="fixed_window")
+    return rule
+
+
+def use_up() -> None:
+    request = RequestFactory().get("/")
+    request.user = AnonymousUser()
+    for _ in range(3):
+        request.__dict__.pop("ratelimit", None)
+        limiter.check(request)
+
+
+def test_without_redis_the_page_says_what_cannot_be_read(admin_client: Client, shared: Rule) -> None:
+    Rule.objects.update(partition_by=["user"])
+    user = digest("user:424242")
+    with unreachable():
+        text = words(admin_client.get(f"{CALLER}?digest={user}&rule=shared"))
+        no_rule = words(admin_client.get(f"{CALLER}?digest={user}"))
+        assert {*names_in_words(None, [user]).values()} == {"user: 424242"}
+    assert "Redis cannot be reached now, so the figures are missing: " in text
+    assert "Whether this caller is blocked now is not known. Only its digest is known" in text
+    assert "Not known now. The limits shown are those of the default tier of authenticated callers." in text
+    assert ">Shared</a>" in text
+    assert (">Shared</a>" in no_rule, no_rule.count("Not known.")) == (False, 2)
+
+
+def test_a_user_who_is_not_there_is_no_blocked_caller(admin_client: Client, free: Tier, shared: Rule) -> None:
+    use_up()
+    for value in ("424242", "id%3A424242", "nobody-of-this-name"):
+        text = words(admin_client.get(f"{CALLER}?kind=user&value={value}"))
+        assert "There is no such user, and no rule has counted requests with this key recently." in text
+        assert "Not known: there is no such user." in text
+        for part in ("blocked</span>", "Counters now", "Reset all counters", "Allow more", "passes"):
+            assert part not in text, part
+
+
+@pytest.mark.parametrize("pk", ["9" * 19, "9" * 50, "nobody"])
+def test_a_partition_may_name_a_user_whom_no_database_can_have(
+    admin_client: Client, shared: Rule, caplog: pytest.LogCaptureFixture, pk: str
+) -> None:
+    assert "Not known" not in words(admin_client.get(CALLER, {"kind": "partition", "value": f"user:{pk}"}))
+    explained = {"path": "/", "method": "GET", "identities": f"user={pk}"}
+    assert "Rules that apply" in words(admin_client.post(reverse("admin:django_ratelimiter_explain"), explained))
+    assert caplog.records == []
+
+
+def test_a_user_who_is_gone_may_have_counters(admin_client: Client, page: str, ann: User, shared: Rule) -> None:
+    ann.delete()
+    response = admin_client.get(page)
+    text = words(response)
+    assert [row.counter.rule.slug for row in response.context["counters"]] == ["export", "search"]
+    assert "One rule rejects requests of this caller now" in text
+    assert "Allow more" not in text
+    text = press(admin_client, page, "export:f3600")
+    assert "There is no such user. The counters shown are those of requests with this key." in " ".join(text.split())
+
+
+@pytest.mark.parametrize(("codenames", "leads"), [(["reveal_caller"], True), ([], False)])
+def test_a_digest_leads_to_whom_one_may_know(
+    operator: Callable[..., Client], page: str, ann: User, codenames: list[str], *, leads: bool
+) -> None:
+    found = digest(f"user:{ann.pk}")
+    response = operator("unblock_caller", *codenames).get(f"{CALLER}?digest={whole(found)}")
+    assert response.context["caller"].kind == ("user" if leads else "digest")
+
+
+def test_a_shared_counter_does_not_block_this_caller_alone(admin_client: Client, page: str, ann: User) -> None:
+    Rule.objects.update(mode="off")
+    rule = Rule.objects.create(slug="site", name="Site", mode="enforce", path_kind="exact", path="/")
+    RuleLimit.objects.create(rule=rule, quota=1, window_seconds=Decimal(3600), algorithm="fixed_window")
+    use_up()
+    text = " ".join(re.sub(r"<[^>]*>", " ", words(admin_client.get(page))).split())
+    assert "No counter of this caller alone rejects requests now. / is at its limit until " in text
+    assert "by the rule Site : all callers share its counter, which can only be reset for everybody." in text
+    report = report_of(caller_of("user", f"id:{ann.pk}"))
+    assert (report.blocked, [rule.slug for rule in report.blocked_shared]) == (False, ["site"])
+
+
+def test_the_first_line_says_when_each_rule_passes(admin_client: Client, page: str, ann: User, free: Tier) -> None:
+    rule = Rule.objects.create(slug="weekly", name="Weekly", mode="enforce", partition_by=["user"])
+    RuleLimit.objects.create(rule=rule, quota=1, window_seconds=LONG, algorithm="fixed_window")
+    RuleLimit.objects.filter(rule__slug="export").update(quota=4)
+    cache.invalidate()
+    ask(ann, 1)
+    RuleLimit.objects.filter(rule__slug="export").update(quota=3)
+    cache.invalidate()
+    response = admin_client.get(page)
+    state = response.context["state"]
+    ends = {each.name: each.until for each in state.own}
+    assert set(ends) == {"Export", "Weekly"}
+    assert ends["Export"] != ends["Weekly"]
+    text = words(response)
+    assert f"Export</a> until {ends['Export']}" in text

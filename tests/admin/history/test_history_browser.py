@@ -33,23 +33,6 @@ def site(window: Browser, live_server: Any, rule: Rule) -> str:
     return str(live_server.url)
 
 
-def test_back_to_the_last_good_version(window: Browser, site: str, rule: Rule) -> None:
-    (first, *_) = window.texts(".ratelimiter-rows tbody tr")
-    assert "enforce → off" in first
-    assert "Nobody needs it." in first
-    window.click(".ratelimiter-rows a[href$='/bring-back/']")
-    window.wait_for("#ratelimiter-bring-back")
-    assert window.texts(".ratelimiter-diff del, .ratelimiter-diff ins") == ["off", "enforce"]
-    assert window.script("return document.activeElement.name") == "reason"
-    window.type("#id_reason", "Everybody needs it." + ENTER)
-    window.wait_for(".messagelist")
-    assert "were brought back, as version" in window.texts(".messagelist")[0]
-    assert "Everybody needs it." in window.texts(".ratelimiter-rows tbody tr")[0]
-    rule.refresh_from_db()
-    assert rule.mode == "enforce"
-    assert window.complaints() == []
-
-
 @pytest.mark.parametrize("start", ["overview", "rules", "rule"])
 def test_one_press_leads_to_the_question_and_a_second_answers_it(
     window: Browser, site: str, rule: Rule, start: str

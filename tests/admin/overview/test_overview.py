@@ -372,16 +372,6 @@ def test_shows_nothing_to_who_may_see_neither_rules_nor_usage(operator: Callable
     assert "ratelimiter-card" not in shown(response)
 
 
-@pytest.mark.urls("tests.admin.own_site")
-def test_on_a_site_of_the_projects_own(admin_client: Client, saved: Rule) -> None:
-    response = admin_client.get("/office/django_ratelimiter/")
-    text, page = text_of(response), shown(response)
-    assert "Enforcement on" in text
-    assert "Rejected in the last hour" not in text
-    assert 'action="/office/django_ratelimiter/rule/search/"' in page
-    assert "/admin/django_ratelimiter" not in page
-
-
 EVERYBODY = digest("")
 
 

@@ -1,4 +1,4 @@
-"""What one sees of a new algorithm. `tests/engine/test_add_an_algorithm.py` runs this in a project that has got one.
+"""A new algorithm in the admin. `tests/engine/test_add_an_algorithm.py` runs this in a project that has got one.
 
 The algorithm is the session window of docs/howto/add-an-algorithm.md: 5 units, until there is a pause of a minute.
 """
@@ -19,9 +19,8 @@ from django_ratelimiter.rules.ruleset import LimitRecord
 from django_ratelimiter.testing import FrozenClock, override_rules
 
 from ..pages import ADD_RULE, shown
-from .stories import Step, Story, play
 from .test_limit_fields import SENTENCES
-from .visitor import PATH, Visitor
+from .visitor import PATH, Step, Story, Visitor, play
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.entry_points.urls")]
 

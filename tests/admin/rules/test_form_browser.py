@@ -152,21 +152,6 @@ def test_a_unit_is_told_and_saved(open_form: Callable[[str], Browser]) -> None:
     assert page.complaints() == []
 
 
-def test_the_list_is_cards_on_a_telephone(open_form: Callable[[str], Browser], rule: Rule) -> None:
-    page = open_form("")
-    page.resize(360, 800)
-    page.open(page.script("return location.href").replace("add/", ""))
-    assert page.script("return document.documentElement.scrollWidth") == 360
-    assert page.script("return document.querySelector('td.field-limits').dataset.title") == "Limits"
-    boxes = page.script(
-        "return [...document.querySelectorAll('#result_list tbody :is(th, td)')].map(e => e.getBoundingClientRect())"
-        ".map(box => [box.left >= 0 && box.right <= 360, box.width > 0])"
-    )
-    assert boxes
-    assert all(inside and in_sight for inside, in_sight in boxes)
-    assert page.complaints() == []
-
-
 @pytest.mark.parametrize(("width", "language"), [(1280, "en"), (1280, "de"), (1024, "de")])
 def test_the_list_has_room_for_long_names_and_all_columns(
     open_form: Callable[[str], Browser], rule: Rule, width: int, language: str

@@ -174,18 +174,6 @@ class TestActions:
         assert (number(), LogEntry.objects.count()) == (before, 0)
 
 
-@pytest.mark.urls("tests.admin.own_site")
-def test_an_admin_site_of_the_projects_own(admin_client: Client, rule: Rule) -> None:
-    UsageBucket.objects.create(granularity="hour", rule_slug="export", start=timezone.now(), allowed=3)
-    page = shown(admin_client.get("/office/django_ratelimiter/rule/"))
-    assert "3 requests" in page
-    assert "usagebucket" not in page
-    for url in (f"{rule.pk}/change/", "add/", "add/?slug=login&limits-0-quota=1", f"add/?copy={rule.pk}"):
-        page = shown(admin_client.get(f"/office/django_ratelimiter/rule/{url}"))
-        assert 'data-views="/office/django_ratelimiter/rule/views/"' in page
-    assert admin_client.get("/office/django_ratelimiter/rule/views/?path_kind=any").status_code == 200
-
-
 def fill(name: str, count: int, mode: str) -> list[Rule]:
     """So many rules with two limits each, of which one was reset before."""
     rules = Rule.objects.bulk_create(

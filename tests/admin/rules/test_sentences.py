@@ -1,4 +1,4 @@
-"""What a limit's sentences claim is what the engine does."""
+"""The sentences about a limit are true of the engine."""
 
 from __future__ import annotations
 

@@ -139,19 +139,6 @@ class TestChart:
         assert "3 allowed, 1 rejected, 1 would be rejected</title>" in content
         assert 'href="/static/django_ratelimiter/usage.css"' in page
 
-    @pytest.mark.parametrize(
-        ("period", "title", "bars"), [("1h", "minute", 60), ("7d", "hour", 169), ("30d", "day", 31)]
-    )
-    def test_steps(self, staff: Client, period: str, title: str, bars: int) -> None:
-        add(5, allowed=3)
-        with timezone.override("UTC"):
-            page = staff.get(f"{REPORT}?period={period}").content.decode()
-        assert f"Requests per {title}" in page
-        assert page.partition("</figure>")[0].count('<g class="ratelimiter-bar">') in (
-            bars,
-            bars - 1,
-        )  # one less if it is just the full hour or day
-
     def test_in_another_language(self, staff: Client) -> None:
         add(5, allowed=3000)
         with translation.override("de"):

@@ -14,8 +14,7 @@ from tests.browser import ENTER, TAB, Browser
 
 from ..pages import IN_BROWSER, open_as
 from .test_admin import REPORT
-from .test_pages import count, weigh
-from .test_top_callers import meet
+from .test_pages import count, meet, weigh
 
 pytestmark = IN_BROWSER
 
@@ -36,22 +35,6 @@ def page(window: Browser, live_server: Any) -> Browser:
     window.wait_for(".ratelimiter-usage .ratelimiter-totals")
     assert window.texts("h1") == ["Usage reports"]
     return window
-
-
-def test_each_part_of_a_report(page: Browser) -> None:
-    parts = ["Requests per hour", "By rule and tier"]
-    page.click(".ratelimiter-periods a:nth-of-type(3)")
-    assert page.texts("h2") == parts
-    page.click(".ratelimiter-totals tbody tr:last-child th a")
-    assert page.texts("h2") == [*parts, "Top callers"]
-    assert page.texts(".ratelimiter-top-callers tbody tr") == ["1\t0123456789abcdef\t990\tnew\t900\t90\t 33.0 %"]
-    page.click("#ratelimiter-top-callers + .ratelimiter-periods a:last-of-type")
-    assert page.texts("#ratelimiter-top-callers + .ratelimiter-periods [aria-current]") == ["By rejections"]
-    page.click(".ratelimiter-totals tbody tr:first-child .ratelimiter-tier a")
-    assert page.texts(".ratelimiter-filters li:first-child") == ["Only the tier t0. Show all tiers"]
-    page.click(".ratelimiter-filters li:first-child a")
-    assert len(page.texts(".ratelimiter-totals tbody tr")) == 3
-    assert page.complaints() == []
 
 
 def test_bars_stand_where_the_figures_say(page: Browser) -> None:
@@ -80,20 +63,6 @@ def test_long_names_and_great_numbers(page: Browser) -> None:
     assert page.texts("h1") == [f"Usage of “{'w' * 50}”"]
     page.resize(320, 800)
     assert page.script(overflowing) == []
-
-
-def test_a_number_stays_on_one_line(page: Browser) -> None:
-    count(2 * HOUR, tier="t1", allowed=987_654_321, rejected=98_765_432)
-    page.resize(320, 800)
-    page.click(".ratelimiter-periods a:nth-of-type(3)")
-    assert "987,654,321" in page.texts(".ratelimiter-totals tbody td.ratelimiter-number")
-    broken = (
-        "const lines = e => { const r = document.createRange(); r.selectNodeContents(e);"
-        "return new Set([...r.getClientRects()].map(b => b.top)).size };"
-        "return [...document.querySelectorAll('.ratelimiter-totals td.ratelimiter-number')]"
-        ".filter(e => lines(e) > 1).map(e => e.textContent)"
-    )
-    assert page.script(broken) == []
 
 
 def test_by_keyboard(page: Browser) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import signal
 import weakref
 from collections.abc import Awaitable, Callable
 from random import Random
@@ -20,6 +18,7 @@ from hypothesis import strategies as st
 from django_ratelimiter.engine import Algorithm, Charge, EngineUnavailable, Limit
 from django_ratelimiter.engine.redis import AsyncRedisEngine
 from example_project.redis_server import RedisServer
+from tests.clusters import stopped
 from tests.engine.strategies import limit_by
 from tests.engine.trio import Trio
 from tests.engine.walk import Walk
@@ -29,7 +28,9 @@ DAY = Charge("key", Limit(5, 86_400, "token_bucket"), usage="rule|tier")
 LONG = 120.0
 
 
-def run(url: str, use: Callable[[AsyncRedisEngine], Awaitable[Any]], *, patience: float = LONG, **options: Any) -> Any:
+def on_a_loop(
+    url: str, use: Callable[[AsyncRedisEngine], Awaitable[Any]], *, patience: float | None = None, **options: Any
+) -> Any:
     """What `use` gives for an engine on an event loop of its own. patience: the client's timeout, in seconds."""
 
     async def main() -> Any:
@@ -59,20 +60,19 @@ def test_tasks_at_once_share_few_connections_and_admit_the_quota(server: RedisSe
         verdicts = await asyncio.gather(*(engine.check([charge]) for _ in range(500)))
         return sum(verdict.allowed for (verdict,) in verdicts)
 
-    assert run(server.url, use, max_connections=8) == 100
+    assert on_a_loop(server.url, use, max_connections=8) == 100
     with redis.Redis.from_url(server.url) as client:
         assert client.info("stats")["total_connections_received"] <= 8 + 2, "one is ours, one waited for the start"
 
 
 def test_who_waits_too_long_for_a_connection_gets_no_decision(server: RedisServer) -> None:
     async def use(engine: AsyncRedisEngine) -> list[Any]:
-        os.kill(server.pid, signal.SIGSTOP)
-        try:
+        with stopped(server):
             return await asyncio.gather(*(engine.check([DAY]) for _ in range(6)), return_exceptions=True)
-        finally:
-            os.kill(server.pid, signal.SIGCONT)
 
-    assert {type(answer) for answer in run(server.url, use, patience=0.5, max_connections=2)} == {EngineUnavailable}
+    assert {type(answer) for answer in on_a_loop(server.url, use, patience=0.5, max_connections=2)} == {
+        EngineUnavailable
+    }
 
 
 async def answers(engine: AsyncRedisEngine) -> bool:
@@ -97,7 +97,7 @@ def test_a_crowd_before_a_sound_server_is_no_outage(redis_url: str) -> None:
         assert not engine.server_of(0).breaker.is_open
         pool.release(connection)
 
-    run(redis_url, crowd, deadline=0.5, max_connections=1)
+    on_a_loop(redis_url, crowd, deadline=0.5, max_connections=1)
 
 
 def test_connections_that_come_too_late_for_a_crowd_are_no_outage(redis_url: str) -> None:
@@ -115,7 +115,7 @@ def test_connections_that_come_too_late_for_a_crowd_are_no_outage(redis_url: str
         assert {type(result) for result in await waiting} == {EngineUnavailable}
         assert (await engine.check([DAY]))[0].remaining == 3
 
-    run(redis_url, crowd, deadline=LONG / 2, max_connections=1)
+    on_a_loop(redis_url, crowd, deadline=LONG / 2, max_connections=1)
 
 
 def test_a_cancelled_call_leaves_no_reply_to_others(server: RedisServer) -> None:
@@ -132,7 +132,7 @@ def test_a_cancelled_call_leaves_no_reply_to_others(server: RedisServer) -> None
             assert (await engine.peek([kept]))[0].remaining == 3
         assert cancelled >= 15, "those that had not begun, at least"
 
-    run(server.url, use, max_connections=1)
+    on_a_loop(server.url, use, max_connections=1)
 
 
 def test_one_engine_on_one_loop_after_another(redis_url: str) -> None:
@@ -181,4 +181,4 @@ def test_release_and_reset(redis_url: str) -> None:
         after = await engine.check([charge])
         return [answer[0].allowed for answer in (held, rejected, again, after)]
 
-    assert run(redis_url, use) == [True, False, True, True]
+    assert on_a_loop(redis_url, use) == [True, False, True, True]

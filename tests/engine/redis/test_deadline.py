@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import signal
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import redis
-import redis.asyncio
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.engine.breaker import MAX_FAILURES
@@ -24,21 +20,14 @@ from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from django_ratelimiter.engine.redis.connections import async_pool
 from django_ratelimiter.engine.redis.connections import pool as threads_pool
 from example_project.redis_server import RedisServer
+from tests.clusters import stopped
+from tests.engine.answering import VERDICT, Answering
+from tests.engine.redis.test_async_engine import on_a_loop
 from tests.making import fork
 
 DAY = Charge("key", Limit(1_000, 86_400, "token_bucket", burst=1_000))
 #: Longer than any hiccup of a busy machine: only where the test wants it does it pass.
 LONG = 30.0
-
-
-@contextmanager
-def stopped(server: RedisServer) -> Iterator[None]:
-    """A server that hangs."""
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 120.0) -> None:
@@ -170,7 +159,7 @@ def test_calls_that_wait_for_one_connection_are_one_failure(monkeypatch: pytest.
         assert all("no such host" in str(each) for each in answers)
         assert engine.server_of(0).breaker.failures == 1
 
-    on_a_loop("redis://127.0.0.1:1", ask, LONG)
+    on_a_loop("redis://127.0.0.1:1", ask, deadline=LONG)
 
 
 def test_so_it_is_on_an_event_loop(server: RedisServer) -> None:
@@ -192,7 +181,7 @@ def test_so_it_is_on_an_event_loop(server: RedisServer) -> None:
         await until_admitted(engine)
         assert len(asyncio.all_tasks()) == 1, "ours"
 
-    on_a_loop(server.url, use, deadline)
+    on_a_loop(server.url, use, deadline=deadline)
 
 
 def test_connections_from_before_an_outage_are_not_used_after_it(server: RedisServer) -> None:
@@ -218,7 +207,7 @@ def test_connections_from_before_an_outage_are_not_used_after_it(server: RedisSe
         assert not set(pool._idle) & set(before)
         return len(before)
 
-    assert on_a_loop(server.url, use, 1.0) > MAX_FAILURES
+    assert on_a_loop(server.url, use, deadline=1.0) > MAX_FAILURES
 
 
 def test_a_reply_that_arrives_while_the_event_loop_is_blocked_is_taken(server: RedisServer) -> None:
@@ -235,7 +224,7 @@ def test_a_reply_that_arrives_while_the_event_loop_is_blocked_is_taken(server: R
             wait_until(lambda: answered(server) > before and time.monotonic() > due_at)  # noqa: B023
             assert (await asking)[0].allowed
 
-    on_a_loop(server.url, use, deadline)
+    on_a_loop(server.url, use, deadline=deadline)
 
 
 def answered(server: RedisServer) -> int:
@@ -261,16 +250,15 @@ def test_a_reply_that_arrives_while_the_thread_waits_for_its_turn_is_taken(redis
 
 def test_a_reply_in_pieces_does_not_make_the_deadline_begin_anew() -> None:
     """A byte each 50 ms would never be a time-out of a socket."""
-    with trickling(0.05) as (url, sent), redis.Redis.from_url(url) as client:
+    with Answering({"EVALSHA": VERDICT}, pause=0.05) as server, redis.Redis.from_url(server.url) as client:
         engine = RedisEngine(client, deadline=0.2)
 
         def times_out() -> bool:
-            with pytest.raises(EngineUnavailable) as caught:
+            with pytest.raises(EngineUnavailable) as caught:  # the whole reply takes 2 s, and more on a busy machine
                 engine.check([DAY])
             return "timed out" in str(caught.value)
 
         wait_until(times_out)  # a busy machine may not even be connected at first
-        assert len(sent) < 62, "the whole reply takes 3 s, and more where the machine is busy"
 
 
 def test_what_an_earlier_call_has_used_up_is_not_given_again(server: RedisServer) -> None:
@@ -315,58 +303,3 @@ async def until_admitted(engine: AsyncRedisEngine) -> None:
                 return
             except EngineUnavailable:
                 await asyncio.sleep(0.005)
-
-
-def on_a_loop(url: str, use: Callable[[AsyncRedisEngine], Any], deadline: float) -> Any:
-    async def main() -> Any:
-        async with redis.asyncio.Redis.from_url(url) as client:
-            engine = AsyncRedisEngine(client, "test", deadline=deadline)
-            try:
-                return await use(engine)
-            finally:
-                await engine.aclose()
-
-    return asyncio.run(main())
-
-
-@contextmanager
-def trickling(pause: float) -> Iterator[tuple[str, list[int]]]:
-    """A server that answers what belongs to connecting at once, and each call of a script a byte at a time.
-
-    Its address, and the bytes that were sent so.
-    """
-    listener = socket.create_server(("127.0.0.1", 0))
-    sent: list[int] = []
-
-    def serve() -> None:
-        try:
-            while True:
-                client, _ = listener.accept()
-                threading.Thread(target=answer, args=(client,), daemon=True).start()
-        except OSError:
-            return
-
-    def answer(client: socket.socket) -> None:
-        with client:
-            try:
-                while data := client.recv(65_536):
-                    if b"EVALSHA" in data:
-                        for byte in b":1".ljust(60, b"1") + b"\r\n":
-                            time.sleep(pause)
-                            client.sendall(bytes([byte]))
-                            sent.append(byte)
-                    elif b"LOAD" in data:
-                        client.sendall(b"+OK\r\n")
-                    else:
-                        client.sendall(b"+OK\r\n" * data.count(b"*"))
-            except OSError:
-                return
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0", sent
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()

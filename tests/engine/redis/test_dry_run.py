@@ -1,14 +1,16 @@
-"""The dry decision: it says nothing of a server that does as Redis does, and leaves nothing there."""
+"""Questions to a server: a dry decision, which leaves nothing there, and whether it drops keys when it is full."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
 import redis
 
 from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine, protocol
 from django_ratelimiter.engine.redis.checks.dry_run import dry_run
+from django_ratelimiter.engine.redis.checks.eviction import evicting
 from django_ratelimiter.exceptions import EngineUnavailable
 from example_project.redis_server import free_port
 from tests.clusters import Cluster
@@ -60,3 +62,23 @@ def test_each_node_of_a_cluster_is_asked(running_cluster: Cluster) -> None:
 def test_a_server_that_is_away_is_no_fault() -> None:
     with redis.Redis(port=free_port(), retry=None) as client, pytest.raises(EngineUnavailable):
         dry_run(RedisEngine(client, "dry"))
+
+
+@pytest.fixture
+def engine(running_cluster: Cluster) -> Iterator[RedisEngine]:
+    client = LazyRedisCluster(running_cluster.urls[0])
+    yield RedisEngine(client, "eviction", shards=16, deadline=60)
+    client.close()
+
+
+def test_one_master_of_a_cluster_that_does(engine: RedisEngine, running_cluster: Cluster) -> None:
+    assert evicting(engine) == set()
+    for master in running_cluster.masters:
+        master.ask("CONFIG", "SET", "maxmemory", "100mb")
+    try:
+        assert evicting(engine) == set()
+        running_cluster.masters[1].ask("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
+        assert evicting(engine) == {"volatile-lru"}
+    finally:
+        for master in running_cluster.masters:
+            master.ask("CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", "noeviction")

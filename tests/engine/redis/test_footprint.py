@@ -1,4 +1,4 @@
-"""What RedisEngine leaves on its server: bytes per key and per logged request, and nothing that stays for ever."""
+"""RedisEngine leaves few bytes per key and per logged request on its server, and nothing that stays for ever."""
 
 from __future__ import annotations
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from django_ratelimiter.engine import Charge, Engine, Limit, StaleRules, Version
+from django_ratelimiter.engine import Algorithm, Charge, Engine, Limit, StaleRules, Version
+from django_ratelimiter.engine.algorithms import STEPS
+from django_ratelimiter.engine.redis import scripts
 from tests.engine.trio import HOUR
 
 FIVE = Limit(5, 60, "fixed_window")
@@ -185,3 +187,19 @@ def test_charges_may_come_one_by_one(engine: Engine) -> None:
     charge = Charge("one", Limit(1, 86_400, "fixed_window"))
     assert [engine.check(iter([charge]), now_us=0)[0].allowed for _ in range(2)] == [True, False]
     assert not engine.peek(iter([charge]), now_us=0)[0].allowed
+
+
+STEPS_IN_LUA = {"whole", "look", "spend", "wait", "reset", "refund"}
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_an_algorithm_has_every_step_and_no_other(algorithm: Algorithm) -> None:
+    """A misspelled one would not be missed: the script would go on without it."""
+    assert set(scripts._steps_of(algorithm)) == STEPS_IN_LUA
+    assert all(callable(getattr(STEPS[algorithm], step)) for step in (*STEPS_IN_LUA - {"whole"}, "store"))
+
+
+def test_the_frame_asks_for_every_step() -> None:
+    frame = (scripts._FRAMES / "check.lua").read_text("utf-8")
+    assert {match[1] for match in scripts._STEP.finditer(frame)} == {*STEPS_IN_LUA, "traits", "count", "rejected"}
+    assert b"\n--@" not in scripts.CHECK

@@ -1,4 +1,4 @@
-"""What RedisEngine does with its server: keys, time to live, round trips and connections."""
+"""RedisEngine and its server: keys, time to live, round trips, connections, and what only Redis itself can show."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from threading import Barrier
 
 import pytest
 import redis
+from hypothesis import given
+from hypothesis import strategies as st
 
-from django_ratelimiter.engine import Algorithm, Charge, EngineUnavailable, Limit, Verdict
+from django_ratelimiter.engine import Algorithm, Charge, EngineUnavailable, Limit, MemoryEngine, Verdict
 from django_ratelimiter.engine.calendars import Window
 from django_ratelimiter.engine.call import Call
 from django_ratelimiter.engine.redis import RedisEngine
-from example_project.redis_server import RedisServer, free_port
+from example_project.redis_server import RedisServer
+from tests.engine.asking import fresh
 from tests.engine.hits import CASES, limit_of
 from tests.engine.hits import DAY as DAY_SECONDS
+from tests.engine.strategies import cost_by, costs, limits
 from tests.engine.trio import HOUR
+from tests.reference import capacity_of, period_of
 
 DAY = Charge("key", Limit(5, 86_400, "token_bucket"), usage="rule|tier")
 
@@ -225,19 +231,6 @@ def test_an_answer_that_is_an_error_keeps_the_connection(server: RedisServer) ->
         assert client.info("stats")["total_connections_received"] == before
 
 
-def test_a_master_that_became_a_replica_is_looked_up_again(server: RedisServer) -> None:
-    with redis.Redis.from_url(server.url) as client:
-        engine = RedisEngine(client)
-        engine.check([DAY])
-        before = client.info("stats")["total_connections_received"]
-        client.replicaof("127.0.0.1", free_port())
-        with pytest.raises(EngineUnavailable, match="read only replica"):
-            engine.check([DAY])
-        client.replicaof("NO", "ONE")
-        assert engine.check([DAY])[0].remaining == 3
-        assert client.info("stats")["total_connections_received"] == before + 1
-
-
 FORK = """
 import os, sys, redis
 from django_ratelimiter.engine import Charge, Limit
@@ -258,3 +251,72 @@ sys.exit(child and os.waitpid(child, 0)[1] != 0)
 def test_a_fork_shares_no_connection(redis_url: str) -> None:
     """Parent and child would read each other's replies."""
     subprocess.run([sys.executable, "-W", "error", "-c", FORK, redis_url], check=True, timeout=300)
+
+
+@pytest.mark.parametrize("algorithm", ["token_bucket", "gcra", "leaky_bucket"])
+def test_a_lowered_quota_is_not_forgotten_before_the_time_that_was_promised(
+    engine: RedisEngine, redis_client: redis.Redis, algorithm: str
+) -> None:
+    charge = Charge("ann", Limit(1_000, 3_600, algorithm))
+    engine.check([charge])
+    (name,) = redis_client.keys("*")
+    assert 3_600 < redis_client.pttl(name) < 14_000, "3.6 s until the token is back, and ten of grace"
+    lowered, state = charge._replace(limit=Limit(1, 3_600, algorithm)), redis_client.get(name)
+    rejected = engine.check([lowered])[0]
+    assert not rejected.allowed
+    assert redis_client.pttl(name) > 1_000 * rejected.retry_after
+    assert redis_client.get(name) == state, "it only lives longer"
+
+
+def test_a_key_without_an_expiry_gets_one_when_it_rejects(engine: RedisEngine, redis_client: redis.Redis) -> None:
+    charge = Charge("ann", Limit(1, 3_600, "fixed_window", anchor="first_request"))
+    engine.check([charge])
+    (name,) = redis_client.keys("*")
+    redis_client.persist(name)
+    engine.peek([charge])
+    assert redis_client.pttl(name) == -1, "a peek changes nothing"
+    engine.check([charge])
+    assert 3_600_000 < redis_client.pttl(name) <= 3_610_000
+
+
+@given(data=st.data())
+def test_a_rejected_call_leaves_every_counter_as_it_was(redis_url: str, data: st.DataObject) -> None:
+    """Byte for byte, and for as long as before."""
+    with redis.Redis.from_url(redis_url) as client:
+        mark, random = fresh(), data.draw(st.randoms(use_true_random=False))
+        engine = RedisEngine(client, namespace=mark)
+
+        def raw() -> dict[bytes, tuple[bytes | None, int]]:
+            return {key: (client.dump(key), client.pexpiretime(key)) for key in client.keys(f"{{{mark}:0}}:*")}
+
+        chosen = data.draw(st.lists(limits(), min_size=2, max_size=4))
+        charges = [Charge(f"key{number}", limit, gating=random.random() < 0.5) for number, limit in enumerate(chosen)]
+        now = HOUR
+        for _ in range(random.randint(1, 4)):
+            for charge in charges:
+                engine.check([charge._replace(cost=cost_by(random, charge.limit))], now_us=now)
+            now += random.randint(0, period_of(chosen[0]))
+        wanted = [charge._replace(cost=data.draw(costs(charge.limit))) for charge in charges]
+        wanted[0] = wanted[0]._replace(cost=capacity_of(chosen[0]) + 1, gating=True)
+        before = raw()
+        told = engine.peek(wanted, now)
+        rejected = engine.check(data.draw(st.permutations(wanted)), now_us=now)
+        engine.refund(rejected)
+        engine.release(rejected)
+        assert raw() == before
+        assert not any(verdict.spent or verdict.soft_exceeded for verdict in rejected)
+        assert _by_key(rejected) == _by_key(told)
+
+
+def _by_key(verdicts: list[Verdict]) -> dict[str, Verdict]:
+    return {verdict.charge.key: verdict for verdict in verdicts}
+
+
+def test_the_engines_have_a_clock_of_their_own(redis_client: redis.Redis) -> None:
+    clock = iter([7_000_000, 9_000_000]).__next__
+    assert [verdict.at_us for verdict in MemoryEngine(clock).check([Charge("key", Limit(5, 60))])] == [7_000_000]
+    seconds, rest = redis_client.time()
+    engine = RedisEngine(redis_client, namespace="clock")
+    first, second = (engine.check([Charge("key", Limit(5, 60))])[0].at_us for _ in range(2))
+    moments = [seconds * 1_000_000 + rest, first, second, first + 60_000_000]
+    assert all(earlier <= later for earlier, later in pairwise(moments))

@@ -14,6 +14,7 @@ from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.engine.call import CallTemplate, ChargeTemplate
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from tests.engine.answering import Answering
+from tests.engine.redis.test_async_engine import on_a_loop
 from tests.engine.redis.test_deadline import wait_until
 from tests.engine.redis.test_formats import fill
 
@@ -98,12 +99,9 @@ def test_a_surplus_reply_is_nobodys(server: Answering, engine: Any, surplus: byt
 
 
 def test_nor_is_it_that_of_who_waits_for_the_connection(server: Answering) -> None:
-    async def use() -> list[int]:
-        async with redis.asyncio.Redis.from_url(server.url) as client:
-            engine = AsyncRedisEngine(client, deadline=20.0, max_connections=1)
-            server.answers["EVALSHA"] = verdict(7) + verdict(999)
-            found = await asyncio.gather(*(engine.check([DAY]) for _ in range(3)))
-            await engine.aclose()
-            return [verdicts[0].remaining for verdicts in found]
+    async def use(engine: AsyncRedisEngine) -> list[int]:
+        server.answers["EVALSHA"] = verdict(7) + verdict(999)
+        found = await asyncio.gather(*(engine.check([DAY]) for _ in range(3)))
+        return [verdicts[0].remaining for verdicts in found]
 
-    assert asyncio.run(use()) == [7, 7, 7]
+    assert on_a_loop(server.url, use, deadline=20.0, max_connections=1) == [7, 7, 7]

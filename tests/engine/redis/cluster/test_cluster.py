@@ -88,14 +88,6 @@ def test_a_call_spends_in_every_shard_or_in_none(engine: Any, sync_engine: Redis
     assert counted(sync_engine) == {"rule9|": (4, 0), "rule3|": (2, 2), "rule40|": (4, 0)}
 
 
-def test_what_an_earlier_shard_spent_is_given_back(engine: Any) -> None:
-    first, last = charge(3), charge(40, Limit(1, 86_400, "token_bucket"))
-    engine.check([first, last])
-    verdicts = engine.check([first, last])
-    assert [(verdict.remaining, verdict.spent) for verdict in verdicts] == [(4, 0), (0, 0)]
-    assert remaining(engine, first, last) == [4, 0]
-
-
 def test_part_of_a_receipt_is_refunded_in_every_shard(engine: Any) -> None:
     charges = [charge(place)._replace(cost=4) for place in (3, 40)]
     receipts = engine.check(charges)
@@ -104,13 +96,6 @@ def test_part_of_a_receipt_is_refunded_in_every_shard(engine: Any) -> None:
     engine.refund(receipts)
     assert remaining(engine, *charges) == [4, 4]
     assert [receipt.remaining for receipt in receipts] == [4, 4]
-
-
-def test_counters_are_reset_in_every_shard(engine: Any) -> None:
-    charges = [charge(3), charge(40), charge(50)]
-    engine.check(charges)
-    engine.reset(charges[1:])
-    assert remaining(engine, *charges) == [4, 5, 5]
 
 
 @pytest.mark.parametrize("places", [(3, 40, 50), (40, 3, 50), (50, 3, 40)])
@@ -471,12 +456,6 @@ def test_a_cluster_that_comes_back_is_found_by_itself() -> None:
             server.start()
         cluster.until_it_works()
         until(lambda: engine.peek([charge(3)]), "it is found")
-
-
-@pytest.mark.parametrize("url", ["redis://127.0.0.1/1", "unix:///tmp/a.sock"])
-def test_a_cluster_has_one_database_and_no_socket_file(url: str) -> None:
-    with pytest.raises(ValueError, match=r"database 0 only|host and port"):
-        LazyRedisCluster(url)
 
 
 def test_clients_that_connect_at_once_and_those_for_event_loops_will_do(cluster: Cluster) -> None:

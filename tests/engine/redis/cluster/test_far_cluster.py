@@ -110,12 +110,6 @@ def test_all_shards_of_a_node_are_told_in_one_round_trip(far: Far, engine: Any) 
     assert far.held() == [b"0:2"] * 64
 
 
-def test_a_later_version_stays_in_force(far: Far, engine: Any) -> None:
-    engine.publish(7)
-    engine.publish(6)
-    assert far.held() == [b"0:7"] * 64
-
-
 def test_lost_scripts_are_loaded_on_the_way(far: Far, engine: Any) -> None:
     for server in far.cluster.servers:
         server.ask("SCRIPT", "FLUSH")

@@ -1,4 +1,4 @@
-"""How many connections a process opens: none for an event loop that ends soon, and never more than the alias allows."""
+"""A process opens no connection for an event loop that ends soon, and never more than the alias allows."""
 
 from __future__ import annotations
 

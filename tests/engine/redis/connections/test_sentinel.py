@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -10,16 +11,18 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
+from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from django_ratelimiter.backend import get_async_engine, get_engine
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
+from django_ratelimiter.engine.breaker import MAX_FAILURES
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
-from example_project.redis_server import HOST
+from example_project.redis_server import HOST, free_port
 from tests.clusters import WAIT_SECONDS, ServerWith, Watched, until
-from tests.engine.hits import DAY, QUOTA
-from tests.engine.test_processes import OF_EIGHT, outcome
 
 CHARGE = Charge("key", Limit(5, 86_400, "token_bucket"))
 
@@ -35,15 +38,6 @@ def master(watched: Watched) -> ServerWith:
     master: ServerWith = until(lambda: watched.settled, "the Sentinels agree on a master")
     watched.flush()
     return master
-
-
-@pytest.mark.once
-@pytest.mark.usefixtures("master")
-def test_eight_processes_admit_exactly_the_quota(watched: Watched) -> None:
-    host, port = watched.addresses[0]
-    url = f"sentinel+redis://{host}:{port}/{watched.name}"
-    [found] = outcome("hits", url, 366 * DAY, 8, OF_EIGHT, 0, "sliding_window_counter").values()
-    assert found == {"admitted": QUOTA, "usage": [QUOTA, 8 * OF_EIGHT - QUOTA]}
 
 
 async def ask_both(engine: Any, server: ServerWith) -> list[int]:
@@ -121,15 +115,59 @@ async def asked_on_a_loop() -> Any:
     return await get_async_engine().check([CHARGE])
 
 
-def test_a_failover_on_purpose_is_followed(watched: Watched, master: ServerWith) -> None:
-    """The master becomes a replica and stays up: it would have read, and it would not have counted."""
-    client = Sentinel(watched.addresses, socket_timeout=60).master_for(watched.name)
-    engine = RedisEngine(client)
-    engine.check([CHARGE])
-    replica = next(server for server in watched.servers if server is not master)
-    until(lambda: replica.ask("EXISTS", "{rl:0}:key" + CHARGE.limit.tag), "the replica has what was counted")
-    until(lambda: watched.sentinels[0].ask("SENTINEL", "FAILOVER", watched.name), "the replica is found well")
-    until(lambda: replica.ask("ROLE")[0] == b"master", "the replica has taken over")
-    master.ask("REPLICAOF", HOST, replica.port)  # as Sentinel does after ten seconds
-    assert until(lambda: engine.check([CHARGE]), "the new master is asked")[0].remaining == 3
+DAY = Charge("key", Limit(5, 86_400, "token_bucket"))
+
+
+@pytest.fixture
+def addresses() -> list[tuple[str, int]]:
+    return [(HOST, free_port()) for _ in range(3)]
+
+
+def assert_short(text: str, addresses: list[tuple[str, int]]) -> None:
+    """Names each Sentinel once, with what is wrong with it, and nothing else."""
+    assert "No master found for 'mymaster'" in text
+    for host, port in addresses:
+        assert len(re.findall(rf"Sentinel {host}:{port}: [^;]*ConnectionError", text)) == 1
+    assert "<" not in text
+    assert len(text) < 600
+
+
+def on_an_event_loop(addresses: list[tuple[str, int]]) -> list[str]:
+    async def use() -> list[str]:
+        sentinel = AsyncSentinel(addresses, sentinel_kwargs={"retry": AsyncRetry(NoBackoff(), 0)})
+        client = sentinel.master_for("mymaster")
+        engine, found = AsyncRedisEngine(client, deadline=20.0), []
+        for _ in range(MAX_FAILURES + 1):
+            with pytest.raises(EngineUnavailable) as caught:
+                await engine.check([DAY])
+            found.append(str(caught.value))
+        await engine.aclose()
+        for each in (client, *sentinel.sentinels):
+            await each.aclose()
+        return found
+
+    return asyncio.run(use())
+
+
+def assert_logged(texts: list[str], addresses: list[tuple[str, int]], caplog: pytest.LogCaptureFixture) -> None:
+    for text in (*texts, *[record.getMessage() for record in caplog.records]):
+        assert_short(text, addresses)
+
+
+def test_it_is_told_in_a_line(
+    addresses: list[tuple[str, int]], of_either_kind: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Sentinel(addresses, sentinel_kwargs={"retry": Retry(NoBackoff(), 0)}).master_for("mymaster")
+    threads, found = RedisEngine(client, deadline=20.0), []
+    engine = of_either_kind(threads)
+    for ask in [lambda: engine.check([DAY])] * (MAX_FAILURES + 1) + [threads.take_usage]:
+        with pytest.raises(EngineUnavailable) as caught:
+            ask()
+        found.append(str(caught.value))
+    assert_logged(found, addresses, caplog)
+    threads._transport.close()
     client.close()
+
+
+def test_so_is_a_client_for_event_loops(addresses: list[tuple[str, int]], caplog: pytest.LogCaptureFixture) -> None:
+    assert_logged(on_an_event_loop(addresses), addresses, caplog)

@@ -17,6 +17,7 @@ from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from django_ratelimiter.engine.redis.connections.async_transport import CALLS_IN_THREADS
 from example_project.redis_server import RedisServer, free_port
 from tests.clusters import WAIT_SECONDS, until
+from tests.engine.redis.test_async_engine import on_a_loop
 from tests.engine.redis.test_deadline import admits
 from tests.engine.slow import SlowProxy
 
@@ -35,13 +36,13 @@ def proxy(server: RedisServer) -> Iterator[SlowProxy]:
 
 def spent(server: RedisServer) -> int:
     with redis.Redis.from_url(server.url) as client:
-        return 1_000 - RedisEngine(client).peek([DAY])[0].remaining
+        return 1_000 - RedisEngine(client, "test").peek([DAY])[0].remaining
 
 
 def test_in_threads(proxy: SlowProxy, server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", None)  # it searches folders, and no deadline is that long
     with redis.Redis.from_url(proxy.url) as client:
-        engine = RedisEngine(client, deadline=DEADLINE)
+        engine = RedisEngine(client, "test", deadline=DEADLINE)
         assert not admits(engine)
         assert spent(server) == 0, "nothing was sent for who did not wait for it"
         until(lambda: admits(engine), "a connection is made all the same")
@@ -49,24 +50,21 @@ def test_in_threads(proxy: SlowProxy, server: RedisServer, monkeypatch: pytest.M
 
 
 def test_on_an_event_loop(proxy: SlowProxy, server: RedisServer) -> None:
-    async def main() -> None:
-        async with redis.asyncio.Redis.from_url(proxy.url) as client:
-            engine = AsyncRedisEngine(client, deadline=DEADLINE)
-            assert not await aadmits(engine)
-            assert spent(server) == 0
-            async with asyncio.timeout(WAIT_SECONDS):
-                while not await aadmits(engine):
-                    await asyncio.sleep(0.005)
-            assert spent(server) > 0
-            await engine.aclose()
+    async def use(engine: AsyncRedisEngine) -> None:
+        assert not await aadmits(engine)
+        assert spent(server) == 0
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not await aadmits(engine):
+                await asyncio.sleep(0.005)
+        assert spent(server) > 0
 
-    asyncio.run(main())
+    on_a_loop(proxy.url, use, deadline=DEADLINE)
 
 
 def test_a_call_that_gets_a_connection_too_late_leaves_it_to_others(proxy: SlowProxy, server: RedisServer) -> None:
     """It would be charged, and the connection lost, for a reply that nobody waits for."""
     with redis.Redis.from_url(proxy.url) as client:
-        engine = RedisEngine(client, deadline=DEADLINE)
+        engine = RedisEngine(client, "test", deadline=DEADLINE)
         assert not admits(engine)
         (pool,) = engine.server_of(0).pools
         until(lambda: pool.idle, "a connection is made")

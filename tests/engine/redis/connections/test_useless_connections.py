@@ -17,11 +17,22 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    MasterDownError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+)
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.engine.breaker import MAX_FAILURES
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from django_ratelimiter.engine.redis.connections.async_pool import AsyncConnectionPool
+from django_ratelimiter.engine.redis.connections.faults import is_outage, sentence_of
 from django_ratelimiter.engine.redis.connections.pool import ConnectionPool
 from example_project.redis_server import HOST, find_binary, free_port
 from tests.clusters import ServerWith
@@ -227,3 +238,28 @@ def test_a_fault_of_one_call_alone_does_not_keep_the_others_from_redis(
             engine.check([other], now_us=60_000_000)
     assert not transport_of(engine).server.breaker.is_open
     assert admits(engine)
+
+
+IN_A_SCRIPT = "script: 0f9a, on @user_script:1."
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (AuthenticationError("Authentication required."), "another password"),
+        (BusyLoadingError("Redis is loading the dataset in memory"), "loading its data"),
+        (NoPermissionError("No permissions to access a key"), "may not run a command"),
+        (OutOfMemoryError(f"command not allowed when used memory > 'maxmemory'. {IN_A_SCRIPT}"), "memory is full"),
+        (ReadOnlyError(f"You can't write against a read only replica. {IN_A_SCRIPT}"), "read-only replica"),
+    ],
+)
+def test_the_class_says_what_the_code_has_said(error: RedisError, says: str) -> None:
+    assert is_outage(error)
+    assert says in str(sentence_of(error))
+
+
+def test_a_master_that_is_away_is_an_outage_and_a_missing_script_is_none() -> None:
+    assert is_outage(MasterDownError(f"Link with MASTER is down. {IN_A_SCRIPT}"))
+    missing = NoScriptError("No matching script. Please use EVAL.")
+    assert not is_outage(missing)
+    assert "does not keep scripts" in str(sentence_of(missing))

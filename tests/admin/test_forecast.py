@@ -20,7 +20,7 @@ from django_ratelimiter.usage.times import Granularity, floor, now
 from tests.admin.usage.test_pages import count
 from tests.forecast.traffic import record
 
-from ..pages import BrowserForm, page_of, rule_form, shown, stored
+from .pages import BrowserForm, page_of, rule_form, shown, stored
 
 pytestmark = pytest.mark.django_db
 

@@ -12,8 +12,8 @@ from tests.browser import Browser
 from tests.forecast.traffic import record
 from tests.strict_csp import STRICT
 
-from ..pages import IN_BROWSER, open_as, page_of
-from .test_panel import yesterday
+from .pages import IN_BROWSER, open_as, page_of
+from .test_forecast import yesterday
 
 pytestmark = IN_BROWSER
 
