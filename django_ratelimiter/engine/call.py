@@ -57,9 +57,10 @@ class ChargeTemplate(NamedTuple):
 class CallTemplate:
     """The charges of a call without their partitions. Compared by identity, as a cache key on the request path.
 
-    sources: which value is the partition of each charge; `None` = a different value for each. like: a template that
-    differs only in its costs. is_packed: calls are packed once for all callers, whose partitions are digests; False =
-    each is packed anew, as its charges came in a list, or their limits' terms differ from call to call.
+    charges: without keys, too. sources: which value is the partition of each; `None` = a different value for each.
+    like: a template that differs only in its costs. is_packed: calls are packed once for all callers, whose partitions
+    are digests; False = each is packed anew, as its charges came in a list, or their limits' terms differ from call to
+    call.
     gates: which of the charges may reject the call. is_exact: the engine decides all of them each time.
     is_fetched: units for all of them may be fetched in advance. sync_interval: for how long, in seconds; 0 = none are.
     callers: the places of the partitions that distinguish callers of such charges, one for each source; else that of
@@ -81,6 +82,7 @@ class CallTemplate:
         "_is_filled",
         "_parts",
         "callers",
+        "charges",
         "counters",
         "gates",
         "is_counted",
@@ -112,7 +114,7 @@ class CallTemplate:
         self.so_far = ""
         self._parts: dict[tuple[int, ...], CallTemplate] = {}
         self.unsplit = frozenset([each.charge.usage for each in self.templates if not each.is_split])
-        charges = [each.charge for each in self.templates]
+        self.charges = charges = [each.charge for each in self.templates]
         for charge in charges:
             check_units(charge)
             if charge.usage is not None and "\n" in charge.usage:

@@ -1,4 +1,4 @@
-"""Locks that are free in a forked child, which has none of the threads that may hold them."""
+"""Locks that are free in a forked child, which has none of the threads that may hold them; and what is new in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _locks: Final[WeakSet[Any]] = WeakSet()
 
 
 def freed_by_fork(lock: LockOfSomeKind) -> LockOfSomeKind:
-    """Return this lock, and free it in each forked child. For state that a child can continue to use unchanged."""
+    """Return this lock, and free it in each forked child. For state that a child can continue to use unchanged.
+
+    Other state has the method that a lock has for this, and begins anew in it.
+    """
     _locks.add(lock)
     return lock
 

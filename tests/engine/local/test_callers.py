@@ -47,7 +47,7 @@ def test_of_a_first_request_only_the_partitions_are_kept(process: Process, engin
     assert engine.calls == asked
     assert list(one.counters.seen) == [f"{kind} {number}" for number in range(5) for kind in ("user", "ip")]
     one.flush()
-    assert (len(engine.calls), one.counters.hands.by_name) == (5, {})
+    assert (len(engine.calls), one.counters.hands) == (5, {})
     assert counts(engine)["all|"] == (5, 0, 0, 0)
 
 
@@ -61,7 +61,7 @@ def test_the_second_one_fetches_and_the_third_is_decided_here(process: Process, 
 def test_a_caller_with_two_rules_has_not_come_twice(process: Process) -> None:
     one = process()
     one.check([charge(9, "minute:ann", partition="ann"), charge(9, "hour:ann", partition="ann")])
-    assert (list(one.counters.seen), one.counters.hands.by_name) == (["ann"], {})
+    assert (list(one.counters.seen), one.counters.hands) == (["ann"], {})
 
 
 def test_those_who_come_often_to_one_view_make_nothing_of_those_who_come_once_to_another(process: Process) -> None:
@@ -70,7 +70,7 @@ def test_those_who_come_often_to_one_view_make_nothing_of_those_who_come_once_to
     for number in range(5):
         one.check(Call(once, (f"once{number}", "all of once")))
         one.check(Call(often, ("often", "all of often")))
-    assert {name.partition(":")[0] for name in one.counters.hands.by_name} == {"often", "all of often"}
+    assert {name.partition(":")[0] for name in one.counters.hands} == {"often", "all of often"}
 
 
 def test_views_with_nothing_but_a_shared_counter_fetch_in_turn(process: Process, engine: Counted) -> None:

@@ -52,7 +52,17 @@ def test_a_first_visit_is_the_plain_call_and_keeps_only_the_caller(process: Proc
     for number in range(3):
         one.check(call := Call.of([charge(key=f"rule:{number}", partition=f"{number}")]))
         assert engine.calls[-1] is call
-    assert (list(one.counters.seen), one.counters.hands.by_name) == (["0", "1", "2"], {})
+    assert (list(one.counters.seen), one.counters.hands) == (["0", "1", "2"], {})
+
+
+def test_who_comes_once_an_interval_is_as_new_again_after_some(process: Process, engine: Counted, clock: Clock) -> None:
+    one, asked = process(), charge(100)
+    admitted(one, asked, 3)
+    for _ in range(20):
+        clock.now += INTERVAL
+        one.check([asked])
+    assert wants(engine)[-10:] == [()] * 10
+    assert engine.calls[-1].returned == ()
 
 
 def test_who_comes_again_after_the_interval_is_as_new(process: Process, engine: Counted, clock: Clock) -> None:
@@ -315,18 +325,30 @@ class TestRules:
         one = process(max_counters=3)
         for number in range(12):
             assert admitted(one, charge(900, f"a{number}"), 4) == 4
-        assert (len(one.counters.hands.by_name), len(one.counters.seen) <= 3) == (3, True)
+        assert (len(one.counters.hands), len(one.counters.seen) <= 3) == (3, True)
         clock.now += 2 * INTERVAL
         one.check([charge(key="other", sync_interval=None)])
         admitted(one, charge(900, "later"), 4)
-        assert [*one.counters.hands.by_name] == ["later" + charge().limit.tag]
+        assert [*one.counters.hands][-1] == "later" + charge().limit.tag
+        assert len(one.counters.hands) == 3
+
+    def test_the_oldest_makes_room_only_if_it_holds_nothing(self, process: Process, clock: Clock) -> None:
+        one, kept = process(max_counters=2), charge(900, "kept", sync_interval=60.0)
+        for asked in (kept, charge(900, "idle")):
+            admitted(one, asked, 2)
+        clock.now += 2 * INTERVAL
+        one.check([charge(key="other", sync_interval=None)])
+        for _ in range(2):
+            admitted(one, charge(900, "later"), 2)
+            assert kept.key + kept.limit.tag in one.counters.hands
+        assert "later" + charge().limit.tag in one.counters.hands
 
 
 class TestVersions:
     def test_rules_that_were_replaced_are_heard_of_within_the_interval(
         self, process: Process, engine: Counted, clock: Clock
     ) -> None:
-        one, asked = process(ask_interval=0.5), charge(1_000, sync_interval=30.0)
+        one, asked = process(ask_interval=0.5), charge(1_000, sync_interval=0.5)
         engine.publish(1)
         admitted(one, asked, 5, version=1)
         engine.publish(2)
@@ -358,6 +380,21 @@ class TestVersions:
             clock.now += 0.1
         assert len(engine.calls) <= 20 + 12
 
+    def test_while_it_is_not_confirmed_every_call_asks_for_it(
+        self, process: Process, engine: Counted, clock: Clock
+    ) -> None:
+        one, asked, local = process(), charge(1_000, sync_interval=60.0), charge(9, "local", sync_interval=-1.0)
+        engine.publish(1)
+        admitted(one, asked, 5, version=1)
+        clock.now += 1.0
+        engine.down = True
+        for each in (asked, local, asked):
+            with pytest.raises(EngineUnavailable):
+                one.check([each], version=1)
+        engine.down, calls = False, len(engine.calls)
+        assert admitted(one, asked, 2, version=1) == 2
+        assert (len(engine.calls), one.peek([local])[0].remaining) == (calls + 1, 9)
+
     def test_a_call_without_charges_asks_for_it_whatever_was_asked_just_now(
         self, process: Process, engine: Counted
     ) -> None:
@@ -370,16 +407,34 @@ class TestVersions:
 
 
 class TestLost:
-    def test_all_units_are_dropped(self, process: Process, engine: Counted, clock: Clock) -> None:
-        one, asked = process(), charge(1_000)
-        admitted(one, asked, 5)
+    def test_units_are_spent_until_the_interval_is_over(self, process: Process, engine: Counted, clock: Clock) -> None:
+        one, asked, later = process(), charge(1_000), charge(1_000, "later")
+        admitted(one, asked, 4)
+        admitted(one, later, 4)
         engine.down = True
         with pytest.raises(EngineUnavailable):
             one.check([charge(key="other", sync_interval=None)])
+        assert admitted(one, asked, 3) == 3
         with pytest.raises(EngineUnavailable):
             one.check([asked])
+        clock.now += INTERVAL
+        with pytest.raises(EngineUnavailable):
+            one.check([later])
         engine.down = False
-        assert one.check([asked])[0].remaining == 1_000 - 7 - 1
+        one.flush()
+        assert (held(engine, asked), held(engine, later)) == (7, 7), "what the failed call was to give back is lost"
+
+    def test_a_call_that_fails_about_one_counter_costs_the_others_nothing(
+        self, process: Process, engine: Counted, clock: Clock
+    ) -> None:
+        one, callers = process(), [charge(1_000, f"key{number}") for number in range(20)]
+        for asked in callers:
+            admitted(one, asked, 4)
+        engine.lost = True
+        with pytest.raises(EngineUnavailable):
+            one.check([charge(key="other", sync_interval=None)])
+        one.flush()
+        assert [held(engine, asked) for asked in callers] == [4] * 20
 
     def test_a_lost_reply_leaves_its_units_charged_and_counts_usage_once(
         self, process: Process, engine: Counted, clock: Clock
@@ -394,8 +449,3 @@ class TestLost:
         one.flush()
         assert held(engine, asked) >= 7
         assert counts(engine) == {"rule|": (7, 0, 0, 0)}
-
-    def test_an_engine_that_fetches_nothing_decides_all(self, process: Process, engine: Counted) -> None:
-        one, asked, engine.fetches = process(), charge(10), False
-        assert admitted(one, asked, 20) == 10
-        assert len(engine.calls) == 20

@@ -207,7 +207,7 @@ def test_so_many_are_kept_and_no_more(process: Process, engine: Counted, clock: 
     one = process(denial_memory=MEMORY, max_counters=3)
     for number in range(20):
         assert admitted(one, exact(1, f"key-{number}"), 3) == 1
-    assert len(one.counters.rejections) == 3
+    assert len(one.counters.hands) == 3
     clock.now += MEMORY
     admitted(one, exact(1, "later"), 3)
     calls = len(engine.calls)

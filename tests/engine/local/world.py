@@ -37,14 +37,12 @@ class Counted:
     """An engine that notes what it is asked.
 
     down: it is out of reach; lost: it decides, and its reply is lost. during: happens during the next call.
-    fetches: False = as an engine of a project that knows nothing of units in advance.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.memory = MemoryEngine(clock.us)
         self.calls: list[Call] = []
         self.down = self.lost = False
-        self.fetches = True
         self.during: Callable[[], object] | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -60,8 +58,6 @@ class Counted:
         if during:
             during()
         self.calls.append(charges)
-        if not self.fetches:
-            charges = Call(charges.template, charges.partitions)
         verdicts = self.memory.check(charges, **options)
         if self.lost:
             self.lost = False
