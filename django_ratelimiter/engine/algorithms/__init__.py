@@ -2,14 +2,15 @@
 
 Both perform the same steps on the same integers. Time is in microseconds since the Unix epoch and
 never earlier than the time in the stored state. `x` and `y` are the level that `look` returns: numbers with a meaning
-of the algorithm's own. Charging changes only `x`. An algorithm may reuse the steps of another. To add an algorithm, add
-its two files and its entry in `registry.Algorithm`, which states its traits.
+of the algorithm's own. Charging changes only `x`. An algorithm may import the steps of another, see redis/scripts.py.
+To add an algorithm, add its two files and its entry in `registry.Algorithm`, which states its traits.
 
 In Python a step is a function. In Lua a step is the lines under its name, such as `--@look`. They are inserted into
 `engine/redis/check.lua` where it names the step, because calling a Lua function would take longer than the
 step itself.
-There `spend` also stores. Terms and state are variables of check.lua (`period`, `rate`, `capacity`, `tick_us`, `extra`;
-`raw`, which begins with `last`), and the results are assigned to `remaining`, `x`, `y`, `state`, `wait` and `reset`.
+There `spend` only stores: `x` is spent already, up to the capacity, and `before` is what it was. Terms and state are
+variables of check.lua (`period`, `rate`, `capacity`, `tick_us`, `extra`; `raw`, which begins with `last`), and the
+results are assigned to `remaining`, `x`, `y`, `state`, `wait` and `reset`.
 """
 
 from __future__ import annotations

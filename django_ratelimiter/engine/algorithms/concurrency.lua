@@ -1,5 +1,4 @@
 -- Concurrency. State: as in sliding_window_log. The same steps as in concurrency.py.
---@from sliding_window_log
 
 --@wait
 wait = unpack('<i7', raw, y) + period - at

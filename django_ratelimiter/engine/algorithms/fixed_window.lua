@@ -20,7 +20,6 @@ remaining = x < capacity and capacity - x or 0
 if at < y or at >= y + period then remaining = -1 end
 
 --@spend
-x = cost <= capacity - x and x + cost or max(x, capacity)
 state = rate == FIRST_REQUEST and pack('<i7I7I6', at, x, at - y) or pack('<i7I7', at, x)
 
 --@wait
@@ -31,12 +30,8 @@ reset = x > 0 and y + period - at or 0
 
 --@refund
 local last, used = unpack('<i7I7', raw)
-local start
-if rate == FIRST_REQUEST then
-  start = last - unpack('<I6', raw, 15)
-else
-  start = rate == CALENDAR and extra or spent_at - spent_at % period
-end
+local start = rate == CALENDAR and extra or spent_at - spent_at % period
+if rate == FIRST_REQUEST then start = last - unpack('<I6', raw, 15) end
 if min(spent_at, last) >= start and max(spent_at, last) < start + period then
   state = pack('<i7I7', last, max(used - cost, 0)) .. sub(raw, 15)
 end

@@ -23,7 +23,6 @@ remaining = floor(((capacity - x) * period - y * (period - passed)) / period)
 if remaining < 0 then remaining = 0 end
 
 --@spend
-x = cost <= capacity - x and x + cost or max(x, capacity)
 state = pack('<i7I6I6', at, x, y)
 
 --@wait

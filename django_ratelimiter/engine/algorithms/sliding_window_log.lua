@@ -19,8 +19,7 @@ end
 remaining = max(capacity - x, 0)
 
 --@spend
-local before, oldest = x, ''
-x = max(x, min(x + cost, capacity))
+local oldest = ''
 local units = min(cost, x)
 local excess = units - (x - before) -- a rejection that counts: the oldest make room, they would expire first
 local live = y

@@ -17,8 +17,6 @@ end
 remaining = max(capacity - x, 0)
 
 --@spend
-local before = x
-x = max(x, min(x + cost, capacity))
 local units = min(cost, x)
 local excess = units - (x - before) -- a rejection that counts: the oldest make room, they would expire first
 state = sub(string.rep(EMPTY, y) .. (raw and sub(raw, FIRST) or EMPTY), 1, SLOT * slots)

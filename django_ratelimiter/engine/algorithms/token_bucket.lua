@@ -29,7 +29,7 @@ end
 remaining = capacity - ceil(x / period)
 
 --@spend
-x = min(x + cost * period, capacity * period)
+x = min(before + cost * period, capacity * period)
 state = pack('<i7I7I6', at, x, period)
 
 --@wait

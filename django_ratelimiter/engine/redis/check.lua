@@ -33,11 +33,12 @@
 --          Where all waits and leads are 0, as nearly always, they are left out: a server takes as long for a number
 --          of a reply as for ten steps of this script
 --
--- A line such as `--@look` is replaced by that step of every algorithm, see algorithms/__init__.py; `--@count` and
--- `--@rejected` by count.lua and rejected.lua.
+-- A line such as `--@look` is replaced by that step of every algorithm, see algorithms/__init__.py; `--@back`, `--@count`
+-- and `--@rejected` by back.lua, count.lua and rejected.lua.
 
 local KEYS, ARGV, call, sub, match = KEYS, ARGV, redis.call, string.sub, string.match
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+local spread = table.unpack or unpack
 local pack, unpack = struct.pack, struct.unpack
 
 -- A key outlives its state by this much, so that a clock stepped back by no more still finds it.
@@ -55,7 +56,7 @@ local first = counts and 3 or 1 -- the counters stand behind this key
 
 -- One command reads all, since each costs as much as what is computed from its reply. It passes over a key that holds
 -- another type: another program wrote it, and it is as good as missing. So is a value that is not of a state's size.
-local found = call('MGET', KEYS[1], (table.unpack or _G.unpack)(KEYS, first + 1, first + charges))
+local found = call('MGET', KEYS[1], spread(KEYS, first + 1, first + charges))
 
 local raises = false
 if ARGV[1] ~= '' then
@@ -79,19 +80,12 @@ if timed then
   now = time[1] * 1000000 + time[2]
 end
 
-local returns = 0
-if mode >= 8 then
-  returns, mode = floor(mode / 8), mode % 8
-  for i = charges + 1, charges + returns do
-    local raw, state = call('GET', KEYS[first + i]), nil
-    if raw then
-      local id, period, rate, capacity, tick_us, _, extra, cost, spent_at = unpack(RECORD, ARGV[3], 72 * i - 23)
-      --@refund
-      if state then call('SET', KEYS[first + i], state, 'KEEPTTL') end
-    end
-  end
-  found = call('MGET', KEYS[1], (table.unpack or _G.unpack)(KEYS, first + 1, first + charges))
+local returns = floor(mode / 8)
+mode = mode % 8
+for i = charges + 1, charges + returns do
+  --@back
 end
+if returns > 0 then found = call('MGET', KEYS[1], spread(KEYS, first + 1, first + charges)) end
 
 local decides = mode == 0 or mode == 4
 -- Tables grow slowly: this one and the reply begin with the room that they nearly always take.
@@ -121,12 +115,8 @@ for i = 1, charges do
       expires = reset
     end
   end
-  if not passes then
-    plain = false
-    if flags % 2 == 1 then rejected = true end
-  elseif delay > 0 then
-    plain = false
-  end
+  if not passes or delay > 0 then plain = false end
+  if not passes and flags % 2 == 1 then rejected = true end
   levels[i] = {
     remaining, x, y, at, raw, state, passes, delay, expires,
     id, period, rate, capacity, tick_us, soft_floor, extra, cost, flags,
@@ -139,21 +129,13 @@ if elsewhere then
   return reply
 end
 
-local refunding = refunds > returns and (mode == 2 or mode == 5 or (rejected and decides))
-if refunding then -- what cannot be read is to fail before anything is written
-  for i = charges + returns + 1, charges + refunds do call('GET', KEYS[first + i]) end
-end
-
 if raises then call('SET', KEYS[1], ARGV[1]) end
 
 local reply = charges > 2 and { now, 0, 0, 0, 0, 0, 0 } or charges > 0 and { now, 0, 0 } or { now }
 local field, rejecting = ARGV[2], false
 for i = 1, charges do
-  local level = levels[i]
-  local remaining, x, y, at, raw, state = level[1], level[2], level[3], level[4], level[5], level[6]
-  local passes, delay, expires = level[7], level[8], level[9]
-  local id, period, rate, capacity, tick_us = level[10], level[11], level[12], level[13], level[14]
-  local soft_floor, extra, cost, flags = level[15], level[16], level[17], level[18]
+  local remaining, x, y, at, raw, state, passes, delay, expires, id, period, rate, capacity, tick_us,
+    soft_floor, extra, cost, flags = spread(levels[i], 1, 18)
   local spends, spent = decides and cost > 0, 0
   if passes then spends = spends and not rejected else spends = spends and flags % 4 >= 2 end
   if flags >= 4 then
@@ -162,6 +144,8 @@ for i = 1, charges do
     cost = cost + takes[i]
   end
   if spends then
+    local before = x
+    x = cost <= capacity - x and x + cost or max(x, capacity) -- but in a bucket
     --@spend
     if passes then
       remaining, spent = remaining - cost, cost
@@ -206,14 +190,9 @@ for i = 1, charges do
   end
 end
 
-if refunding then
+if mode == 2 or mode == 5 or rejected and decides then
   for i = charges + returns + 1, charges + refunds do
-    local raw, state = call('GET', KEYS[first + i]), nil
-    if raw then
-      local id, period, rate, capacity, tick_us, _, extra, cost, spent_at = unpack(RECORD, ARGV[3], 72 * i - 23)
-      --@refund
-      if state then call('SET', KEYS[first + i], state, 'KEEPTTL') end
-    end
+    --@back
   end
 end
 
@@ -294,9 +273,7 @@ if id then
   end
 end
 
-if takes then
-  for i = 1, charges do reply[#reply + 1] = takes[i] or 0 end
-end
+for i = 1, takes and charges or 0 do reply[#reply + 1] = takes[i] or 0 end
 
 if math.type then -- Lua 5.4 knows floats, and servers send those as texts
   for i = 1, #reply do reply[i] = floor(reply[i]) end

@@ -59,7 +59,7 @@ if step - last >= PAUSE then -- no such rejection for an hour, or ever
       if sub(all[i], 1, 1) == '\t' and not held[all[i]] then gone[#gone + 1] = all[i] end
     end
     for first = 1, #gone, 1000 do
-      call('HDEL', list, (table.unpack or _G.unpack)(gone, first, min(first + 999, #gone)))
+      call('HDEL', list, spread(gone, first, min(first + 999, #gone)))
     end
   end
 elseif step - last >= RENEWED then

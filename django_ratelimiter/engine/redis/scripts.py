@@ -1,5 +1,5 @@
-"""The Lua scripts, built from their files: `check.lua` contains `count.lua`, `rejected.lua` and
-every algorithm's `NAME.lua`.
+"""The Lua scripts, built from their files: `check.lua` contains `back.lua`, `count.lua`, `rejected.lua` and every
+algorithm's `NAME.lua`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import Final
 
 from .. import algorithms
+from ..algorithms import STEPS
 from ..limits import Algorithm
 
 _FRAMES: Final = files(__package__)
@@ -20,16 +21,19 @@ _ALGORITHMS: Final = files(algorithms)
 
 #: A line that names the step in the lines after it; in check.lua, the step to insert.
 _STEP: Final = re.compile(r"^ *--@(\w+)\n", re.MULTILINE)
-_FROM: Final = re.compile(r"^--@from (\w+)\n", re.MULTILINE)
 
 
 def _steps_of(algorithm: str) -> dict[str, str]:
-    """Return the steps of an algorithm by name. Each begins with the lines before the first step in its file."""
-    text = (_ALGORITHMS / f"{algorithm}.lua").read_text("utf-8")
-    base = _FROM.search(text)
-    shared, *rest = _STEP.split(_FROM.sub("", text))
-    own = {name: shared + step for name, step in zip(rest[::2], rest[1::2], strict=True)}
-    return {**(_steps_of(base[1]) if base else {}), **own}
+    """Return the steps of an algorithm by name. Each begins with the lines before the first step in its file.
+
+    If its `look` is imported from another algorithm, it has the steps of that, but for those in its own file, if any.
+    """
+    base, file = STEPS[algorithm].look.__module__.rpartition(".")[2], _ALGORITHMS / f"{algorithm}.lua"
+    steps = {} if base == algorithm else _steps_of(base)
+    if steps and not file.is_file():
+        return steps
+    shared, *rest = _STEP.split(file.read_text("utf-8"))
+    return steps | {name: shared + step for name, step in zip(rest[::2], rest[1::2], strict=True)}
 
 
 def _traits_of(algorithm: Algorithm) -> dict[str, str]:
@@ -62,8 +66,8 @@ def _branches(found: Sequence[tuple[int, str]]) -> str:
 
 
 def _with_parts(frame: str) -> str:
-    """Insert count.lua and rejected.lua where check.lua names them."""
-    for part in ("count", "rejected"):
+    """Insert back.lua, count.lua and rejected.lua where check.lua names them."""
+    for part in ("back", "count", "rejected"):
         frame = frame.replace(f"--@{part}\n", (_FRAMES / f"{part}.lua").read_text("utf-8"))
     return frame
 

@@ -200,6 +200,7 @@ def test_an_algorithm_has_every_step_and_no_other(algorithm: Algorithm) -> None:
 
 
 def test_the_frame_asks_for_every_step() -> None:
-    frame = (scripts._FRAMES / "check.lua").read_text("utf-8")
-    assert {match[1] for match in scripts._STEP.finditer(frame)} == {*STEPS_IN_LUA, "traits", "count", "rejected"}
+    frame = "".join((scripts._FRAMES / name).read_text("utf-8") for name in ("check.lua", "back.lua"))
+    asked = {match[1] for match in scripts._STEP.finditer(frame)}
+    assert asked == {*STEPS_IN_LUA, "traits", "back", "count", "rejected"}
     assert b"\n--@" not in scripts.CHECK

@@ -1,2 +1,0 @@
--- GCRA. State: as in token_bucket. The same steps as in gcra.py.
---@from token_bucket

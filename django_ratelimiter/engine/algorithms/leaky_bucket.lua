@@ -1,2 +1,0 @@
--- Leaky bucket as a queue. State: as in token_bucket. The same steps as in leaky_bucket.py.
---@from token_bucket
