@@ -100,6 +100,13 @@ def test_where_it_rejects_the_engine_charges_nothing(process: Process, engine: C
     assert (held(engine, exact), held(engine, near)) == (1, 1)
 
 
+def test_what_another_thread_has_used_up_meanwhile_rejects_all(process: Process, engine: Counted) -> None:
+    one, local, exact = process(), charge(1, "local", sync_interval=-1.0), charge(9, "exact", sync_interval=None)
+    engine.during = lambda: one.check([local])
+    assert [(each.allowed, each.spent) for each in one.check([local, exact])] == [(False, 0), (True, 0)]
+    assert held(engine, exact) == 0
+
+
 def test_receipts_are_refunded_where_they_are_from(process: Process, engine: Counted) -> None:
     one, local, exact = process(), charge(1, "local", sync_interval=-1.0), charge(1, "exact", sync_interval=None)
     earlier = one.check([exact])

@@ -424,6 +424,16 @@ class TestLost:
         one.flush()
         assert (held(engine, asked), held(engine, later)) == (7, 7), "what the failed call was to give back is lost"
 
+    def test_after_a_call_that_failed_the_next_one_fetches(self, process: Process, engine: Counted) -> None:
+        one, asked = process(), charge(1_000)
+        admitted(one, asked, 7)
+        engine.down = True
+        with pytest.raises(EngineUnavailable):
+            one.check([asked])
+        engine.down, calls = False, len(engine.calls)
+        assert admitted(one, asked, 30) == 30
+        assert len(engine.calls) == calls + 4
+
     def test_a_call_that_fails_about_one_counter_costs_the_others_nothing(
         self, process: Process, engine: Counted, clock: Clock
     ) -> None:

@@ -208,6 +208,9 @@ def test_so_many_are_kept_and_no_more(process: Process, engine: Counted, clock: 
     for number in range(20):
         assert admitted(one, exact(1, f"key-{number}"), 3) == 1
     assert len(one.counters.hands) == 3
+    calls = len(engine.calls)
+    assert admitted(one, exact(1, "key-0"), 3) == 0
+    assert len(engine.calls) == calls, "those that hold do not make room"
     clock.now += MEMORY
     admitted(one, exact(1, "later"), 3)
     calls = len(engine.calls)
