@@ -23,7 +23,7 @@ from ..inspection.grounds import SEES_TIERS, AccessExplanation
 from ..inspection.references import Name, Rejected, everybody, revealed_to
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
-from ..usage.live.rejections import certain_times, recent, times_in_words
+from ..usage.rejections import certain_times, recent, times_in_words
 from ..values.digests import whole
 from ..values.references import Reference, reference_of
 from .formatting import breakable

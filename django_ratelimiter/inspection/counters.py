@@ -17,7 +17,7 @@ from ..rules.records import LimitRecord, RuleRecord
 from ..rules.routes import for_no_view
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
-from ..usage.live.rejections import certain_times, recent
+from ..usage.rejections import certain_times, recent
 from ..values.references import reference_of
 from .caller import Caller
 from .references import everybody

@@ -17,7 +17,7 @@ from ..middleware import Exemption
 from ..rules.formatting import end_in_words, moment_in_words, units, until_in_words
 from ..rules.inline import PREFIX
 from ..rules.records import Facts, Mismatch, RejectedRule, RuleRecord
-from ..usage.live.rejections import times_in_words
+from ..usage.rejections import times_in_words
 from ..values.references import Reference
 from .counters import CallerRejection, Counter
 from .grounds import AccessExplanation, TierExplanation, tier_in_words

@@ -17,7 +17,7 @@ from ..limiter.templates import missing
 from ..models import TopPartition
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
-from ..usage.live.rejections import MAX_READ, recent
+from ..usage.rejections import MAX_READ, recent
 from ..usage.times import now, stored
 from ..values.partitions import partition_names
 from ..values.references import Reference, references_in

@@ -8,9 +8,9 @@ from typing import Final
 
 from django.utils.translation import gettext as _
 
-from ...backend import get_engine
-from ...engine.usage.rejections import RECORDED_ONE_IN, Rejection
-from ...rules.formatting import about, units
+from ..backend import get_engine
+from ..engine.usage.rejections import RECORDED_ONE_IN, Rejection
+from ..rules.formatting import about, units
 
 #: Maximum number of rejections that are read: more than the lists of all shards keep.
 MAX_READ: Final = 100_000
