@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from typing import Final, NamedTuple
 
 from ..base import Version
 from ..base import noted as written
 from ..call import Call, CallTemplate
 from .packing import FLAGS, bulk_string, flags_of
-from .partition_notes import MAX_CHARGES, NoteKind, PartitionNote, pool_notes
+from .partition_notes import NoteKind, PartitionNote, notes_of
 
 #: The partition that is packed into a hole: as long as a digest, but never equal to one.
 _HOLE: Final = "\x00hole of a partition\x00\x01"
@@ -91,7 +90,7 @@ class CallFormats:
         number = len(template.templates)
         charges = Call(template, (_HOLE,) * number, (_WANTED,) * number if fetches else ())
         flags = [FLAGS[charge.gating, charge.count_refusals] for charge in charges if fetches]
-        notes, noted = _notes_of(charges, *note_kind)
+        notes, noted = notes_of(charges, *note_kind)
         call = self._encode(charges, version, minute, notes)
         word = bulk_string(_HOLE.encode())  # only that of a note
         size = len(call) - len(word) * call.count(word)
@@ -103,19 +102,3 @@ class CallFormats:
             forms.clear()
         form = forms[kind] = CallFormat(minute, version, parts, size, tuple(noted), tuple(flags))
         return form
-
-
-def _notes_of(charges: Call, weight: int, sampled: int) -> tuple[list[PartitionNote], list[int]]:
-    """Return the notes of a call, and for each the place of its first charge."""
-    notes, noted = [], []
-    for label, group in groupby(range(min(len(charges), MAX_CHARGES)), lambda place: charges[place].usage):
-        places = list(group)
-        is_sampled = sampled >> places[0] & 1
-        if label is not None and (weight or is_sampled):
-            numbers = [place + 1 for place in places]
-            notes.append(PartitionNote(bytearray((is_sampled, weight, *numbers)), label, _HOLE))
-            noted.append(places[0])
-    if weight:
-        notes += pool_notes(charges, weight)
-        noted += [place for _, place, _ in charges.template.pools]
-    return notes, noted

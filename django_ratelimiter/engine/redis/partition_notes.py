@@ -55,16 +55,28 @@ def keys_of(is_sampled: int, weighs: bool, label: str, minute: int) -> list[str]
     return names
 
 
-def pool_notes(charges: Call, weight: int) -> list[PartitionNote]:
-    """Return the notes that count the callers of a weighed call over all rules, each caller once."""
-    return [
-        PartitionNote(
-            bytearray((0, weight, *[number for number in numbers if number <= MAX_CHARGES])),
-            label,
-            charges[place][7] or "",
-        )
-        for label, place, numbers in charges.template.pools
-    ]
+def notes_of(charges: Call, weight: int, sampled: int) -> tuple[list[PartitionNote], list[int]]:
+    """Return the notes of a call, and for each the place of its first charge. sampled: which are sampled, as bits.
+
+    A weighed call also counts its callers over all rules, each caller once.
+    """
+    found: dict[tuple[str, str], PartitionNote] = {}
+    noted = []
+    for place, charge in enumerate(islice(charges, MAX_CHARGES)):
+        label, partition, bit = charge.usage, charge.partition, sampled >> place & 1
+        if label is None or partition is None:
+            continue
+        if (label, partition) in found:
+            found[label, partition].what.append(place + 1)
+        elif weight or bit:
+            found[label, partition] = PartitionNote(bytearray((bit, weight, place + 1)), label, partition)
+            noted.append(place)
+    notes = [*found.values()]
+    for label, place, numbers in charges.template.pools if weight else ():
+        what = bytearray((0, weight, *[number for number in numbers if number <= MAX_CHARGES]))
+        notes.append(PartitionNote(what, label, charges[place].partition or ""))
+        noted.append(place)
+    return notes, noted
 
 
 #: The notes of a call: its weight, 0 = it is not weighed; and which of its charges are sampled, as bits.
@@ -94,8 +106,12 @@ class PartitionTracker:
         """
         if not charges.partitions:
             return []
-        notes = _notes_for(charges, self._weight(charges, (self._clock() if now_us is None else now_us) // MINUTE_US))
-        return notes + self.waiting.pop(shard, [])
+        weight = self._weight(charges, (self._clock() if now_us is None else now_us) // MINUTE_US)
+        unsplit, sampled = charges.template.unsplit, 0
+        for place, charge in enumerate(charges):
+            if charge.partition is not None and charge.usage not in unsplit:
+                sampled |= is_sampled(charge.partition) << place
+        return notes_of(charges, weight, sampled)[0] + self.waiting.pop(shard, [])
 
     def note_rejected(self, answer: Answer, shard: int = 0) -> None:
         """Let the tails of callers that a call has rejected without a note wait for the next call to their shard."""
@@ -135,24 +151,6 @@ class PartitionTracker:
             return 1
         self._left = randrange(1, 2 * WEIGHT)
         return WEIGHT
-
-
-def _notes_for(charges: Call, weight: int) -> list[PartitionNote]:
-    notes: list[PartitionNote] = []
-    unsplit = charges.template.unsplit
-    for number, charge in enumerate(islice(charges, MAX_CHARGES), 1):
-        label, partition = charge[4], charge[7]
-        if label is None or partition is None:
-            continue
-        for note in notes:
-            if note.label == label and note.partition == partition:
-                note.what.append(number)
-                break
-        else:
-            sampled = label not in unsplit and is_sampled(partition)
-            if weight or sampled:
-                notes.append(PartitionNote(bytearray((sampled, weight, number)), label, partition))
-    return notes + pool_notes(charges, weight) if weight else notes
 
 
 def _sampled_of(charges: Call) -> int:
