@@ -434,18 +434,6 @@ class TestLost:
         assert admitted(one, asked, 30) == 30
         assert len(engine.calls) == calls + 4
 
-    def test_a_call_that_fails_about_one_counter_costs_the_others_nothing(
-        self, process: Process, engine: Counted, clock: Clock
-    ) -> None:
-        one, callers = process(), [charge(1_000, f"key{number}") for number in range(20)]
-        for asked in callers:
-            admitted(one, asked, 4)
-        engine.lost = True
-        with pytest.raises(EngineUnavailable):
-            one.check([charge(key="other", sync_interval=None)])
-        one.flush()
-        assert [held(engine, asked) for asked in callers] == [4] * 20
-
     def test_a_lost_reply_leaves_its_units_charged_and_counts_usage_once(
         self, process: Process, engine: Counted, clock: Clock
     ) -> None:
