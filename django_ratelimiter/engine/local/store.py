@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from math import ceil, inf
-from threading import Lock, Thread
+from threading import Lock, Thread, current_thread
 from typing import Any, Final
 
 from ..base import Charge, Verdict, Version
@@ -350,6 +350,6 @@ class LocalCounters:
             with suppress(Exception):  # the engine is out of reach
                 self.give_back(self.now())
             with self.lock:
-                if not (self.held or self.usage):
+                if self.thread is not current_thread() or not (self.held or self.usage):
                     self.thread = None
                     return

@@ -122,6 +122,20 @@ def test_a_thread_gives_back_what_an_idle_process_has_in_hand_and_ends() -> None
     assert usage(engine) == (42, 0)
 
 
+def test_the_thread_ends_once_its_process_has_dropped_everything() -> None:
+    engine, counters = MemoryEngine(), LocalCounters()
+    ours = LocalFirstEngine(engine, counters)
+    for _ in range(3):
+        ours.check([NEAR._replace(sync_interval=60.0)])
+    thread = counters.thread
+    assert thread
+    counters.clear()
+    counters.usage.add(1, "rule|\na")
+    counters.engine = None  # it is out of reach
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 def test_a_fork_has_nothing_in_hand() -> None:
     engine = MemoryEngine()
     ours = LocalFirstEngine(engine, LocalCounters(60.0))
