@@ -16,19 +16,19 @@ ROOT = Path(__file__).parent.parent
 
 #: Lines of Python, which may only fall; without migrations.
 TOTALS = {
-    "django_ratelimiter": 42_651,
-    "django_ratelimiter/engine/local": 865,
-    "django_ratelimiter/headers": 709,
-    "django_ratelimiter/limiter": 1_926,
-    "tests": 59_802,
-    "benchmarks": 2_958,
+    "django_ratelimiter": 40_112,
+    "django_ratelimiter/engine/local": 550,
+    "django_ratelimiter/headers": 708,
+    "django_ratelimiter/limiter": 1_917,
+    "tests": 57_287,
+    "benchmarks": 2_955,
 }
 
 #: Of the documentation.
-PAGES, WORDS = 46, 52_250
+PAGES, WORDS = 32, 41_800
 
 #: Uses of private names in tests (SLF001).
-PRIVATE_IN_TESTS = 143
+PRIVATE_IN_TESTS = 137
 
 
 def ruff(*rules: str, folder: str) -> list[dict[str, str]]:
