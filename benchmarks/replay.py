@@ -55,7 +55,7 @@ def configure() -> None:
 def rule_set(number: int, quota: int):  # type: ignore[no-untyped-def]
     """Return this many rules that match each line, as in real projects: by address, over three windows."""
     from django_ratelimiter.rules.ruleset import NO_VERSION, RuleSet
-    from django_ratelimiter.testing.builders import build_record
+    from django_ratelimiter.testing.override import build_record
 
     rates = (f"{quota}/minute", f"{20 * quota}/hour", f"{100 * quota}/day")
     rules = [

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Final
 
-from django.apps import AppConfig, apps
+from django.apps import AppConfig
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
 
 from .values.distributions import REMEDY, THEIRS, others
-
-#: Models that ours have foreign keys to: tiers are assigned to users and groups.
-NEEDED: Final = ("django.contrib.auth", "django.contrib.contenttypes")
 
 
 class DjangoRatelimiterConfig(AppConfig):
@@ -30,15 +26,6 @@ class DjangoRatelimiterConfig(AppConfig):
                 f"Files of django_ratelimiter are replaced or deleted: {names} installs the same package. {REMEDY}"
             )
         super().__init__(app_name, app_module)
-
-    def import_models(self) -> None:
-        """Import the models. Raises ImproperlyConfigured if INSTALLED_APPS lacks an app that they refer to."""
-        missing = [name for name in NEEDED if not apps.is_installed(name)]
-        if missing:
-            raise ImproperlyConfigured(
-                f"django_ratelimiter assigns tiers to users and groups. Add to INSTALLED_APPS: {', '.join(missing)}."
-            )
-        super().import_models()
 
     def ready(self) -> None:
         """Register the system checks, and the signals that give each change of a rule a version number."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 from unicodedata import category, digit, normalize
 
@@ -154,17 +154,6 @@ def waiting_at_most(seconds: float, database: str) -> Iterator[None]:
             yield
         finally:
             cursor.execute(f"PRAGMA busy_timeout = {usual}")
-
-
-def together(database: str) -> AbstractContextManager[object]:
-    """A transaction in which rows can be locked. SQLite may reject a write in a transaction that began with a read."""
-    locks = connections[database].features.has_select_for_update
-    return transaction.atomic(using=database) if locks else nullcontext()
-
-
-def unlocked(rows: QuerySet[Row]) -> QuerySet[Row]:
-    """Lock and return these rows. Skips rows that another transaction has locked, if the database supports that."""
-    return rows.select_for_update(skip_locked=connections[rows.db].features.has_select_for_update_skip_locked)
 
 
 def as_committed(rows: QuerySet[Row]) -> QuerySet[Row]:

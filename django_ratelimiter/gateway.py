@@ -31,7 +31,7 @@ from .limiter import refunds
 from .limiter.charges import limit_request
 from .limiter.io import LOOP, THREAD, LoopIO, ThreadIO
 from .limiter.path import decide
-from .middleware import ASKED_BY_GATEWAYS, Exemption
+from .middleware import ASKED_BY_GATEWAYS
 
 __all__ = ["STATUS_FIELD", "aview", "view"]
 
@@ -126,20 +126,22 @@ async def _respond(
     try:
         forwarded = _forwarded_request(request, path, options)
     except GatewayError as error:
-        return error_response(error, options)
-    if bypass_of(forwarded):
-        return passing(forwarded)
+        response = HttpResponse(f"{error}\n", status=error.status, content_type="text/plain; charset=utf-8")
+        return _uncached(_with_one_status(response, options) if error.of_caller else response)
+    exempt = settings.EXEMPT_PATHS  # only these: urls.py says nothing of other servers
+    if exempt is not None and forwarded.path_info.startswith(exempt):
+        return _passing(forwarded)
     max_delay = None if io is LOOP else "rule"
     try:
-        for spelling in spellings(forwarded.path_info, options):
+        for spelling in _spellings(forwarded.path_info, options):
             forwarded.path_info = spelling
             decision = await decide(io, limit_request(forwarded, options.scope, None, max_delay))
             if decision.delay:
                 await io.sleep(decision.delay)
             if not decision.allowed:
-                make = sync_to_async(rejection) if io is LOOP and may_wait(forwarded) else None
-                return await make(forwarded, decision, options) if make else rejection(forwarded, decision, options)
-        return passing(forwarded, decision)
+                make = sync_to_async(_rejection) if io is LOOP and may_wait(forwarded) else None
+                return await make(forwarded, decision, options) if make else _rejection(forwarded, decision, options)
+        return _passing(forwarded, decision)
     finally:  # the end of the other server's response is not known here
         await refunds.release_all(io, forwarded)
 
@@ -164,13 +166,7 @@ def _marked(decide: Callable[..., Any], options: GatewayOptions) -> Callable[...
     return in_own_transactions(decide)  # a delay must not occupy a connection, and a coroutine may have none
 
 
-def bypass_of(forwarded: HttpRequest) -> Exemption:
-    """Return why no rule applies; "" = some may. Only `EXEMPT_PATHS` exempts: urls.py says nothing of other servers."""
-    exempt = settings.EXEMPT_PATHS
-    return "exempt" if exempt is not None and forwarded.path_info.startswith(exempt) else ""
-
-
-def spellings(path: str, options: GatewayOptions) -> tuple[str, ...]:
+def _spellings(path: str, options: GatewayOptions) -> tuple[str, ...]:
     """Return the paths to compare with rules, each once: no rule is decided twice for a request."""
     if not options.fold_paths:
         return (path,)
@@ -185,14 +181,14 @@ def _forwarded_request(request: HttpRequest, path: str | None, options: GatewayO
         text = _("%(peer)s is not a trusted proxy: RATELIMITER['TRUSTED_PROXIES'] does not name it.") % {"peer": peer}
         raise GatewayError(403, text)
     meta = {name: value for name, value in request.META.items() if name not in _OF_THE_QUESTION}
-    forwarded = ForwardedRequest(environ_of(meta, request.method or "", path, options))
+    forwarded = ForwardedRequest(_environ(meta, request.method or "", path, options))
     user = meta.get(meta_name(options.user_header), "").strip() if options.user_header else ""
     if user:
         forwarded.user = UserByKey(user)  # type: ignore[assignment]
     return forwarded
 
 
-def environ_of(meta: dict[str, Any], method: str, path: str | None, options: GatewayOptions) -> dict[str, Any]:
+def _environ(meta: dict[str, Any], method: str, path: str | None, options: GatewayOptions) -> dict[str, Any]:
     """Return the WSGI environment of the request that these fields describe. Raises GatewayError.
 
     method, path: of the gateway's own request, used if its route captures a path; `None` = it does not.
@@ -284,13 +280,7 @@ def _lacking(field: str) -> GatewayError:
     return GatewayError(400, _("The request header %(name)s is missing or wrong.") % {"name": field})
 
 
-def error_response(error: GatewayError, options: GatewayOptions) -> HttpResponse:
-    """Return the response to a request of a gateway that cannot be decided."""
-    response = HttpResponse(f"{error}\n", status=error.status, content_type="text/plain; charset=utf-8")
-    return _uncached(_with_one_status(response, options) if error.of_caller else response)
-
-
-def passing(forwarded: HttpRequest, decision: Decision = NOTHING_TO_DECIDE) -> HttpResponse:
+def _passing(forwarded: HttpRequest, decision: Decision = NOTHING_TO_DECIDE) -> HttpResponse:
     """Return the response for an allowed request."""
     response = HttpResponse(content_type="text/plain")
     if decision is not NOTHING_TO_DECIDE:
@@ -298,10 +288,9 @@ def passing(forwarded: HttpRequest, decision: Decision = NOTHING_TO_DECIDE) -> H
     return _uncached(response)
 
 
-def rejection(forwarded: HttpRequest, decision: Decision, options: GatewayOptions) -> HttpResponseBase:
+def _rejection(forwarded: HttpRequest, decision: Decision, options: GatewayOptions) -> HttpResponseBase:
     """Return the response for a rejected request."""
-    response = rejection_response(forwarded, decision)
-    return _uncached(_with_one_status(response, options))
+    return _uncached(_with_one_status(rejection_response(forwarded, decision), options))
 
 
 def _with_one_status(response: Response, options: GatewayOptions) -> Response:

@@ -7,15 +7,10 @@ each scrape. No label contains a partition.
 
 from __future__ import annotations
 
-import atexit
 import os
-from collections import Counter as Tally
-from collections import deque
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from random import random
-from threading import Timer
-from time import monotonic
 from typing import Final
 
 from django.http import HttpRequest, HttpResponse
@@ -51,9 +46,6 @@ TIMED_SHARE: Final = 0.125
 
 #: With this variable, prometheus-client keeps the numbers of several processes in files of one folder.
 FOLDER_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
-
-#: Seconds after which a busy process writes its counts to files at the latest.
-FLUSH_SECONDS: Final = 1.0
 
 DECISIONS: Final = Counter(
     "ratelimiter_decisions",
@@ -127,86 +119,18 @@ def registry() -> CollectorRegistry:
     return together
 
 
-class OutcomeCounters:
-    """The counters of one kind of decision: the matching rules, each with its outcome."""
-
-    __slots__ = ("_each",)
-
-    def __init__(self, each: Iterable[Callable[[float], None]]) -> None:
-        self._each = tuple(each)
-
-    def add(self, requests: int) -> None:
-        for count in self._each:
-            count(requests)
-
-
-class CountBuffer:
-    """Counts to be written to files later: many of one kind cost no more than one.
-
-    A process that decides less than once in FLUSH_SECONDS writes at once. Otherwise the next decision or a thread
-    writes. The thread runs only while counts are waiting.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: deque[OutcomeCounters] = deque()
-        self._flushed_at = -FLUSH_SECONDS
-        self._flush_planned = False
-
-    def add(self, counts: OutcomeCounters) -> None:
-        """Count one request; it is written within FLUSH_SECONDS."""
-        self._waiting.append(counts)
-        if monotonic() - self._flushed_at >= FLUSH_SECONDS:
-            self.flush()
-        elif not self._flush_planned:
-            self._flush_planned = True
-            self._flush_later()
-
-    def flush(self) -> None:
-        """Write all waiting counts."""
-        self._flushed_at, self._flush_planned = monotonic(), False
-        tally: Tally[OutcomeCounters] = Tally()
-        try:
-            while True:
-                tally[self._waiting.popleft()] += 1
-        except IndexError:  # empty; other threads may have taken some of it
-            pass
-        for counts, requests in tally.items():
-            counts.add(requests)
-
-    def reset(self) -> None:
-        """Drop all counts. Called in a forked child: the parent writes them."""
-        self.__init__()  # type: ignore[misc]
-
-    def _flush_later(self) -> None:
-        timer = Timer(FLUSH_SECONDS, self.flush)
-        timer.daemon = True
-        try:
-            timer.start()
-        except RuntimeError:  # no more threads available, or the process is ending
-            self.flush()
-
-
-#: With files, where writing a number takes a microsecond; otherwise `None`.
-BUFFER: Final = CountBuffer() if os.environ.get(FOLDER_VARIABLE) else None
-
-
 @never_cache
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
     """A view of all metrics. It shows the names of rules and how busy they are: only Prometheus should reach it."""
-    if BUFFER:
-        BUFFER.flush()
     return HttpResponse(generate_latest(registry()), content_type=CONTENT_TYPE_LATEST)
 
 
 def _observe(decision: Decision, seconds: float) -> None:
     """Record one decision. On the request path: it may take only a few microseconds."""
     results = decision.results
-    counts = _counters_for(*map(_labels, results))
-    if BUFFER:
-        BUFFER.add(counts)
-    else:
-        counts.add(1)
+    for count in _counters_for(*map(_labels, results)):
+        count()
     if results and random() < TIMED_SHARE:
         SECONDS.observe(seconds)
     if decision.version.number != _known_version:
@@ -227,20 +151,20 @@ def _labels(result: Result) -> tuple[str, str, str]:
 
 
 @lru_cache(maxsize=10_000)
-def _counters_for(*labels: tuple[str, str, str]) -> OutcomeCounters:
-    """Return the counters of a decision: one for each rule and tier. A rule is rejected if one of its limits is."""
+def _counters_for(*labels: tuple[str, str, str]) -> list[Callable[[], None]]:
+    """Return what counts a decision: once for each rule and tier. A rule is rejected if one of its limits is."""
     outcomes: dict[tuple[str, str], str] = {}
     for rule, tier, outcome in labels:
         before = outcomes.get((rule, tier), "allowed")
         if before == "allowed" or outcome in ("rejected", "shadow_rejected"):
             outcomes[rule, tier] = outcome
-    each: list[Callable[[float], None]] = []
+    each: list[Callable[[], None]] = []
     for (rule, tier), outcome in outcomes.items():
         if outcome == "soft_exceeded":
             each.append(SOFT_EXCEEDED.labels(rule, tier).inc)
             outcome = "allowed"
         each.append(DECISIONS.labels(rule, tier, outcome).inc)
-    return OutcomeCounters(each)
+    return each
 
 
 def _note_version(number: int) -> None:
@@ -264,13 +188,9 @@ def _reset_after_fork() -> None:
     """Drop the values of the gauges. Called in a forked child, which sets its own."""
     global _known_version
     _known_version = None
-    if BUFFER:
-        BUFFER.reset()
 
 
 REGISTRY.register(LAG)
-if BUFFER:
-    atexit.register(BUFFER.flush)
 set_observer(_observe)
 rules_changed.connect(_note_epoch, dispatch_uid="django_ratelimiter.note_epoch")
 on_state_change(_note_breakers)

@@ -142,7 +142,7 @@ def test_an_address_that_cannot_be_read_is_told_without_its_password(backend: st
             get_engine()
         assert isinstance(raised.value, ImproperlyConfigured)
         [error] = check_engine()
-        assert (error.id, "%2F" in str(error.hint)) == ("django_ratelimiter.E013", True)
+        assert (error.id, "%2F" in error.msg) == ("django_ratelimiter.E002", True)
         assert SECRET not in f"{error} {server_in_words()} {without_secrets(entry)} {texts_of(raised.value)}"
 
 

@@ -212,7 +212,7 @@ def check_leftovers() -> Found:
 
 
 def _callables() -> Iterator[tuple[str, str]]:
-    for entry in ("API_KEY_RESOLVER", "API_KEY_FORM", "TIER_RESOLVER", "RESPONSE"):
+    for entry in ("ENGINE", "API_KEY_RESOLVER", "API_KEY_FORM", "TIER_RESOLVER", "RESPONSE"):
         path = None if are_invalid(entry) else getattr(settings, entry)
         if (
             path is not None

@@ -6,7 +6,7 @@ from typing import Final
 
 from django.utils import translation
 
-from ..conf import django_setting, script_name, settings
+from ..conf import django_setting
 from ..middleware import exempt_paths
 from ..rules.records import RuleRecord
 from ..rules.routes import is_translated, unknown_names, views
@@ -63,32 +63,6 @@ def check_admin() -> Found:
         )
         for path, slugs in found.values()
         if slugs
-    ]
-
-
-@check
-def check_prefix() -> Found:
-    """W017: a path begins with FORCE_SCRIPT_NAME, but rules and exempt paths are compared without that prefix."""
-    prefix = script_name()
-    if not prefix:
-        return []
-    named = [
-        f"rule {rule.slug}: {rule.path}"
-        for rule in rules_in_force()
-        if rule.path_kind in ("exact", "prefix") and f"{rule.path}/".startswith(f"{prefix}/")
-    ]
-    exempt = () if are_invalid("EXEMPT_PATHS") else settings.EXEMPT_PATHS or ()
-    found = [path for path in exempt if f"{path}/".startswith(f"{prefix}/")]
-    if found:
-        named.append(f"RATELIMITER['EXEMPT_PATHS']: {', '.join(found)}")
-    return [
-        message(
-            "W017",
-            f"A path begins with FORCE_SCRIPT_NAME, {prefix}, and probably never matches; {entry}.",
-            f"Leave the prefix out: write the path within the site, as in urls.py, such as "
-            f"/api/ instead of {prefix}/api/.",
-        )
-        for entry in named
     ]
 
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from importlib.util import find_spec
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db.models import Max, Min
 
-from ..backend import COUNTS_ALONE, WAY_OUT, is_alone, wrong_location
-from ..conf import ENTRIES, django_setting, problems, settings, without_secrets
+from ..backend import COUNTS_ALONE, WAY_OUT, UnusableEngine, get_engine, is_alone
+from ..conf import ENTRIES, django_setting, problems, settings
+from ..exceptions import EngineUnavailable
 from ..models import RuleSetVersion, UsageBatch
 from ..rules.stored import storage
 from ..rules.stored.compiler import snapshot_of_rows
 from ..rules.stored.tables import APP, command_for
 from ..tenants import have_own
 from ..usage.times import aware, now
-from ..values.addresses import ADVICE, addresses_of
 from ..values.bounds import closest
 from ..values.distributions import REMEDY, others
 from .common import (
@@ -37,16 +36,6 @@ from .common import (
 
 _MIDDLEWARE: Final = "django_ratelimiter.middleware.RateLimitMiddleware"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
-_TIMEOUTS: Final = ("SOCKET_TIMEOUT", "SOCKET_CONNECT_TIMEOUT")
-#: Django's own cache on Redis. Its OPTIONS are the arguments of connections, in lower case.
-DJANGOS: Final = "django.core.cache.backends.redis.RedisCache"
-#: Settings of django-ratelimit that have no effect here, with the ones to use instead.
-_WITHOUT_MEANING: Final = {
-    "RATELIMIT_VIEW": "RATELIMITER['RESPONSE']",
-    "RATELIMIT_USE_CACHE": "RATELIMITER['CACHE_ALIAS']",
-    "RATELIMIT_CACHE_PREFIX": "RATELIMITER['NAMESPACE']",
-    "RATELIMIT_HASH_ALGORITHM": "RATELIMITER['HASH_KEY']",
-}
 #: Time without counts after which the collector is assumed not to run. A site may be idle for a night.
 LONG: Final = timedelta(days=1)
 
@@ -90,19 +79,16 @@ def check_distributions() -> Found:
 
 @check
 def check_engine() -> Found:
-    """E002 to E004, E013, W002, W003: the engine that is named cannot be built, or its options are not advisable."""
-    if are_invalid("ENGINE", "CACHE_ALIAS"):
+    """E002: CACHE_ALIAS names no Redis that can be used. W002: nothing names one."""
+    if are_invalid("ENGINE", "CACHE_ALIAS") or settings.ENGINE is not None:
         return
-    path = settings.ENGINE
-    if path is not None:
-        if not callable(import_or_none(path)):
-            yield message(
-                "E004",
-                f"RATELIMITER['ENGINE']: {path} cannot be imported, or cannot be called.",
-                "Name a callable without arguments that returns an Engine.",
-            )
-    elif settings.CACHE_ALIAS is not None:
-        yield from _redis_alias(settings.CACHE_ALIAS)
+    if settings.CACHE_ALIAS is not None:
+        try:
+            get_engine()
+        except UnusableEngine as error:
+            yield message("E002", str(error), WAY_OUT)
+        except (EngineUnavailable, ImproperlyConfigured):
+            return  # reported by other checks
     elif not is_alone():
         yield message("W002", COUNTS_ALONE, f"{WAY_OUT} See {SYMPTOMS}")
 
@@ -162,20 +148,6 @@ def check_rules() -> Found:
 
 
 @check
-def check_settings_of_django_ratelimit() -> Found:
-    """W010: a setting of django-ratelimit is left, but that is no longer installed, and it has no effect here."""
-    if find_spec("django_ratelimit") is not None:
-        return
-    for name, instead in _WITHOUT_MEANING.items():
-        if django_setting(name) is not None:
-            yield message(
-                "W010",
-                f"{name} is a setting of django-ratelimit, and has no effect here.",
-                f"Remove it. See instead: {instead}.",
-            )
-
-
-@check
 def check_tables() -> Found:
     """W016: the app is installed, but its tables do not exist."""
     if sys.argv[1:2] != ["migrate"] and tables_are_missing():  # migrate creates them
@@ -218,47 +190,6 @@ def _since() -> datetime | None:
     """Return when usage was last collected; if never, when the first rules were saved; `None` if neither was."""
     collected: datetime | None = UsageBatch.objects.aggregate(at=Max("collected_at"))["at"]
     return collected or RuleSetVersion.objects.aggregate(at=Min("created_at"))["at"]
-
-
-def _redis_alias(alias: str) -> Found:
-    caches = django_setting("CACHES", {})
-    if alias not in caches:
-        yield message(
-            "E002",
-            f"RATELIMITER['CACHE_ALIAS']: CACHES has no entry {without_secrets(alias)!r}.",
-            f"Name one of: {', '.join(caches)}.",
-        )
-        return
-    cache = caches[alias]
-    backend = import_or_none(cache.get("BACKEND", ""))
-    is_djangos = is_subclass(backend, DJANGOS)
-    if not is_djangos and not is_subclass(backend, "django_redis.cache.RedisCache"):
-        yield message(
-            "E003",
-            f"RATELIMITER['CACHE_ALIAS']: CACHES[{alias!r}] is not a Redis cache.",
-            f'Its BACKEND must be "django_redis.cache.RedisCache" or "{DJANGOS}".',
-        )
-        return
-    if wrong := wrong_location(cache):
-        yield message("E013", f"RATELIMITER['CACHE_ALIAS']: CACHES[{alias!r}]['LOCATION'] {wrong}.", ADVICE)
-        return
-    names = [name.lower() if is_djangos else name for name in _TIMEOUTS]
-    missing = [name for name in names if not _has_timeout(cache, name)]
-    if missing:
-        yield message(
-            "W003",
-            f"CACHES[{alias!r}] has no {' and no '.join(missing)}, so the collector waits for a Redis that does "
-            "not answer.",
-            f'Set both in CACHES[{alias!r}]["OPTIONS"], for example to half a second.',
-        )
-
-
-def _has_timeout(cache: dict[str, Any], name: str) -> bool:
-    """Return whether the cache has this timeout: in OPTIONS, in the pool's arguments, or in every address."""
-    options = cache.get("OPTIONS") or {}
-    if options.get(name) or (options.get("CONNECTION_POOL_KWARGS") or {}).get(name.lower()):
-        return True
-    return all(name.lower() in parse_qs(urlsplit(address).query) for address in addresses_of(cache))
 
 
 def _position(classes: Sequence[Any], path: str) -> int | None:

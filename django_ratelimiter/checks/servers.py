@@ -115,18 +115,6 @@ def check_turns() -> Found:
         yield message("W025", epochs.Held.IN_TURNS.problem, "See docs/explanation/versions.md.")
 
 
-@check
-def check_clock() -> Found:
-    """W020: each machine uses its own clock for decisions."""
-    if not are_invalid("CLOCK", "ENGINE") and settings.CLOCK == "client" and settings.ENGINE is None:
-        yield message(
-            "W020",
-            'RATELIMITER["CLOCK"] is "client": windows begin and end by the clock of the machine that is ahead.',
-            "Keep all machines synchronised (NTP). Silence this check if they are, and the server does not "
-            "allow TIME in scripts. Otherwise remove CLOCK.",
-        )
-
-
 def _redis_engine() -> RedisEngine | None:
     """Return the engine if it is one on Redis and its settings are valid. Raises EngineUnavailable."""
     if are_invalid("ENGINE", "CACHE_ALIAS", "NAMESPACE", "SHARDS", "DEADLINE_MS", "CLOCK"):

@@ -23,19 +23,14 @@ PACKAGES: Final = (
 )
 
 
-def about(problem: str = "") -> dict[str, Any]:
-    """Return the versions of Python, packages and servers, and the settings that differ from their defaults.
-
-    problem: why the project's settings cannot be read; "" = they can.
-    """
+def about() -> dict[str, Any]:
+    """Return the versions of Python, packages and servers, and the settings that differ from their defaults."""
     found: dict[str, Any] = {"python": f"{platform.python_version()} ({platform.platform()})", "packages": {}}
     for name in PACKAGES:
         try:
             found["packages"][name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    if problem:
-        return {**found, "problem": without_secrets(problem)}
     own = differing()
     cache = django_setting("CACHES", {}).get(own.get("CACHE_ALIAS"), {})
     settings = {f"RATELIMITER[{name!r}]": value for name, value in own.items()}

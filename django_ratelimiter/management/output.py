@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
@@ -27,38 +25,15 @@ _clock = time.monotonic
 
 
 def write_file(name: str, text: str, *, is_new: bool = False) -> None:
-    """Write a text into a file, whole or not at all. Raises CommandError if it cannot be written.
-
-    is_new: or if the file exists. Devices are written directly.
-    """
-    if is_new and os.path.lexists(name) and not _is_device(name):
-        raise CommandError(_("%s exists already. Choose another name, or delete it first.") % name)
-    target = Path(os.path.realpath(name))  # a link stays a link
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    """Write a text into a file. Raise CommandError if it cannot be written; is_new: or if the file exists."""
+    data = text.encode()  # before the file is touched
     try:
-        if _is_device(name):
-            Path(name).write_text(text, "utf-8", newline="")
-            return
-        if target.exists():  # replacing must not circumvent a missing permission to write
-            target.open("ab").close()
-        else:
-            target.open("xb").close()
-            target.unlink()
-        beside.write_text(text, "utf-8", newline="")
-        if target.exists():
-            shutil.copymode(target, beside)
-        beside.replace(target)
+        with open(name, "xb" if is_new else "wb") as file:
+            file.write(data)
+    except FileExistsError as error:
+        raise CommandError(_("%s exists already. Choose another name, or delete it first.") % name) from error
     except OSError as error:
         raise CommandError(of_file(error)) from error
-    finally:
-        with suppress(OSError):
-            beside.unlink()
-
-
-def _is_device(name: str) -> bool:
-    """Return whether it is neither file nor folder, such as a pipe, or /dev/stdout, wherever that leads."""
-    path = Path(name)
-    return path.exists() and (name.startswith("/dev/") or not (path.is_file() or path.is_dir()))
 
 
 @contextmanager
@@ -69,29 +44,19 @@ def quiet_pipes(*outputs: Any) -> Iterator[None]:
         for output in outputs:
             output.flush()
     except BrokenPipeError:
-        for stream in (sys.stdout, sys.stderr):
-            _forget_what_is_unwritten(stream)
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:  # nor may the last flush of the interpreter report it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(EXIT_CODE) from None
-
-
-def _forget_what_is_unwritten(stream: Any) -> None:
-    """Redirect the stream to /dev/null: else the interpreter's last flush would report an error."""
-    try:
-        stream.flush()
-    except BrokenPipeError:
-        with suppress(OSError, ValueError):  # a test's own stream, or a closed one
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
 
 
 class Terminal(OutputWrapper):
     """An output of a command on which only line breaks act. Styles are passed as `style_func`, not within a text."""
 
-    def __init__(self, output: Any, *, is_plain: bool = False) -> None:
+    def __init__(self, output: Any) -> None:
         super().__init__(output)
         self._output = output
-        self.rich: Any = None if is_plain or not self.isatty() else _rich()
 
     def write(self, msg: str = "", style_func: Any = None, ending: str | None = None) -> None:  # type: ignore[override]
         self._output.write(on_terminal(msg.split("\n")), style_func, ending)
@@ -99,23 +64,6 @@ class Terminal(OutputWrapper):
     def show(self, lines: Iterable[str]) -> None:
         """Write lines."""
         self.write(on_terminal(lines))
-
-    def draw(self, figure: Any) -> None:
-        """Write a figure of `rich`."""
-        console = self.rich.console.Console(file=self._output._out)  # whose width, colors and characters count
-        with console.capture() as drawn:
-            console.print(figure, end="")
-        self._output.write(drawn.get(), str, ending="")
-
-
-def _rich() -> Any:
-    """Return the library that draws bars; `None` = it is not installed."""
-    try:
-        import rich.console
-        import rich.progress_bar
-    except ImportError:
-        return None
-    return rich
 
 
 class Progress:
@@ -143,12 +91,9 @@ class Progress:
         share, text = describe()
         if not self._output.isatty():
             self._output.write(text, str)
-        elif self._output.rich is None or not share:
+        else:
             bar = f"[{'#' * int(_BAR * share):.<{_BAR}}] " if share else ""
             self._output.write(f"{bar}{text}".ljust(_WIDTH), str, ending="\r")
-        else:
-            self._output.draw(self._output.rich.progress_bar.ProgressBar(1, share, _BAR))
-            self._output.write(f" {text}".ljust(_WIDTH - _BAR), str, ending="\r")
         self._output.flush()
 
 

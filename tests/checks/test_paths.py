@@ -29,37 +29,6 @@ from ..urls import say_hello
 from .test_checks import ids
 
 
-@pytest.mark.django_db
-@pytest.mark.parametrize(
-    ("prefix", "fields", "fires"),
-    [
-        ("/shop", {"path_kind": "prefix", "path": "/shop/api/"}, True),
-        ("/shop/", {"path_kind": "exact", "path": "/shop"}, True),
-        ("/shop", {"path_kind": "prefix", "path": "/shopping/"}, False),
-        ("/shop", {"path_kind": "route", "path": "shop/api/"}, False),
-        ("/shop", {"path_kind": "exact", "path": "/shop/", "mode": "off"}, False),
-        ("/", {"path_kind": "prefix", "path": "/shop/"}, False),
-        (None, {"path_kind": "prefix", "path": "/shop/"}, False),
-    ],
-)
-def test_rules_that_name_the_prefix_of_the_site(prefix: str | None, fields: dict[str, Any], fires: bool) -> None:
-    make_rule("prefixed", **fields)
-    with override_settings(FORCE_SCRIPT_NAME=prefix, RATELIMITER={}):
-        messages = paths.check_prefix()
-    assert ids(messages) == ["W017"] * fires
-    assert not fires or ("rule prefixed" in messages[0].msg and "/shop" in messages[0].msg)
-
-
-def test_exempt_paths_that_name_the_prefix_of_the_site() -> None:
-    exempt = ["/shop/static/", "/health/", "/shop"]
-    with override_settings(FORCE_SCRIPT_NAME="/shop", RATELIMITER={"EXEMPT_PATHS": exempt}):
-        [message] = paths.check_prefix()
-    assert message.id == "django_ratelimiter.W017"
-    assert "RATELIMITER['EXEMPT_PATHS']: /shop/static/, /shop." in message.msg
-    with override_settings(FORCE_SCRIPT_NAME="/shop", RATELIMITER={"EXEMPT_PATHS": 1}):
-        assert paths.check_prefix() == []
-
-
 class Scoped(APIView):
     throttle_scope = "uploads"
 

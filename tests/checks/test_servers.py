@@ -166,14 +166,14 @@ def test_nothing_is_said_without_a_server(limiter: dict[str, Any]) -> None:
         assert servers.check_eviction() == []
 
 
-# Whether the server runs our scripts, and by whose clock
+# Whether the server runs our scripts
 
 
 def scripts(server: Any, **limiter: Any) -> list[Any]:
     """What `check --deploy` finds of these."""
     with two(entry(server.url, **TIMEOUTS), entry("redis://localhost/9"), **limiter):
         found = django_checks.run_checks(tags=[checks.TAG], include_deployment_checks=True)
-    return [message for message in found if message.id.endswith(("E008", "W020"))]
+    return [message for message in found if message.id.endswith("E008")]
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_a_server_that_rejects_what_the_scripts_need(strict: Any) -> None:
         assert ids([message]) == ["E008"]
         assert "does not allow TIME in scripts. Set RATELIMITER['CLOCK'] = \"client\"." in message.msg
         assert server.space.keys == {}
-        assert ids(scripts(server, CLOCK="client")) == ["W020"]
+        assert scripts(server, CLOCK="client") == []
 
 
 def test_a_server_whose_memory_is_full(server: RedisServer) -> None:
@@ -224,10 +224,3 @@ def test_a_server_that_is_away_is_not_told_here(server: RedisServer) -> None:
     away = f"redis://localhost:{free_port()}"
     with two(entry(away, **TIMEOUTS), entry("redis://localhost/9")):
         assert servers.check_scripts() == []
-
-
-def test_whose_clock_matters_to_the_engine_on_redis_only() -> None:
-    with two(entry(), entry(), CLOCK="client", ENGINE="tests.checks.test_checks.nothing"):
-        assert servers.check_clock() == []
-    with two(entry(), entry(), CLOCK="sundial"):
-        assert servers.check_clock() == []

@@ -10,7 +10,7 @@ import pytest
 
 from django_ratelimiter.engine import Algorithm, Charge, Limit, MemoryEngine
 from django_ratelimiter.forecast.evaluate import Evaluator, Kind, Requests
-from django_ratelimiter.testing.builders import build_record
+from django_ratelimiter.testing.override import build_record
 
 from .simulator import rejected
 

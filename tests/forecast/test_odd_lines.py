@@ -23,7 +23,7 @@ from django_ratelimiter.forecast.logs.reading import LogFiles
 from django_ratelimiter.forecast.logs.targets import target_finder
 from django_ratelimiter.forecast.logs.times import TimeReader
 from django_ratelimiter.rules.ruleset import NO_VERSION, RuleSet
-from django_ratelimiter.testing.builders import build_record
+from django_ratelimiter.testing.override import build_record
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.forecast.views")]
 

@@ -8,9 +8,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError, OperationalError
+from django.db import DatabaseError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -34,8 +33,7 @@ from ...usage.collector.lag import lag
 from ...values.bounds import closest
 from ..about import about
 from ..about import lines_of as lines_of_project
-from ..connecting import once_connected
-from ..errors import in_words
+from ..failures import in_words, once_connected
 from ..files import FileCommands, add_file_commands
 from ..output import Progress, Terminal, quiet_pipes
 from ..traffic import TrafficCommands, add_replay
@@ -95,9 +93,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
         """Run the subcommand. Exit code 1, with the reason, if it fails."""
         self._options = options
-        self.stdout, self.stderr = (
-            Terminal(output, is_plain=options["no_color"]) for output in (self.stdout, self.stderr)
-        )
+        self.stdout, self.stderr = Terminal(self.stdout), Terminal(self.stderr)
         own = getattr(self, f"run_{subcommand}", None)  # Django's own method `check` does something else
         with self.telling_errors(), in_words(subcommand), quiet_pipes(self.stdout, self.stderr):
             try:
@@ -128,15 +124,8 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
 
     def collect(self) -> None:
         """Collect the usage, and report the result."""
-        try:
-            with Progress(self.stderr) as progress:
-                collected, deleted = run.run(self._thresholds, partial(_batches_done, progress))
-        except ImproperlyConfigured:  # nothing was asked
-            raise
-        except EngineUnavailable as error:
-            raise CommandError(_("No usage is lost, but Redis cannot be reached now: %s") % error) from error
-        except OperationalError as error:
-            raise CommandError(_("No usage is lost, but the database cannot be written now: %s") % error) from error
+        with Progress(self.stderr) as progress:
+            collected, deleted = run.run(self._thresholds, partial(_batches_done, progress))
         self._warn_of_memory()
         text = [_summary(collected)]
         if deleted:
@@ -256,19 +245,14 @@ def _batches_done(progress: Progress, done: int, waiting: int) -> None:
 def _add_thresholds(command: ArgumentParser) -> None:
     """Add the thresholds of alerts, see `Thresholds`."""
     usual = Thresholds()
-    percent = "Warn if a rule rejects more than this percentage of its requests. Default: %(default)s."
-    command.add_argument("--percent", type=float, default=usual.percent, help=percent)
-    command.add_argument(
-        "--minutes", type=int, default=usual.minutes, help="In this number of past minutes. Default: %(default)s."
-    )
-    command.add_argument(
-        "--least",
-        type=int,
-        default=usual.least,
-        help="Only if there were at least this many requests. Default: %(default)s.",
-    )
-    behind = "Warn if usage has waited for more than this number of seconds. Default: %(default)s."
-    command.add_argument("--behind", type=float, default=usual.behind, help=behind)
+    for name, kind, text in (
+        ("percent", float, "Warn if a rule rejects more than this percentage of its requests."),
+        ("minutes", int, "In this number of past minutes."),
+        ("least", int, "Only if there were at least this many requests."),
+        ("behind", float, "Warn if usage has waited for more than this number of seconds."),
+    ):
+        text += " Default: %(default)s."
+        command.add_argument(f"--{name}", type=kind, default=getattr(usual, name), help=text)
 
 
 def _add_common(command: ArgumentParser) -> None:
@@ -315,6 +299,7 @@ def _add_caller(command: ArgumentParser) -> Any:
         "--api-key", help="An API key, or its SHA-256 in hex, which keeps the key out of the shell's history."
     )
     who.add_argument("--ip", help="An IP address.")
+    who.add_argument("--session", help="A session key.")
     who.add_argument("--partition", help="A kind of value and the value, such as header:X-Org=acme.")
     return who
 

@@ -1,4 +1,4 @@
-"""Deletes rows that are older than RETENTION, in small transactions, so that nothing waits for it."""
+"""Deletes rows that are older than RETENTION, a few at a time, so that nothing waits for it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from ...conf import settings
-from ...databases import together, unlocked
 from ...models import RuleSetVersion, TopCaller, TopPartition, UsageBucket, UsageSample, UsageTotal
 from ...values.digests import ADDRESS_MARK
 from ..times import Granularity, floor, now, stored
 
-#: Rows per transaction.
+#: Rows that are deleted or changed at once.
 BATCH: Final = 2_000
 
 #: This many of the latest versions of the rule set are kept, whatever their age; the first of them is current.
@@ -87,13 +86,10 @@ def _old_versions() -> Iterator[QuerySet[Any]]:
 
 def _in_batches(rows: QuerySet[Any], act: Callable[[QuerySet[Any]], object]) -> int:
     """Delete or change these rows, which match no more afterwards. Return their number."""
-    done = BATCH
     total = 0
-    while done == BATCH:
-        with together(rows.db):
-            # rows that another process is deleting are skipped
-            some = list(unlocked(rows).order_by().values_list("pk", flat=True)[:BATCH])
-            done = len(some)
-            act(rows.model._default_manager.using(rows.db).filter(pk__in=some))
-        total += done
-    return total
+    while True:
+        some = list(rows.order_by().values_list("pk", flat=True)[:BATCH])
+        act(rows.model._default_manager.using(rows.db).filter(pk__in=some))
+        total += len(some)
+        if len(some) < BATCH:
+            return total

@@ -1,10 +1,11 @@
-"""Errors of subcommands, as the one text with which a command ends."""
+"""What subcommands do if something fails: they wait for a connection to Redis, and end with one text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
@@ -23,8 +24,33 @@ from ..rules.stored.history.rows import NotApplied
 from .output import of_file
 from .traffic import WrongOption
 
+T = TypeVar("T")
+
+#: Maximum seconds to wait, and seconds between two attempts.
+WAIT_SECONDS: Final = 2.0
+PAUSE_SECONDS: Final = 0.05
+
 #: Errors whose text says what is wrong.
 _IN_WORDS: Final = (NotApplied, UnknownCaller, WrongFormat, WrongOption, WrongRedis, LibraryMissing)
+
+_clock, _sleep = time.monotonic, time.sleep
+
+
+def once_connected(ask: Callable[[], T], is_answered: Callable[[T], bool]) -> T:
+    """Return the result of `ask`, which is called again for a while if Redis has not answered.
+
+    The first call starts a connection, and gives up after DEADLINE_MS. is_answered: whether Redis has answered. What
+    `ask` raises after that while is raised: EngineUnavailable.
+    """
+    until = _clock() + WAIT_SECONDS
+    while True:
+        try:
+            if is_answered(found := ask()) or _clock() >= until:
+                return found
+        except EngineUnavailable:
+            if _clock() >= until:
+                raise
+        _sleep(PAUSE_SECONDS)
 
 
 @contextmanager
