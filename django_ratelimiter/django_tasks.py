@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from django.tasks import task
 
-from .usage.collector import run
 from .usage.collector.alerts import Thresholds, send_alerts
+from .usage.collector.collect import run
 from .usage.collector.lag import lag
 
 
@@ -18,7 +18,7 @@ def collect_usage(**thresholds: float) -> None:
 
     While Redis is out of reach, the task fails; no usage is lost.
     """
-    run.run(Thresholds(**thresholds))  # type: ignore[arg-type]
+    run(Thresholds(**thresholds))  # type: ignore[arg-type]
 
 
 @task

@@ -22,8 +22,8 @@ from . import limiter
 from .decision import Decision
 from .exceptions import EngineUnavailable, LimitExceeded
 from .limiter.slots import Slot, retry_in
-from .usage.collector import run
 from .usage.collector.alerts import Thresholds, send_alerts
+from .usage.collector.collect import run
 from .usage.collector.lag import lag
 
 try:
@@ -54,7 +54,7 @@ def collect_usage(**thresholds: Any) -> None:
     thresholds: see `usage.collector.alerts.Thresholds`. While Redis is out of reach, the task fails with one log line
     each minute.
     """
-    run.run(Thresholds(**thresholds))
+    run(Thresholds(**thresholds))
 
 
 @shared_task(name="django_ratelimiter.watch_usage", ignore_result=True, expires=60, throws=(EngineUnavailable,))

@@ -142,14 +142,14 @@ PURE = {
     "engine/calendars.py": "zone_of _window_of",
     "engine/redis/packing.py": "opening_by_redis _keys_of_note",
     "headers/responses.py": "_bodies _body_for",
-    "usage/collector/rollup.py": "_starts",
+    "usage/times.py": "_starts",
     "prometheus.py": "_counters_for",
-    "models/options.py": "columns_used _choices",
+    "models/options.py": "columns_used",
     "admin/rules/limits.py": "_timezones",
     "decorators/__init__.py": "_ninja_class",
 }
 #: Caches of what code consists of: columns, a class, one setting.
-UNBOUNDED = {"_choices", "_ninja_class", "_peers_settings"}
+UNBOUNDED = {"_ninja_class", "_peers_settings"}
 
 
 def caches() -> Iterator[tuple[str, str, str]]:

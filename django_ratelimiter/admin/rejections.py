@@ -20,10 +20,10 @@ from ..inspection.asking import asked_of_caller
 from ..inspection.counters import CallerRejection, limit_that_rejected, rejections_logged
 from ..inspection.explanation import reach_in_words, rejected_now_in_words
 from ..inspection.grounds import SEES_TIERS, AccessExplanation
-from ..inspection.references import Name, Rejected, everybody, revealed_to
+from ..inspection.references import Name, Rejected, everybody, recent, revealed_to
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
-from ..usage.rejections import certain_times, recent, times_in_words
+from ..usage.reports.totals import about, believable
 from ..values.digests import whole
 from ..values.references import Reference, reference_of
 from .formatting import breakable
@@ -75,7 +75,7 @@ def rejection_rows(
         slug, _sign, start = each.reference.partition("#")
         is_shared = Reference(slug, start).is_of(everybody())
         row = {"row": each, "url": viewer.rule_url(slug), "tier": "" if is_shared else viewer.tier(each.tier)}
-        times = times_in_words(each.times, each.at_least, is_estimate=each.is_estimate)
+        times = about(each.times, is_estimate=each.is_estimate)
         found.append(row | {"times": times, "now": rejected_now_in_words(each, access)})
     return found
 
@@ -101,10 +101,9 @@ def rejections_view(page_of: Any, request: HttpRequest) -> HttpResponse:
         found = recent(rule=rule)
         in_flood = any(each.is_estimate for each in found)
         order = request.GET.get("order") or ("times" if in_flood else "last")
-        certain = certain_times(found)
-        found.sort(key=lambda each: (certain[each.counter] if order == "times" else 0, each.at_us), reverse=True)
+        found.sort(key=lambda each: (_times_of(each) if order == "times" else 0, each.at_us), reverse=True)
         context |= {
-            "rows": [*_rows(viewer, found[:MAX_ROWS], records, certain)],
+            "rows": [*_rows(viewer, found[:MAX_ROWS], records)],
             "order": order,
             "is_estimated": in_flood,
             "order_query": urlencode({"rule": rule} if rule else {}),
@@ -122,9 +121,12 @@ def rejections_view(page_of: Any, request: HttpRequest) -> HttpResponse:
     return show(page_of, request, "rejections", _("Recent rejections"), context)
 
 
-def _rows(
-    viewer: Viewer, rejections: list[Rejection], records: Mapping[str, RuleRecord], certain: Mapping[str, int]
-) -> Iterator[Row]:
+def _times_of(each: Rejection) -> int:
+    """Return how often the caller was rejected; 0 = few, which come last."""
+    return believable(each.times, is_estimate=each.is_estimate) or 0
+
+
+def _rows(viewer: Viewer, rejections: list[Rejection], records: Mapping[str, RuleRecord]) -> Iterator[Row]:
     """Yield the rows in this order; names are read once for all."""
     known = revealed_to(viewer.request.user, [each.partition for each in rejections])
     callers, unreadable = in_words(viewer.request.user, known), _("Requests whose body cannot be read")
@@ -132,7 +134,7 @@ def _rows(
         record = records.get(each.rule)
         yield {
             **_times(each.at_us, each.since_us),
-            "times": times_in_words(each.times, certain[each.counter], is_estimate=each.is_estimate),
+            "times": about(each.times, is_estimate=each.is_estimate),
             "rule": viewer.rule(each.rule),
             "tier": viewer.tier(each.tier),
             "limit": limit_that_rejected(each, record) if record else "",

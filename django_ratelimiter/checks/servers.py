@@ -10,8 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from ..backend import get_engine, server_in_words
 from ..conf import django_setting, settings
 from ..engine.redis import RedisEngine
-from ..engine.redis.checks.dry_run import dry_run
-from ..engine.redis.checks.eviction import evicting, is_answer
+from ..engine.redis.checks import dry_run, evicting, is_answer
 from ..engine.redis.connections.faults import is_fault
 from ..exceptions import EngineUnavailable
 from ..rules.ruleset import NO_VERSION

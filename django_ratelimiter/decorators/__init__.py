@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -39,7 +40,6 @@ from .arguments import (
     django_request,
     name_of,
 )
-from .names import distinct
 from .usage import aget_usage, ais_ratelimited, get_usage, is_ratelimited
 
 __all__ = [
@@ -57,6 +57,9 @@ logger = logging.getLogger("django_ratelimiter")
 
 #: The module of django-ninja's views.
 _NINJAS_VIEWS: Final = "ninja.operation"
+
+#: By module: its `__spec__`, which a reload replaces, and how many of its decorators have each name and number so far.
+_decorators: Final[dict[str, tuple[object, Counter[tuple[str, int]]]]] = {}
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -119,7 +122,7 @@ def ratelimit(
         made: Any = getattr(view, "cls", None)
         within = _within_api_view(made) if is_of_api_view(made) else 0
         if name and not group:
-            name = distinct(name, number + within, home, caller)
+            name = _distinct(name, number + within, home, caller)
         arguments = replace(given, name=name, number=number + within)
         arguments.register_rule(view)
         wrapper: Any = (_awrapper if is_async else _wrapper)(view, arguments)
@@ -134,6 +137,37 @@ def ratelimit(
         return wrapper
 
     return decorate
+
+
+def _distinct(name: str, number: int, home: str, frame: FrameType) -> str:
+    """Return the name of the counter of a decorator that is called in this frame, on a view of the module `home`.
+
+    All processes must use the same, whatever they import first: it depends on the module whose import calls the
+    decorator, and on the decorators before it there. Called later, perhaps for each request, it has the view's name.
+    """
+    module = _importing(frame)
+    if module is None:
+        return name
+    spec = sys.modules[module].__spec__
+    known = _decorators.get(module)
+    if known is None or known[0] is not spec:
+        known = _decorators[module] = spec, Counter()
+    known[1][name, number] += 1
+    nth = known[1][name, number]
+    return ":".join(filter(None, (name, module if module != home else "", str(nth) if nth > 1 else "")))
+
+
+def _importing(frame: FrameType | None) -> str | None:
+    """Return the module whose import has led to this frame; `None` = a function of Django has, as for a request."""
+    called_in = frame and frame.f_globals
+    while frame is not None and not str(frame.f_globals.get("__name__")).startswith("django."):
+        if frame.f_code.co_name == "<module>":
+            name = str(frame.f_globals.get("__name__"))
+            is_module = getattr(sys.modules.get(name), "__dict__", None) is frame.f_globals
+            # A program's own module runs as long as the program.
+            return name if is_module and (name != "__main__" or called_in is frame.f_globals) else None
+        frame = frame.f_back
+    return None
 
 
 def _within_api_view(cls: Any) -> int:
@@ -220,13 +254,9 @@ def _awrapper(view: Callable[..., Any], arguments: RatelimitArguments) -> Callab
     return limited_view
 
 
-def _usual_cost(call: LimiterCall) -> int:
-    return call.extra.rule.cost if call.extra else 1
-
-
 def _charge(request: Any, call: LimiterCall) -> MeteredCost:
-    options = call.limiter_kwargs(request)
-    return limiter.charge(request, **(options | {"cost": options["cost"] or _usual_cost(call)}))
+    options, usual_cost = call.limiter_kwargs(request), call.extra.rule.cost if call.extra else 1
+    return limiter.charge(request, **(options | {"cost": options["cost"] or usual_cost}))
 
 
 def _set_cost(charge: MeteredCost, arguments: RatelimitArguments, response: Any) -> None:
@@ -267,23 +297,20 @@ def _reject(request: Any, decision: Decision) -> None:
     if view is None or decision.access is not None:
         func = part_of_match(django_request(request), "func")
         is_ninjas = getattr(func, "__module__", None) == _NINJAS_VIEWS
-        raise _as_ninja_knows_it(decision) if is_ninjas else Ratelimited(decision)
+        raise _ninja_class(sys.modules["ninja.errors"].HttpError)(decision) if is_ninjas else Ratelimited(decision)
     # DRF answers 403 to Ratelimited.
     if decision.unavailable:
         raise LimitExceeded(decision)
     view.throttled(request, decision.rejection.seconds)
 
 
-def _as_ninja_knows_it(decision: Decision) -> Ratelimited:
-    """Return the exception as one of django-ninja's own, with the status and the text of the rejection.
+@cache
+def _ninja_class(http_error: Any) -> type[Ratelimited]:
+    """Return `Ratelimited` as one of django-ninja's own exceptions, with the status and the text of the rejection.
 
     django-ninja answers other exceptions with an error 500, with a traceback while DEBUG is on.
     """
-    return _ninja_class(sys.modules["ninja.errors"].HttpError)(decision)
 
-
-@cache
-def _ninja_class(http_error: Any) -> type[Ratelimited]:
     def __init__(self: Any, decision: Decision) -> None:
         http_error.__init__(self, decision.rejection.status, words_of(decision).detail)
         self.decision = decision

@@ -113,10 +113,6 @@ class MemoryPartitions:
         """Return the hours and rules with top partitions."""
         return {each for weights in self._weights for each in weights}
 
-    def top_size(self, asked: Sequence[Hour]) -> list[int]:
-        """Return for each hour how many counts `top_partitions` would read."""
-        return [sum(len(weights.get(each, ())) for weights in self._weights) for each in asked]
-
     def top_partitions(self, asked: Sequence[Hour], most: int) -> list[dict[str, tuple[int, int]]]:
         """Return the top partitions of these hours and rules, with their allowed and rejected requests."""
         return [

@@ -17,10 +17,9 @@ from ..rules.records import LimitRecord, RuleRecord
 from ..rules.routes import for_no_view
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
-from ..usage.rejections import certain_times, recent
 from ..values.references import reference_of
 from .caller import Caller
-from .references import everybody
+from .references import everybody, recent
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,6 @@ class CallerRejection(NamedTuple):
     times: int
     shadow: bool  # they would have been rejected if the rule were enforced
     is_estimate: bool  # some may have been missed
-    at_least: int  # less than `times` if these may be of another caller
     tier: str  # the tier of the caller at that time; empty = none
     reference: str  # in the responses
     limit: str  # in words, with its present numbers; empty = the rule does not have it any more
@@ -246,7 +244,6 @@ def _rejections(
 
     counters: their present state, as far as it is known.
     """
-    certain = certain_times(rows)
     by_name = {each.charge.key + each.charge.limit.tag: each for each in counters}
     found = []
     for row in rows:
@@ -260,7 +257,6 @@ def _rejections(
                     row.times,
                     row.shadow,
                     row.is_estimate,
-                    certain[row.counter],
                     row.tier,
                     reference_of(row.rule, row.partition),
                     counter.limit if counter else limit_that_rejected(row, rule),

@@ -17,7 +17,7 @@ from ..middleware import Exemption
 from ..rules.formatting import end_in_words, moment_in_words, units, until_in_words
 from ..rules.inline import PREFIX
 from ..rules.records import Facts, Mismatch, RejectedRule, RuleRecord
-from ..usage.rejections import times_in_words
+from ..usage.reports.totals import about
 from ..values.references import Reference
 from .counters import CallerRejection, Counter
 from .grounds import AccessExplanation, TierExplanation, tier_in_words
@@ -283,10 +283,10 @@ def rejection_in_words(rejection: CallerRejection, access: AccessExplanation | N
     if rejection.shadow:
         text = _("Would be rejected by %(rule)s: %(times)s since %(since)s, last %(last)s")
     limit = _("limit now: %(limit)s") % {"limit": rejection.limit} if rejection.limit else ""
-    about = ", ".join(filter(None, (limit, rejection.tier)))
+    added = ", ".join(filter(None, (limit, rejection.tier)))
     since, last = moment_in_words(rejection.since), end_in_words(rejection.at)
-    times = times_in_words(rejection.times, rejection.at_least, is_estimate=rejection.is_estimate)
-    named = f"{rejection.rule} ({about})" if about else rejection.rule
+    times = about(rejection.times, is_estimate=rejection.is_estimate)
+    named = f"{rejection.rule} ({added})" if added else rejection.rule
     text %= {"rule": named, "times": times, "since": since, "last": last}
     now = _("now: %(now)s") % {"now": rejected_now_in_words(rejection, access)}
     return f"{text}, {now} ({rejection.reference})"

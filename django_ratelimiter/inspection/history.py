@@ -12,7 +12,8 @@ from django.utils.translation import gettext as _
 
 from ..engine.base import Alias
 from ..models import TopCaller, TopPartition, UsageSample
-from ..usage.reports.report import TopPartitionRow, in_words
+from ..usage.reports.report import TopPartitionRow
+from ..usage.reports.totals import about
 from ..usage.times import Granularity, aware, buckets, floor, now, stored
 
 DAYS: Final = 30
@@ -32,8 +33,8 @@ class Day(NamedTuple):
     @property
     def in_words(self) -> dict[str, str | None]:
         """Return the requests and the rejected ones as text; `None` = not known."""
-        rejected = None if self.known_from == "sample" else in_words(self.rejected, estimated=self.estimated)
-        return {"requests": in_words(self.requests, estimated=self.estimated), "rejected": rejected}
+        rejected = None if self.known_from == "sample" else about(self.rejected, is_estimate=self.estimated)
+        return {"requests": about(self.requests, is_estimate=self.estimated), "rejected": rejected}
 
 
 class DayTotal(NamedTuple):

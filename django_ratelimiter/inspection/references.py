@@ -9,21 +9,25 @@ from datetime import timedelta
 from itertools import starmap
 from typing import Any, Final, NamedTuple
 
+from ..backend import get_engine
 from ..conf import read_alias
 from ..engine.base import Alias, tail_of
+from ..engine.usage.rejections import Rejection
 from ..exceptions import EngineUnavailable
 from ..identity import digest
 from ..limiter.templates import missing
 from ..models import TopPartition
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
-from ..usage.rejections import MAX_READ, recent
 from ..usage.times import now, stored
 from ..values.partitions import partition_names
 from ..values.references import Reference, references_in
 
 #: Maximum number of callers that are returned: two are alike once in many millions.
 MAX_FOUND: Final = 5
+
+#: Maximum number of rejections that are read: more than the lists of all shards keep.
+MAX_READ: Final = 100_000
 
 #: How far back top partitions are searched.
 SPAN: Final = timedelta(days=7)
@@ -53,6 +57,16 @@ class Rejected(NamedTuple):
     def is_of(self, rule: str, digest: str) -> bool:
         """Return whether it is about this rule's counter of the caller with this digest: rules can share digests."""
         return rule == self.reference.rule and self.reference.is_of(digest)
+
+
+def recent(limit: int = MAX_READ, rule: str | None = None) -> list[Rejection]:
+    """Return the latest rejections, at most `limit`; empty if the project's own engine has no such list.
+
+    rule: of this rule only. Raises EngineUnavailable.
+    """
+    read = getattr(get_engine(), "recent_rejections", None)
+    found: list[Rejection] = read(limit=limit, rule=rule) if read else []
+    return found
 
 
 def known_rules() -> list[str]:

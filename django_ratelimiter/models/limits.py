@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from decimal import Decimal
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from django.core.exceptions import NON_FIELD_ERRORS, ObjectDoesNotExist, ValidationError
@@ -17,17 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from ..engine.limits import MAX_SLOTS, Limit, options_from
 from ..engine.registry import DEFAULT, Algorithm
 from ..values import sync_interval
-from .options import (
-    COLUMNS,
-    NOT_GIVEN,
-    WORDS,
-    algorithm_choices,
-    anchor_choices,
-    calendar_choices,
-    columns_used,
-    refill_choices,
-    window_in_short,
-)
+from .options import COLUMNS, NOT_GIVEN, WORDS, choices_of, columns_used, window_in_short
 from .rules import Rule
 from .tiers import Tier
 
@@ -66,7 +57,7 @@ class RuleLimit(models.Model):
     algorithm = models.CharField(
         _("algorithm"),
         max_length=32,
-        choices=algorithm_choices,
+        choices=partial(choices_of, "algorithm"),
         default=DEFAULT.value,
         error_messages={"invalid_choice": _("%(value)r is unknown to this version of the program.")},
     )
@@ -84,7 +75,7 @@ class RuleLimit(models.Model):
     calendar = models.CharField(
         _("calendar"),
         max_length=16,
-        choices=calendar_choices,
+        choices=partial(choices_of, "calendar"),
         default="",
         db_default="",
         blank=True,
@@ -107,7 +98,7 @@ class RuleLimit(models.Model):
     anchor = models.CharField(
         _("windows begin"),
         max_length=16,
-        choices=anchor_choices,
+        choices=partial(choices_of, "anchor"),
         default=NOT_GIVEN["anchor"],
         db_default=NOT_GIVEN["anchor"],
     )
@@ -117,7 +108,7 @@ class RuleLimit(models.Model):
     refill = models.CharField(
         _("units come back"),
         max_length=16,
-        choices=refill_choices,
+        choices=partial(choices_of, "refill"),
         default=NOT_GIVEN["refill"],
         db_default=NOT_GIVEN["refill"],
     )

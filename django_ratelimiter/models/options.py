@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Final
 
 from django.utils.translation import gettext_lazy as _
@@ -75,31 +75,8 @@ def columns_used(algorithm: str, calendar: str = "") -> frozenset[str]:
     return frozenset(used - {"window_seconds", "anchor"} - ({"anchor_day"} if calendar != "month" else set()))
 
 
-# The choices are callables, so that a new algorithm needs no migration.
-
-
-def algorithm_choices() -> Choices:
-    """Return the engine's algorithms."""
-    return _choices("algorithm")
-
-
-def anchor_choices() -> Choices:
-    """Return the choices for the start of fixed windows."""
-    return _choices("anchor")
-
-
-def refill_choices() -> Choices:
-    """Return the choices for the refill of tokens."""
-    return _choices("refill")
-
-
-def calendar_choices() -> Choices:
-    """Return the calendar's units, and none."""
-    return _choices("calendar")
-
-
-@cache
-def _choices(column: str) -> Choices:
+def choices_of(column: str) -> Choices:
+    """Return the choices of a column. Fields call this, so that a new algorithm needs no migration."""
     return tuple([(str(word), _LABELS.get(word, word.replace("_", " "))) for word in WORDS[column]])
 
 

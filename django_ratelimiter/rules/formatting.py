@@ -184,11 +184,6 @@ def units(number: int) -> str:
     return _grouped(number, get_language())
 
 
-def about(number: int, *, is_estimate: bool) -> str:
-    """Return a number as text, with a sign if it is an estimate: "≈ 7,431"."""
-    return f"≈ {units(number)}" if is_estimate else units(number)
-
-
 @lru_cache(maxsize=4096)  # a report on many rules has thousands of numbers, many of them equal
 def _grouped(number: int, language: str | None) -> str:
     return number_format(number, use_l10n=True, force_grouping=True)

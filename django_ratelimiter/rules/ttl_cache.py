@@ -72,16 +72,17 @@ def _databases() -> set[str]:
 
 
 class _Cache(Generic[Found]):
-    """The part that all caches share: how they ask the database. find: reads rows. what: their name in the log.
+    """The part that all caches share: how they ask the database.
 
+    find: reads rows. otherwise: the value while there has been no answer. what: the name of the rows in the log.
     No thread waits for another's call longer than DEADLINE_MS, nor at all if it knows an earlier answer.
     """
 
     #: Whether failures that take no time count, too.
     _counts_quick_failures = True
 
-    def __init__(self, find: Callable[..., Any], what: str) -> None:
-        self._find, self._what = find, what
+    def __init__(self, find: Callable[..., Any], otherwise: Found, what: str) -> None:
+        self._find, self._otherwise, self._what = find, otherwise, what
         self.forget()
         freed_by_fork(self)
 
@@ -140,11 +141,7 @@ class _Cache(Generic[Found]):
 
 
 class CallerCache(_Cache[Found]):
-    """Cache of what is read for each caller. otherwise: the value of a new caller while the database cannot be read."""
-
-    def __init__(self, find: Callable[[Any], Found], otherwise: Found, what: str) -> None:
-        self._otherwise = otherwise
-        super().__init__(find, what)
+    """Cache of what is read for each caller."""
 
     def get(self, key: Hashable) -> Found:
         """Return the value of `key`. No query when cached."""
@@ -166,7 +163,7 @@ class CallerCache(_Cache[Found]):
         return value
 
 
-class KeyCache(_Cache[str]):
+class KeyCache(_Cache[str | None]):
     """Cache of the keys that callers send, by the identity of each; `None` = unknown.
 
     Made-up keys do not replace known ones, and a process looks up at most MISSES_PER_SECOND of them: half for keys that
@@ -186,7 +183,7 @@ class KeyCache(_Cache[str]):
         has_form: Callable[[Any], bool] = lambda _key: True,
     ) -> None:
         self._all_keys, self._has_form = all_keys, has_form
-        super().__init__(find, what)
+        super().__init__(find, None, what)
 
     def get(self, key: Hashable, address: Callable[[], str | None] = lambda: None) -> str | None:
         """Return the identity of `key`. address: returns who sent it, if it must be looked up."""
@@ -248,13 +245,8 @@ class IdentityCache(_Cache[Found]):
     """Cache of what a project's code answers about callers: it is called once for a caller, also by many threads.
 
     find: takes an identity; it may return an awaitable, which no thread of an event loop waits for. The answer counts
-    for this user and API key, and for the values of the other names that were read from the identity. otherwise: the
-    value of a caller for whom there has been no answer.
+    for this user and API key, and for the values of the other names that were read from the identity.
     """
-
-    def __init__(self, find: Callable[[CallerIdentity], Any], otherwise: Found, what: str) -> None:
-        self._otherwise = otherwise
-        super().__init__(find, what)
 
     def get(self, user_id: str | None, api_key: str | None, read: Callable[[str], Any]) -> Found:
         """Return the value of the caller. Nothing is called when cached. api_key, read: see `CallerIdentity`."""
@@ -346,10 +338,6 @@ class TableCache(_Cache[Found]):
 
     While one thread reads it again, the others use the old value. It is kept while the database cannot be read.
     """
-
-    def __init__(self, find: Callable[[], Found], otherwise: Found, what: str) -> None:
-        self._otherwise = otherwise
-        super().__init__(find, what)
 
     def get(self) -> Found:
         """Return all rows. No query when cached."""

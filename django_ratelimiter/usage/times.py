@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from functools import lru_cache
 
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
@@ -72,6 +73,20 @@ def floor(moment: datetime, granularity: Granularity, zone: tzinfo) -> datetime:
     if not passed.astimezone(zone).minute:
         begun.append(passed)
     return max(each for each in begun if each <= moment)
+
+
+def starts_of(minute: int) -> dict[str, datetime]:
+    """Return the starts of the buckets that contain this minute, by granularity, as stored.
+
+    minute: since the Unix epoch. Hours and days are in the project's time zone: a day has 23 to 25 hours if clocks
+    change, and an hour that comes twice is two hours.
+    """
+    return _starts(minute, timezone.get_default_timezone_name())
+
+
+@lru_cache(maxsize=256)
+def _starts(minute: int, _zone: str) -> dict[str, datetime]:
+    return {str(each): stored(floor(start_of(minute), each, _project())) for each in Granularity}
 
 
 def buckets(start: datetime, end: datetime, granularity: Granularity, zone: tzinfo) -> Iterator[datetime]:

@@ -32,8 +32,8 @@ from django_ratelimiter.models import RuleSetState, TierAssignment, UsageBucket
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import epochs, storage, versions
 from django_ratelimiter.tasks import collect_usage
-from django_ratelimiter.usage.collector import run
 from django_ratelimiter.usage.collector.alerts import Thresholds
+from django_ratelimiter.usage.collector.collect import run
 from example_project.redis_server import RedisServer
 from tests.engine.slow import SlowProxy
 
@@ -162,7 +162,7 @@ def test_a_restored_database_begins_one_epoch_and_collects(client: Client) -> No
     assert storage.committed_version().epoch > published.epoch
     assert epochs.held() is epochs.Held.OURS
     count_a_minute_of_usage()
-    run.run(Thresholds())
+    run(Thresholds())
     assert UsageBucket.objects.filter(granularity="minute").exists()
 
 
@@ -193,7 +193,7 @@ class TestTurns:
         assert not servers.check_turns()
         conflict(5)
         with pytest.raises(WrongRedis, match="in turns"):
-            run.run(Thresholds())
+            run(Thresholds())
         assert not UsageBucket.objects.exists()
         assert get_engine().take_usage()
         assert [message.id for message in servers.check_turns()] == ["django_ratelimiter.W025"]

@@ -23,11 +23,10 @@ from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis.partition_notes import WEIGHED_EXACTLY
 from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.inspection.caller import known_by_name
-from django_ratelimiter.inspection.references import Name, revealed_to
+from django_ratelimiter.inspection.references import Name, recent, revealed_to
 from django_ratelimiter.models import TopCaller, TopPartition, UsageBatch, UsageBucket, UsageSample
 from django_ratelimiter.usage.collector.partitions import collect_partitions
 from django_ratelimiter.usage.collector.prune import prune
-from django_ratelimiter.usage.rejections import recent
 from django_ratelimiter.usage.reports.coverage import DAY, Period
 from django_ratelimiter.usage.reports.report import Report
 from django_ratelimiter.usage.times import stored

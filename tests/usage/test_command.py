@@ -17,7 +17,7 @@ from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.management import output
 from django_ratelimiter.models import UsageBucket
 from django_ratelimiter.tasks import collect_usage
-from django_ratelimiter.usage.collector import run as collector
+from django_ratelimiter.usage.collector import collect as collector
 from django_ratelimiter.usage.collector.collect import Collected
 
 pytestmark = pytest.mark.django_db

@@ -171,7 +171,7 @@ def test_samples_that_have_expired_are_not_looked_for_again(engine: Any, redis_c
 
 
 def test_a_backlog_is_read_in_parts(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "MAX_AT_ONCE", 5)
+    monkeypatch.setattr(collecting, "AT_ONCE", 2)
     read = MagicMock(wraps=engine.partitions.top_partitions)
     monkeypatch.setattr(engine.partitions, "top_partitions", read)
     for number in range(5):
@@ -214,7 +214,7 @@ def test_what_nothing_was_counted_for_is_kept_for_later(engine: Any) -> None:
 @pytest.mark.parametrize(
     ("broken", "error", "expected"),
     [
-        ("top_size", IndexError(), "ERROR The figures of partitions could not be collected."),
+        ("top_partitions", IndexError(), "ERROR The figures of partitions could not be collected."),
         ("hours", EngineUnavailable("gone"), "WARNING The figures of partitions cannot be collected now: gone"),
     ],
 )

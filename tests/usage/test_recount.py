@@ -72,6 +72,11 @@ class Scene(NamedTuple):
     def period(self) -> Period:
         return Period(self.change - BEFORE, self.clock[0])
 
+    @property
+    def long(self) -> Period:
+        """A period that is shown by days."""
+        return Period(self.change - 9 * DAY, self.clock[0])
+
 
 @pytest.fixture(params=CHANGES, ids="-".join)
 def scene(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
@@ -176,25 +181,25 @@ def within(scene: Scene, period: Period, rule: str | None = None, tier: str | No
     ]
 
 
-def compare(scene: Scene, period: Period, *granularities: Granularity, zone: ZoneInfo | None = None) -> None:
+def compare(scene: Scene, period: Period, granularity: Granularity, zone: ZoneInfo | None = None) -> None:
     """Totals and series of this period, of all rules and of each, agree with the recount."""
     zone = zone or scene.reader
     shown = coverage.read_coverage().widen(period)
     totals = {(rule, tier): figures for rule, tier, figures in Report(period).totals}
     assert totals == recount(within(scene, shown), lambda each: (each.rule, each.tier))
-    for granularity in granularities:
-        for rule, tier in ((None, None), ("hourly", None), ("soft", "pro"), (None, "")):
-            points = Report(period, rule, tier).series(granularity)
-            found = {on_the_wall(point.start, granularity, zone): point.figures for point in points}
-            assert len(found) == len(points), "every step stands there once"
-            assert points[0].start == shown.start
-            assert points[-1].end == shown.end
-            told = within(scene, shown, rule, tier)
-            if rule is tier is None:
-                told = [*once(told)]
-                assert Report(period).together == sum((each.figures for each in told), Figures())
-            expected = recount(told, lambda each, granularity=granularity: on_the_wall(each.at, granularity, zone))  # type: ignore[misc]
-            assert {start: figures for start, figures in found.items() if figures != Figures()} == expected
+    for rule, tier in ((None, None), ("hourly", None), ("soft", "pro"), (None, "")):
+        report = Report(period, rule, tier)
+        assert report.granularity is granularity
+        found = {on_the_wall(point.start, granularity, zone): point.figures for point in report.points}
+        assert len(found) == len(report.points), "every step stands there once"
+        assert report.points[0].start == shown.start
+        assert report.points[-1].end == shown.end
+        told = within(scene, shown, rule, tier)
+        if rule is tier is None:
+            told = [*once(told)]
+            assert report.together == sum((each.figures for each in told), Figures())
+        expected = recount(told, lambda each: on_the_wall(each.at, granularity, zone))
+        assert {start: figures for start, figures in found.items() if figures != Figures()} == expected
 
 
 def test_reports_agree_with_a_recount(scene: Scene, settings: Any) -> None:
@@ -208,11 +213,11 @@ def test_reports_agree_with_a_recount(scene: Scene, settings: Any) -> None:
 
 
 def compare_with_everything_left(scene: Scene) -> None:
-    compare(scene, scene.period, Granularity.HOUR, Granularity.DAY)
-    for start, end in ((-90 * MINUTE, 3 * HOUR), (-37 * HOUR, 23 * MINUTE)):
-        compare(scene, Period(scene.change + start, scene.change + end), *Granularity)
-    days = Report(scene.period).series(Granularity.DAY)
-    [changed] = [point.end - point.start for point in days if point.start < scene.change < point.end]
+    compare(scene, Period(scene.change - 90 * MINUTE, scene.change + 90 * MINUTE), Granularity.MINUTE)
+    compare(scene, Period(scene.change - 37 * HOUR, scene.change + 23 * MINUTE), Granularity.HOUR)
+    compare(scene, scene.period, Granularity.HOUR)
+    compare(scene, scene.long, Granularity.DAY)
+    [changed] = [each.end - each.start for each in Report(scene.long).points if each.start < scene.change < each.end]
     assert changed in (23 * HOUR, 25 * HOUR)
 
 
@@ -221,16 +226,17 @@ def compare_elsewhere(scene: Scene) -> None:
     for zone in ("America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"):
         elsewhere = scene._replace(reader=ZoneInfo(zone))
         with timezone.override(elsewhere.reader):
-            compare(elsewhere, scene.period, Granularity.HOUR, Granularity.DAY)
+            compare(elsewhere, scene.period, Granularity.HOUR)
+            compare(elsewhere, scene.long, Granularity.DAY)
 
 
 def compare_after_deletion(scene: Scene) -> None:
     assert prune() > 0
     now = scene.clock[0]
     compare(scene, scene.period, Granularity.DAY, zone=scene.project)
-    compare(scene, Period(scene.change - 5 * HOUR, scene.change + 5 * HOUR), Granularity.HOUR, Granularity.DAY)
-    compare(scene, Period(scene.change - 41 * MINUTE, now - 17 * MINUTE), Granularity.HOUR, Granularity.DAY)
-    compare(scene, Period(now - 20 * HOUR - 3 * MINUTE, now), Granularity.MINUTE, Granularity.HOUR, Granularity.DAY)
+    compare(scene, Period(scene.change - 5 * HOUR, scene.change + 5 * HOUR), Granularity.HOUR)
+    compare(scene, Period(scene.change - 41 * MINUTE, now - 17 * MINUTE), Granularity.HOUR)
+    compare(scene, Period(now - 2 * HOUR - 3 * MINUTE, now), Granularity.MINUTE)
     scene.clock[0] += 5 * DAY
     assert prune() > 0
     compare(scene, Period(scene.change - BEFORE, now), Granularity.DAY, zone=scene.project)

@@ -17,8 +17,7 @@ from django_ratelimiter.usage.collector import collect as module
 from django_ratelimiter.usage.collector import prune as pruning
 from django_ratelimiter.usage.collector.collect import collect
 from django_ratelimiter.usage.collector.prune import prune
-from django_ratelimiter.usage.collector.rollup import starts_of
-from django_ratelimiter.usage.times import aware, stored
+from django_ratelimiter.usage.times import aware, starts_of, stored
 
 
 def minute(*moment: int) -> int:

@@ -16,7 +16,6 @@ from .. import usage
 from ..base import Charge, Verdict, Version, leases
 from ..call import Call
 from ..coroutines import shielded
-from ..usage.rejections import Rejection, latest
 from .cluster.nodes import AsyncClusterTransport, ClusterTransport, cluster_transport
 from .cluster.sharding import SHARDS
 from .connections.async_transport import AsyncTransport
@@ -24,8 +23,6 @@ from .connections.handshake import Handshake
 from .connections.server import Server
 from .connections.transport import Transport
 from .core import RedisCore
-from .packing import RECENT, command
-from .rejections import remembered_in
 
 T = TypeVar("T")
 
@@ -99,12 +96,6 @@ class AsyncRedisEngine(RedisCore):
     async def reset(self, charges: Iterable[Charge]) -> None:
         """Delete the counters of these charges: their next request has the full quota."""
         await self._reset(charges)
-
-    async def recent_rejections(self, limit: int = 100, rule: str | None = None) -> list[Rejection]:
-        """Return the recent rejections, the latest first, at most `limit`. rule: only those by this rule."""
-        calls = [command("HGETALL", f"{self.prefix(shard)}{RECENT}") for shard in range(self.shards)]
-        found = [remembered_in(await self._send(shard, call)) for shard, call in enumerate(calls)]
-        return latest(found, self.estimate_time(self.time_to_send()), limit, rule)
 
     async def publish(self, version: int | Version) -> None:
         """Make a version current, unless a later one is."""

@@ -1,24 +1,28 @@
-"""How past minutes become batches in one shard: they are listed, and then closed one by one.
+"""How past minutes become batches in one shard: they are listed, and then closed one by one. And recent rejections.
 
 A batch's name contains the time when its usage key began. If a crash or a failover undoes the closing, the same counts
 get the same name again, and are not added twice. The name must be known before the script runs, because a script may
 only use keys that it is given. So the script checks that the usage key is still the one that was listed. Two collectors
 at once close it only once.
+
+Rejections are in the same hash as the open minutes, "recent", as rejected.lua writes them.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
 from redis import Redis
 
 from ..partition_stats import MINUTE_US
+from ..usage import COUNTER
+from ..usage.rejections import FORGOTTEN_US, STEP_US, RejectionCounts, RejectionEntry
+from .commands import fields_of
 from .packing import RECENT, text_of
-from .rejections import forget_old, split
 from .scripts import TAKE_USAGE
 
 logger = logging.getLogger("django_ratelimiter")
@@ -29,6 +33,14 @@ USAGE_SECONDS: Final = 8 * 86_400
 MAX_CLOSED: Final = 200
 
 _BEGAN: Final = re.compile(r"\d+\.\d+")
+
+#: Maximum number of fields that one command deletes.
+MAX_DELETED: Final = 1_000
+
+#: The number of an entry is its latest step times this factor, plus the number of rejections.
+_STEP: Final = 1 << 19
+
+_PREFIX: Final = re.compile(r"\n\t\{[^}]*\}:")
 
 
 def close_minutes(client: Redis, prefix: str, shard: int, now_us: int | None) -> list[str]:
@@ -66,8 +78,8 @@ def _listed(client: Redis, prefix: str, now_us: int | None) -> tuple[str, list[i
     if now_us is None:
         seconds, microseconds = time[0]
         now_us = int(seconds) * 1_000_000 + int(microseconds)
-    minutes, rejections = split(recent)
-    forget_old(client, prefix, rejections, now_us)
+    minutes, rejections = _split(recent)
+    _forget_old(client, prefix, rejections, now_us)
     return text_of(source), minutes, now_us
 
 
@@ -96,3 +108,45 @@ def _close(client: Redis, prefix: str, source: str, shard: int, minutes: list[in
             keys = (f"{prefix}usage:{minute}", f"{prefix}batch:{batch}", f"{prefix}{RECENT}", f"{prefix}batches")
             pipeline.eval(TAKE_USAGE, len(keys), *keys, str(minute), batch, found[0] if found else "")
         pipeline.execute()
+
+
+def _split(found: Mapping[Any, Any] | list[Any]) -> tuple[list[int], RejectionCounts]:
+    """Return the open minutes and the rejections, with their names in Redis.
+
+    found: the reply to HGETALL. Fields of another form are ignored.
+    """
+    fields = fields_of(found)
+    minutes, entries, sampled, tails = [], dict[str, RejectionEntry](), dict[str, int](), dict[str, str]()
+    for name, value in fields.items():
+        if name.startswith("\t"):
+            tails[name[1:]] = value
+        elif name.isdigit() and not value:
+            minutes.append(int(name))
+        elif name.endswith("\n") or not value.isdigit():
+            continue
+        elif COUNTER in name:
+            last, times = divmod(int(value), _STEP)
+            entries[name] = RejectionEntry(last, int(fields.get(f"{name}\n", last)), times)
+        elif "\n" in name:
+            sampled[name] = int(value)
+    return minutes, RejectionCounts(entries, sampled, tails)
+
+
+def remembered_in(found: Mapping[Any, Any] | list[Any]) -> RejectionCounts:
+    """Return the rejections, with names without the common prefix of all keys. found: the reply to HGETALL."""
+    counts = _split(found)[1]
+    return counts._replace(entries={_PREFIX.sub(COUNTER, name): entry for name, entry in counts.entries.items()})
+
+
+def _forget_old(client: Redis, prefix: str, remembered: RejectionCounts, now_us: int) -> None:
+    """Delete old rejections of a shard; it can safely be repeated."""
+    oldest = (now_us - FORGOTTEN_US) // STEP_US
+    old, held = [field for field, step in remembered.sampled.items() if step <= oldest], set[str]()
+    for name, entry in remembered.entries.items():
+        if entry.last <= oldest:
+            old += name, f"{name}\n"
+        else:
+            held.update(re.split("[:\n]", name))
+    old += [f"\t{caller}" for caller in remembered.tails if caller not in held]
+    for place in range(0, len(old), MAX_DELETED):
+        client.hdel(f"{prefix}{RECENT}", *old[place : place + MAX_DELETED])

@@ -25,7 +25,7 @@ from ..call import Call
 from ..coroutines import run_sync
 from ..usage.rejections import Rejection, RejectionCounts, latest
 from .async_engine import AsyncRedisEngine
-from .closing import close_minutes
+from .closing import close_minutes, remembered_in
 from .cluster.nodes import ClusterTransport, cluster_transport
 from .cluster.sharding import SHARDS
 from .commands import ShardCommands, fields_of
@@ -37,7 +37,6 @@ from .connections.transport import Transport
 from .core import RedisCore
 from .packing import RECENT, text_of
 from .partition_stats import RedisPartitions
-from .rejections import remembered_in
 
 logger = logging.getLogger("django_ratelimiter")
 

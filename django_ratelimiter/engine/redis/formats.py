@@ -90,7 +90,7 @@ class CallFormats:
         number = len(template.templates)
         charges = Call(template, (_HOLE,) * number, (_WANTED,) * number if fetches else ())
         flags = [FLAGS[charge.gating, charge.count_refusals] for charge in charges if fetches]
-        notes, noted = notes_of(charges, *note_kind)
+        notes = notes_of(charges, *note_kind)
         call = self._encode(charges, version, minute, notes)
         word = bulk_string(_HOLE.encode())  # only that of a note
         size = len(call) - len(word) * call.count(word)
@@ -100,5 +100,7 @@ class CallFormats:
         parts = [part for before in text.split(_HOLE) for part in (before, "")][:-1]
         if len(forms) >= MAX_FORMATS:
             forms.clear()
-        form = forms[kind] = CallFormat(minute, version, parts, size, tuple(noted), tuple(flags))
+        form = forms[kind] = CallFormat(
+            minute, version, parts, size, tuple([note.place for note in notes]), tuple(flags)
+        )
         return form

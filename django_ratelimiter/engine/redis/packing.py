@@ -11,7 +11,8 @@ from typing import Final
 from .. import usage
 from ..base import Charge, Verdict, noted
 from ..limits import EXACT, MAX_UNITS
-from .partition_notes import PartitionNote, keys_of
+from ..partition_stats import rule_of
+from .partition_notes import PartitionNote
 
 #: The flags of a charge that wants nothing, by `gating` and `count_refusals`.
 FLAGS: Final = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
@@ -80,7 +81,7 @@ def receipt_of(verdict: Verdict, units: int) -> bytes:
 def more_of(notes: Sequence[PartitionNote], counts: usage.UsageCarry | None) -> list[bytes]:
     """Return the arguments after the three of every call."""
     words = [b"%d" % len(notes)]
-    for what, label, partition in notes:
+    for what, label, partition, _ in notes:
         words += bytes(what), label.encode(), noted(partition).encode()
     if counts:
         words.append(counts.id.encode())
@@ -94,7 +95,7 @@ def keys_of_more(
 ) -> list[bytes]:
     """Return the packed keys after the counters."""
     keys: list[bytes] = []
-    for (sampled, weight, *_), label, _ in notes:
+    for (sampled, weight, *_), label, _, _ in notes:
         first = minute if sampled else minute // 60 * 60  # the first of the hour, so that it is cached for longer
         keys += _keys_of_note(prefix, sampled, weight > 0, label, first)
     if counts:
@@ -106,4 +107,8 @@ def keys_of_more(
 
 @lru_cache(maxsize=1_000)
 def _keys_of_note(prefix: str, is_sampled: int, weighs: bool, label: str, minute: int) -> list[bytes]:
-    return [bulk_string(f"{prefix}{name}".encode()) for name in keys_of(is_sampled, weighs, label, minute)]
+    """Return the packed keys of a note, in the order of check.lua."""
+    hour, rule = minute // 60, rule_of(label)
+    names = [f"allowed:{hour}:{rule}", f"rejected:{hour}:{rule}", "hours"] if weighs else []
+    names += [f"sample:{minute}", "sampled"] if is_sampled else []
+    return [bulk_string(f"{prefix}{name}".encode()) for name in names]

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from ..base import tail_of
 from ..call import Answer, Call
-from ..partition_stats import MINUTE_US, is_sampled, rule_of
+from ..partition_stats import MINUTE_US, is_sampled
 
 #: Minutes of an hour.
 HOUR: Final = 60
@@ -34,7 +34,7 @@ MAX_WAITING: Final = 50
 
 
 class PartitionNote(NamedTuple):
-    """The partition and label of some charges of a call. what: the bytes described above.
+    """The partition and label of some charges of a call. what: the bytes described above. place: of the first charge.
 
     Without numbers of charges it is of a caller that an earlier call has rejected, for its tail.
     """
@@ -42,41 +42,7 @@ class PartitionNote(NamedTuple):
     what: bytearray
     label: str
     partition: str
-
-
-def keys_of(is_sampled: int, weighs: bool, label: str, minute: int) -> list[str]:
-    """Return the Redis keys of a note, in the order of check.lua, without their common prefix."""
-    hour, names = minute // 60, list[str]()
-    if weighs:
-        rule = rule_of(label)
-        names += f"allowed:{hour}:{rule}", f"rejected:{hour}:{rule}", "hours"
-    if is_sampled:
-        names += f"sample:{minute}", "sampled"
-    return names
-
-
-def notes_of(charges: Call, weight: int, sampled: int) -> tuple[list[PartitionNote], list[int]]:
-    """Return the notes of a call, and for each the place of its first charge. sampled: which are sampled, as bits.
-
-    A weighed call also counts its callers over all rules, each caller once.
-    """
-    found: dict[tuple[str, str], PartitionNote] = {}
-    noted = []
-    for place, charge in enumerate(islice(charges, MAX_CHARGES)):
-        label, partition, bit = charge.usage, charge.partition, sampled >> place & 1
-        if label is None or partition is None:
-            continue
-        if (label, partition) in found:
-            found[label, partition].what.append(place + 1)
-        elif weight or bit:
-            found[label, partition] = PartitionNote(bytearray((bit, weight, place + 1)), label, partition)
-            noted.append(place)
-    notes = [*found.values()]
-    for label, place, numbers in charges.template.pools if weight else ():
-        what = bytearray((0, weight, *[number for number in numbers if number <= MAX_CHARGES]))
-        notes.append(PartitionNote(what, label, charges[place].partition or ""))
-        noted.append(place)
-    return notes, noted
+    place: int = 0
 
 
 #: The notes of a call: its weight, 0 = it is not weighed; and which of its charges are sampled, as bits.
@@ -106,12 +72,8 @@ class PartitionTracker:
         """
         if not charges.partitions:
             return []
-        weight = self._weight(charges, (self._clock() if now_us is None else now_us) // MINUTE_US)
-        unsplit, sampled = charges.template.unsplit, 0
-        for place, charge in enumerate(charges):
-            if charge.partition is not None and charge.usage not in unsplit:
-                sampled |= is_sampled(charge.partition) << place
-        return notes_of(charges, weight, sampled)[0] + self.waiting.pop(shard, [])
+        kind = self.kind_of(charges, (self._clock() if now_us is None else now_us) // MINUTE_US)
+        return notes_of(charges, *kind) + self.waiting.pop(shard, [])
 
     def note_rejected(self, answer: Answer, shard: int = 0) -> None:
         """Let the tails of callers that a call has rejected without a note wait for the next call to their shard."""
@@ -131,7 +93,7 @@ class PartitionTracker:
         return {str(caller): tail_of(caller) for caller in waiting}
 
     def kind_of(self, charges: Call, minute: int) -> NoteKind:
-        """Return the notes of a call of filled charges by their kind, without creating the charges."""
+        """Return the notes of a call by their kind, without creating its charges."""
         sampled = self._sampled.get(key := (charges.template.counters, charges.partitions))
         if sampled is None:
             if len(self._sampled) >= MAX_REMEMBERED:
@@ -153,10 +115,30 @@ class PartitionTracker:
         return WEIGHT
 
 
+def notes_of(charges: Call, weight: int, sampled: int) -> list[PartitionNote]:
+    """Return the notes of a call of this kind: one for each label and partition, then the callers over all rules."""
+    notes = dict[tuple[str, str], PartitionNote]()
+    for place, charge in enumerate(islice(charges, MAX_CHARGES)):
+        label, partition, is_sampled = charge.usage, charge.partition, sampled >> place & 1
+        if label is None or partition is None:
+            continue
+        if (note := notes.get((label, partition))) is not None:
+            note.what.append(place + 1)
+        elif weight or is_sampled:
+            what = bytearray((is_sampled, weight, place + 1))
+            notes[label, partition] = PartitionNote(what, label, partition, place)
+    pools = []
+    for label, place, numbers in charges.template.pools if weight else ():
+        what = bytearray((0, weight, *[number for number in numbers if number <= MAX_CHARGES]))
+        pools.append(PartitionNote(what, label, charges[place].partition or "", place))
+    return [*notes.values(), *pools]
+
+
 def _sampled_of(charges: Call) -> int:
-    """Return which charges of a call of filled charges are sampled, as bits."""
+    """Return which charges of a call are sampled, as bits."""
     sampled = 0
-    for place, (each, partition) in enumerate(zip(charges.template.templates, charges.partitions, strict=True)):
-        if each[2][4] is not None and each[3]:
+    for place, (each, filled) in enumerate(zip(charges.template.templates, charges.partitions, strict=True)):
+        partition = filled if each.is_named else each.charge.partition
+        if each.charge.usage is not None and each.is_split and partition is not None:
             sampled |= is_sampled(partition) << place
     return sampled

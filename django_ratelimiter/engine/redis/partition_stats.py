@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
 from operator import methodcaller
 from typing import Any
 
-from ..partition_stats import Hour, K, sums_of, top_of
+from ..partition_stats import Hour, sums_of, top_of
 from .commands import ShardCommands, fields_of
 from .packing import text_of
-
-#: A command with a key for its reply.
-Keyed = tuple[K, tuple[Any, ...]]
 
 
 class RedisPartitions:
@@ -37,31 +33,14 @@ class RedisPartitions:
 
     def hours(self) -> set[Hour]:
         """Return the hours and rules with top partitions."""
-        names = (name.partition(":") for name in set(chain(*self._members("hours"))))
+        names = (name.partition(":") for name in self._members("hours"))
         return {(int(hour), rule) for hour, _, rule in names}
-
-    def top_size(self, asked: Sequence[Hour]) -> list[int]:
-        """Return for each hour how many counts `top_partitions` would read."""
-
-        def commands(prefix: str) -> Iterator[Keyed[int]]:
-            for place, each in enumerate(asked):
-                yield from ((place, ("ZCARD", key)) for key in _sets(prefix, each))
-
-        sums = [0] * len(asked)
-        for place, count in self._replies(commands):
-            sums[place] += count
-        return sums
 
     def top_partitions(self, asked: Sequence[Hour], most: int) -> list[dict[str, tuple[int, int]]]:
         """Return the top partitions of these hours and rules, with estimates of their allowed and rejected requests."""
-
-        def commands(prefix: str) -> Iterator[Keyed[tuple[int, int]]]:
-            for place, each in enumerate(asked):
-                for side, key in enumerate(_sets(prefix, each)):
-                    yield (place, side), ("ZRANGE", key, 0, -1, "WITHSCORES")
-
         counts: list[list[tuple[int, str, int]]] = [[] for _ in asked]
-        for (place, side), found in self._replies(commands):
+        for number, found in self._replies("ZRANGE", _sets(asked), 0, -1, "WITHSCORES"):
+            place, side = divmod(number, 2)
             for who, score in _pairs(found):
                 weight = float(score)
                 counts[place].append((side, text_of(who), int(weight)))
@@ -71,54 +50,48 @@ class RedisPartitions:
 
     def drop_top(self, asked: Sequence[Hour]) -> None:
         """Delete the top partitions of these hours and rules."""
-        self._delete(lambda prefix: [("DEL", *_sets(prefix, each)) for each in asked])
-        self._delete(lambda prefix: [("SREM", f"{prefix}hours", f"{hour}:{rule}") for hour, rule in asked])
+        self._replies("DEL", _sets(asked))
+        self._remove("hours", [f"{hour}:{rule}" for hour, rule in asked])
 
     def samples(self, before: int, most: int | None = None) -> dict[int, dict[tuple[str, str], int]]:
         """Return requests by label and partition for each minute before `before`. most: of the oldest minutes.
 
         A minute whose samples have expired has none.
         """
-        listed = set(map(int, chain(*self._members("sampled"))))
-        minutes = sorted(minute for minute in listed if minute < before)[:most]
-
-        def commands(prefix: str) -> Iterator[Keyed[int]]:
-            yield from ((minute, ("HGETALL", f"{prefix}sample:{minute}")) for minute in minutes)
-
-        counts: dict[int, list[tuple[str, str, int]]] = {minute: [] for minute in minutes}
-        for minute, found in self._replies(commands):
+        minutes = sorted(minute for minute in map(int, self._members("sampled")) if minute < before)[:most]
+        counts: list[list[tuple[str, str, int]]] = [[] for _ in minutes]
+        for place, found in self._replies("HGETALL", [f"sample:{minute}" for minute in minutes]):
             for field, count in fields_of(found).items():
                 label, _, who = field.partition("\n")
-                counts[minute].append((label, who, int(count)))
-        return {minute: sums_of(each) for minute, each in counts.items()}
+                counts[place].append((label, who, int(count)))
+        return {minute: sums_of(each) for minute, each in zip(minutes, counts, strict=True)}
 
     def drop_samples(self, minutes: Iterable[int]) -> None:
         """Delete the samples of these minutes."""
-        minutes = list(minutes)
-        self._delete(lambda prefix: [("DEL", f"{prefix}sample:{minute}") for minute in minutes])
-        self._delete(lambda prefix: [("SREM", f"{prefix}sampled", minute) for minute in minutes])
+        members = [*map(str, minutes)]
+        self._replies("DEL", [f"sample:{minute}" for minute in members])
+        self._remove("sampled", members)
 
-    def _members(self, name: str) -> list[list[str]]:
-        """Return the members of a set, for each shard."""
-        found = self._replies(lambda prefix: [(None, ("SMEMBERS", f"{prefix}{name}"))])
-        return [[text_of(member) for member in members] for _, members in found]
+    def _members(self, name: str) -> set[str]:
+        """Return the members of a set, of all shards."""
+        return {text_of(member) for _, members in self._replies("SMEMBERS", [name]) for member in members}
 
-    def _replies(self, commands: Callable[[str], Iterable[Keyed[K]]]) -> Iterator[tuple[K, Any]]:
-        """Yield the replies of all shards with their keys. commands: of a shard with this prefix of its names."""
+    def _remove(self, name: str, members: Sequence[str]) -> None:
+        if members:
+            self._replies("SREM", [name], *members)
+
+    def _replies(self, command: str, names: Sequence[str], *words: object) -> list[tuple[int, Any]]:
+        """Send a command for each of these keys to each shard. Return the replies, each with the place of its key."""
+        replies: list[tuple[int, Any]] = []
         for shard in self._commands.shards:
-            asked = list(commands(self._commands.key(shard, "")))
-            replies = self._commands.execute_slowly(shard, [words for _, words in asked])
-            yield from zip([key for key, _ in asked], replies, strict=True)
-
-    def _delete(self, commands: Callable[[str], list[tuple[Any, ...]]]) -> None:
-        for shard in self._commands.shards:
-            self._commands.execute_slowly(shard, commands(self._commands.key(shard, "")))
+            calls = [(command, self._commands.key(shard, name), *words) for name in names]
+            replies += enumerate(self._commands.execute_slowly(shard, calls))
+        return replies
 
 
-def _sets(prefix: str, hour_and_rule: Hour) -> list[str]:
-    """Return the two sorted sets of an hour and rule: allowed requests, and rejected ones."""
-    hour, rule = hour_and_rule
-    return [f"{prefix}{name}:{hour}:{rule}" for name in ("allowed", "rejected")]
+def _sets(asked: Sequence[Hour]) -> list[str]:
+    """Return the two sorted sets of each hour and rule: allowed requests, and rejected ones."""
+    return [f"{name}:{hour}:{rule}" for hour, rule in asked for name in ("allowed", "rejected")]
 
 
 def _pairs(found: list[Any]) -> Iterable[tuple[str | bytes, Any]]:

@@ -26,9 +26,8 @@ from ...inspection.explanation import Explanation, encoded, lines_of
 from ...inspection.reset import counters_now, forget
 from ...rules import cache
 from ...rules.stored import epochs
-from ...usage.collector import run
 from ...usage.collector.alerts import Thresholds, send_alerts
-from ...usage.collector.collect import Collected
+from ...usage.collector.collect import Collected, run
 from ...usage.collector.lag import lag
 from ...values.bounds import closest
 from ..about import about
@@ -125,7 +124,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
     def collect(self) -> None:
         """Collect the usage, and report the result."""
         with Progress(self.stderr) as progress:
-            collected, deleted = run.run(self._thresholds, partial(_batches_done, progress))
+            collected, deleted = run(self._thresholds, partial(_batches_done, progress))
         self._warn_of_memory()
         text = [_summary(collected)]
         if deleted:

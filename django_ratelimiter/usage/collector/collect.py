@@ -19,11 +19,15 @@ from django.utils import timezone
 from ...backend import get_engine
 from ...databases import limit_wait
 from ...engine.base import UsageCount
-from ...exceptions import EngineUnavailable
+from ...exceptions import EngineUnavailable, WrongRedis
 from ...models import UsageBatch, UsageBucket, UsageTotal
 from ...rules import cache
+from ...rules.stored import epochs
+from ..times import starts_of
+from .alerts import Thresholds, send_alerts
+from .lag import lag
 from .partitions import collect_partitions
-from .rollup import starts_of
+from .prune import prune
 from .upsert import FIELDS, BucketKey, TotalKey, add, slug
 
 logger = logging.getLogger("django_ratelimiter")
@@ -45,6 +49,25 @@ class Collected(NamedTuple):
     batches: int = 0
     requests: int = 0
     failed: int = 0
+
+
+def run(thresholds: Thresholds, progress: Progress = lambda done, waiting: None) -> tuple[Collected, int]:
+    """Collect all closed minutes, send alerts, and delete rows that are older than RETENTION.
+
+    Return what was collected, and how many rows were deleted. Raises as `collect` does. Raises WrongRedis before
+    anything is read if the engine holds another database's rules, and at the end if it held none, as after a flush.
+    """
+    held = epochs.held()
+    if held not in (epochs.Held.OURS, epochs.Held.NONE):
+        raise WrongRedis(held.problem)
+    lag_before = lag()
+    collected = collect(progress)
+    send_alerts(lag_before, thresholds)
+    deleted = prune()
+    if held is epochs.Held.NONE:
+        done = "" if cache.last_publish_failed() else " It holds the latest version now."
+        raise WrongRedis(f"{held.problem}{done}")
+    return collected, deleted
 
 
 def collect(progress: Progress = lambda done, waiting: None) -> Collected:

@@ -1,4 +1,4 @@
-"""The lag of the collector: batches that are not in the buckets yet."""
+"""The lag of the collector: batches that are not in the buckets yet. Apart from models, for Prometheus."""
 
 from __future__ import annotations
 

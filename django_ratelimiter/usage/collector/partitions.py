@@ -8,9 +8,9 @@ the hour is over and stored.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.db import transaction
 from django.db.models import Count, F, Max, Q, QuerySet, Sum
@@ -20,8 +20,7 @@ from ...engine.base import Engine, tail_of
 from ...engine.call import OVER_ALL_RULES
 from ...engine.partition_stats import MINUTE_US, Hour, merge_top
 from ...models import TopCaller, TopPartition, UsageBucket, UsageSample, UsageTotal
-from ..times import Granularity, start_of, stored
-from .rollup import starts_of
+from ..times import Granularity, start_of, starts_of, stored
 from .upsert import slug
 
 #: Maximum rows for each rule and start, and for each rule and minute.
@@ -30,8 +29,8 @@ MAX_PARTITIONS: Final = 100
 #: Minutes by which the clocks of an engine's servers may differ; until then an hour may still be counted in.
 GRACE_MINUTES: Final = 2
 
-#: Maximum number of counts that are read at once.
-MAX_AT_ONCE: Final = 50_000
+#: Number of hours and rules whose top partitions are read at once: of each at most 800 counts in a shard.
+AT_ONCE: Final = 10
 
 HOUR: Final[str] = Granularity.HOUR
 DAY: Final[str] = Granularity.DAY
@@ -39,11 +38,22 @@ DAY: Final[str] = Granularity.DAY
 #: Allowed and rejected, by partition.
 Weights = Mapping[str, tuple[int, int]]
 
-#: The same, whether these are estimates, and the tail.
-Figures = Mapping[str, tuple[int, int, bool, str]]
-
 #: The top partitions of a rule, or the top callers of an identity.
 Rows = QuerySet[TopPartition] | QuerySet[TopCaller]
+
+
+class Figures(NamedTuple):
+    """The columns of a top partition that are written."""
+
+    allowed: int
+    rejected: int
+    estimated: bool
+    tail: str
+
+    def merged(self, other: Figures) -> Figures:
+        """Return the higher ones, which are estimates if either are."""
+        allowed, rejected = max(self.allowed, other.allowed), max(self.rejected, other.rejected)
+        return Figures(allowed, rejected, self.estimated or other.estimated, self.tail or other.tail)
 
 
 def collect_partitions(engine: Engine, database: str, progress: Callable[[], None] = lambda: None) -> None:
@@ -71,28 +81,14 @@ def _store_hours(database: str, stats: Any, hours: Sequence[Hour], before: int, 
     """Store these, and delete complete hours from the engine. before: the minute before which nothing is added."""
     over, estimated = before // 60, getattr(stats, "estimated_hours", set[int]())
     estimated.clear()  # `top_partitions` adds to it; of an hour, the callers over all rules are read first
-    for some in _batches(stats, hours):
-        complete = list[Hour]()
+    for first in range(0, len(hours), AT_ONCE):
+        some, complete = hours[first : first + AT_ONCE], list[Hour]()
         for each, weights in zip(some, stats.top_partitions(some, MAX_PARTITIONS), strict=True):
             progress()
             hour, rule = each
             if _store_top(database, rule, hour, weights, hour in estimated) and hour < over:
                 complete.append(each)
         stats.drop_top(complete)
-
-
-def _batches(stats: Any, rules: Sequence[Hour]) -> Iterator[list[Hour]]:
-    """Yield these hours and rules in batches of limited size."""
-    some: list[Hour] = []
-    size = 0
-    for each, weights in zip(rules, stats.top_size(rules), strict=True):
-        if some and size + weights > MAX_AT_ONCE:
-            yield some
-            some, size = [], 0
-        some.append(each)
-        size += weights
-    if some:
-        yield some
 
 
 def _store_top(database: str, rule: str, hour: int, weights: Weights, estimated: bool = False) -> bool:
@@ -117,7 +113,8 @@ def _store_top(database: str, rule: str, hour: int, weights: Weights, estimated:
             return False
         most = _most(database, model, of, hour) if estimated else None
         figures = {
-            whom: (*(_capped(pair, most) if most else pair), estimated, tail_of(whom)) for whom, pair in weights.items()
+            whom: Figures(*(_capped(pair, most) if most else pair), estimated, tail_of(whom))
+            for whom, pair in weights.items()
         }
         if _merge_top(rows, of, HOUR, starts[HOUR], figures, estimated):
             _merge_top(rows, of, DAY, starts[DAY], _day_sums(rows, hour, starts[DAY]))
@@ -156,7 +153,7 @@ def _capped(pair: tuple[int, int], most: tuple[int, int]) -> tuple[int, int]:
     return min(pair[0], most[0] - rejected), rejected
 
 
-def _day_sums(rows: Rows, hour: int, day: datetime) -> Figures:
+def _day_sums(rows: Rows, hour: int, day: datetime) -> dict[str, Figures]:
     """Return the sums of the hours of a day."""
     starts = {starts_of(each * 60)[HOUR] for each in range(hour - 26, hour + 27) if starts_of(each * 60)[DAY] == day}
     sums = (
@@ -165,37 +162,40 @@ def _day_sums(rows: Rows, hour: int, day: datetime) -> Figures:
         .values_list("partition")
         .annotate(Sum("allowed"), Sum("rejected"), estimates=Count("pk", filter=Q(estimated=True)), tails=Max("tail"))
     )
-    return {who: (allowed, rejected, estimates > 0, tail) for who, allowed, rejected, estimates, tail in sums}
+    return {who: Figures(allowed, rejected, estimates > 0, tail) for who, allowed, rejected, estimates, tail in sums}
 
 
 def _merge_top(
-    rows: Rows, of: Mapping[str, str], granularity: str, start: datetime, figures: Figures, estimated: bool = False
+    rows: Rows,
+    of: Mapping[str, str],
+    granularity: str,
+    start: datetime,
+    figures: Mapping[str, Figures],
+    estimated: bool = False,
 ) -> bool:
     """Store the top partitions of these and the stored ones; return whether any row changed.
 
     of: as in `rows`. estimated: the stored ones are estimates by now.
     """
     rows = rows.filter(granularity=granularity, start=start)
-    before = {partition: tuple(stored_figures) for partition, *stored_figures in rows.values_list(*_FIGURES)}
-    both = {whom: (had[0], had[1], had[2] or estimated, had[3]) for whom, had in before.items()}
+    stored_figures = rows.values_list("partition", *Figures._fields)
+    before = {partition: Figures(*columns) for partition, *columns in stored_figures}
+    both = {whom: had._replace(estimated=had.estimated or estimated) for whom, had in before.items()}
     for partition, found in figures.items():
         whom = slug(partition, 200)
-        had = both.get(whom, (0, 0, False, ""))
-        both[whom] = max(found[0], had[0]), max(found[1], had[1]), found[2] or had[2], found[3] or had[3]
-    after = {whom: both[whom] for whom in merge_top({whom: each[:2] for whom, each in both.items()}, MAX_PARTITIONS)}
+        both[whom] = found.merged(both.get(whom, found))
+    top = merge_top({whom: (each.allowed, each.rejected) for whom, each in both.items()}, MAX_PARTITIONS)
+    after = {whom: both[whom] for whom in top}
     if after == before:
         return False
     rows.filter(partition__in=before.keys() - after.keys()).delete()
     changed = [
-        rows.model(**of, granularity=granularity, start=start, **dict(zip(_FIGURES, (partition, *found), strict=True)))
+        rows.model(**of, granularity=granularity, start=start, partition=partition, **found._asdict())
         for partition, found in after.items()
         if before.get(partition) != found
     ]
-    upsert(rows.db, changed, (*of, "granularity", "start", "partition"), _FIGURES[1:])
+    upsert(rows.db, changed, (*of, "granularity", "start", "partition"), Figures._fields)
     return True
-
-
-_FIGURES: Final = ("partition", "allowed", "rejected", "estimated", "tail")
 
 
 def _store_samples(database: str, minute: int, counts: Mapping[tuple[str, str], int]) -> None:

@@ -84,12 +84,9 @@ class Coverage:
             Granularity.MINUTE,
         )
 
-    def granularity(self, period: Period, wanted: Granularity | None = None) -> Granularity:
-        """Return the granularity of a series over this period: as wanted, or wider if that is not left.
-
-        wanted: `None` = the one that suits the length of the period.
-        """
-        return max(wanted or period.granularity, self.finest(period.start), key=GRANULARITIES.index)
+    def granularity(self, period: Period) -> Granularity:
+        """Return the granularity of a series over this period: that of its length, or wider if that is not left."""
+        return max(period.granularity, self.finest(period.start), key=GRANULARITIES.index)
 
     def bucket_ranges(self, period: Period, widest: Granularity = Granularity.DAY) -> list[BucketRange]:
         """Split the period into ranges, in order, without gap or overlap; none has wider buckets than `widest`."""

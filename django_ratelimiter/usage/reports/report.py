@@ -1,4 +1,4 @@
-"""The usage of all rules, or of one, in a period: totals, time series, callers and busy hours.
+"""The usage of all rules, or of one, in a period: totals, a time series, and callers.
 
 Each part is read when it is first used; the number of queries does not depend on the number of rows.
 """
@@ -16,33 +16,16 @@ from typing import Any, Final, NamedTuple
 from django.db import connections
 from django.db.models import Case, Count, F, Max, Q, QuerySet, Sum, When
 from django.utils import timezone
-from django.utils.translation import gettext as _
 
 from ...conf import aliases_of, settings
 from ...engine.base import Alias, tail_of
 from ...models import TopCaller, TopPartition, UsageBucket, UsageTotal
-from ...rules.formatting import about
 from ..times import Granularity, aware, buckets, floor
 from .coverage import GRANULARITIES, NEVER, BucketRange, Coverage, Period, read_coverage
-from .totals import SUMS, Figures, Point, Total
+from .totals import LEAST_ESTIMATE, SUMS, Figures, Point, Total, about, believable
 
 #: The number of top partitions that are shown.
 MAX_PARTITIONS: Final = 25
-
-
-#: The lowest estimate that is shown as a number.
-LEAST_ESTIMATE: Final = 100
-
-
-def believable(figure: int, *, estimated: bool) -> int | None:
-    """Return the figure of a caller; `None` = few, because an estimate below 100 rests on too few reports."""
-    return None if estimated and 0 < figure < LEAST_ESTIMATE else figure
-
-
-def in_words(figure: int | None, *, estimated: bool) -> str:
-    """Return a believable figure as text: "40", "≈ 1,600" or "few"."""
-    return _("few") if figure is None else about(figure, is_estimate=estimated)
-
 
 #: How many of the rows that are added up are estimates.
 ESTIMATES: Final = Count("pk", filter=Q(estimated=True))
@@ -77,7 +60,7 @@ class TopPartitionRow(NamedTuple):
 
     @classmethod
     def of(cls, row: tuple[str, int, int, int, str]) -> TopPartitionRow:
-        """Return a row of `all_top_partitions`."""
+        """Return a row of `SUMS_OF_CALLERS`, after its partition."""
         partition, allowed, rejected, estimates, tail = row
         return cls(Alias.of(partition, tail), int(allowed), int(rejected), estimates > 0)
 
@@ -90,11 +73,11 @@ class TopPartitionRow(NamedTuple):
     def figures(self) -> dict[str, int | None]:
         """Return the requests, allowed and rejected ones; `None` = few."""
         figures = {"requests": self.requests, "allowed": self.allowed, "rejected": self.rejected}
-        return {name: believable(figure, estimated=self.estimated) for name, figure in figures.items()}
+        return {name: believable(figure, is_estimate=self.estimated) for name, figure in figures.items()}
 
     def in_words(self) -> dict[str, str]:
         """Return the same as text."""
-        return {name: in_words(figure, estimated=self.estimated) for name, figure in self.figures.items()}
+        return {name: about(figure, is_estimate=self.estimated) for name, figure in self.figures.items()}
 
 
 class Report:
@@ -154,7 +137,7 @@ class Report:
         if self.rule is not None or self.tier is not None:
             return None
         ranges = self.coverage.bucket_ranges(self.period)
-        totals = UsageTotal.objects.filter(reduce(or_, (each.condition for each in ranges), Q(pk__in=[])))
+        totals = UsageTotal.objects.filter(_within(ranges))
         if self._rows(ranges).exclude(start__in=totals.values("start")).exists():
             return None  # a part has none, as of an engine that counts none
         once = Figures(*(int(each or 0) for each in totals.aggregate(**SUMS).values()))
@@ -184,17 +167,12 @@ class Report:
 
     @cached_property
     def points(self) -> list[Point]:
-        return self.series()
+        """The sums in each bucket of the period, in the current time zone.
 
-    def series(self, granularity: Granularity | None = None) -> list[Point]:
-        """Return the sums in each bucket of the period, in the current time zone.
-
-        granularity: `None` = one that suits the period. If it is not left in the database, the buckets are wider, never
-        empty: `coverage.granularity(period, granularity)` returns which, and each point has its end.
         If the buckets that are left do not fit the current time zone, the project's is used: hours and days are stored
         in that.
         """
-        starts, widest = self._starts(self.coverage.granularity(self.period, granularity))
+        starts, widest = self._starts(self.granularity)
         # Not in SQL: a database would merge the hour that comes twice in autumn, and SQLite would call Python for every
         # row, not only for every start.
         sums = [Figures()] * len(starts)
@@ -219,21 +197,25 @@ class Report:
         return starts, widest
 
     def _rows(self, bucket_ranges: Iterable[BucketRange]) -> QuerySet[UsageBucket]:
-        return self._of_rule(reduce(or_, (each.condition for each in bucket_ranges), Q(pk__in=[])))
-
-    def _of_rule(self, condition: Q) -> QuerySet[UsageBucket]:
-        wanted = {"rule_slug": self.rule, "tier_slug": self.tier}
-        return UsageBucket.objects.filter(
-            condition, **{name: slug for name, slug in wanted.items() if slug is not None}
-        )
+        slugs = {"rule_slug": self.rule, "tier_slug": self.tier}
+        wanted = {name: slug for name, slug in slugs.items() if slug is not None}
+        return UsageBucket.objects.filter(_within(bucket_ranges), **wanted)
 
     @cached_property
     def top_partitions(self) -> list[TopPartitionRow]:
         """The top partitions of the rule or identity, of any tier, the one with most requests first; without, empty.
 
-        by_rejected: in the order of rejected requests, and without partitions that have none.
+        by_rejected: in the order of rejected requests, and without partitions that have none. Few come last.
         """
-        return self._by_value(self.all_top_partitions[:MAX_PARTITIONS])
+        if self.rule is None and self.identity is None:
+            return []
+        if self.by_rejected:
+            order = few_last("sum_rejected"), "-sum_rejected", "-sum_allowed", "partition"
+            rows = self._sums.filter(sum_rejected__gt=0).order_by(*order)
+        else:
+            with_requests = self._sums.alias(requests=F("sum_allowed") + F("sum_rejected"))
+            rows = with_requests.order_by(few_last("requests"), "-requests", "-sum_rejected", "partition")
+        return self._by_value(rows[:MAX_PARTITIONS])
 
     def _by_value(self, rows: Any) -> list[TopPartitionRow]:
         """Return the rows of these sums, one for each value that can be read: each HASH_KEY gave it another digest."""
@@ -251,17 +233,6 @@ class Report:
             return [*found.values()]
         figure = "rejected" if self.by_rejected else "requests"
         return sorted(found.values(), key=lambda row: (row.figures[figure] is None, -getattr(row, figure)))
-
-    @property
-    def all_top_partitions(self) -> Any:
-        """Return all of them, in this order, for `TopPartitionRow.of`; few come last."""
-        if self.rule is None and self.identity is None:
-            return self._sums.none()
-        if self.by_rejected:
-            order = few_last("sum_rejected"), "-sum_rejected", "-sum_allowed", "partition"
-            return self._sums.filter(sum_rejected__gt=0).order_by(*order)
-        with_requests = self._sums.alias(requests=F("sum_allowed") + F("sum_rejected"))
-        return with_requests.order_by(few_last("requests"), "-requests", "-sum_rejected", "partition")
 
     def compared(self, found: Sequence[TopPartitionRow]) -> list[TopPartitionRow]:
         """Return these top partitions with their shares, and their requests in the period before."""
@@ -299,8 +270,7 @@ class Report:
 
     @property
     def _in_whole_hours(self) -> Q:
-        ranges = self.coverage.bucket_ranges(self.top_partitions_in)
-        return reduce(or_, (each.condition for each in ranges), Q(pk__in=[]))
+        return _within(self.coverage.bucket_ranges(self.top_partitions_in))
 
     @property
     def _sums(self) -> Any:
@@ -309,3 +279,8 @@ class Report:
             rows = TopCaller.objects.filter(self._in_whole_hours, identity=self.identity)
         sums = rows.order_by().values_list("partition")
         return sums.annotate(**SUMS_OF_CALLERS)
+
+
+def _within(bucket_ranges: Iterable[BucketRange]) -> Q:
+    """Return the condition that selects the rows of these ranges."""
+    return reduce(or_, (each.condition for each in bucket_ranges), Q(pk__in=[]))

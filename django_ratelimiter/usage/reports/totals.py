@@ -8,10 +8,15 @@ from typing import Any, Final, NamedTuple
 
 from django.db.models import Max, Q, Sum, Value
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from ...models import UsageBatch, UsageBucket, UsageTotal
+from ...rules.formatting import units
 from ..times import Granularity, aware, floor, now
 from .coverage import Period
+
+#: The lowest estimate that is shown as a number.
+LEAST_ESTIMATE: Final = 100
 
 
 def last(length: timedelta) -> Period:
@@ -116,3 +121,15 @@ def freshness() -> Freshness:
     collected_at = UsageBatch.objects.aggregate(at=Max("collected_at"))["at"]
     latest = UsageBucket.objects.filter(granularity=Granularity.MINUTE).aggregate(at=Max("start"))["at"]
     return Freshness(collected_at and aware(collected_at), latest and aware(latest))
+
+
+def believable(figure: int, *, is_estimate: bool) -> int | None:
+    """Return the figure of a caller; `None` = few, because an estimate below 100 rests on too few reports."""
+    return None if is_estimate and 0 < figure < LEAST_ESTIMATE else figure
+
+
+def about(figure: int | None, *, is_estimate: bool) -> str:
+    """Return the figure of a caller as text: "40", and of estimates "≈ 1,600" or "few"; `None` = few."""
+    if figure is None or believable(figure, is_estimate=is_estimate) is None:
+        return _("few")
+    return f"≈ {units(figure)}" if is_estimate else units(figure)

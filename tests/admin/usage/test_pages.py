@@ -1,4 +1,4 @@
-"""Reports beside totals: one rule, callers, busy hours, the period before, all of it as data, and the top callers."""
+"""Reports beside totals: one rule, callers, the period before, all of it as data, and the top callers."""
 
 from __future__ import annotations
 

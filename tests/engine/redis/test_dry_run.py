@@ -9,8 +9,7 @@ import pytest
 import redis
 
 from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine, protocol
-from django_ratelimiter.engine.redis.checks.dry_run import dry_run
-from django_ratelimiter.engine.redis.checks.eviction import evicting
+from django_ratelimiter.engine.redis.checks import dry_run, evicting
 from django_ratelimiter.exceptions import EngineUnavailable
 from example_project.redis_server import free_port
 from tests.clusters import Cluster

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
 
 from django_ratelimiter.engine import Charge, Limit
-from django_ratelimiter.engine.redis import AsyncRedisEngine, LazyRedisCluster, RedisEngine
+from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 from django_ratelimiter.engine.usage.rejections import FORGOTTEN_US, MAX_TIMES, STEP_US, Rejection
 from tests.clusters import Cluster
 from tests.engine.redis.test_formats import ALICE, BOB, fill, template
@@ -94,20 +92,9 @@ def test_what_an_earlier_version_has_left_is_no_rejection(engine: RedisEngine, r
     assert [each.times for each in engine.recent_rejections()] == [1]
 
 
-def test_event_loops_and_clients_that_decode_read_the_same(engine: RedisEngine, redis_url: str) -> None:
+def test_clients_that_decode_read_the_same(engine: RedisEngine, redis_url: str) -> None:
     engine.check([NONE], now_us=HOUR)
     expected = [Rejection(HOUR, HOUR, 1, "rule|free", f"rule:{ALICE}{NONE.limit.tag}")]
-
-    async def read() -> list[Rejection]:
-        client = redis.asyncio.Redis.from_url(redis_url)
-        twin = AsyncRedisEngine(client, "recent")
-        try:
-            return await twin.recent_rejections(rule="rule")
-        finally:
-            await twin.aclose()
-            await client.aclose()
-
-    assert asyncio.run(read()) == expected
     for protocol in (2, 3):
         with redis.Redis.from_url(redis_url, decode_responses=True, protocol=protocol) as client:
             assert RedisEngine(client, "recent").recent_rejections() == expected
@@ -126,14 +113,4 @@ def test_a_cluster_s_shards_are_read_as_one_list(running_cluster: Cluster) -> No
     assert {each.partition for each in found} == set(map(str, range(12)))
     assert {(each.at_us, each.times) for each in found} == {(HOUR + 100 * STEP_US, 2)}
     assert len(engine.recent_rejections(limit=5)) == 5
-
-    async def read() -> Any:
-        twin = engine.to_async()
-        assert twin
-        try:
-            return await twin.recent_rejections()
-        finally:
-            await twin.aclose()
-
-    assert asyncio.run(read()) == found
     client.close()

@@ -14,7 +14,7 @@ from django_ratelimiter.engine import Algorithm, Charge, Engine, Limit, MemoryEn
 from django_ratelimiter.engine.call import Call
 from django_ratelimiter.engine.partition_stats import is_sampled
 from django_ratelimiter.engine.redis import RedisEngine
-from django_ratelimiter.engine.redis.checks.dry_run import dry_run
+from django_ratelimiter.engine.redis.checks import dry_run
 from django_ratelimiter.engine.redis.protocol import ScriptMode
 from django_ratelimiter.engine.usage import UsageCarry
 from django_ratelimiter.exceptions import EngineUnavailable

@@ -1,4 +1,4 @@
-"""A dry run: the scripts do on a server everything they can, on their own keys, which are deleted afterwards."""
+"""Checks of servers: whether they run our scripts, which is tried on own keys, and whether they keep counters."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from redis import Redis
 from redis.cluster import RedisCluster
 from redis.exceptions import ResponseError
 
-from ...base import Charge, WrongServer
-from ...call import NO_CHARGES, Call
-from ...coroutines import run_sync
-from ...limits import Algorithm, Limit
-from ...partition_stats import MINUTE_US, is_sampled
-from ...usage import UsageCarry
-from ..closing import close_minutes, waiting
-from ..engine import RedisEngine
-from ..packing import RECENT
-from ..protocol import ScriptMode
+from ...exceptions import EngineUnavailable
+from ..base import Charge, WrongServer
+from ..call import NO_CHARGES, Call
+from ..coroutines import run_sync
+from ..limits import Algorithm, Limit
+from ..partition_stats import MINUTE_US, is_sampled
+from ..usage import UsageCarry
+from .closing import close_minutes, waiting
+from .engine import RedisEngine
+from .packing import RECENT
+from .protocol import ScriptMode
 
 _LABEL: Final = "dry|run"
 
@@ -91,3 +92,24 @@ class _DryEngine(RedisEngine):
         with suppress(ResponseError):  # a server that rejects this has closed no minute either
             names += [f"batch:{batch}" for batch in waiting(client, prefix)]
         client.delete(*(f"{prefix}{name}" for name in names))
+
+
+def evicting(engine: RedisEngine) -> set[str]:
+    """Return the values of `maxmemory-policy` with which servers of this engine delete keys; empty if none does.
+
+    Counters and usage expire, so the policies `volatile-…` delete them as well; the version, the run and the number
+    of shards do not expire. Raises EngineUnavailable if a server does not answer, or its user may not run INFO.
+    """
+    return set().union(*[engine.commands.run(shard, _policy) for shard, *_ in engine.commands.nodes()])
+
+
+def is_answer(error: EngineUnavailable) -> bool:
+    """Return whether a server answered with an error; False = no server was reached, or it rejected the login."""
+    return isinstance(error.__cause__, ResponseError)
+
+
+def _policy(client: Redis) -> set[str]:
+    """Return the policy of one server, if it deletes keys."""
+    memory = client.info("memory")
+    policy = str(memory.get("maxmemory_policy", "noeviction"))
+    return {policy} if int(memory.get("maxmemory", 0)) and policy != "noeviction" else set()
