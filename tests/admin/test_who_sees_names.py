@@ -62,8 +62,8 @@ def callers(settings: Any) -> dict[str, Alias]:
             limiter.check(request)
     assert not limiter.check(RequestFactory().get("/hello/", REMOTE_ADDR=DENIED)).allowed
     found = {slug: digest(f"{name}:{value}") for slug, (name, value) in by.items()}
-    # That of the last whole minute, with which reports end; and the next one if it begins while pages are opened.
-    hours = {floor(now() + minutes * HOUR / 60, Granularity.HOUR, now().tzinfo) for minutes in (-1, 2)}
+    # That of the first minute below; and the next one if it begins until pages are opened.
+    hours = {floor(now() + minutes * HOUR / 60, Granularity.HOUR, now().tzinfo) for minutes in (-5, 2)}
     UsageBatch.objects.create(batch_id="1:walk")
     for hour, (slug, who) in product(hours, found.items()):
         at: dict[str, Any] = {"granularity": "hour", "start": stored(hour)}
