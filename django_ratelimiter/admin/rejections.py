@@ -129,7 +129,8 @@ def _times_of(each: Rejection) -> int:
 def _rows(viewer: Viewer, rejections: list[Rejection], records: Mapping[str, RuleRecord]) -> Iterator[Row]:
     """Yield the rows in this order; names are read once for all."""
     known = revealed_to(viewer.request.user, [each.partition for each in rejections])
-    callers, unreadable = in_words(viewer.request.user, known), _("Requests whose body cannot be read")
+    callers = {**in_words(viewer.request.user, known), everybody(): _("all callers together")}
+    unreadable = _("Requests whose body cannot be read")
     for each in rejections:
         record = records.get(each.rule)
         yield {

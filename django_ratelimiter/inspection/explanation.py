@@ -334,7 +334,10 @@ def headline_of(explanation: Explanation) -> str:
     if explanation.response.allowed and explanation.in_code:
         text = _("The rules allow this request. These limits in the view's code are not decided here: %s.")
         return text % ", ".join(explanation.in_code)
-    return _answer_in_words(explanation.response)
+    answer = _answer_in_words(explanation.response)
+    if explanation.response.allowed and explanation.response.degraded:
+        return _("Not known, as Redis cannot be reached. By the rules' failure policies: %s") % answer
+    return answer
 
 
 def _answer_in_words(response: CallerResponse) -> str:

@@ -19,6 +19,7 @@ from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import Charge, Limit
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
+from django_ratelimiter.inspection.references import everybody
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier
 from django_ratelimiter.rules import cache
 
@@ -88,6 +89,11 @@ def test_unreadable_bodies_are_named_and_have_no_entry_of_their_own(admin_client
     pages = [admin_client.get(CALLER, {"digest": who, "rule": "export"}).content.decode() for who in (unreadable, ANN)]
     assert ["Requests whose body cannot be read" in each for each in pages] == [True, False]
     assert ["Deny every request" in each for each in pages] == [False, True]
+
+
+def test_counter_that_all_share_has_no_caller(staff: Client) -> None:
+    reject(whom=everybody())
+    assert "all callers together" in " ".join(cells(staff.get(PAGE))[0])
 
 
 def test_of_a_caller_who_is_not_known_explain_asks_first(operator: LogIn, rule: Rule) -> None:

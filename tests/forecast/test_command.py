@@ -70,6 +70,13 @@ def test_todays_rules_alone_and_lines_that_cannot_be_read(replayed: Replayed) ->
     assert "access.log:14: is not in the format common or combined" in text
 
 
+def test_counters_that_began_anew_are_no_change(replayed: Replayed, tmp_path: Path) -> None:
+    RuleLimit.objects.update(generation=7)
+    path = tmp_path / "same.json"
+    call_command("ratelimit", "export", "--to", str(path))
+    assert "No enforced rule changes" in replayed("--rules", str(path))
+
+
 def test_shadow_as_if_it_were_enforced(replayed: Replayed) -> None:
     text = replayed("--draft", "--no-progress")
     assert "pages" not in text

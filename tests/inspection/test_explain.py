@@ -19,7 +19,7 @@ from django_ratelimiter.explain import Question, QuestionError, explain
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.inspection.explanation import bypass_in_words, encoded, headline_of, tier_in_words
 from django_ratelimiter.inspection.question import parse_curl
-from django_ratelimiter.models import AccessEntry, RuleLimit, Tier, TierAssignment
+from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
 from tests.making import MakeRule
 
@@ -308,6 +308,9 @@ def test_without_redis_the_failure_policies_answer(make_rule: MakeRule, monkeypa
     explained = explain(asked())
     assert (explained.response.status, explained.response.degraded) == (503, True)
     assert "rejected" in " ".join(explained.doubts)
+    Rule.objects.update(failure_policy="open")
+    cache.invalidate()
+    assert headline_of(explain(asked())).startswith("Not known, as Redis cannot be reached.")
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,11 @@ def plan_file(file: RulesFile, *, delete: bool = False) -> FilePlan:
     """Return the changes that applying this file to the database would make.
 
     delete: also delete the rules that are missing in the file, and tiers without assignments.
-    Raises WrongFile if a rule that would be changed names a view that does not exist, or if a tier of the file
-    is the default for the same callers as another tier of the database.
+    Raises WrongFile if a rule that would be changed names a view that does not exist, if a tier of the file is the
+    default for the same callers as another tier of the database, or if rules may be missing by mistake and be deleted.
     """
+    if delete and file.miscounted:
+        raise WrongFile(file.name, [file.miscounted])
     seen = storage.committed_version()
     now = storage.current_rows()
     rows = AccessEntry.objects.using(router.db_for_write(AccessEntry)).order_by("kind", "value")

@@ -66,8 +66,9 @@ def _check_end(text: str, data: Any, file: RulesFile) -> None:
         error = _("The end may be missing: with “version: %(version)s”, the last line says how many rules there are.")
         file.faults.append(error % {"version": VERSION})
     elif int(end[1]) != len(file.rules) and not file.faults:
-        warning = _("The last line is “%(line)s”, but the number of rules is %(count)d.")
-        file.warnings.append(warning % {"line": end[0], "count": len(file.rules)})
+        text = _("The last line is “%(line)s”, but the number of rules is %(count)d.")
+        file.miscounted = text % {"line": end[0], "count": len(file.rules)}
+        file.warnings.append(file.miscounted)
 
 
 def _json(text: str, name: str) -> Any:

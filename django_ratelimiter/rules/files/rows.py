@@ -91,7 +91,7 @@ class RulesFile:
     digest: of its text. tiers, rules: as in a snapshot. access: its entries. exported: the version of the database that
     it was exported from; `None` = the file does not name it. faults: errors, each with the path of its value. doubts:
     errors by the slug of a rule that names a view or an identity that the project does not have: such a rule is not
-    applied, but may stay. warnings: what may be right.
+    applied, but may stay. warnings: what may be right. miscounted: that the last line names another number of rules.
     """
 
     name: str
@@ -103,6 +103,7 @@ class RulesFile:
     faults: list[str] = field(default_factory=list)
     doubts: dict[str, list[str]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    miscounted: str = ""
 
     @property
     def snapshot(self) -> dict[str, Any]:

@@ -280,9 +280,14 @@ def test_date_of_an_entry_includes_that_day() -> None:
     assert f"{row.expires_at:%d}" == "03"
 
 
-def test_last_line_with_another_number_is_warned_of() -> None:
-    [warning] = read(f"version: 2\n{RULE}# end: 6 rules\n", "r").warnings
+@pytest.mark.django_db
+def test_last_line_with_another_number_is_warned_of_and_nothing_is_deleted() -> None:
+    file = read(f"version: 2\n{RULE}# end: 6 rules\n", "r")
+    [warning] = file.warnings
     assert warning == "The last line is “# end: 6 rules”, but the number of rules is 1."
+    assert plan_file(file).changes
+    with pytest.raises(WrongFile, match="but the number of rules is 1"):
+        plan_file(file, delete=True)
 
 
 def test_limits_without_effect_and_unknown_scope_are_warned_of() -> None:
