@@ -100,12 +100,12 @@ class RuleForecast:
             return Effect(callers, requests)
         if what in (NEWLY, NO_LONGER) and self._rejects_the_same:
             return Effect(NOTHING, NOTHING)
-        share = estimates.share_of_callers(callers, sums.callers)
+        all_callers = estimates.callers(callers)
         scale = total / sums.requests if total and sums.requests else float(self.one_in)
         found = estimates.requests(requests, callers, scale, total)
         if not callers.low:  # callers outside the sample may be rejected with all of their requests
-            found = found._replace(high=min(share.high * total, total))
-        return Effect(share.times(sums.callers * self.one_in), found)
+            found = found._replace(high=min(all_callers.high / max(self.callers, 1) * total, total))
+        return Effect(all_callers, found)
 
     @property
     def _rejects_the_same(self) -> bool:
@@ -173,7 +173,8 @@ class RuleForecast:
             text = _("%(number)s of %(all)s callers would be rejected at least once.")
             if not round(after.high):
                 text = _("Nobody of %(all)s callers would be rejected.")
-        yield capfirst(text % {"number": in_words(after), "all": units(all_of)})
+        together = units(all_of) if self.is_shared or self.one_in == 1 else _("about %s") % units(all_of)
+        yield capfirst(text % {"number": in_words(after), "all": together})
         if self.is_change:
             is_same = before == after and self.effect(NEWLY)[unit] == NOTHING
             yield _("Now it is the same.") if is_same else _("Now: %s.") % in_words(before)

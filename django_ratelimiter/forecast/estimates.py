@@ -27,14 +27,13 @@ class Range(NamedTuple):
 NOTHING: Final = Range(0, 0, 0)
 
 
-def share_of_callers(found: Range, sampled: int) -> Range:
-    """Return the share of all callers, from 0 to 1, given those that are found among the sampled ones.
+def callers(found: Range) -> Range:
+    """Return the number of all callers, given that of the sampled ones.
 
-    Low and high are those of Wilson's interval.
+    Low and high are those of the score interval of a Poisson count: how many callers there are in all is known by the
+    sample, too.
     """
-    if not sampled:
-        return NOTHING
-    return Range(_wilson(found.low, sampled)[0], found.about / sampled, _wilson(found.high, sampled)[1])
+    return Range(_score(found.low, -1), found.about, _score(found.high, 1)).times(SAMPLED_ONE_IN)
 
 
 def requests(found: Range, callers: Range, scale: float, total: float) -> Range:
@@ -48,9 +47,5 @@ def requests(found: Range, callers: Range, scale: float, total: float) -> Range:
     return Range(low, min(found.about * scale, total), min(high, total))
 
 
-def _wilson(found: float, sampled: int) -> tuple[float, float]:
-    share, square = found / sampled, _ERRORS**2
-    middle = share + square / (2 * sampled)
-    spread = _ERRORS * sqrt(share * (1 - share) / sampled + square / (4 * sampled**2))
-    low, high = ((middle + side * spread) / (1 + square / sampled) for side in (-1, 1))
-    return max(low, 0.0) if found else 0.0, min(high, 1.0)
+def _score(found: float, side: int) -> float:
+    return max(0.0, found + _ERRORS**2 / 2 + side * _ERRORS * sqrt(found + _ERRORS**2 / 4))

@@ -51,7 +51,7 @@ def ask(client: Client, rule: Rule, quota: int = 30, **fields: Any) -> Any:
 def test_the_unsaved_values_are_looked_at_and_not_saved(admin_client: Client, rule: Rule) -> None:
     versions = RuleSetVersion.objects.count()
     response = ask(admin_client, rule)
-    assert "About 16 (3 to 38) of 48 callers would be rejected" in response.context["forecast"]["answer"]
+    assert "About 16 (3 to 91) of about 48 callers would be rejected" in response.context["forecast"]["answer"]
     page = shown(response)
     assert 'value="Typed and not saved"' in page
     assert 'value="30"' in page
@@ -64,7 +64,7 @@ def test_the_unsaved_values_are_looked_at_and_not_saved(admin_client: Client, ru
 @pytest.mark.usefixtures("traffic")
 def test_it_begins_with_the_answer_above_the_form(admin_client: Client, rule: Rule) -> None:
     page = shown(ask(admin_client, rule))
-    answer = "About 16 (3 to 38) of 48 callers would be rejected at least once. Now: probably 0, at most 27."
+    answer = "About 16 (3 to 91) of about 48 callers would be rejected at least once. Now: probably 0, at most 61."
     why = "Figures are ranges, because only one caller in 16 is sampled."
     form = 'free 30/min, others 5/s <span class="ratelimiter-quiet">(in this form)</span></th>'
     caller, folded = "<code>aaa</code>, Free: 10 of 40", '<details class="ratelimiter-folded">'

@@ -41,7 +41,7 @@ def test_look_change_shadow_and_enforce(window: Browser, live_server: Any, rule:
         window.wait_for(".ratelimiter-quotas meter")
         window.script("document.querySelector('#id_forecast-period').value = 'yesterday'")
         window.click(".ratelimiter-forecast-choices [value='1']")
-        first = "About 16 (3 to 82) of 640 callers would be rejected at least once. Now it is the same."
+        first = "About 16 (3 to 91) of about 640 callers would be rejected at least once. Now it is the same."
         window.wait_for_text(".ratelimiter-answer strong", first)
         assert window.script(FIRST) == first, "what stands on top of the screen"
         assert window.script(HEIGHT) < 900, "it fits on a screen"

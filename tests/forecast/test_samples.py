@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from math import comb
 
 import pytest
 
@@ -130,21 +131,21 @@ def told(quota: int, window: int = 60, algorithm: str = FIXED) -> str:
 def test_answer_is_one_sentence() -> None:
     record(START, {f"c{number:02}": [2 + 5 * (number < 4)] for number in range(48)})
     for quota, algorithm, rejected in (
-        (9, FIXED, "Probably 0, at most 57"),
-        (6, FIXED, "About 64 (25 to 150)"),
-        (1, FIXED, "About 768 (711 to 768)"),
-        (6, "token_bucket", "Probably 0, at most 150"),
+        (9, FIXED, "Probably 0, at most 61"),
+        (6, FIXED, "About 64 (25 to 165)"),
+        (1, FIXED, "About 768 (579 to 1,018)"),
+        (6, "token_bucket", "Probably 0, at most 165"),
     ):
-        assert told(quota, algorithm=algorithm) == f"{rejected} of 768 callers would be rejected at least once."
+        assert told(quota, algorithm=algorithm) == f"{rejected} of about 768 callers would be rejected at least once."
 
 
 def test_answer_compares_with_now() -> None:
     record(START, {"a": [9], "b": [1]})
     others, some, all_ = (rule(others=Limit(quota, 60, FIXED)) for quota in (20, 5, 0 + 1))
     for before, after, text in (
-        (others, some, "Now: probably 0, at most 21."),
+        (others, some, "Now: probably 0, at most 61."),
         (some, some, "Now it is the same."),
-        (some, all_, "Now: about 16 (3 to 29)."),
+        (some, all_, "Now: about 16 (3 to 91)."),
     ):
         assert forecast(before, after).answer().endswith(text)
 
@@ -252,15 +253,14 @@ def test_multipliers_are_mentioned() -> None:
     assert "multiplier" not in " ".join(forecast(None, replace(after, partition_by=())).notes)
 
 
-def test_the_range_of_a_share() -> None:
-    """Of no caller in a thousand: 3.8 in a thousand at most, by Wilson."""
-    low, about, high = estimates.share_of_callers(estimates.NOTHING, 1_000)
-    assert (low, about, round(high, 4)) == (0, 0, 0.0038)
-    low, about, high = estimates.share_of_callers(estimates.Range(8, 10, 14), 1_000)
-    assert about == 0.01
-    assert round(low, 4) == 0.0041
-    assert round(high, 4) == 0.0234
-    assert estimates.share_of_callers(estimates.NOTHING, 0) == estimates.NOTHING
+@pytest.mark.parametrize("rejected", [4, 40, 600])
+def test_nineteen_of_twenty_ranges_contain_the_true_number_of_callers(rejected: int) -> None:
+    """However many callers there are; calculated over all samples, each with its probability."""
+    right = 0.0
+    for found in range(rejected + 1):
+        low, _about, high = estimates.callers(estimates.Range(found, found, found))
+        right += comb(rejected, found) * 15 ** (rejected - found) / 16**rejected * (low <= rejected <= high)
+    assert right > 0.93
 
 
 @pytest.mark.parametrize("day", ["9999-12-31", "0001-01-01"])

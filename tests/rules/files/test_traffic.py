@@ -121,9 +121,10 @@ def sampled(words: list[str]) -> list[str]:
 )
 def test_samples_can_stop_it_too(sampled: list[str], option: str, share: str, code: int) -> None:
     found, text = plan(*sampled, option, share)
-    said = "pages: About 160 (91 to 257) of 640 callers would be rejected at least once. Now: probably 0, at most 56."
+    said = "pages: About 160 (87 to 295) of about 640 callers would be rejected at least once. "
+    said += "Now: probably 0, at most 61."
     assert f"From recorded samples, the last 7 days:\n{said}\n" in text
-    assert "Newly rejected: about 480 (182 to 778) requests (37.5 %), about 160 (91 to 257) callers (25 %)." in text
+    assert "Newly rejected: about 480 (182 to 778) requests (37.5 %), about 160 (87 to 295) callers (25 %)." in text
     assert found == code
     assert ("This would newly reject too many:" in text) is (code == 1)
 
