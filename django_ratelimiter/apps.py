@@ -16,7 +16,7 @@ class DjangoRatelimiterConfig(AppConfig):
 
     name = "django_ratelimiter"
     verbose_name = _("Rate limits")
-    default_auto_field = "django.db.models.BigAutoField"
+    default_auto_field: str = "django.db.models.BigAutoField"
 
     def __init__(self, app_name: str, app_module: ModuleType | None) -> None:
         """Raise ImproperlyConfigured if another distribution has replaced or deleted files of the package."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import re
 import secrets
@@ -32,9 +31,8 @@ from .engine.memory import MemoryEngine
 from .engine.redis import CLIENT_ERRORS, RedisEngine
 from .engine.usage import UsageBuffer
 from .exceptions import EngineUnavailable, told_safely
+from .logs import logger
 from .values.addresses import ADVICE, addresses_of, shown_address, wrong_address
-
-logger = logging.getLogger("django_ratelimiter")
 
 COUNTS_ALONE: Final = "Each process counts requests in its own memory, so each process allows the whole limit."
 WAY_OUT: Final = "Name a Redis entry of CACHES in RATELIMITER['CACHE_ALIAS']."

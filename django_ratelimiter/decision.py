@@ -67,7 +67,9 @@ class Owner:
     __slots__ = ("limit", "name", "rule", "tier")
 
     def __init__(self, rule: RuleRecord, tier: TierRecord | None, limit: Limit) -> None:
-        self.rule, self.tier, self.limit = rule, tier, limit
+        self.rule: RuleRecord = rule
+        self.tier: TierRecord | None = tier
+        self.limit: Limit = limit
         self.name: str | None = None
 
     def result(self, verdict: Verdict | None, *, local: bool = False) -> Result:

@@ -74,7 +74,7 @@ class ForwardedRequest(WSGIRequest):
 
     def __init__(self, environ: dict[str, Any]) -> None:
         super().__init__(environ)
-        self.path = self.path_info  # without the prefix of FORCE_SCRIPT_NAME
+        self.path: str = self.path_info  # without the prefix of FORCE_SCRIPT_NAME
         self.resolver_match = None
 
 

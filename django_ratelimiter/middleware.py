@@ -49,7 +49,7 @@ class RateLimitMiddleware:
 
     def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
         self.get_response = get_response
-        self.is_async = iscoroutinefunction(get_response)
+        self.is_async: bool = iscoroutinefunction(get_response)
         if self.is_async:
             markcoroutinefunction(self)
             self.process_view = self.aprocess_view  # type: ignore[method-assign, assignment]

@@ -369,13 +369,13 @@ class SimpleRateThrottle(local, throttling.SimpleRateThrottle):
 class AnonRateThrottle(SimpleRateThrottle, throttling.AnonRateThrottle):
     """Limits requests without an authenticated user, by the caller's address."""
 
-    scope = "anon"
+    scope: str = "anon"
 
 
 class UserRateThrottle(SimpleRateThrottle, throttling.UserRateThrottle):
     """Limits requests by user, and those without one by the caller's address."""
 
-    scope = "user"
+    scope: str = "user"
 
     def get_cache_key(self, request: Any, view: Any) -> str:
         """Return the key, with the model of a caller that is not a user; see `identity.users.user_key`."""

@@ -61,18 +61,18 @@ class QuestionForm(forms.Form):
 
     use_required_attribute = False
 
-    pasted = _long(gettext_lazy("Paste a curl command, or the reference of a rejection"), 3)
-    method = _short("method", gettext_lazy("Method"), initial="GET")
-    path = _short("path", gettext_lazy("Path or URL"))
-    view = _short("view", gettext_lazy("or view name"))
-    scope = _short("scope", gettext_lazy("Scope"))
-    user = _short("user", gettext_lazy("User (login name or ID)"))
+    pasted: forms.CharField = _long(gettext_lazy("Paste a curl command, or the reference of a rejection"), 3)
+    method: forms.CharField = _short("method", gettext_lazy("Method"), initial="GET")
+    path: forms.CharField = _short("path", gettext_lazy("Path or URL"))
+    view: forms.CharField = _short("view", gettext_lazy("or view name"))
+    scope: forms.CharField = _short("scope", gettext_lazy("Scope"))
+    user: forms.CharField = _short("user", gettext_lazy("User (login name or ID)"))
     api_key = _short("api_key", capfirst(gettext_lazy("API key")), widget=forms.PasswordInput(_NOT_KEPT))
     ip = forms.GenericIPAddressField(label=capfirst(gettext_lazy("IP address")), required=False)
-    identities = _long(
+    identities: forms.CharField = _long(
         gettext_lazy("Values to count by, one “name=value” per line"), 2, placeholder="header:X-Org=acme"
     )
-    reference = forms.CharField(required=False, max_length=MAX_TEXT, widget=forms.HiddenInput)
+    reference: forms.CharField = forms.CharField(required=False, max_length=MAX_TEXT, widget=forms.HiddenInput)
 
     def __init__(self, data: Any = None, *, asks_callers: bool, initial: Any = None) -> None:
         super().__init__(data, initial=initial, label_suffix="")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from django.urls import path
+from django.urls import URLPattern, path
 
 from .views import MeView
 
 app_name = "ratelimiter_api"
 
-urlpatterns = [path("me/", MeView.as_view(), name="me")]
+urlpatterns: list[URLPattern] = [path("me/", MeView.as_view(), name="me")]

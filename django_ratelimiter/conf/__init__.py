@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable
 from hashlib import blake2b
@@ -14,6 +13,7 @@ from django.core.signals import setting_changed
 from django.utils.translation import gettext as _
 
 from ..engine.base import Alias
+from ..logs import logger
 from ..values.addresses import addresses_of, shown_address
 from ..values.digests import alias_of, are_revealed, keyed_digest, opened
 from ..values.partitions import IDENTITIES, is_identity, partition_names
@@ -36,8 +36,6 @@ from .values import (
     trusted_identities,
     whole_number,
 )
-
-logger = logging.getLogger("django_ratelimiter")
 
 T = TypeVar("T")
 
@@ -238,7 +236,7 @@ class Settings:
         self.__dict__.clear()
 
 
-settings = Settings()
+settings: Settings = Settings()
 setting_changed.connect(settings.forget, dispatch_uid="django_ratelimiter.conf")
 
 

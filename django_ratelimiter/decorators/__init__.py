@@ -5,7 +5,6 @@ The names and arguments are those of django-ratelimit, so that a project changes
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ from ..exceptions import LimitExceeded, told_safely
 from ..headers import words_of
 from ..limiter import io
 from ..limiter.metered import MeteredCost
+from ..logs import logger
 from ..rules.routes import class_of, is_of_api_view, part_of_match
 from .arguments import (
     NO_CALL,
@@ -52,8 +52,6 @@ __all__ = [
     "is_ratelimited",
     "ratelimit",
 ]
-
-logger = logging.getLogger("django_ratelimiter")
 
 #: The module of django-ninja's views.
 _NINJAS_VIEWS: Final = "ninja.operation"

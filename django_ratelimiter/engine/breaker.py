@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from threading import Lock
 from typing import Final
 from weakref import WeakValueDictionary
 
-logger = logging.getLogger("django_ratelimiter")
+from ..logs import logger
 
 #: After this many failures in a row, the server is not called any more.
 MAX_FAILURES: Final = 3
@@ -60,8 +59,9 @@ class CircuitBreaker:
         chance: Callable[[], float] = random.random,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        self.is_open = self.is_retired = False
-        self.failures = 0
+        self.is_open: bool = False
+        self.is_retired: bool = False
+        self.failures: int = 0
         self._clock, self._chance, self._wake = clock, chance, wake
         self._lock = Lock()
         self._probes = 0

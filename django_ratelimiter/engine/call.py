@@ -65,7 +65,6 @@ class CallTemplate:
     is_fetched: units for all of them may be fetched in advance. sync_interval: for how long, in seconds; 0 = none are.
     callers: the places of the partitions that distinguish callers of such charges, one for each source; else that of
     one which all callers share. locals: the places of charges that each process decides alone.
-    unsplit: the labels of charges whose counters all callers share.
     pools: for each identity, the label that its callers are counted under over all rules, the place of its first
     charge, and the numbers, from 1, of those that may reject.
     so_far: how the request was counted by earlier calls, as by `usage.outcome_of`; "" = it was not.
@@ -97,7 +96,6 @@ class CallTemplate:
         "sync_interval",
         "takes_leases",
         "templates",
-        "unsplit",
     )
 
     def __init__(
@@ -108,39 +106,39 @@ class CallTemplate:
         *,
         is_packed: bool = True,
     ) -> None:
-        self.templates = tuple(templates)
+        self.templates: tuple[ChargeTemplate, ...] = tuple(templates)
         self.counters: object = object() if like is None else like.counters
         self.kept: dict[object, Any] = {}
-        self.so_far = ""
+        self.so_far: str = ""
         self._parts: dict[tuple[int, ...], CallTemplate] = {}
-        self.unsplit = frozenset([each.charge.usage for each in self.templates if not each.is_split])
-        self.charges = charges = [each.charge for each in self.templates]
+        charges = [each.charge for each in self.templates]
+        self.charges: list[Charge] = charges
         for charge in charges:
             check_units(charge)
             if charge.usage is not None and "\n" in charge.usage:
                 raise ValueError("usage: a label is one line of text.")
-        self.names = [(each.before, each.after + each.charge.limit.tag) for each in self.templates]
+        self.names: list[tuple[str, str]] = [(each.before, each.after + each.charge.limit.tag) for each in templates]
         if is_packed:
             _check_names([f"{before} {after}" for before, after in self.names])
-        self.gates = tuple([charge.gating for charge in charges])
+        self.gates: tuple[bool, ...] = tuple([charge.gating for charge in charges])
         self._is_filled = is_packed
-        self.is_packed = is_packed and bool(charges) and all(charge.limit.is_fixed for charge in charges)
-        self.takes_leases = any(charge.limit.holds_leases for charge in charges)
-        self.is_counted = any(charge.usage is not None for charge in charges)
-        self.is_exact = all(charge.sync_interval is None for charge in charges)
+        self.is_packed: bool = is_packed and bool(charges) and all(charge.limit.is_fixed for charge in charges)
+        self.takes_leases: bool = any(charge.limit.holds_leases for charge in charges)
+        self.is_counted: bool = any(charge.usage is not None for charge in charges)
+        self.is_exact: bool = all(charge.sync_interval is None for charge in charges)
         intervals = [charge.sync_interval or 0.0 for charge in charges]
-        self.locals = tuple([place for place, interval in enumerate(intervals) if interval < 0])
+        self.locals: tuple[int, ...] = tuple([place for place, interval in enumerate(intervals) if interval < 0])
         fetched = [place for place, each in enumerate(charges) if intervals[place] > 0 and each.may_be_fetched]
         split = [place for place in fetched if self.templates[place].is_split] or fetched[:1]
         places = {sources[place] if sources else place: place for place in reversed(split)}
-        self.callers = tuple(sorted(places.values()))
-        self.sync_interval = min([intervals[place] for place in fetched], default=0.0)
-        self.is_fetched = 0 < len(fetched) == len(charges)
+        self.callers: tuple[int, ...] = tuple(sorted(places.values()))
+        self.sync_interval: float = min([intervals[place] for place in fetched], default=0.0)
+        self.is_fetched: bool = 0 < len(fetched) == len(charges)
         pools: dict[str, list[int]] = {}
         for number, each in enumerate(self.templates, 1):
             if each.identity and each.charge.usage is not None:
                 pools.setdefault(each.identity, []).append(number)
-        self.pools = [
+        self.pools: list[tuple[str, int, list[int]]] = [
             (OVER_ALL_RULES + identity, numbers[0] - 1, [number for number in numbers if self.gates[number - 1]])
             for identity, numbers in pools.items()
         ]
@@ -185,9 +183,12 @@ class Call(Sequence[Charge]):
         wants: tuple[int, ...] = (),
         returned: tuple[Verdict, ...] = (),
     ) -> None:
-        self.template, self.partitions, self.wants, self.returned = template, partitions, wants, returned
+        self.template: CallTemplate = template
+        self.partitions: tuple[str, ...] = partitions
+        self.wants: tuple[int, ...] = wants
+        self.returned: tuple[Verdict, ...] = returned
         self._charges: list[Charge] | None = None
-        self.is_reported = False
+        self.is_reported: bool = False
 
     @classmethod
     def of(cls, charges: Iterable[Charge]) -> Call:
@@ -328,14 +329,16 @@ class Answer(Sequence[Verdict]):
             total = None
         if type(total) is not int:
             raise ValueError("reply: must be whole numbers.")
-        self.charges, number = charges, len(charges.partitions)
+        self.charges: Call = charges
+        number = len(charges.partitions)
         self.taken: Sequence[int] | None = None
         if charges.wants:
             self.taken, reply = reply[-number:], reply[:-number]
         if len(reply) == 1 + 2 * number:  # the common case: all are allowed at once
             zeros = (0,) * number
-            self.states = _new(CounterStates, (reply[0], reply[1::2], zeros, reply[2::2], zeros))
-            self.binding, self.is_rejected = None, False
+            self.states: CounterStates = _new(CounterStates, (reply[0], reply[1::2], zeros, reply[2::2], zeros))
+            self.binding: int | None = None
+            self.is_rejected: bool = False
         else:
             if len(reply) != 1 + 4 * number:
                 raise ValueError(_NO_STATES)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
+from ..logs import logger
 from .base import Charge, Verdict
 from .limits import Limit
 from .memory import MemoryEngine
-
-logger = logging.getLogger("django_ratelimiter")
 
 LOG_INTERVAL_SECONDS: Final = 10.0
 

@@ -72,7 +72,7 @@ class Evaluator:
     """
 
     def __init__(self, rule: RuleRecord, side: int, max_delay: MaxDelay = "rule") -> None:
-        self.rule = replace(rule, mode="enforce")
+        self.rule: RuleRecord = replace(rule, mode="enforce")
         self._side, self._max_delay = side, max_delay
         self._calls: dict[Kind, Call | None] = {}
 

@@ -40,7 +40,7 @@ class Sums:
 
     def __init__(self, scenarios: int) -> None:
         self.callers = self.requests = 0
-        self.counts = [[[0] * 4, [0] * 4] for _ in range(scenarios)]
+        self.counts: list[list[list[int]]] = [[[0] * 4, [0] * 4] for _ in range(scenarios)]
 
     def add(self, scenario: int, requests: int, before: Rejected, after: Rejected) -> None:
         """Add a caller. Each caller is added once for each scenario."""
@@ -69,7 +69,7 @@ class Tally:
 
     def __init__(self, sides: Sequence[Evaluator | None], scenarios: int, most: int = MAX_CALLERS) -> None:
         (self._before, self._after), self._most = sides, most
-        self.total = Sums(scenarios)
+        self.total: Sums = Sums(scenarios)
         self.top: list[TopCaller] = []
 
     def add(

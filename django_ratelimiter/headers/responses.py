@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -23,10 +22,9 @@ from ..conf import django_setting, settings
 from ..decision import Decision, Owner, Rejection
 from ..exceptions import raised_at
 from ..identity import message_for
+from ..logs import logger
 from .fields import write_fields
 from .syntax import shown_limit
-
-logger = logging.getLogger("django_ratelimiter")
 
 PROBLEM_JSON: Final = "application/problem+json"
 TEMPLATE: Final = "django_ratelimiter/rejected.html"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
@@ -21,6 +20,7 @@ from ..conf import settings
 from ..databases import spelled
 from ..engine.base import Alias
 from ..exceptions import raised_at
+from ..logs import logger
 from ..rules import cache
 from ..rules.records import RuleRecord
 from ..rules.routes import part_of_match
@@ -51,8 +51,6 @@ __all__ = [
     "part_of_match",
     "partition",
 ]
-
-logger = logging.getLogger("django_ratelimiter")
 
 #: Longer keys are never valid, and are not hashed.
 MAX_API_KEY: Final = 256
@@ -87,7 +85,7 @@ class Identity:
         #: The user of the request, if only a coroutine has read it.
         self._user: Any = None
         #: A store or the project's code has failed to give a value, which counts as missing.
-        self.has_failed = False
+        self.has_failed: bool = False
 
     def value(self, name: str) -> str | None:
         """Return the request's value for this name, which is one of a rule's `partition_by`. No value is empty."""

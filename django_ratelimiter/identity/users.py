@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from asyncio import _get_running_loop
 from functools import lru_cache
 from typing import Any, Final
@@ -17,8 +16,7 @@ from django.utils.functional import LazyObject, SimpleLazyObject, empty
 
 from .. import tenants
 from ..exceptions import raised_at
-
-logger = logging.getLogger("django_ratelimiter")
+from ..logs import logger
 
 
 class UserNotLoaded(SynchronousOnlyOperation):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
+from ..logs import logger
 from ..models import AccessEntry, TierAssignment
 from ..models.tiers import SUBJECTS
 from ..plans import CallerIdentity, user_pk
@@ -201,8 +201,6 @@ def tier_in_words(tier: TierExplanation) -> str:
         text = _("%(text)s; months begin on: %(own)s") % {"text": text, "own": own}
     return text
 
-
-logger = logging.getLogger("django_ratelimiter")
 
 #: Maximum number of rows of each kind that are shown.
 MAX_ROWS: Final = 100

@@ -24,13 +24,12 @@ from ..engine.locks import freed_by_fork
 from ..engine.registry import SIMPLEST
 from ..exceptions import EngineUnavailable
 from ..identity import Identity, denied_as
+from ..logs import logger
 from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
 from ..values.access import AccessRecord
 from ..values.digests import whole
 from . import untrusted
 from .io import IO
-
-logger = logging.getLogger("django_ratelimiter")
 
 MESSAGE: Final = "A request was rejected by %s.%s"
 

@@ -18,7 +18,7 @@ from .io import IO, TrialIO
 from .templates import owned
 
 #: Counts in this process meanwhile.
-local = FallbackEngine()
+local: FallbackEngine = FallbackEngine()
 
 
 async def decide_by_policy(io: IO, call: Call, version: Version, error: Exception) -> Decision | None:

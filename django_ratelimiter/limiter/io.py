@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -27,8 +27,8 @@ from ..rules.awaiting import asked_by, look_up
 T = TypeVar("T")
 Verdicts = Sequence[Verdict]
 
-sleep = time.sleep
-asleep = asyncio.sleep
+sleep: Callable[[float], None] = time.sleep
+asleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 
 class IO:

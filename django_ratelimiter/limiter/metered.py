@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any, TypeVar, overload
 
@@ -12,14 +11,13 @@ from ..engine.call import Call
 from ..engine.coroutines import run_sync
 from ..engine.validation import whole_units
 from ..exceptions import LimitExceeded
+from ..logs import logger
 from ..signals import quota_reached
 from . import fallback
 from .events import send_reached
 from .io import IO, LOOP, THREAD
 from .refunds import on_request_closed, refund_results
 from .templates import MaxDelay
-
-logger = logging.getLogger("django_ratelimiter")
 
 Part = TypeVar("Part")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -14,10 +13,9 @@ from django.http.response import HttpResponseBase
 from ..decision import NOTHING_TO_DECIDE, Decision, Result
 from ..engine.base import Verdict, leases
 from ..engine.coroutines import run_sync
+from ..logs import logger
 from . import fallback
 from .io import IO, LOOP, THREAD
-
-logger = logging.getLogger("django_ratelimiter")
 
 #: Releases some leases.
 Release = Callable[[IO], Coroutine[Any, Any, None]]

@@ -16,7 +16,7 @@ from ..engine.base import NEVER, Charge, Verdict, Version
 from ..engine.call import Call, CallTemplate, ChargeTemplate
 from ..identity import digest, partition
 from ..rules.inline import identity_of, is_listed
-from ..rules.records import RuleRecord, TierRecord
+from ..rules.records import LimitRecord, RuleRecord, TierRecord
 from ..rules.tiers import Entitlement
 from ..values.digests import keyed_digest
 from ..values.partitions import PROVEN, UNREADABLE_BODY, encode_partition
@@ -86,10 +86,11 @@ class RuleTemplate:
     source: NamedValue | RuleValue | None
 
     def __init__(self, rule: RuleRecord, entitlement: Entitlement, is_inline: bool = False, counted: Any = ()) -> None:
-        self.rule, self.tier = rule, entitlement.tier
-        self.records = rule.limits_for(*entitlement)
-        self.label = f"{rule.slug}|{entitlement.tier or ''}" if is_listed(rule.slug) else None
-        self.identity = "" if (identity := identity_of(rule)) in counted else identity
+        self.rule = rule
+        self.tier: TierRecord | None = entitlement.tier
+        self.records: tuple[LimitRecord, ...] = rule.limits_for(*entitlement)
+        self.label: str | None = f"{rule.slug}|{entitlement.tier or ''}" if is_listed(rule.slug) else None
+        self.identity: str = "" if (identity := identity_of(rule)) in counted else identity
         alone = rule.partition_by[0] if len(rule.partition_by) == 1 and rule.missing_partition != "ip" else None
         own = RuleValue(rule) if rule.partition_by or is_inline else None
         self.source = NamedValue(alone) if alone in PROVEN and not is_inline else own
@@ -153,11 +154,12 @@ class RuleCallTemplate(CallTemplate):
     ) -> None:
         places = [place for _, place, _ in charges]
         super().__init__([charge for _, _, charge in charges], places, like)
-        self.owners = tuple([Owner(rule.rule, rule.tier, charge.charge.limit) for rule, _, charge in charges])
-        self.slugs = frozenset([owner.rule.slug for owner in self.owners])
-        self.pick = _picking(places)
+        owners = [Owner(rule.rule, rule.tier, charge.charge.limit) for rule, _, charge in charges]
+        self.owners: tuple[Owner, ...] = tuple(owners)
+        self.slugs: frozenset[str] = frozenset([owner.rule.slug for owner in self.owners])
+        self.pick: Callable[[tuple[str, ...]], tuple[str, ...]] = _picking(places)
         self.shown: Any = None
-        self.has_consequences = self.takes_leases or any(
+        self.has_consequences: bool = self.takes_leases or any(
             owner.rule.charge_when != "any" or owner.limit.holds or owner.limit.soft_quota is not None
             for owner in self.owners
         )
@@ -188,14 +190,17 @@ class RuleTemplates:
         counted: Collection[str] = (),
         so_far: str = "",
     ) -> None:
-        self.kept, self._max_delay, self._only_leases = (rules, entitlement, inline), max_delay, only_leases
-        self.matched, self._so_far = rules, so_far
+        self.kept: object = (rules, entitlement, inline)
+        self._max_delay, self._only_leases = max_delay, only_leases
+        self.matched = rules
+        self._so_far = so_far
         made = [RuleTemplate(rule, entitlement, any(rule is each for each in inline), counted) for rule in rules]
-        self.rules = tuple([template for template in made if template.records])
-        self.sources = tuple(dict.fromkeys([rule.source for rule in self.rules if rule.source is not None]))
+        self.rules: tuple[RuleTemplate, ...] = tuple([template for template in made if template.records])
+        sources = dict.fromkeys([rule.source for rule in self.rules if rule.source is not None])
+        self.sources: tuple[NamedValue | RuleValue, ...] = tuple(sources)
         self._of_all = digest("")
         self._variants: dict[_Variant, RuleCallTemplate] = {}
-        self.complete = self._make(None, (False,) * len(self.sources))
+        self.complete: RuleCallTemplate = self._make(None, (False,) * len(self.sources))
         others = [template.rule for template in self.rules if not template.rule.reads_body]
         self.without_body: RuleTemplates | None = None
         if 0 < len(others) < len(self.rules):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from time import monotonic
@@ -17,8 +16,7 @@ from ..conf import settings
 from ..decision import Owner
 from ..exceptions import EngineUnavailable
 from ..identity.proxies import forwarding, reported, trusting
-
-logger = logging.getLogger("django_ratelimiter")
+from ..logs import logger
 
 #: Maximum number of different rejections that a process examines in a minute, and of addresses that it remembers.
 MAX_EXAMINED: Final = 1_000
@@ -34,7 +32,7 @@ heard: Final[set[int]] = set()
 _minute = 0.0
 
 #: Sent with a `proxy` to note: on an event loop its receiver is called in a thread.
-proxy_found = Signal()
+proxy_found: Signal = Signal()
 
 
 def examine(request: HttpRequest, by: Iterable[Owner]) -> str | None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import ClassVar
 
 from django.core.exceptions import ValidationError
 from django.db import models
+from django.db.models import Field
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext
 
 from ..values.access import ACTIONS
-from .validation import normal_network, normal_user, validate_caller_digest, validate_hash, validate_line
+from .validation import LazyText, normal_network, normal_user, validate_caller_digest, validate_hash, validate_line
 
 
 class AccessEntryQuerySet(models.QuerySet["AccessEntry"]):
@@ -33,9 +35,9 @@ class AccessEntry(models.Model):
         API_KEY = "api_key", _("API key")
         DIGEST = "digest", _("digest of a caller")
 
-    action = models.CharField(_("action"), max_length=16, choices=Action.choices, default=ACTIONS[1])
-    kind = models.CharField(_("kind"), max_length=16, choices=Kind.choices)
-    value = models.CharField(
+    action: Field[str, str] = models.CharField(_("action"), max_length=16, choices=Action.choices, default=ACTIONS[1])
+    kind: Field[str, str] = models.CharField(_("kind"), max_length=16, choices=Kind.choices)
+    value: Field[str, str] = models.CharField(
         _("value"),
         max_length=200,
         validators=[validate_line],
@@ -44,18 +46,20 @@ class AccessEntry(models.Model):
             "count a caller by and its digest, such as “ip:DIGEST” or “user or ip:DIGEST”."
         ),
     )
-    expires_at = models.DateTimeField(_("until"), null=True, blank=True, help_text=_("Empty = no end."))
-    reason = models.CharField(
+    expires_at: Field[datetime | None, datetime | None] = models.DateTimeField(
+        _("until"), null=True, blank=True, help_text=_("Empty = no end.")
+    )
+    reason: Field[str, str] = models.CharField(
         _("reason"), max_length=200, blank=True, validators=[validate_line], help_text=_("For operators.")
     )
 
-    objects = AccessEntryQuerySet.as_manager()
+    objects: ClassVar[models.Manager[AccessEntry]] = AccessEntryQuerySet.as_manager()
 
     class Meta:
-        verbose_name = _("access entry")
-        verbose_name_plural = _("access entries")
-        ordering = ("kind", "value")
-        constraints: ClassVar = [
+        verbose_name: ClassVar[LazyText] = _("access entry")
+        verbose_name_plural: ClassVar[LazyText] = _("access entries")
+        ordering: ClassVar[tuple[str, ...]] = ("kind", "value")
+        constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(
                 fields=["kind", "value"],
                 name="ratelimiter_access_entry_value",

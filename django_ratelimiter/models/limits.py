@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 from django.core.exceptions import NON_FIELD_ERRORS, ObjectDoesNotExist, ValidationError
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import F, Field, ForeignKey, Q
 from django.db.models.functions import Coalesce
 from django.utils.text import capfirst
 from django.utils.translation import gettext
@@ -21,6 +21,7 @@ from ..values import sync_interval
 from .options import COLUMNS, NOT_GIVEN, WORDS, choices_of, columns_used, window_in_short
 from .rules import Rule
 from .tiers import Tier
+from .validation import LazyText
 
 #: The columns that distinguish a tier's limits under a rule: changing one starts new counters.
 MEANING: Final = ("algorithm", "window_seconds", "calendar", "timezone", "anchor_day", "anchor", "refill", "slots")
@@ -52,19 +53,21 @@ class RuleLimit(models.Model):
     The database has the defaults, too: rows written by SQL may omit these columns.
     """
 
-    rule = models.ForeignKey(Rule, models.CASCADE, related_name="limits", verbose_name=_("rule"))
-    tier = models.ForeignKey(Tier, models.CASCADE, null=True, blank=True, related_name="limits", verbose_name=_("tier"))
-    algorithm = models.CharField(
+    rule: ForeignKey[Rule, Rule] = ForeignKey(Rule, models.CASCADE, related_name="limits", verbose_name=_("rule"))
+    tier: ForeignKey[Tier | None, Tier | None] = ForeignKey(
+        Tier, models.CASCADE, null=True, blank=True, related_name="limits", verbose_name=_("tier")
+    )
+    algorithm: Field[str, str] = models.CharField(
         _("algorithm"),
         max_length=32,
         choices=partial(choices_of, "algorithm"),
         default=DEFAULT.value,
         error_messages={"invalid_choice": _("%(value)r is unknown to this version of the program.")},
     )
-    quota = models.PositiveBigIntegerField(
+    quota: Field[int | None, int | None] = models.PositiveBigIntegerField(
         _("quota"), null=True, blank=True, help_text=_("Units per window, or in progress at once.")
     )
-    window_seconds = models.DecimalField(
+    window_seconds: Field[Decimal | int | None, Decimal | None] = models.DecimalField(
         _("window in seconds"),
         max_digits=16,
         decimal_places=6,
@@ -72,7 +75,7 @@ class RuleLimit(models.Model):
         blank=True,
         help_text=_("60 = a minute, 3600 = an hour, 86400 = a day."),
     )
-    calendar = models.CharField(
+    calendar: Field[str, str] = models.CharField(
         _("calendar"),
         max_length=16,
         choices=partial(choices_of, "calendar"),
@@ -81,7 +84,7 @@ class RuleLimit(models.Model):
         blank=True,
         help_text=_("A unit of the calendar instead of a window."),
     )
-    timezone = models.CharField(
+    timezone: Field[str, str] = models.CharField(
         _("time zone"),
         max_length=64,
         default="",
@@ -89,36 +92,36 @@ class RuleLimit(models.Model):
         blank=True,
         help_text=_("Windows begin at midnight in this time zone. Empty = UTC."),
     )
-    anchor_day = models.PositiveSmallIntegerField(
+    anchor_day: Field[int | None, int | None] = models.PositiveSmallIntegerField(
         _("first day of the month"),
         null=True,
         blank=True,
         help_text=_("1 to 31. In a shorter month, its last day is used. Empty = 1."),
     )
-    anchor = models.CharField(
+    anchor: Field[str, str] = models.CharField(
         _("windows begin"),
         max_length=16,
         choices=partial(choices_of, "anchor"),
         default=NOT_GIVEN["anchor"],
         db_default=NOT_GIVEN["anchor"],
     )
-    burst = models.PositiveBigIntegerField(
+    burst: Field[int | None, int | None] = models.PositiveBigIntegerField(
         _("burst"), null=True, blank=True, help_text=_("The capacity of the bucket, in units. Empty = the quota.")
     )
-    refill = models.CharField(
+    refill: Field[str, str] = models.CharField(
         _("units come back"),
         max_length=16,
         choices=partial(choices_of, "refill"),
         default=NOT_GIVEN["refill"],
         db_default=NOT_GIVEN["refill"],
     )
-    slots = models.PositiveSmallIntegerField(
+    slots: Field[int | None, int | None] = models.PositiveSmallIntegerField(
         _("slots"),
         null=True,
         blank=True,
         help_text=_("Parts of the window, 1 to 100. Empty = 10."),
     )
-    max_delay_ms = models.PositiveIntegerField(
+    max_delay_ms: Field[int, int] = models.PositiveIntegerField(
         _("longest delay in milliseconds"),
         default=NOT_GIVEN["max_delay_ms"],
         db_default=NOT_GIVEN["max_delay_ms"],
@@ -127,24 +130,24 @@ class RuleLimit(models.Model):
             "For synchronous workers, which sleep during the delay. 0 = reject requests that would have to wait."
         ),
     )
-    soft_quota = models.PositiveBigIntegerField(
+    soft_quota: Field[int | None, int | None] = models.PositiveBigIntegerField(
         _("soft quota"),
         null=True,
         blank=True,
         help_text=_("Requests beyond this number are allowed, but marked and counted. Empty = none."),
     )
-    unlimited = models.BooleanField(
+    unlimited: Field[bool, bool] = models.BooleanField(
         _("unlimited"), default=False, help_text=_("This rule does not limit the tier. Leave the numbers empty.")
     )
-    generation = models.PositiveIntegerField(_("generation"), default=0, db_default=0, editable=False)
+    generation: Field[int, int] = models.PositiveIntegerField(_("generation"), default=0, db_default=0, editable=False)
 
-    objects = RuleLimitQuerySet.as_manager()
+    objects: ClassVar[models.Manager[RuleLimit]] = RuleLimitQuerySet.as_manager()
 
     class Meta:
-        verbose_name = _("limit")
-        verbose_name_plural = _("limits")
+        verbose_name: ClassVar[LazyText] = _("limit")
+        verbose_name_plural: ClassVar[LazyText] = _("limits")
         ordering = (F("tier__rank").asc(nulls_last=True), F("window_seconds").asc(nulls_last=True), "pk")
-        constraints: ClassVar = [
+        constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(
                 F("rule"),
                 F("tier"),

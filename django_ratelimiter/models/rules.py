@@ -8,12 +8,12 @@ from typing import ClassVar
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxLengthValidator, MaxValueValidator, MinValueValidator
 from django.db import models
-from django.db.models import Q
+from django.db.models import Field, Q
 from django.utils.translation import gettext_lazy as _
 
 from ..values.bounds import MAX_TEXT
 from ..values.sync_interval import LOCAL_MS, MAX_MS
-from .validation import METHODS, validate_identities, validate_line, validate_path, validate_words
+from .validation import METHODS, LazyText, validate_identities, validate_line, validate_path, validate_words
 
 
 class RuleQuerySet(models.QuerySet["Rule"]):
@@ -56,38 +56,42 @@ class Rule(models.Model):
         ADMIN = "admin", _("the admin")
         FILE = "file", _("a file")
 
-    slug = models.SlugField(
+    slug: Field[str, str] = models.SlugField(
         _("slug"),
         unique=True,
         help_text=_(
             "The name of the rule in responses, reports and fixtures. If you change it, the counters start from zero."
         ),
     )
-    name = models.CharField(_("name"), max_length=100, validators=[validate_line])
-    mode = models.CharField(
+    name: Field[str, str] = models.CharField(_("name"), max_length=100, validators=[validate_line])
+    mode: Field[str, str] = models.CharField(
         _("mode"),
         max_length=16,
         choices=Mode.choices,
         default=Mode.SHADOW,
         help_text=_("Shadow: count which requests would be rejected, and reject none. Enforce: reject them."),
     )
-    methods = models.JSONField(_("methods"), default=list, blank=True, help_text=_("None chosen = every method."))
-    path = models.CharField(
+    methods: Field[list[str], list[str]] = models.JSONField(
+        _("methods"), default=list, blank=True, help_text=_("None chosen = every method.")
+    )
+    path: Field[str, str] = models.CharField(
         _("path"),
         max_length=500,
         blank=True,
         validators=[validate_line],
         help_text=_("“/api/export/”, or a route as in urls.py: “items/&lt;int:pk&gt;/”."),
     )
-    path_kind = models.CharField(_("path matches"), max_length=16, choices=PathKind.choices, default=PathKind.ANY)
-    view_name = models.CharField(
+    path_kind: Field[str, str] = models.CharField(
+        _("path matches"), max_length=16, choices=PathKind.choices, default=PathKind.ANY
+    )
+    view_name: Field[str, str] = models.CharField(
         _("view name"),
         max_length=200,
         blank=True,
         validators=[validate_line],
         help_text=_("With its namespace: “api:export”. Empty = every view."),
     )
-    scope = models.CharField(
+    scope: Field[str, str] = models.CharField(
         _("scope"),
         max_length=100,
         blank=True,
@@ -97,13 +101,13 @@ class Rule(models.Model):
             "Empty = everywhere."
         ),
     )
-    partition_by = models.JSONField(
+    partition_by: Field[list[str], list[str]] = models.JSONField(
         _("counted by"),
         default=list,
         blank=True,
         help_text=_("Each value has its own counter. None chosen = one counter that all callers share."),
     )
-    missing_partition = models.CharField(
+    missing_partition: Field[str, str] = models.CharField(
         _("a request without such a value"),
         max_length=16,
         choices=MissingPartition.choices,
@@ -113,13 +117,13 @@ class Rule(models.Model):
             "address, the requests whose body cannot be read share one counter if the rule is for one view or path."
         ),
     )
-    failure_policy = models.CharField(
+    failure_policy: Field[str, str] = models.CharField(
         _("while Redis is out of reach"), max_length=16, choices=FailurePolicy.choices, default=FailurePolicy.LOCAL
     )
-    cost = models.PositiveIntegerField(
+    cost: Field[int, int] = models.PositiveIntegerField(
         _("cost"), default=1, validators=[MinValueValidator(1)], help_text=_("Units that one request uses.")
     )
-    charge_when = models.CharField(
+    charge_when: Field[str, str] = models.CharField(
         _("charge when"),
         max_length=16,
         choices=ChargeWhen.choices,
@@ -130,13 +134,13 @@ class Rule(models.Model):
             "choice. A failure is a status of 400 or above, or a failed login."
         ),
     )
-    count_refusals = models.BooleanField(
+    count_refusals: Field[bool, bool] = models.BooleanField(
         _("count rejections"),
         default=False,
         db_default=False,  # rows written by SQL may omit it
         help_text=_("Rejected requests count too. Callers who keep trying may then be rejected for longer."),
     )
-    sync_interval_ms = models.IntegerField(
+    sync_interval_ms: Field[int | None, int | None] = models.IntegerField(
         _("keep fetched units for (ms)"),
         null=True,
         blank=True,
@@ -146,25 +150,25 @@ class Rule(models.Model):
             "keeps them so long. -1 = each process counts by itself. Not for leaky buckets and concurrency."
         ),
     )
-    priority = models.IntegerField(
+    priority: Field[int, int] = models.IntegerField(
         _("priority"),
         default=100,
         help_text=_("All rules that match apply. Rules with lower numbers are decided and shown first."),
     )
-    message = models.CharField(
+    message: Field[str, str] = models.CharField(
         _("message"),
         max_length=300,
         blank=True,
         validators=[validate_line],
         help_text=_("Shown to the caller whose request is rejected."),
     )
-    description = models.TextField(
+    description: Field[str, str] = models.TextField(
         _("description"),
         blank=True,
         validators=[MaxLengthValidator(MAX_TEXT)],  # each version stores it again
         help_text=_("For operators; callers never see it."),
     )
-    owner = models.CharField(
+    owner: Field[str, str] = models.CharField(
         _("owner"),
         max_length=16,
         choices=Owner.choices,
@@ -173,13 +177,13 @@ class Rule(models.Model):
         help_text=_("A rule of a file is changed in that file, and read-only in the admin."),
     )
 
-    objects = RuleQuerySet.as_manager()
+    objects: ClassVar[models.Manager[Rule]] = RuleQuerySet.as_manager()
 
     class Meta:
-        verbose_name = _("rule")
-        verbose_name_plural = _("rules")
-        ordering = ("priority", "slug")
-        constraints: ClassVar = [
+        verbose_name: ClassVar[LazyText] = _("rule")
+        verbose_name_plural: ClassVar[LazyText] = _("rules")
+        ordering: ClassVar[tuple[str, ...]] = ("priority", "slug")
+        constraints: ClassVar[list[models.BaseConstraint]] = [
             models.CheckConstraint(condition=Q(cost__gte=1), name="ratelimiter_rule_cost"),
             models.CheckConstraint(
                 condition=Q(sync_interval_ms=None) | Q(sync_interval_ms__range=(LOCAL_MS, MAX_MS)),

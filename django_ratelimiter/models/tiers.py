@@ -7,18 +7,19 @@ from decimal import Decimal
 from typing import Any, ClassVar, Final
 
 from django.contrib.auth import get_user_model
+from django.contrib.auth.base_user import AbstractBaseUser
 from django.contrib.auth.models import Group
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import F, Field, Q
 from django.utils.translation import gettext_lazy as _
 
 from .. import tenants
 from ..conf import django_setting
 from ..values.partitions import encode_partition
 from .people import cascade, referred, set_null
-from .validation import normal_partition, validate_hash, validate_line
+from .validation import LazyText, normal_partition, validate_hash, validate_line
 
 USER_MODEL: Final[str] = django_setting("AUTH_USER_MODEL")
 
@@ -38,14 +39,16 @@ class Tier(models.Model):
         ANONYMOUS = "anonymous", _("anonymous callers")
         AUTHENTICATED = "authenticated", _("authenticated callers")
 
-    slug = models.SlugField(_("slug"), unique=True, help_text=_("The name of the tier in rules, reports and fixtures."))
-    name = models.CharField(_("name"), max_length=100, validators=[validate_line])
-    rank = models.IntegerField(
+    slug: Field[str, str] = models.SlugField(
+        _("slug"), unique=True, help_text=_("The name of the tier in rules, reports and fixtures.")
+    )
+    name: Field[str, str] = models.CharField(_("name"), max_length=100, validators=[validate_line])
+    rank: Field[int, int] = models.IntegerField(
         _("rank"),
         default=0,
         help_text=_("A caller who is assigned to several tiers gets the one with the highest rank."),
     )
-    default_for = models.CharField(
+    default_for: Field[str, str] = models.CharField(
         _("default for"),
         max_length=16,
         choices=DefaultFor.choices,
@@ -53,13 +56,13 @@ class Tier(models.Model):
         help_text=_("These callers are in this tier if they have no assignment."),
     )
 
-    objects = TierQuerySet.as_manager()
+    objects: ClassVar[models.Manager[Tier]] = TierQuerySet.as_manager()
 
     class Meta:
-        verbose_name = _("tier")
-        verbose_name_plural = _("tiers")
-        ordering = ("rank", "slug")
-        constraints: ClassVar = [
+        verbose_name: ClassVar[LazyText] = _("tier")
+        verbose_name_plural: ClassVar[LazyText] = _("tiers")
+        ordering: ClassVar[tuple[str, ...]] = ("rank", "slug")
+        constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(
                 fields=["default_for"],
                 condition=~Q(default_for="none"),
@@ -108,7 +111,7 @@ def _only(subject: str) -> Q:
 class TierAssignment(models.Model):
     """Gives a user, a group of users, an API key or a partition a tier or a multiplier, permanently or for a time."""
 
-    tier = models.ForeignKey(
+    tier: models.ForeignKey[Tier | None, Tier | None] = models.ForeignKey(
         Tier,
         models.CASCADE,
         null=True,
@@ -117,7 +120,7 @@ class TierAssignment(models.Model):
         verbose_name=_("tier"),
         help_text=_("Empty = the tier that these callers have anyway. Then the multiplier goes on top of it."),
     )
-    user = models.ForeignKey(
+    user: models.ForeignKey[AbstractBaseUser | None, AbstractBaseUser | None] = models.ForeignKey(
         USER_MODEL,
         cascade,
         db_constraint=False,  # users may be in another database
@@ -126,7 +129,7 @@ class TierAssignment(models.Model):
         related_name="ratelimiter_assignments",
         verbose_name=_("user"),
     )
-    group = models.ForeignKey(
+    group: models.ForeignKey[Group | None, Group | None] = models.ForeignKey(
         Group,
         cascade,
         db_constraint=False,  # users may be in another database
@@ -135,7 +138,7 @@ class TierAssignment(models.Model):
         related_name="ratelimiter_assignments",
         verbose_name=_("group"),
     )
-    api_key_hash = models.CharField(
+    api_key_hash: Field[str, str] = models.CharField(
         _("API key hash"),
         max_length=64,
         blank=True,
@@ -143,7 +146,7 @@ class TierAssignment(models.Model):
         validators=[validate_hash],
         help_text=_("The SHA-256 digest of the key, in hex. The key itself is not stored."),
     )
-    partition = models.CharField(
+    partition: Field[str, str] = models.CharField(
         _("partition"),
         max_length=200,
         blank=True,
@@ -151,7 +154,7 @@ class TierAssignment(models.Model):
         db_default="",  # rows written by SQL may omit it
         help_text=_("A value that rules count by, stored as you enter it: “ip:192.0.2.7” or “ip:192.0.2.0/24”."),
     )
-    multiplier = models.DecimalField(
+    multiplier: models.DecimalField[Decimal, Decimal] = models.DecimalField(
         _("multiplier"),
         max_digits=8,
         decimal_places=3,
@@ -163,7 +166,7 @@ class TierAssignment(models.Model):
             "share. 2 = twice as much."
         ),
     )
-    anchor_day = models.PositiveSmallIntegerField(
+    anchor_day: Field[int | None, int | None] = models.PositiveSmallIntegerField(
         _("first day of the month"),
         null=True,
         blank=True,
@@ -173,12 +176,12 @@ class TierAssignment(models.Model):
             "used. Empty = as each limit says."
         ),
     )
-    starts_at = models.DateTimeField(
+    starts_at: Field[datetime | None, datetime | None] = models.DateTimeField(
         _("from"), null=True, blank=True, help_text=_("Assignments with dates take precedence over those without.")
     )
-    ends_at = models.DateTimeField(_("until"), null=True, blank=True)
-    reason = models.CharField(_("reason"), max_length=200, blank=True, validators=[validate_line])
-    created_by = models.ForeignKey(
+    ends_at: Field[datetime | None, datetime | None] = models.DateTimeField(_("until"), null=True, blank=True)
+    reason: Field[str, str] = models.CharField(_("reason"), max_length=200, blank=True, validators=[validate_line])
+    created_by: models.ForeignKey[AbstractBaseUser | None, AbstractBaseUser | None] = models.ForeignKey(
         USER_MODEL,
         set_null,
         db_constraint=False,  # users may be in another database
@@ -188,19 +191,19 @@ class TierAssignment(models.Model):
         related_name="+",
         verbose_name=_("created by"),
     )
-    created_at = models.DateTimeField(_("created at"), auto_now_add=True)
+    created_at: Field[datetime, datetime] = models.DateTimeField(_("created at"), auto_now_add=True)
 
-    objects = TierAssignmentQuerySet.as_manager()
+    objects: ClassVar[models.Manager[TierAssignment]] = TierAssignmentQuerySet.as_manager()
 
     class Meta:
-        verbose_name = _("tier assignment")
-        verbose_name_plural = _("tier assignments")
-        ordering = ("-created_at", "-pk")
-        indexes: ClassVar = [
+        verbose_name: ClassVar[LazyText] = _("tier assignment")
+        verbose_name_plural: ClassVar[LazyText] = _("tier assignments")
+        ordering: ClassVar[tuple[str, ...]] = ("-created_at", "-pk")
+        indexes: ClassVar[list[models.Index]] = [
             models.Index(fields=["api_key_hash"], name="ratelimiter_assignment_key"),
             models.Index(fields=["partition"], name="ratelimiter_assignment_part"),
         ]
-        constraints: ClassVar = [
+        constraints: ClassVar[list[models.BaseConstraint]] = [
             models.CheckConstraint(
                 condition=_only("user") | _only("group") | _only("api_key_hash") | _only("partition"),
                 name="ratelimiter_assignment_one_subject",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import ClassVar
 
 from django.db import models
+from django.db.models import Field, Index
 from django.utils.translation import gettext_lazy as _
+
+from .validation import LazyText
 
 #: Maximum characters of a tail: those of `values.digests.MAX_READABLE` bytes, and a mark.
 MAX_TAIL = 201
@@ -25,15 +29,15 @@ class UsageCounts(models.Model):
         HOUR = "hour", _("hour")
         DAY = "day", _("day")
 
-    granularity = models.CharField(
+    granularity: Field[str, str] = models.CharField(
         _("granularity"), max_length=8, choices=Granularity.choices, default=Granularity.MINUTE
     )
-    start = models.DateTimeField(_("start"))
-    allowed = models.PositiveBigIntegerField(_("allowed"), default=0)
-    rejected = models.PositiveBigIntegerField(_("rejected"), default=0)
-    shadow_rejected = models.PositiveBigIntegerField(_("rejected in shadow"), default=0)
-    soft_exceeded = models.PositiveBigIntegerField(_("soft quota exceeded"), default=0)
-    degraded = models.PositiveBigIntegerField(
+    start: Field[datetime, datetime] = models.DateTimeField(_("start"))
+    allowed: Field[int, int] = models.PositiveBigIntegerField(_("allowed"), default=0)
+    rejected: Field[int, int] = models.PositiveBigIntegerField(_("rejected"), default=0)
+    shadow_rejected: Field[int, int] = models.PositiveBigIntegerField(_("rejected in shadow"), default=0)
+    soft_exceeded: Field[int, int] = models.PositiveBigIntegerField(_("soft quota exceeded"), default=0)
+    degraded: Field[int, int] = models.PositiveBigIntegerField(
         _("decided without Redis"),
         default=0,
         db_default=0,  # rows written by SQL may omit it
@@ -47,10 +51,10 @@ class UsageTotal(UsageCounts):
     """Requests that at least one rule matched: each counts once, whatever rules did, and is rejected if one rejects."""
 
     class Meta:
-        verbose_name = _("total of requests")
-        verbose_name_plural = _("totals of requests")
-        ordering = ("-start",)
-        constraints: ClassVar = [
+        verbose_name: ClassVar[LazyText] = _("total of requests")
+        verbose_name_plural: ClassVar[LazyText] = _("totals of requests")
+        ordering: ClassVar[tuple[str, ...]] = ("-start",)
+        constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(fields=["granularity", "start"], name="ratelimiter_usage_total"),
         ]
 
@@ -65,16 +69,16 @@ class UsageBucket(UsageCounts):
     allowed, rejected: by the rule itself, whatever other rules decided.
     """
 
-    rule_slug = models.CharField(_("rule"), max_length=50)
-    tier_slug = models.CharField(_("tier"), max_length=50, blank=True, default="")
+    rule_slug: Field[str, str] = models.CharField(_("rule"), max_length=50)
+    tier_slug: Field[str, str] = models.CharField(_("tier"), max_length=50, blank=True, default="")
 
     class Meta:
-        verbose_name = _("usage bucket")
-        verbose_name_plural = _("usage reports")
-        permissions: ClassVar = [("view_usage_report", _("Can view usage reports"))]
-        ordering = ("-start", "rule_slug", "tier_slug")
-        indexes: ClassVar = [models.Index(fields=["granularity", "start"], name="ratelimiter_usage_start")]
-        constraints: ClassVar = [
+        verbose_name: ClassVar[LazyText] = _("usage bucket")
+        verbose_name_plural: ClassVar[LazyText] = _("usage reports")
+        permissions: ClassVar[list[tuple[str, str | LazyText]]] = [("view_usage_report", _("Can view usage reports"))]
+        ordering: ClassVar[tuple[str, ...]] = ("-start", "rule_slug", "tier_slug")
+        indexes: ClassVar[list[Index]] = [Index(fields=["granularity", "start"], name="ratelimiter_usage_start")]
+        constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(
                 fields=["rule_slug", "tier_slug", "granularity", "start"], name="ratelimiter_usage_bucket"
             ),
@@ -87,13 +91,13 @@ class UsageBucket(UsageCounts):
 class UsageBatch(models.Model):
     """A batch of counts that was added to the buckets. Its name prevents adding it twice."""
 
-    batch_id = models.CharField(_("batch"), max_length=200, unique=True)
-    collected_at = models.DateTimeField(_("collected at"), auto_now_add=True)
+    batch_id: Field[str, str] = models.CharField(_("batch"), max_length=200, unique=True)
+    collected_at: Field[datetime, datetime] = models.DateTimeField(_("collected at"), auto_now_add=True)
 
     class Meta:
-        verbose_name = _("usage batch")
-        verbose_name_plural = _("usage batches")
-        ordering = ("-collected_at", "-pk")
+        verbose_name: ClassVar[LazyText] = _("usage batch")
+        verbose_name_plural: ClassVar[LazyText] = _("usage batches")
+        ordering: ClassVar[tuple[str, ...]] = ("-collected_at", "-pk")
 
     def __str__(self) -> str:
         return self.batch_id
@@ -110,13 +114,13 @@ class _Top(models.Model):
         HOUR = "hour", _("hour")
         DAY = "day", _("day")
 
-    granularity = models.CharField(_("granularity"), max_length=8, choices=Granularity.choices)
-    start = models.DateTimeField(_("start"))
-    partition = models.CharField(_("partition"), max_length=200)
-    tail = models.CharField(_("tail"), max_length=MAX_TAIL, blank=True, default="", db_default="")
-    allowed = models.PositiveBigIntegerField(_("allowed"), default=0)
-    rejected = models.PositiveBigIntegerField(_("rejected"), default=0)
-    estimated = models.BooleanField(_("estimated"), default=False, db_default=False)
+    granularity: Field[str, str] = models.CharField(_("granularity"), max_length=8, choices=Granularity.choices)
+    start: Field[datetime, datetime] = models.DateTimeField(_("start"))
+    partition: Field[str, str] = models.CharField(_("partition"), max_length=200)
+    tail: Field[str, str] = models.CharField(_("tail"), max_length=MAX_TAIL, blank=True, default="", db_default="")
+    allowed: Field[int, int] = models.PositiveBigIntegerField(_("allowed"), default=0)
+    rejected: Field[int, int] = models.PositiveBigIntegerField(_("rejected"), default=0)
+    estimated: Field[bool, bool] = models.BooleanField(_("estimated"), default=False, db_default=False)
 
     class Meta:
         abstract = True
@@ -125,14 +129,14 @@ class _Top(models.Model):
 class TopPartition(_Top):
     """One of the top partitions of a rule. For a rule in shadow, rejected means would have been rejected."""
 
-    rule_slug = models.CharField(_("rule"), max_length=50)
+    rule_slug: Field[str, str] = models.CharField(_("rule"), max_length=50)
 
     class Meta:
-        verbose_name = _("top partition")
-        verbose_name_plural = _("top partitions")
-        ordering = ("-start", "rule_slug", "-allowed", "partition")
-        indexes: ClassVar = [models.Index(fields=["granularity", "start"], name="ratelimiter_top_start")]
-        constraints: ClassVar = [
+        verbose_name: ClassVar[LazyText] = _("top partition")
+        verbose_name_plural: ClassVar[LazyText] = _("top partitions")
+        ordering: ClassVar[tuple[str, ...]] = ("-start", "rule_slug", "-allowed", "partition")
+        indexes: ClassVar[list[Index]] = [Index(fields=["granularity", "start"], name="ratelimiter_top_start")]
+        constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(
                 fields=["rule_slug", "granularity", "start", "partition"], name="ratelimiter_top_partition"
             ),
@@ -148,14 +152,14 @@ class TopCaller(_Top):
     A request that several such rules match counts once; it is rejected if one of them rejects it.
     """
 
-    identity = models.CharField(_("identity"), max_length=200)
+    identity: Field[str, str] = models.CharField(_("identity"), max_length=200)
 
     class Meta:
-        verbose_name = _("top caller")
-        verbose_name_plural = _("top callers")
-        ordering = ("-start", "identity", "-allowed", "partition")
-        indexes: ClassVar = [models.Index(fields=["granularity", "start"], name="ratelimiter_caller_start")]
-        constraints: ClassVar = [
+        verbose_name: ClassVar[LazyText] = _("top caller")
+        verbose_name_plural: ClassVar[LazyText] = _("top callers")
+        ordering: ClassVar[tuple[str, ...]] = ("-start", "identity", "-allowed", "partition")
+        indexes: ClassVar[list[Index]] = [Index(fields=["granularity", "start"], name="ratelimiter_caller_start")]
+        constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(
                 fields=["identity", "granularity", "start", "partition"], name="ratelimiter_top_caller"
             ),
@@ -172,26 +176,26 @@ class UsageSample(models.Model):
     100 for each rule and minute.
     """
 
-    rule_slug = models.CharField(_("rule"), max_length=50)
-    tier_slug = models.CharField(_("tier"), max_length=50, blank=True, default="", db_default="")
-    minute = models.DateTimeField(_("minute"))
-    partition_hash = models.CharField(_("hash of the partition"), max_length=200)
-    tail = models.CharField(_("tail"), max_length=MAX_TAIL, blank=True, default="", db_default="")
-    count = models.PositiveBigIntegerField(_("requests"))
+    rule_slug: Field[str, str] = models.CharField(_("rule"), max_length=50)
+    tier_slug: Field[str, str] = models.CharField(_("tier"), max_length=50, blank=True, default="", db_default="")
+    minute: Field[datetime, datetime] = models.DateTimeField(_("minute"))
+    partition_hash: Field[str, str] = models.CharField(_("hash of the partition"), max_length=200)
+    tail: Field[str, str] = models.CharField(_("tail"), max_length=MAX_TAIL, blank=True, default="", db_default="")
+    count: Field[int, int] = models.PositiveBigIntegerField(_("requests"))
 
     class Meta:
-        verbose_name = _("usage sample")
-        verbose_name_plural = _("usage samples")
-        ordering = ("-minute", "rule_slug", "partition_hash")
-        indexes: ClassVar = [
-            models.Index(fields=["minute"], name="ratelimiter_sample_minute"),
-            models.Index(fields=["partition_hash", "minute"], name="ratelimiter_sample_hash"),
+        verbose_name: ClassVar[LazyText] = _("usage sample")
+        verbose_name_plural: ClassVar[LazyText] = _("usage samples")
+        ordering: ClassVar[tuple[str, ...]] = ("-minute", "rule_slug", "partition_hash")
+        indexes: ClassVar[list[Index]] = [
+            Index(fields=["minute"], name="ratelimiter_sample_minute"),
+            Index(fields=["partition_hash", "minute"], name="ratelimiter_sample_hash"),
             # All columns that a forecast reads, by caller: a million rows are read from the index alone.
-            models.Index(
+            Index(
                 fields=["rule_slug", "partition_hash", "tier_slug", "minute", "count"], name="ratelimiter_sample_rule"
             ),
         ]
-        constraints: ClassVar = [
+        constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(
                 fields=["rule_slug", "minute", "partition_hash", "tier_slug"], name="ratelimiter_usage_sample"
             ),
@@ -207,13 +211,13 @@ class UsageEpisode(models.Model):
     name: "behind", or "rejecting:" and the slug of a rule.
     """
 
-    name = models.CharField(_("name"), max_length=100, unique=True)
-    began_at = models.DateTimeField(_("began at"), auto_now_add=True)
+    name: Field[str, str] = models.CharField(_("name"), max_length=100, unique=True)
+    began_at: Field[datetime, datetime] = models.DateTimeField(_("began at"), auto_now_add=True)
 
     class Meta:
-        verbose_name = _("usage episode")
-        verbose_name_plural = _("usage episodes")
-        ordering = ("-began_at", "name")
+        verbose_name: ClassVar[LazyText] = _("usage episode")
+        verbose_name_plural: ClassVar[LazyText] = _("usage episodes")
+        ordering: ClassVar[tuple[str, ...]] = ("-began_at", "name")
 
     def __str__(self) -> str:
         return self.name

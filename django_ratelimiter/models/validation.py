@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_interface
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from django.contrib.auth import get_user_model
@@ -23,6 +23,12 @@ from ..databases import spelled
 from ..values.access import DIGEST_MARK, network_of, parse_digest
 from ..values.partitions import IDENTITIES, NAMED, is_identity, partition_names
 from ..values.terminal import CONTROLS
+
+if TYPE_CHECKING:
+    from django.utils.functional import _StrPromise
+
+#: A text that is translated when it is shown.
+LazyText: TypeAlias = "_StrPromise"
 
 #: The stored form of an API key.
 validate_hash: Final = RegexValidator(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, ClassVar, Final
 
+from django.contrib.auth.base_user import AbstractBaseUser
 from django.db import models
-from django.db.models import Q
+from django.db.models import Field, Q
 from django.utils.translation import gettext_lazy as _
 
 from ..conf import django_setting
 from .people import set_null
+from .validation import LazyText
 
 USER_MODEL: Final[str] = django_setting("AUTH_USER_MODEL")
 
@@ -24,27 +28,27 @@ class RuleSetState(models.Model):
     one another, because Redis held a later version; from 2 on, another database uses the same Redis and NAMESPACE.
     """
 
-    id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
-    number = models.PositiveBigIntegerField(_("number"), default=0)
-    epoch = models.BigIntegerField(_("epoch"))
-    enforcement_enabled = models.BooleanField(
+    id: Field[int, int] = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
+    number: Field[int, int] = models.PositiveBigIntegerField(_("number"), default=0)
+    epoch: Field[int, int] = models.BigIntegerField(_("epoch"))
+    enforcement_enabled: Field[bool, bool] = models.BooleanField(
         _("enforcement enabled"),
         default=True,
         db_default=True,  # rows written by SQL may omit it
     )
-    published = models.BooleanField(_("published"), default=False, db_default=False)
-    takeovers = models.PositiveIntegerField(_("takeovers"), default=0, db_default=0)
+    published: Field[bool, bool] = models.BooleanField(_("published"), default=False, db_default=False)
+    takeovers: Field[int, int] = models.PositiveIntegerField(_("takeovers"), default=0, db_default=0)
 
     class Meta:
-        verbose_name = _("rule set state")
-        verbose_name_plural = _("rule set state")
-        permissions: ClassVar = [
+        verbose_name: ClassVar[LazyText] = _("rule set state")
+        verbose_name_plural: ClassVar[LazyText] = _("rule set state")
+        permissions: ClassVar[list[tuple[str, str | LazyText]]] = [
             ("switch_enforcement", _("Can stop and resume all enforcement")),
             ("publish_rule", _("Can have rules enforced, and bring back a version")),
             ("unblock_caller", _("Can reset a caller's counters")),
             ("reveal_caller", _("Can see the names of callers instead of digests")),
         ]
-        constraints: ClassVar = [
+        constraints: ClassVar[list[models.BaseConstraint]] = [
             models.CheckConstraint(condition=Q(id=1), name="ratelimiter_state_one_row"),
         ]
 
@@ -61,10 +65,10 @@ class RuleSetVersion(models.Model):
     snapshot: from `rules.compiler.snapshot_of_rows`, with the switch of all enforcement.
     """
 
-    number = models.PositiveBigIntegerField(_("number"))
-    epoch = models.BigIntegerField(_("epoch"))
-    created_at = models.DateTimeField(_("created at"), auto_now_add=True)
-    author = models.ForeignKey(
+    number: Field[int, int] = models.PositiveBigIntegerField(_("number"))
+    epoch: Field[int, int] = models.BigIntegerField(_("epoch"))
+    created_at: Field[datetime, datetime] = models.DateTimeField(_("created at"), auto_now_add=True)
+    author: models.ForeignKey[AbstractBaseUser | None, AbstractBaseUser | None] = models.ForeignKey(
         USER_MODEL,
         set_null,
         db_constraint=False,  # users may be in another database
@@ -73,27 +77,27 @@ class RuleSetVersion(models.Model):
         related_name="+",
         verbose_name=_("author"),
     )
-    summary = models.CharField(_("summary"), max_length=255, blank=True)
-    reason = models.CharField(
+    summary: Field[str, str] = models.CharField(_("summary"), max_length=255, blank=True)
+    reason: Field[str, str] = models.CharField(
         _("reason"),
         max_length=255,
         blank=True,
         db_default="",  # rows written by SQL may omit it
         help_text=_("Why the rules were changed. The history shows it."),
     )
-    source = models.CharField(
+    source: Field[str, str] = models.CharField(
         _("file"),
         max_length=255,
         blank=True,
         db_default="",  # rows written by SQL may omit it
     )
-    snapshot = models.JSONField(_("snapshot"))
+    snapshot: Field[Mapping[str, Any], Mapping[str, Any]] = models.JSONField(_("snapshot"))
 
     class Meta:
-        verbose_name = _("rule set version")
-        verbose_name_plural = _("rule set versions")
-        ordering = ("-epoch", "-number")
-        constraints: ClassVar = [
+        verbose_name: ClassVar[LazyText] = _("rule set version")
+        verbose_name_plural: ClassVar[LazyText] = _("rule set versions")
+        ordering: ClassVar[tuple[str, ...]] = ("-epoch", "-number")
+        constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(fields=["epoch", "number"], name="ratelimiter_version_number"),
         ]
 

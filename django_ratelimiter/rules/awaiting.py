@@ -30,7 +30,8 @@ class AnswerAwaited(SynchronousOnlyOperation):
 
     def __init__(self, call: Future[None], seconds: float | None) -> None:
         super().__init__("An answer of the project's code has to be awaited; `limiter.acheck` does it.")
-        self.call, self.seconds = call, seconds
+        self.call = call
+        self.seconds = seconds
 
 
 async def look_up(function: Callable[..., T], *arguments: Any, together: bool) -> T:

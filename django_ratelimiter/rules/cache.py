@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +25,7 @@ from ..engine.base import Version
 from ..engine.breaker import on_recovered
 from ..engine.locks import freed_by_fork
 from ..exceptions import EngineUnavailable, RulesUnavailable, StaleRules
+from ..logs import logger
 from ..signals import rules_changed, rules_committed
 from ..values.terminal import visible
 from .inline import rule_of
@@ -59,8 +59,6 @@ __all__ = [
     "switch_enforcement",
     "tier_for",
 ]
-
-logger = logging.getLogger("django_ratelimiter")
 
 #: Seconds between two checks in the database whether enforcement was stopped, while the engine is out of reach.
 SWITCH_SECONDS: Final = 0.8

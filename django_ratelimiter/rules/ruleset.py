@@ -63,11 +63,12 @@ class RuleSet:
         is_versioned: bool = True,
     ) -> None:
         self.version = version
-        self.compared_as = version if is_versioned else None
-        self.enforced, self.is_copy = enforced, False
-        self.tiers = {tier.slug: tier for tier in tiers}
-        self.rules = tuple(sorted(rules, key=lambda rule: (rule.priority, rule.slug)))
-        self.left_out = tuple(left_out)
+        self.compared_as: Version | None = version if is_versioned else None
+        self.enforced = enforced
+        self.is_copy: bool = False
+        self.tiers: dict[str, TierRecord] = {tier.slug: tier for tier in tiers}
+        self.rules: tuple[RuleRecord, ...] = tuple(sorted(rules, key=lambda rule: (rule.priority, rule.slug)))
+        self.left_out: tuple[RejectedRule, ...] = tuple(left_out)
         self.kept: dict[Any, Any] = {}
         self._default_tiers = {tier.default_for: tier for tier in self.tiers.values()}
         #: Returns the rules that match a request, in ascending priority, then slug.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
@@ -22,6 +21,7 @@ from django.utils.module_loading import import_string
 from ..conf import settings
 from ..databases import is_beside_users
 from ..exceptions import raised_at
+from ..logs import logger
 from ..plans import Anchor, CallerIdentity, InvalidPlan, answer_of, plan_of, resolved, row_key, user_pk
 from ..values.access import DIGEST_MARK, Names, parse_digest
 from ..values.digests import hash_api_key, keyed_digest
@@ -32,7 +32,6 @@ from .stored import tables
 from .stored.tables import models
 from .ttl_cache import CallerCache, IdentityCache, KeyCache, OwnCodeFailed, TableCache
 
-logger = logging.getLogger("django_ratelimiter")
 _ONE: Final = Decimal(1)
 _NONE: Final = (None, None, None)
 _new = tuple.__new__  # what a named tuple calls in the end

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable
@@ -19,10 +18,9 @@ from django.utils.asyncio import async_unsafe
 from ..conf import settings
 from ..databases import has_connection, is_in_transaction
 from ..engine.locks import freed_by_fork
+from ..logs import logger
 from ..plans import CallerIdentity, awaited, resolved
 from .awaiting import AnswerAwaited, Start, asked_by
-
-logger = logging.getLogger("django_ratelimiter")
 
 CACHE_SIZE: Final = 20_000
 

@@ -15,7 +15,7 @@ from ..rules import cache
 from ..rules.formatting import moment_in_words, units
 from ..usage.times import aware
 
-register = template.Library()
+register: template.Library = template.Library()
 
 register.filter("units", units)
 

@@ -41,7 +41,7 @@ class RulesInForce:
 
     def __init__(self, clock: FrozenClock, tier: str | None = None) -> None:
         self.clock = clock
-        self.engine = _EngineWithoutVersions(clock)
+        self.engine: _EngineWithoutVersions = _EngineWithoutVersions(clock)
         self._tier = tier
         self._records: list[RuleRecord] = []
 

@@ -94,7 +94,7 @@ class AccessList:
         self._v4 = _steps({network: each for network, each in networks.items() if network.version == 4})
         self._v6 = _steps({network: each for network, each in networks.items() if network.version == 6})
 
-        self.kinds = frozenset(kind for kind, _value in named) | ({"ip"} if networks else frozenset())
+        self.kinds: frozenset[str] = frozenset(kind for kind, _value in named) | ({"ip"} if networks else frozenset())
 
     def __bool__(self) -> bool:
         return bool(self._named or self.digests or self._v4[0] or self._v6[0])

@@ -148,7 +148,7 @@ class LocalFirstEngine:
 
     def __init__(self, engine: Any, counters: LocalCounters) -> None:
         self.engine, self.counters = engine, counters
-        self.twin = AsyncLocalFirstEngine(ImmediateAdapter(engine), counters)
+        self.twin: AsyncLocalFirstEngine = AsyncLocalFirstEngine(ImmediateAdapter(engine), counters)
         counters.engine = engine
 
     def __getattr__(self, name: str) -> Any:

@@ -119,8 +119,8 @@ class LocalCounters:
     ) -> None:
         self.denial_memory, self.ask_interval = denial_memory, ask_interval
         self.max_counters, self.now = max_counters, clock
-        self.memory = memory or MemoryEngine(max_counters=max_counters, counts_usage=False)
-        self.usage = UsageBuffer(clock=clock) if usage_buffer is None else usage_buffer
+        self.memory: MemoryEngine = memory or MemoryEngine(max_counters=max_counters, counts_usage=False)
+        self.usage: UsageBuffer = UsageBuffer(clock=clock) if usage_buffer is None else usage_buffer
         #: The engine for threads to which units are given back.
         self.engine: Any = None
         self.clear()
@@ -128,7 +128,7 @@ class LocalCounters:
 
     def clear(self) -> None:
         """Drop everything, also units in hand: in a forked process they belong to the parent. Call it without lock."""
-        self.lock = Lock()
+        self.lock: Lock = Lock()
         self.memory = self.memory.fresh_copy()
         #: By the names of the counters: all hands, and those with units, the earliest first.
         self.hands: dict[str, Hand] = {}
@@ -136,7 +136,7 @@ class LocalCounters:
         #: The partitions of callers of rules with units in advance, and until when they "come again".
         self.seen: dict[str, float] = {}
         #: When to ask the engine whether the rules are new.
-        self.due_at = -inf
+        self.due_at: float = -inf
         #: Gives back what is in hand once the process is idle.
         self.thread: Thread | None = None
 

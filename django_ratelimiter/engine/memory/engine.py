@@ -58,7 +58,7 @@ class MemoryEngine:
         self._batches: dict[str, Counter[str]] = {}
         self._collected_at: int | None = None  # the minute of the latest collection
         #: The partitions that the rules have matched.
-        self.partitions = MemoryPartitions(self._clock)
+        self.partitions: MemoryPartitions = MemoryPartitions(self._clock)
         self._rejections = RecentRejections()
         self._added: dict[str, int] = {}  # ids of received counts, with their expiry time
 

@@ -10,7 +10,6 @@ Rejections are in the same hash as the open minutes, "recent", as rejected.lua w
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -18,14 +17,13 @@ from uuid import uuid4
 
 from redis import Redis
 
+from ...logs import logger
 from ..partition_stats import MINUTE_US
 from ..usage import COUNTER
 from ..usage.rejections import FORGOTTEN_US, STEP_US, RejectionCounts, RejectionEntry
 from .commands import fields_of
 from .packing import RECENT, text_of
 from .scripts import TAKE_USAGE
-
-logger = logging.getLogger("django_ratelimiter")
 
 USAGE_SECONDS: Final = 8 * 86_400
 

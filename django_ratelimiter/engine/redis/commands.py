@@ -36,7 +36,9 @@ class ShardCommands:
         send: Send | None = None,
         node_of: Callable[[int], object] = lambda shard: None,
     ) -> None:
-        self.encoder, self.run, self.node_of = encoder, run, node_of
+        self.encoder = encoder
+        self.run = run
+        self.node_of = node_of
         self._send = send
 
     @property

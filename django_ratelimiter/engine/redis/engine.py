@@ -6,7 +6,6 @@ Decisions use their own connections and packed commands: the client itself takes
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
@@ -19,6 +18,7 @@ from redis.cluster import RedisCluster
 from redis.exceptions import RedisClusterException, RedisError
 
 from ...exceptions import EngineUnavailable
+from ...logs import logger
 from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, leases
 from ..call import Call
@@ -37,8 +37,6 @@ from .connections.transport import Transport
 from .core import RedisCore
 from .packing import RECENT, text_of
 from .partition_stats import RedisPartitions
-
-logger = logging.getLogger("django_ratelimiter")
 
 T = TypeVar("T")
 
@@ -76,14 +74,14 @@ class RedisEngine(RedisCore):
             self._cluster = cluster_transport(client, self, deadline)
             self._coordinate(self._cluster.is_down)
             #: Sends commands that are not decisions.
-            self.commands = ShardCommands(self, self._run, node_of=self._cluster.node_of)
+            self.commands: ShardCommands = ShardCommands(self, self._run, node_of=self._cluster.node_of)
         elif not getattr(client.connection_pool, "is_master", True):
             raise ValueError("client: this client asks the replicas of Sentinel, but only the master can count.")
         else:
             self._transport = Transport(client, Server(Handshake(self)), deadline)
             self.commands = ShardCommands(self, self._run, self._transport.pipeline)
         #: Statistics of the partitions.
-        self.partitions = RedisPartitions(self.commands)
+        self.partitions: RedisPartitions = RedisPartitions(self.commands)
 
     def to_async(self) -> AsyncRedisEngine | None:
         """Return the same engine for event loops; `None` if there is no asynchronous counterpart of its client."""

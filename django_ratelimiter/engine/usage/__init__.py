@@ -200,7 +200,8 @@ class UsageBuffer:
     def _forget(self) -> None:
         self._pid = os.getpid()
         self._lock = Lock()
-        self.is_empty, self.due_at = True, inf
+        self.is_empty: bool = True
+        self.due_at: float = inf
         self._counts: dict[tuple[int, str], int] = {}
         self._leased: dict[str, tuple[UsageCarry, float]] = {}  # with the time after which it can be leased again
 

@@ -46,8 +46,8 @@ class LoggedCaller(Identity):
     def __init__(self, values: dict[str, str | None], address: str | None) -> None:
         self._fields, self._request, self._user, self.has_failed = {}, None, None, False  # type: ignore[assignment]
         self._values, self._address = values, address
-        self.entitlements = NOBODYS
-        self.is_listed = False
+        self.entitlements: tuple[Entitlement, Entitlement] = NOBODYS
+        self.is_listed: bool = False
         self.lacks: tuple[str, ...] = ()
         self.shares: dict[object, Any] = {}
 

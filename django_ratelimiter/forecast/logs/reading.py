@@ -61,7 +61,7 @@ class LogFiles:
         sizes = [0 if name == STDIN else Path(name).stat().st_size for name in names]
         self.files = [LogFile(name, TimeReader(zone), size) for name, size in zip(names, sizes, strict=True)]
         self.shown: list[tuple[str, int, str, str]] = []
-        self.total_bytes = sum(sizes) if all(sizes) else 0
+        self.total_bytes: int = sum(sizes) if all(sizes) else 0
         self._raw: Any = None
         self._bytes_before = 0
 

@@ -72,8 +72,8 @@ class RuleTraffic:
         self.by_status = self.by_duration = self.by_number = False
         self.kinds: list[Kind] = []
         self.matched, self.requests = Counter[int](), Counter[int]()
-        self.lacking = Counter[tuple[int, tuple[str, ...]]]()
-        self.unsure = 0
+        self.lacking: Counter[tuple[int, tuple[str, ...]]] = Counter[tuple[int, tuple[str, ...]]]()
+        self.unsure: int = 0
         self._places: dict[Kind, int] = {}
         self._rows: dict[str, array[int]] = {}
 

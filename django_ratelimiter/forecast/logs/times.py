@@ -60,7 +60,7 @@ class TimeReader:
         #: The times that were read, and those of them that are whole seconds.
         self.read = self.whole = 0
         #: Whether times had no zone.
-        self.lacks_zones = False
+        self.lacks_zones: bool = False
         self._known.clear()
 
     @property

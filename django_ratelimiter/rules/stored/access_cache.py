@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final
 
 from django.db import Error
 from django.db.models import Q
 from django.utils import timezone
 
+from ...logs import logger
 from ...values.access import NOBODY, AccessList, AccessRecord
 from ...values.terminal import visible
 from ..ttl_cache import NoAnswer, TableCache
 from . import tables
 from .tables import models
-
-logger = logging.getLogger("django_ratelimiter")
 
 #: Maximum number of entries in one process; the latest are used.
 MAX_ENTRIES: Final = 50_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from copy import copy
@@ -16,10 +15,9 @@ from django.db.models.functions import Cast
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
+from ...logs import logger
 from ..ruleset import rule_from
 from .tables import models
-
-logger = logging.getLogger("django_ratelimiter")
 
 #: Fields that enforcement does not need: only the form validates them.
 _TEXTS = {"name", "message", "description"}

@@ -5,7 +5,6 @@ It has the latest snapshot with its version, and the access entries without thei
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Any, Final, NamedTuple
 
@@ -15,11 +14,10 @@ from django.db import Error, connections
 from ...backend import get_engine
 from ...engine.base import Version
 from ...exceptions import EngineUnavailable
+from ...logs import logger
 from ...values.access import AccessList, AccessRecord
 from ..ruleset import NO_VERSION, RuleSet
 from . import access_cache, storage, uncommitted
-
-logger = logging.getLogger("django_ratelimiter")
 
 #: Part of each signature. A later format has another, so that no process reads what it does not know.
 FORMAT: Final = "django_ratelimiter.rules.1"

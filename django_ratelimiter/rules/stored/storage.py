@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -11,12 +10,11 @@ from django.db.models import OuterRef, Q, Subquery
 
 from ...databases import as_committed, read_beside
 from ...engine.base import Version
+from ...logs import logger
 from ..ruleset import NO_VERSION, RuleSet, Snapshot
 from . import tables
 from .compiler import snapshot_of_rows
 from .tables import models
-
-logger = logging.getLogger("django_ratelimiter")
 
 #: How often rows are read again if their number changes meanwhile.
 READINGS: Final = 5

@@ -7,7 +7,6 @@ in code, without the app in INSTALLED_APPS and without the tables.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -19,12 +18,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, Error, connections, router, transaction
 from django.db.models import Model
 
+from ...logs import logger
 from ..reading import turns
 from ..ttl_cache import NoAnswer
 
 __all__ = ["command_for", "exists", "forget", "is_present", "models", "must_exist"]
-
-logger = logging.getLogger("django_ratelimiter")
 
 APP: Final = "django_ratelimiter"
 

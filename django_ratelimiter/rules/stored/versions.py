@@ -9,7 +9,6 @@ After that the version is published: the engine then tells processes with an old
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,13 +27,12 @@ from ...conf import settings
 from ...databases import is_beside_users, lock_at_once, waiting_at_most
 from ...engine.base import Version
 from ...exceptions import EngineUnavailable, StaleRules
+from ...logs import logger
 from ...signals import rules_committed
 from ..ruleset import RuleSet, Snapshot
 from . import copies, epochs, storage, uncommitted
 from .tables import models
 from .uncommitted import Edits, Numbered
-
-logger = logging.getLogger("django_ratelimiter")
 
 PUBLISH_ATTEMPTS: Final = 3
 # Seconds between attempts. Opening a connection may take longer than a decision waits; after the pause it is open.

@@ -6,7 +6,6 @@ it. The condition ends well below its threshold, so that a figure that wavers ar
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,13 +14,12 @@ from typing import Final, NamedTuple
 from django.db import router
 from django.db.models import F, QuerySet, Sum
 
+from ...logs import logger
 from ...models import UsageBucket, UsageEpisode
 from ...signals import collector_behind, rejection_rate_exceeded
 from ...values.terminal import visible
 from ..times import Granularity, floor, stored
 from .lag import Lag, engine_time
-
-logger = logging.getLogger("django_ratelimiter")
 
 #: A condition ends at this share of its threshold.
 END_SHARE: Final = 0.75

@@ -8,7 +8,6 @@ wait for each other at that name.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Final, NamedTuple
@@ -20,6 +19,7 @@ from ...backend import get_engine
 from ...databases import limit_wait
 from ...engine.base import UsageCount
 from ...exceptions import EngineUnavailable, WrongRedis
+from ...logs import logger
 from ...models import UsageBatch, UsageBucket, UsageTotal
 from ...rules import cache
 from ...rules.stored import epochs
@@ -29,8 +29,6 @@ from .lag import lag
 from .partitions import collect_partitions
 from .prune import prune
 from .upsert import FIELDS, BucketKey, TotalKey, add, slug
-
-logger = logging.getLogger("django_ratelimiter")
 
 #: How long the name of a collected batch is stored: longer than the 8 days that the engine keeps the batch itself.
 BATCH_NAME_LIFETIME: Final = timedelta(days=9)

@@ -101,8 +101,8 @@ class Report:
         self.rule, self.tier, self.by_rejected, self.identity = rule, tier, by_rejected, identity
         #: The names of partitions, for readers who may see them.
         self.names: Mapping[str, str] = {}
-        self.coverage = coverage or read_coverage()
-        self.period = self.coverage.widen(period)
+        self.coverage: Coverage = coverage or read_coverage()
+        self.period: Period = self.coverage.widen(period)
 
     @property
     def granularity(self) -> Granularity:

@@ -81,7 +81,7 @@ class ClusterTransport:
             server = Server(handshake, lambda: handshake.probe(next(iter(topology.shards_at(address)), None)))
             return Transport(client_factory.node(address), server, deadline)
 
-        self.transports = PerNode(topology, transport_to, Transport.close)
+        self.transports: PerNode[Transport] = PerNode(topology, transport_to, Transport.close)
 
     def call(self, shard: int, call: bytes, deadline_at: float | None = None, kind: type = list) -> Any:
         """Send one packed call to the node of a shard, see Transport.call."""

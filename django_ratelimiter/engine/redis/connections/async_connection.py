@@ -30,7 +30,7 @@ class AsyncConnection(asyncio.Protocol):
 
     def __init__(self, redis_connection: Any, generation: int) -> None:
         #: True if a call may be sent: the server has not disconnected, and there is no unread data.
-        self.is_usable = True
+        self.is_usable: bool = True
         self.generation = generation
         self._redis_connection = redis_connection
         self._loop = asyncio.get_running_loop()

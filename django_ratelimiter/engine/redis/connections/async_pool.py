@@ -34,12 +34,12 @@ class AsyncConnectionPool:
     ) -> None:
         self.loop = loop
         #: An asynchronous generator, which the event loop closes at its end; that closes the connections.
-        self.close_with_loop = self._close_at_loop_end()
+        self.close_with_loop: AsyncGenerator[None, None] = self._close_at_loop_end()
         self._client_pool, self._server = client_pool, server
         server.pools.add(self)
         self._max_connections, self._deadline = max_connections, deadline
         self.probing: asyncio.Task[None] | None = None
-        self.woken = asyncio.Event()
+        self.woken: asyncio.Event = asyncio.Event()
         self._idle: deque[AsyncConnection] = deque()
         self._waiters: dict[asyncio.Future[AsyncConnection], None] = {}  # in the order of arrival
         self._tasks: set[asyncio.Task[None]] = set()

@@ -40,9 +40,9 @@ class ConnectionPool:
         self.server, self.breaker = server, server.breaker
         server.pools.add(self)
         #: The process that the connections belong to.
-        self.pid = os.getpid()
+        self.pid: int = os.getpid()
         #: The number of calls that wait for a connection.
-        self.waiters = 0
+        self.waiters: int = 0
         self._client_pool, self._deadline = client_pool, deadline
         self._max_connections: float = getattr(client_pool, "max_connections", float("inf"))
         self._open: WeakSet[Connection] = WeakSet()

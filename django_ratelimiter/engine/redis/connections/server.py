@@ -39,17 +39,17 @@ class Server:
 
     def __init__(self, handshake: Handshake, probe: Callable[[], tuple[bytes, type]] | None = None) -> None:
         self.probe, self._handshake = probe or handshake.probe, handshake
-        self.version_drop = VersionDrop(handshake.version_drop)
-        self.generation = 0
+        self.version_drop: VersionDrop = VersionDrop(handshake.version_drop)
+        self.generation: int = 0
         self._begin()
 
     def _begin(self) -> None:
-        self.pid = getpid()
-        self.breaker = CircuitBreaker(wake=self._wake)
+        self.pid: int = getpid()
+        self.breaker: CircuitBreaker = CircuitBreaker(wake=self._wake)
         #: The connection pools of the threads and of each event loop.
         self.pools: set[Pool] = set()
         #: Runs calls of event loops in threads, see AsyncTransport. It starts threads when they are needed.
-        self.executor = ThreadPoolExecutor(MAX_THREADS, "ratelimiter-redis")
+        self.executor: ThreadPoolExecutor = ThreadPoolExecutor(MAX_THREADS, "ratelimiter-redis")
         #: The run, see `handshake`, of the server that new connections lead to, and all runs so far.
         self._run: bytes | None = None
         self._runs: set[bytes] = set()
