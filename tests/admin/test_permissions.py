@@ -78,6 +78,17 @@ def test_who_may_only_look_sees_all_and_changes_nothing(operator: Callable[..., 
     assert (number(), list(Rule.objects.values()), list(rule.limits.values())) == before
 
 
+@pytest.mark.parametrize(
+    ("codenames", "is_linked"), [(["view_rule"], False), (["view_rule", "view_usage_report"], True)]
+)
+def test_a_rule_leads_to_its_usage_whoever_may_see_that(
+    operator: Callable[..., Client], rule: Rule, codenames: list[str], is_linked: bool
+) -> None:
+    client, address = operator(*codenames), f"{reverse('admin:django_ratelimiter_usagebucket_rule')}?rule=export"
+    assert (f'href="{address}"' in shown(client.get(page_of(rule)))) is is_linked
+    assert (client.get(address).status_code == 200) is is_linked
+
+
 def test_says_that_a_new_rule_will_have_no_limits(operator: Callable[..., Client]) -> None:
     page = shown(operator("add_rule", "view_rule").get(ADD_RULE))
     assert "You cannot add limits to this rule" in page

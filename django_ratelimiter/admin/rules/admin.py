@@ -31,7 +31,7 @@ from ..history.undo import offered_undo
 from ..overview.search import may_search, search_view
 from ..pages import Page, PagesAdmin
 from ..versioned import SEEN
-from ..viewer import VIEW_USAGE, Viewer
+from ..viewer import Viewer
 from .actions import RuleActions, download_view, is_locked, locked_among, name_locked, owner_note
 from .confirmation import may_enforce, show_question
 from .forms import RuleForm
@@ -112,7 +112,7 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
     inlines = (RuleLimitInline,)
     radio_fields = {"mode": admin.HORIZONTAL}  # noqa: RUF012
     readonly_fields = ("matching_views", "owner_shown")
-    list_display = ("name", "mode_shown", "place", "counted_by", "limits", "today")
+    list_display = ("name", "mode_shown", "place", "counted_by", "limits")
     list_filter = ("mode", ViewFilter, ("limits__tier", TierFilter), "owner")
     search_fields = ("name", "slug", "path", "view_name", "scope", "description")
     fieldsets = FIELDSETS
@@ -173,11 +173,6 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
         if not self.has_view_or_change_permission(request, rule):
             raise PermissionDenied
         return history_view(self, request, rule, extra_context)
-
-    def get_list_display(self, request: HttpRequest) -> Any:
-        """Show today's usage only with the permission to view reports."""
-        shown = super().get_list_display(request)
-        return shown if request.user.has_perm(VIEW_USAGE) else [name for name in shown if name != "today"]
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         name_locked(request, locked_among(objs))  # Django's page only says that a permission is missing
@@ -258,11 +253,6 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
         """Return its mode, with a CSS class for the list, and its owner if that is not the admin."""
         badge = '<span class="ratelimiter-badge ratelimiter-{}">{}</span>'
         return format_html(badge, rule.mode, rule.get_mode_display()) + owner_note(rule)
-
-    @admin.display(description=gettext_lazy("today"))
-    def today(self, rule: Any) -> Any:
-        """Return its requests since midnight, as far as they are collected."""
-        return rule.usage_today
 
     @admin.display(description=gettext_lazy("applies to"))
     def place(self, rule: Rule) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -11,24 +9,18 @@ from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
-from django.template.loader import render_to_string
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ...models import Rule, RuleLimit, UsageBucket
-from ...rules.formatting import limits_in_short, limits_in_words, units
+from ...models import Rule, RuleLimit
+from ...rules.formatting import limits_in_short, limits_in_words
 from ...rules.records import RuleRecord
 from ...rules.routes import views, views_of
 from ...rules.ruleset import RuleSet
 from ...rules.stored.compiler import snapshot_of_rows
-from ...usage.reports.chart import bars
-from ...usage.reports.totals import SUMS, Figures
-from ...usage.times import Granularity, aware, floor, now, stored
 from ..formatting import split_in_words
-from ..viewer import Viewer
 from .targets import names_of
 
 #: A non-breaking space.
@@ -54,7 +46,7 @@ class CodeRule(NamedTuple):
 
 
 class RuleChangeList(ChangeList):
-    """A page of rules. Their limits come from one compilation, their usage from one query."""
+    """A page of rules. Their limits come from one compilation."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -63,12 +55,8 @@ class RuleChangeList(ChangeList):
         words = {rule.slug: _limits(rule, list(compiled.tiers)) for rule in compiled.rules}
         for slug, reason in compiled.left_out:
             words[slug] = format_html('<span class="ratelimiter-left-out">{}</span>', _("Not in force. %s") % reason)
-        usage = usage_today(rule.slug for rule in rows) if "today" in self.list_display else {}
-        viewer = Viewer(request, self.model_admin.admin_site)
         for rule in rows:
             rule.in_words = words.get(rule.slug, "")  # a replica may still list a deleted rule
-            if "today" in self.list_display:
-                rule.usage_today = _today(usage.get(rule.slug, {}), viewer.url("usagebucket_rule", rule=rule.slug))
         self.result_list = rows
 
 
@@ -84,37 +72,6 @@ def _limits(rule: RuleRecord, tiers: list[str]) -> SafeString:
     short = limits_in_short(rule, tiers).replace(" ", NO_BREAK)
     short = short.replace(f",{NO_BREAK}", ", ").replace(f"{NO_BREAK}+{NO_BREAK}", " + ")
     return format_html('<span title="{}">{}</span>', limits_in_words(rule), short)
-
-
-def usage_today(slugs: Iterable[str]) -> Mapping[str, Mapping[int, Figures]]:
-    """Return the figures of each rule since midnight in the project's time zone: by slug, then by hour. One query."""
-    zone = timezone.get_default_timezone()
-    midnight = floor(now(), Granularity.DAY, zone)
-    rows = UsageBucket.objects.filter(
-        granularity=Granularity.HOUR, start__gte=stored(midnight), rule_slug__in=list(slugs)
-    )
-    found: dict[str, dict[int, Figures]] = defaultdict(dict)
-    for slug, start, *figures in rows.order_by().values_list("rule_slug", "start").annotate(**SUMS):
-        hour = int((aware(start) - midnight).total_seconds() // 3_600)
-        found[slug][hour] = found[slug].get(hour, Figures()) + Figures(*figures)
-    return found
-
-
-def _today(hours: Mapping[int, Figures], url: str) -> SafeString:
-    """Return today's requests and rejections of a rule, with a small chart and a link to its report, if it has one."""
-    together = sum(hours.values(), Figures())
-    day = [hours.get(hour, Figures()) for hour in range(max([24, *(hour + 1 for hour in hours)]))]
-    stacks = [{"allowed": each.allowed, "rejected": each.rejected, "would": each.shadow_rejected} for each in day]
-    context = {
-        "count": together.requests,
-        "requests": units(together.requests) if together.requests else "",
-        "rejected": units(together.rejected) if together.rejected else "",
-        "shadow_rejected": units(together.shadow_rejected) if together.shadow_rejected else "",
-        "bars": bars(stacks, [""] * len(stacks)),
-        "width": 3 * len(stacks),
-        "url": url,
-    }
-    return render_to_string("admin/django_ratelimiter/rule_today.html", context)
 
 
 class TierFilter(admin.RelatedFieldListFilter):

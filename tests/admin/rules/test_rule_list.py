@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -14,16 +13,13 @@ from django.db import connection
 from django.db.models.signals import post_save, pre_save
 from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
-from django.urls import reverse
-from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from django_ratelimiter.admin.rules import listing
-from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier, UsageBucket
+from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier
 from django_ratelimiter.rules import cache, inline
 from django_ratelimiter.throttling import AnonRateThrottle
-from django_ratelimiter.usage.times import Granularity, floor, now
 
 from ..pages import ADD_RULE, RULES, number, page_of, shown
 
@@ -82,43 +78,6 @@ class TestList:
         page = shown(admin_client.get(ADD_RULE))
         assert ">every other tier</option>" in page
         assert ">everyone</option>" not in page
-
-
-@pytest.mark.usefixtures("usage")
-class TestToday:
-    @pytest.fixture
-    def usage(self, rule: Rule) -> None:
-        """Counts of this day's first hours, of the day before, and of another rule."""
-        midnight = floor(now(), Granularity.DAY, timezone.get_default_timezone())
-        hour = {"granularity": "hour", "rule_slug": "export"}
-        for tier, place, counts in [("", 0, (1_000, 30)), ("free", 0, (500, 0)), ("", 1, (6, 1)), ("", -1, (7_777, 5))]:
-            start = midnight + timedelta(hours=place)
-            UsageBucket.objects.create(**hour, tier_slug=tier, start=start, allowed=counts[0], rejected=counts[1])
-        UsageBucket.objects.create(granularity="day", rule_slug="export", start=midnight, allowed=9_999)
-        UsageBucket.objects.create(granularity="hour", rule_slug="other", start=midnight, allowed=3, shadow_rejected=2)
-        Rule.objects.create(slug="other", name="Other")
-        Rule.objects.create(slug="unused", name="Unused")
-
-    def test_tells_requests_and_rejections_since_midnight(self, admin_client: Client, rule: Rule) -> None:
-        page = shown(admin_client.get(RULES))
-        report = reverse("admin:django_ratelimiter_usagebucket_rule")
-        assert (
-            f'<a href="{report}?rule=export">1,537 requests</a><span class="ratelimiter-rejections">31 rejected' in page
-        )
-        assert (
-            f'<a href="{report}?rule=other">5 requests</a><span class="ratelimiter-rejections">2 would be rejected'
-            in page
-        )
-        assert f'<a href="{report}?rule=unused">none yet</a>' in page
-        assert page.count("<rect") == 4 + 2
-        assert "style=" not in page.split("<main", 1)[-1]
-        assert admin_client.get(f"{report}?rule=export").status_code == 200
-
-    def test_is_for_those_only_who_may_view_reports(self, operator: Callable[..., Client], rule: Rule) -> None:
-        client = operator("view_rule")
-        with CaptureQueriesContext(connection) as queries:
-            assert "requests</a>" not in shown(client.get(RULES))
-        assert not [query for query in queries if "usagebucket" in query["sql"].lower()]
 
 
 class TestLeftOut:
