@@ -20,7 +20,7 @@ from ...usage.collector.lag import Lag
 from ...usage.reports.chart import Bar, bars
 from ...usage.reports.totals import Freshness, freshness
 from ..formatting import ago
-from ..history.undo import offered_undo
+from ..history import offered_undo
 from ..identities import names_in_words
 from ..viewer import Viewer
 from . import last_hour

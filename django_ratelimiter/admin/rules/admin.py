@@ -26,8 +26,7 @@ from ..enforcement import enforcement_view
 from ..explain import explain_view
 from ..forecast import ForecastPanel
 from ..formatting import split_in_words
-from ..history.pages import bring_back_view, history_view, version_view, versions_view
-from ..history.undo import offered_undo
+from ..history import bring_back_view, history_view, offered_undo, version_view, versions_view
 from ..overview.search import may_search, search_view
 from ..pages import Page, PagesAdmin
 from ..versioned import SEEN

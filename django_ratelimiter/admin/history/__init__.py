@@ -1,1 +1,0 @@
-"""The history of the rules: versions, their changes, and restoring one."""
