@@ -18,9 +18,7 @@ from django.utils.translation import gettext_lazy
 from ...models import Rule
 from ...rules import cache
 from ...rules import inline as code
-from ...rules.formatting import limits_in_words
-from ...rules.ruleset import RuleSet
-from ...rules.stored.compiler import reasons_against, snapshot_of_rows
+from ...rules.stored.compiler import reasons_against
 from ..enforcement import PERMISSION as MAY_SWITCH
 from ..enforcement import enforcement_view
 from ..explain import explain_view
@@ -34,7 +32,7 @@ from ..viewer import Viewer
 from .actions import RuleActions, download_view, is_locked, locked_among, name_locked, owner_note
 from .confirmation import may_enforce, show_question
 from .forms import RuleForm
-from .limits import LimitsInWords, RuleLimitInline, limits_context, live_preview, may_edit_limits
+from .limits import LimitsInWords, RuleLimitInline, limits_context, live_preview
 from .listing import CodeRule, RuleChangeList, TierFilter, ViewFilter
 from .presets import PrefilledAdmin, presets
 from .targets import TargetForm, doubts, place_with_doubts, suggestions, typed_views_in_words, views_in_words
@@ -210,17 +208,15 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
                 {name: form[name].value() for name in TargetForm.base_fields}
             )
         rule = kwargs.get("obj")
-        inlines = self.get_inline_instances(request, rule)
-        hidden = not any(isinstance(inline, RuleLimitInline) for inline in inlines)
-        context |= limits_context() | {"suggestions": suggestions(), "limits_hidden": hidden}
+        limits = RuleLimitInline(self.model, self.admin_site)
+        context |= limits_context() | {"suggestions": suggestions()}
         context["is_locked"] = is_locked(rule)
         context["may_copy"] = self.has_add_permission(request)
         if kwargs.get("add") and request.method == "GET":
             context |= {"is_filled": True} if request.GET.keys() & {"slug", "copy"} else {"presets": presets}
         may_change = self.has_change_permission(request, rule) if rule else True
-        context["limits_locked"] = not hidden and may_change and not may_edit_limits(request, inlines, rule)
-        if hidden:
-            context["limits_in_words"] = _limits_of(rule)
+        may_edit = limits.has_change_permission(request, rule) if rule else limits.has_add_permission(request, rule)
+        context["limits_locked"] = may_change and not may_edit
         if rule and request.method == "GET":  # after a POST with errors it contains unsaved values
             context["reasons_against"] = reasons_against(rule)
             context["undo"] = offered_undo(Viewer(request, self.admin_site), rule.slug, lately=True)
@@ -290,11 +286,3 @@ def _message_effect(request: HttpRequest, rule: Rule) -> None:
     messages.info(request, texts[Rule.Mode(rule.mode)])
     for doubt in doubts(rule):
         messages.warning(request, doubt)
-
-
-def _limits_of(rule: Rule | None) -> str:
-    """Return its limits as text, as in the list of rules; "" for a new rule, and for one that cannot be used."""
-    if rule is None:
-        return ""
-    compiled = RuleSet.from_snapshot(snapshot_of_rows())
-    return next((limits_in_words(each) for each in compiled.rules if each.slug == rule.slug), "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -157,6 +157,10 @@ class RuleLimitInline(admin.StackedInline):
     readonly_fields = ("in_words",)
     max_num = MAX_LIMITS
 
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return True: whoever sees a rule sees its limits, as in the list of rules."""
+        return True
+
     def get_formset(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
         return super().get_formset(request, obj, absolute_max=MAX_LIMITS, **kwargs)
 
@@ -192,14 +196,6 @@ class LimitsInWords(RuleLimitInline):
     def whose(self, row: RuleLimit) -> str:
         """Return the tier of the limit."""
         return row.tier.name if row.tier else others_in_words()
-
-
-def may_edit_limits(request: HttpRequest, inlines: Iterable[Any], rule: Rule | None) -> bool:
-    """Return whether the user may change the limits of this rule, or add some to a new one."""
-    own = [inline for inline in inlines if isinstance(inline, RuleLimitInline)]
-    if rule is None:
-        return all(inline.has_add_permission(request, rule) for inline in own)
-    return all(inline.has_change_permission(request, rule) for inline in own)
 
 
 class RuleFacts(forms.Form):
