@@ -22,22 +22,6 @@ from ...models import AccessEntry, TierAssignment
 from ..rules.confirmation import CONFIRM, Confirmation
 from ..rules.forms import PlainDecimalField
 
-
-def _multiplier_field() -> forms.DecimalField:
-    """Return a multiplier field without the trailing zeros of the database."""
-    field = TierAssignment._meta.get_field("multiplier")
-    return PlainDecimalField(
-        label=capfirst(field.verbose_name),
-        help_text=field.help_text,
-        max_digits=field.max_digits,
-        decimal_places=field.decimal_places,
-        min_value=Decimal("0.001"),
-        initial=1,
-        required=False,
-        widget=AdminIntegerFieldWidget,
-    )
-
-
 #: Before the hash of an API key, in a field that otherwise takes the key.
 HASHED: Final = "sha256:"
 
@@ -87,7 +71,9 @@ class UserSelect(AutocompleteSelect):
 class AssignmentForm(forms.ModelForm):
     """The fields of an assignment that can be changed."""
 
-    multiplier = _multiplier_field()
+    multiplier = TierAssignment._meta.get_field("multiplier").formfield(
+        form_class=PlainDecimalField, required=False, min_value=Decimal("0.001"), widget=AdminIntegerFieldWidget
+    )
 
     class Meta:
         model = TierAssignment
