@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 from ..models import Rule, Tier
 from ..rules.formatting import end_in_words
 from ..rules.records import RuleRecord
+from ..rules.routes import NO_SUCH_SCOPE, UnknownName
 from ..usage.times import aware
 from .identities import label_of
 
@@ -31,6 +32,17 @@ def place_in_words(rule: Rule) -> str:
     words.append(_("view %(name)s") % {"name": rule.view_name} if rule.view_name else "")
     words.append(_("scope %(name)s") % {"name": rule.scope} if rule.scope else "")
     return " · ".join(filter(None, words)) or _("every request")
+
+
+def unknown_in_words(unknown: UnknownName) -> str:
+    """Return which name of a rule no view has, and what may be meant."""
+    texts = {
+        "view_name": _("No view is named “%(name)s”, so this rule matches no request."),
+        "route": _("No route is “%(name)s”, so this rule matches no request."),
+        "scope": str(NO_SUCH_SCOPE),
+    }
+    text = texts[unknown.field] % {"name": unknown.name}
+    return f"{text} {_('Did you mean “%(close)s”?') % {'close': unknown.close}}" if unknown.close else text
 
 
 def breakable(text: str) -> SafeString:

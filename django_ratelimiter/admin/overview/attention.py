@@ -28,6 +28,7 @@ from ...usage.collector.alerts import BEHIND, REJECTING
 from ...usage.collector.lag import Lag, lag
 from ...usage.reports.totals import Freshness
 from ...usage.times import Granularity, aware, floor, now, stored
+from ..formatting import unknown_in_words
 from ..viewer import Viewer
 from .health import Health, Status, had_outage_lately
 from .last_hour import LastHour
@@ -173,7 +174,7 @@ def rule_items(viewer: Viewer) -> Iterator[Item]:
     if rules.version != storage.committed_version():
         rules = storage.load()
     active = [rule for rule in rules.rules if rule.mode != "off"]
-    dead = [(rule.slug, _why(each)) for rule in active for each in unknown_names(rule) if _is_dead(each)]
+    dead = [(rule.slug, unknown_in_words(each)) for rule in active for each in unknown_names(rule) if _is_dead(each)]
     for level, text, found in (
         ("bad", _("Not in force:"), [(slug, str(reason)) for slug, reason in rules.left_out]),
         ("warning", _("Matches no request:"), dead),
@@ -224,13 +225,3 @@ def _named(slugs: Sequence[str], viewer: Viewer) -> list[tuple[str, str]]:
     named = [_link(viewer, slug) for slug in slugs[:MAX_NAMED]]
     rest = len(slugs) - MAX_NAMED
     return [*named, (_("and %d more") % rest, viewer.url("rule_changelist"))] if rest > 0 else named
-
-
-def _why(unknown: UnknownName) -> str:
-    texts = {
-        "view_name": _("No view is named “%(name)s”."),
-        "route": _("No route is “%(name)s”."),
-        "scope": _("No view has the scope “%(name)s”."),
-    }
-    text = texts[unknown.field] % {"name": unknown.name}
-    return f"{text} {_('Did you mean “%(close)s”?') % {'close': unknown.close}}" if unknown.close else text

@@ -22,7 +22,6 @@ from ...models import RuleSetVersion
 from ...rules import cache
 from ...rules.stored import epochs, storage
 from ...rules.stored.epochs import version_in_force
-from ...usage.times import aware
 
 #: How often the engine is called: the first call of a process may have no connection yet, which is no error.
 ATTEMPTS: Final = 2
@@ -114,16 +113,14 @@ class Status(NamedTuple):
 
     state: "on", "stopped" by an operator, "disabled" by the settings, or "degraded": the failure policies decide.
     stopped: when and by whom; `None` = not stopped, or not known. resumed: the same for the end of the last stop;
-    `None` = there was none, or enforcement is stopped. oldest: when the oldest stored version was saved, if no stored
-    version has stopped or resumed enforcement. number: of the latest version in the database; 0 = there is none.
-    version: its author; `None` = not stored. older: the older versions in shards of the engine,
-    with the number of shards. held: what the engine holds; without a reply, nothing is wrong.
+    `None` = there was none, or enforcement is stopped. number: of the latest version in the database; 0 = there is
+    none. version: its author; `None` = not stored. older: the older versions in shards of the engine, with the number
+    of shards. held: what the engine holds; without a reply, nothing is wrong.
     """
 
     state: str
     stopped: RuleSetVersion | None
     resumed: RuleSetVersion | None
-    oldest: datetime | None
     number: int
     version: RuleSetVersion | None
     older: Mapping[int, int]
@@ -137,12 +134,10 @@ def read_status(health: Health) -> Status:
     latest = _first(storage.snapshots(committed))
     switched = _first(storage.snapshots().filter(summary=RESUMED if enforced else STOPPED))
     stopped, resumed = (None, switched) if enforced else (switched, None)
-    oldest = None if switched else storage.snapshots().values_list("created_at", flat=True).last()
     older = _older(health.versions, committed)
     state = _state(enforced, health)
     held = epochs.compared(health.versions[0]) if health.versions else epochs.Held.OURS
-    oldest = oldest and aware(oldest)
-    return Status(state, stopped, resumed, oldest, committed.number, latest, older, held)
+    return Status(state, stopped, resumed, committed.number, latest, older, held)
 
 
 def _older(versions: Iterable[Version | None], than: Version) -> Mapping[int, int]:

@@ -14,8 +14,8 @@ from ...conf import script_name
 from ...middleware import exempt_paths
 from ...models import Rule
 from ...rules.formatting import listed
-from ...rules.routes import NO_SUCH_SCOPE, UnknownName, View, missed_spellings, unknown_names, views, views_of
-from ..formatting import breakable, place_in_words
+from ...rules.routes import View, missed_spellings, unknown_names, views, views_of
+from ..formatting import breakable, place_in_words, unknown_in_words
 
 
 class TargetForm(forms.Form):
@@ -82,7 +82,7 @@ def path_suggestions(path_kind: Any) -> str:
 
 def doubts(rule: Rule) -> list[str]:
     """Return sentences with reasons why this rule may match no request; empty = none are known."""
-    sentences = [_in_words(each) for each in unknown_names(rule)]
+    sentences = [unknown_in_words(each) for each in unknown_names(rule)]
     prefix = script_name()
     if prefix and rule.path_kind in ("exact", "prefix") and f"{rule.path}/".startswith(f"{prefix}/"):
         text = _(
@@ -112,13 +112,3 @@ def place_with_doubts(rule: Rule) -> str:
     if not notes:
         return place
     return format_html('{} <span class="ratelimiter-left-out">({})</span>', place, ", ".join(notes))
-
-
-def _in_words(unknown: UnknownName) -> str:
-    texts = {
-        "view_name": _("No view is named “%(name)s”, so this rule matches no request."),
-        "route": _("No route is “%(name)s”, so this rule matches no request."),
-        "scope": str(NO_SUCH_SCOPE),
-    }
-    text = texts[unknown.field] % {"name": unknown.name}
-    return f"{text} {_('Did you mean “%(close)s”?') % {'close': unknown.close}}" if unknown.close else text

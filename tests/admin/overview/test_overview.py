@@ -279,7 +279,8 @@ def test_names_rules_that_need_attention(admin_client: Client, saved: Rule) -> N
     cache.invalidate()
     response = admin_client.get(OVERVIEW)
     text = text_of(response)
-    assert "warning Matches no request: Nowhere No view is named “helo”. Did you mean “hello”?" in text
+    why = "No view is named “helo”, so this rule matches no request. Did you mean “hello”?"
+    assert f"warning Matches no request: Nowhere {why}" in text
     assert "error Not in force: Wrong" in text
     assert "Off" not in text.partition("Needs attention")[2].partition("Enforcement")[0]
     assert f'<a href="{page_of(Rule.objects.get(slug="nowhere"))}">Nowhere</a>' in shown(response)
@@ -292,12 +293,9 @@ def test_names_rules_that_need_attention(admin_client: Client, saved: Rule) -> N
 def test_says_since_when_and_by_whom_it_is_on_again(
     admin_client: Client, admin_user: User, saved: Rule, django_assert_num_queries: Any
 ) -> None:
-    oldest = RuleSetVersion.objects.earliest("number")
-    text = text_of(admin_client.get(OVERVIEW))
-    assert f"On since at least {moment_in_words(oldest.created_at)}" in text
-    assert "On again since" not in text
+    assert "On again since" not in text_of(admin_client.get(OVERVIEW))
     cache.switch_enforcement(False, admin_user, "403 for all of Acme")
-    assert re.search("On (again )?since", text_of(admin_client.get(OVERVIEW))) is None
+    assert "On again since" not in text_of(admin_client.get(OVERVIEW))
     cache.switch_enforcement(True, User.objects.create_user("anna"), "the rule is mended")
     cache.invalidate(admin_user, "Rule Export saved")
     resumed = RuleSetVersion.objects.get(summary="enforcement resumed")
