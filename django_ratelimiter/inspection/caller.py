@@ -269,18 +269,15 @@ def named(caller: Caller, reader: Any = None, others: Iterable[str] = ()) -> Cal
 
     The same if the name cannot be read, or is no identity any more: reports say that.
     """
-    found = known_by_name(caller.digest, reader) if caller.kind == "digest" else None
+    if caller.kind != "digest":
+        return caller
+    name = revealed_to(reader, [with_tail(caller.value)]).get(caller.value)
+    found = _kind_and_value(name) if name else None
     by_name = any_caller_of(*found, others) if found else caller
     return caller if by_name.unknown else replace(by_name, rule=caller.rule)
 
 
-def known_by_name(alias: str, reader: Any) -> tuple[str, str] | None:
-    """Return the input of `caller_of` for an alias; `None` = it cannot be read, or not by this user."""
-    name = revealed_to(reader, [with_tail(alias)]).get(alias)
-    return kind_and_value(name) if name else None
-
-
-def kind_and_value(name: Name) -> tuple[str, str] | None:
+def _kind_and_value(name: Name) -> tuple[str, str] | None:
     """Return the input of `caller_of` for a name; `None` for a credential, which must not be in a URL."""
     if name.kind == "user":
         return "user", by_key(name.value)

@@ -22,7 +22,7 @@ from django_ratelimiter.engine.partition_stats import HOUR_US, MINUTE_US, is_sam
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis.partition_notes import WEIGHED_EXACTLY
 from django_ratelimiter.identity import digest, hash_api_key
-from django_ratelimiter.inspection.caller import known_by_name
+from django_ratelimiter.inspection.caller import caller_of, named
 from django_ratelimiter.inspection.references import Name, recent, revealed_to
 from django_ratelimiter.models import TopCaller, TopPartition, UsageBatch, UsageBucket, UsageSample
 from django_ratelimiter.usage.collector.partitions import collect_partitions
@@ -295,5 +295,7 @@ def test_bare_digest_is_named_as_long_as_a_list_knows_its_tail() -> None:
     make_rule("by-ip", quota=1, partition_by=["ip"])
     assert (ask(), ask()) == (True, False)
     who = str(digest("ip:192.0.2.7"))
-    assert known_by_name(who, None) == ("ip", "192.0.2.7")
-    assert known_by_name(str(keyed_digest(b"k" * 64, "ip:192.0.2.7")), None) is None
+    found = named(caller_of("digest", who))
+    assert (found.kind, found.value) == ("ip", "192.0.2.7")
+    other = caller_of("digest", str(keyed_digest(b"k" * 64, "ip:192.0.2.7")))
+    assert named(other) == other

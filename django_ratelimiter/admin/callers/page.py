@@ -19,7 +19,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
-from ...inspection.caller import Caller, UnknownCaller, caller_of, known_by_name, open_parts
+from ...inspection.caller import Caller, UnknownCaller, caller_of, named, open_parts
 from ...inspection.caller_report import CallerReport, key_name, report_of
 from ...inspection.grounds import tier_in_words
 from ...inspection.reset import UNBLOCK, reset
@@ -28,7 +28,6 @@ from ...rules import inline
 from ...rules.formatting import until_in_words
 from ...rules.records import RuleRecord
 from ...rules.tiers import callers_differ
-from ...values.digests import alias_of
 from ...values.partitions import is_identity
 from ...values.references import parse_reference
 from ...values.terminal import without_controls
@@ -117,9 +116,8 @@ def _caller(request: HttpRequest) -> Caller | None:
     """Return the caller in the URL; for an alias, the caller by its name if this operator may see that."""
     known = known_in(request)
     if digest := request.GET.get("digest", ""):
-        kind, value = known_by_name(alias_of(digest), request.user) or ("digest", digest)
-        caller = caller_of(kind, value, () if kind == "digest" else known)
-        return replace(caller, rule=request.GET.get("rule", ""))  # by what a digest is counted
+        caller = replace(caller_of("digest", digest), rule=request.GET.get("rule", ""))  # by what it is counted
+        return named(caller, request.user, known)
     if "kind" not in request.GET and "value" not in request.GET:
         return None
     return caller_of(request.GET.get("kind", "user"), request.GET.get("value", ""), known)
@@ -137,8 +135,8 @@ def _look_up(page_of: Any, request: HttpRequest) -> HttpResponse:
 def _to(page_of: Any, request: HttpRequest, caller: Caller) -> HttpResponse:
     """Redirect to the page of a caller. Its URL contains no key of an API or a session."""
     if caller.is_secret or caller.kind == "digest":
-        named = {"rule": caller.rule} if caller.rule else {}
-        return HttpResponseRedirect(_url(page_of, {"digest": caller.digest, **named}))
+        rule = {"rule": caller.rule} if caller.rule else {}
+        return HttpResponseRedirect(_url(page_of, {"digest": caller.digest, **rule}))
     return HttpResponseRedirect(_url(page_of, {"kind": caller.kind, "value": caller.open_value}))
 
 
@@ -172,14 +170,14 @@ def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) 
     name, grounds, access = rows.name_of(caller, request), report.grounds, report.access
     back = request.GET.urlencode()
     known = {rule.slug: rule for rule in (*inline.registered(), *report.rules.rules)}
-    named = [known[slug]] if slug in known else []
+    led_here = [known[slug]] if slug in known else []
     context = {
         "report": report,
         "caller": caller,
         "user_url": viewer.row_url(caller.user) if caller.user is not None else "",
         "user_name": name,
-        "explain_url": rows.explain_url(viewer, caller, named[0] if named else None),
-        "named_rules": [rows.RuleLink(rule.name, viewer.rule_url(slug)) for rule in named],
+        "explain_url": rows.explain_url(viewer, caller, led_here[0] if led_here else None),
+        "named_rules": [rows.RuleLink(rule.name, viewer.rule_url(slug)) for rule in led_here],
         "find_url": _url(page_of, {}),
         "is_freed": bool(report.rejections) and all(each.allowed or each.shadow for each in report.rejections),
         "seen_tier": viewer.tier(report.rejections[0].tier) if report.rejections else "",
