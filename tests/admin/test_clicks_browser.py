@@ -1,6 +1,6 @@
 """Clicks of operators in a browser, counted from the overview on, for the commonest tasks: typing is no click.
 
-Top callers are in `usage/test_browser.py`, and yesterday's rules in `history/test_history_browser.py`.
+Top callers are in `usage/test_browser.py`, and yesterday's rules in `test_history_browser.py`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
 
-from ..pages import RULES, BrowserForm, number, page_of, shown, text_of
+from .pages import RULES, BrowserForm, number, page_of, shown, text_of
 
 pytestmark = pytest.mark.django_db
 

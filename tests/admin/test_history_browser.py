@@ -13,7 +13,7 @@ from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import cache
 from tests.browser import ENTER, Browser
 
-from ..pages import IN_BROWSER, open_as, page_of
+from .pages import IN_BROWSER, open_as, page_of
 
 pytestmark = IN_BROWSER
 
