@@ -16,11 +16,11 @@ ROOT = Path(__file__).parent.parent
 
 #: Lines of Python, which may only fall; without migrations.
 TOTALS = {
-    "django_ratelimiter": 39_545,
+    "django_ratelimiter": 39_437,
     "django_ratelimiter/engine/local": 550,
-    "django_ratelimiter/headers": 708,
-    "django_ratelimiter/limiter": 1_917,
-    "tests": 56_999,
+    "django_ratelimiter/headers": 706,
+    "django_ratelimiter/limiter": 1_915,
+    "tests": 56_990,
     "benchmarks": 2_955,
 }
 
