@@ -197,8 +197,8 @@ def _accepted(found: Sequence[RuleForecast], slugs: Sequence[str]) -> Sequence[R
 
 def _changed(before: RuleSet, after: RuleSet, old_slugs: Mapping[str, str]) -> Changes:
     """Return the enforced rules that differ, each with its earlier state, or whose callers have other tiers."""
-    today = {rule.slug: _as_rejecting(_as_counted(rule)) for rule in before.rules}
-    enforced = [_as_counted(rule) for rule in after.rules if rule.mode == "enforce"]
+    today = {rule.slug: _as_rejecting(rule) for rule in before.rules}
+    enforced = [_as_rejecting(rule) for rule in after.rules if rule.mode == "enforce"]
     both = [(today.get(old_slugs.get(rule.slug, rule.slug)), rule) for rule in enforced]
     has_other_tiers = _has_other_tiers(before, after)
     return [
@@ -221,15 +221,10 @@ def _ranked(rules: RuleSet, others: RuleSet) -> list[tuple[str, str]]:
     return [(tier.slug, tier.default_for) for tier in tiers if tier.slug in others.tiers or tier.default_for != "none"]
 
 
-def _as_counted(rule: RuleRecord) -> RuleRecord:
-    """Return a rule without the generations of its counters, which a file does not have."""
-    limits = {tier: tuple(each._replace(generation=0) for each in found) for tier, found in rule.limits.items()}
-    return replace(rule, limits=limits)
-
-
 def _as_rejecting(rule: RuleRecord) -> RuleRecord:
-    """Return a rule with its mode's effect: a rule that is not enforced rejects nothing, so it counts as off."""
-    return rule if rule.mode == "enforce" else replace(rule, mode="off")
+    """Return a rule with its mode's effect, off if it rejects nothing, and without the generations of its counters."""
+    limits = {tier: tuple(each._replace(generation=0) for each in found) for tier, found in rule.limits.items()}
+    return replace(rule, limits=limits, mode="enforce" if rule.mode == "enforce" else "off")
 
 
 def _identities(given: Sequence[str]) -> dict[str, str]:
