@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 #: Lines of Python, which may only fall; without migrations.
 TOTALS = {
-    "django_ratelimiter": 39_437,
+    "django_ratelimiter": 39_432,
     "django_ratelimiter/engine/local": 550,
     "django_ratelimiter/headers": 706,
     "django_ratelimiter/limiter": 1_915,
