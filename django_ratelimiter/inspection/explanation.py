@@ -324,6 +324,9 @@ def headline_of(explanation: Explanation) -> str:
     """
     if explanation.response is None:
         return ""
+    if explanation.response.allowed and explanation.response.degraded:
+        text = _("Not known, as Redis cannot be reached. By the rules' failure policies: %s")
+        return text % _answer_in_words(explanation.response)
     if explanation.response.allowed and (undecided := explanation.undecided):
         values = {
             "names": ", ".join(dict.fromkeys(name for each in undecided for name in each.lacks)),
@@ -334,10 +337,7 @@ def headline_of(explanation: Explanation) -> str:
     if explanation.response.allowed and explanation.in_code:
         text = _("The rules allow this request. These limits in the view's code are not decided here: %s.")
         return text % ", ".join(explanation.in_code)
-    answer = _answer_in_words(explanation.response)
-    if explanation.response.allowed and explanation.response.degraded:
-        return _("Not known, as Redis cannot be reached. By the rules' failure policies: %s") % answer
-    return answer
+    return _answer_in_words(explanation.response)
 
 
 def _answer_in_words(response: CallerResponse) -> str:
