@@ -49,8 +49,6 @@ KEPT_INTERVALS: Final = 8
 #: sliding window would make a call for each unit that is free again.
 MUCH: Final = 4
 
-_new = tuple.__new__  # what a named tuple calls in the end
-
 
 @dataclass(slots=True, eq=False)
 class Hand:
@@ -187,7 +185,7 @@ class LocalCounters:
             reset = hand.reset_at - now
             resets.append(int(reset * 1_000_000) if reset > 0 else 0)
             leads.append(hand.at_us - at_us)  # a receipt names the time at which the units were charged
-        answer = LocalAnswer.of(call, _new(CounterStates, (at_us, remaining, waits, resets, leads)))
+        answer = LocalAnswer.of(call, CounterStates(at_us, remaining, waits, resets, leads))
         answer.is_rejected = rejected
         for place in template.callers:
             self.seen[call.partitions[place]] = now + template.sync_interval * KEPT_INTERVALS
@@ -350,6 +348,8 @@ class LocalCounters:
             with suppress(Exception):  # the engine is out of reach
                 self.give_back(self.now())
             with self.lock:
-                if self.thread is not current_thread() or not (self.held or self.usage):
+                if self.thread is not current_thread():
+                    return  # all was dropped, and another thread may have begun
+                if not (self.held or self.usage):
                     self.thread = None
                     return
