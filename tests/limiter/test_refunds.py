@@ -97,14 +97,13 @@ class TestRefund:
         self, refund: Callable[[Decision], None], make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch, clock: Clock
     ) -> None:
         make_rule("all", quota=4)
-        engine = limiter.check(ask()).results[0].verdict
+        limiter.check(ask())
         with monkeypatch.context() as patched:
             patched.setattr(ENGINE, Broken())
             for _ in range(5):  # two at a time
                 decision = limiter.check(ask(), cost=2)
                 assert decision.allowed
                 refund(decision)
-        assert engine is not None
         assert remaining() == [3]
 
     def test_that_fails_is_logged(
@@ -173,6 +172,7 @@ class TestFailedLogins:
 
     @pytest.fixture(autouse=True)
     def _rule(self, make_rule: MakeRule, clock: Clock) -> None:
+        refunds.current_request.set(lambda: None)  # a request of an earlier test is the current one while it lives
         User.objects.create_user("ann", password="right")
         make_rule(
             "logins", quota=3, path="/login/", path_kind="exact", methods=["POST"], partition_by=["ip"],
