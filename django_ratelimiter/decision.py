@@ -154,16 +154,6 @@ class Decision:
         return frozenset([result.rule.slug for result in self.results])
 
     @property
-    def counted_as(self) -> str:
-        """The letter under which the request was counted, as by `outcome_of`; "" = under no label."""
-        counted = [each for each in self.results if each.verdict is None or each.verdict.charge.usage is not None]
-        if not counted:
-            return ""
-        rejected = [each.mode for each in counted if not each.passes]
-        letter = "d" if "enforce" in rejected else "w" if rejected else "a"
-        return letter.upper() if self.degraded else letter
-
-    @property
     def rejection(self) -> Rejection:
         """What rejects the request. The results need not be computed for it."""
         if self._rejection is None:

@@ -8,7 +8,7 @@ each scrape. No label contains a partition.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from random import random
 from typing import Final
@@ -49,8 +49,13 @@ FOLDER_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 DECISIONS: Final = Counter(
     "ratelimiter_decisions",
-    "Requests that matched a rule, by the rule's own decision: allowed, rejected, shadow_rejected.",
+    "Requests that matched a rule, by outcome: allowed, rejected, rejected_by_other (another rule), shadow_rejected.",
     ("rule", "tier", "outcome"),
+)
+CORRECTED: Final = Counter(
+    "ratelimiter_corrected_decisions",
+    "Requests that were counted as allowed, and then as rejected_by_other when a later call rejected them.",
+    ("rule", "tier"),
 )
 SOFT_EXCEEDED: Final = Counter(
     "ratelimiter_soft_exceeded", "Requests that were allowed beyond a soft quota.", ("rule", "tier")
@@ -126,24 +131,29 @@ def metrics(request: HttpRequest) -> HttpResponse:
     return HttpResponse(generate_latest(registry()), content_type=CONTENT_TYPE_LATEST)
 
 
-def _observe(decision: Decision, seconds: float) -> None:
+def _observe(decision: Decision, seconds: float, earlier: Sequence[Result]) -> None:
     """Record one decision. On the request path: it may take only a few microseconds."""
-    results = decision.results
-    for count in _counters_for(*map(_labels, results)):
+    results, is_rejected = decision.results, not decision.allowed
+    for count in _counters_for(*[_labels(result, is_rejected=is_rejected) for result in results]):
         count()
+    if is_rejected and earlier:
+        for count in _corrections_for(*[_labels(result, is_rejected=True) for result in earlier]):
+            count()
     if results and random() < TIMED_SHARE:
         SECONDS.observe(seconds)
     if decision.version.number != _known_version:
         _note_version(decision.version.number)
     if decision.degraded:
-        for rule, tier in {_labels(result)[:2] for result in results}:
+        for rule, tier in {_labels(result, is_rejected=is_rejected)[:2] for result in results}:
             DEGRADED.labels(rule, tier).inc()
 
 
-def _labels(result: Result) -> tuple[str, str, str]:
+def _labels(result: Result, *, is_rejected: bool) -> tuple[str, str, str]:
     """Return the labels of one result: its rule, its tier and its outcome. Rules that are not listed share one name."""
     rule, tier, verdict = result.rule, result.tier, result.verdict
-    if result.passes:
+    if result.passes and is_rejected:
+        outcome = "rejected_by_other"
+    elif result.passes:
         outcome = "soft_exceeded" if verdict is not None and verdict.soft_exceeded else "allowed"
     else:
         outcome = "rejected" if result.mode == "enforce" else "shadow_rejected"
@@ -165,6 +175,15 @@ def _counters_for(*labels: tuple[str, str, str]) -> list[Callable[[], None]]:
             outcome = "allowed"
         each.append(DECISIONS.labels(rule, tier, outcome).inc)
     return each
+
+
+@lru_cache(maxsize=10_000)
+def _corrections_for(*labels: tuple[str, str, str]) -> list[Callable[[], None]]:
+    """Return what corrects the earlier decisions of a request that a later one rejects."""
+    whole = {(rule, tier) for rule, tier, outcome in labels if outcome == "rejected_by_other"}
+    whole -= {(rule, tier) for rule, tier, outcome in labels if outcome == "shadow_rejected"}
+    outcomes = [DECISIONS.labels(*each, "rejected_by_other") for each in whole]
+    return [each.inc for each in (*outcomes, *[CORRECTED.labels(*each) for each in whole])]
 
 
 def _note_version(number: int) -> None:

@@ -155,7 +155,7 @@ def test_the_version_is_that_of_the_last_decision(monkeypatch: pytest.MonkeyPatc
         decision = limiter.check(RequestFactory().get("/"))
     for number in (7, 8):
         later = decision.version._replace(number=number)
-        prometheus._observe(type(decision)(True, False, 0.0, None, decision.results, later), 0.001)
+        prometheus._observe(type(decision)(True, False, 0.0, None, decision.results, later), 0.001, ())
         assert REGISTRY.get_sample_value("ratelimiter_rules_version") == number
 
 

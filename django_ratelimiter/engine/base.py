@@ -157,12 +157,24 @@ def as_version(version: int | Version) -> Version:
     return version if isinstance(version, Version) else Version(version)
 
 
+class Counted(NamedTuple):
+    """A charge of an earlier call for the same request, as it was counted: see `usage`.
+
+    minute: since the Unix epoch; `None` = not known. line: of its label. letter: of its outcome.
+    """
+
+    minute: int | None
+    line: str
+    letter: str
+
+
 class UsageCount(NamedTuple):
     """The requests that one rule decided for one tier in one minute.
 
-    allowed, rejected: by the rule itself, whatever other rules decided. soft_exceeded: a part of allowed.
-    shadow_rejected: requests that a rule in shadow would have rejected; it rejects none.
-    degraded: the part of allowed, rejected and shadow_rejected that was decided without the engine.
+    allowed: they went through. soft_exceeded: a part of allowed. rejected: by this rule. rejected_by_other: this rule
+    allows them, but another one rejected them. shadow_rejected: a rule in shadow would have rejected them; it rejects
+    none. degraded: the part of all that was decided without the engine.
+    Counts may be below 0 if they correct earlier ones.
     """
 
     minute: int
@@ -172,6 +184,12 @@ class UsageCount(NamedTuple):
     shadow_rejected: int = 0
     soft_exceeded: int = 0
     degraded: int = 0
+    rejected_by_other: int = 0
+
+    @property
+    def requests(self) -> int:
+        """Return the number of requests."""
+        return self.allowed + self.rejected + self.rejected_by_other + self.shadow_rejected
 
 
 class Engine(Protocol):

@@ -8,13 +8,12 @@ verdicts. Both are created when one is read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from copy import copy
 from functools import lru_cache
 from math import inf
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, overload
 
-from .base import Charge, Verdict, check_units
+from .base import Charge, Counted, Verdict, check_units
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
@@ -67,7 +66,6 @@ class CallTemplate:
     one which all callers share. locals: the places of charges that each process decides alone.
     pools: for each identity, the label that its callers are counted under over all rules, the place of its first
     charge, and the numbers, from 1, of those that may reject.
-    so_far: how the request was counted by earlier calls, as by `usage.outcome_of`; "" = it was not.
     takes_leases: an allowed call may hold leases. is_counted: usage is counted under a label. names: the beginning and
     the end of each counter's name. counters: the same object in templates that differ only in their costs.
     kept: data that other modules cache for it, by module. It is freed with the template, so that deleted rules use no
@@ -92,7 +90,6 @@ class CallTemplate:
         "locals",
         "names",
         "pools",
-        "so_far",
         "sync_interval",
         "takes_leases",
         "templates",
@@ -109,7 +106,6 @@ class CallTemplate:
         self.templates: tuple[ChargeTemplate, ...] = tuple(templates)
         self.counters: object = object() if like is None else like.counters
         self.kept: dict[object, Any] = {}
-        self.so_far: str = ""
         self._parts: dict[tuple[int, ...], CallTemplate] = {}
         charges = [each.charge for each in self.templates]
         self.charges: list[Charge] = charges
@@ -138,9 +134,9 @@ class CallTemplate:
         for number, each in enumerate(self.templates, 1):
             if each.identity and each.charge.usage is not None:
                 pools.setdefault(each.identity, []).append(number)
+        gating = [number for number, gates in enumerate(self.gates, 1) if gates]
         self.pools: list[tuple[str, int, list[int]]] = [
-            (OVER_ALL_RULES + identity, numbers[0] - 1, [number for number in numbers if self.gates[number - 1]])
-            for identity, numbers in pools.items()
+            (OVER_ALL_RULES + identity, numbers[0] - 1, gating) for identity, numbers in pools.items()
         ]
 
     def part(self, places: Sequence[int]) -> CallTemplate:
@@ -153,16 +149,7 @@ class CallTemplate:
             if len(self._parts) >= MAX_PARTS:
                 self._parts.clear()
             part = self._parts[key] = CallTemplate(templates, is_packed=self._is_filled)
-            part.so_far = self.so_far
         return part
-
-    def continuing(self, so_far: str) -> CallTemplate:
-        """Return the template for requests that were counted with this letter so far."""
-        key = CallTemplate, so_far
-        if (found := self if so_far == self.so_far else self.kept.get(key)) is None:
-            found = self.kept[key] = copy(self)
-            found.kept, found._parts, found.so_far = {}, {}, so_far
-        return found
 
 
 class Call(Sequence[Charge]):
@@ -172,9 +159,10 @@ class Call(Sequence[Charge]):
     wants: for each charge, the units to charge in advance, beyond the cost, if the call is allowed: at most an eighth
     of what is left then, and none beyond the soft quota; empty = none. `Answer.taken` says how many these were.
     returned: receipts for units that are given back before the call is decided, whatever the decision is.
+    so_far: the charges of earlier calls for the same request, as they were counted.
     """
 
-    __slots__ = ("_charges", "is_reported", "partitions", "returned", "template", "wants")
+    __slots__ = ("_charges", "is_reported", "partitions", "returned", "so_far", "template", "wants")
 
     def __init__(
         self,
@@ -182,11 +170,13 @@ class Call(Sequence[Charge]):
         partitions: tuple[str, ...],
         wants: tuple[int, ...] = (),
         returned: tuple[Verdict, ...] = (),
+        so_far: tuple[Counted, ...] = (),
     ) -> None:
         self.template: CallTemplate = template
         self.partitions: tuple[str, ...] = partitions
         self.wants: tuple[int, ...] = wants
         self.returned: tuple[Verdict, ...] = returned
+        self.so_far: tuple[Counted, ...] = so_far
         self._charges: list[Charge] | None = None
         self.is_reported: bool = False
 
@@ -226,18 +216,19 @@ class Call(Sequence[Charge]):
         """Return the call of the charges at these places, which gives these receipts back."""
         wants = tuple([self.wants[place] for place in places if self.wants])
         partitions = tuple([self.partitions[place] for place in places])
-        return Call(self.template.part(places), partitions, wants if any(wants) else (), tuple(returned))
+        return Call(self.template.part(places), partitions, wants if any(wants) else (), tuple(returned), self.so_far)
 
     def fetching(self, wants: Sequence[int], returned: Sequence[Verdict] = ()) -> Call:
         """Return this call with units that it wants, and receipts that it gives back."""
-        call = Call(self.template, self.partitions, tuple(wants) if any(wants) else (), tuple(returned))
+        call = Call(self.template, self.partitions, tuple(wants) if any(wants) else (), tuple(returned), self.so_far)
         call._charges = self._charges
         return call
 
-    def continuing(self, so_far: str) -> Call:
-        """Return the call as one for a request that was counted with this letter so far; "" = it was not."""
-        template = self.template.continuing(so_far)
-        return self if template is self.template else Call(template, self.partitions, self.wants, self.returned)
+    def continuing(self, so_far: tuple[Counted, ...]) -> Call:
+        """Return the call as one for a request that was counted like this so far."""
+        if not (so_far and self.partitions):
+            return self
+        return Call(self.template, self.partitions, self.wants, self.returned, so_far)
 
     def __len__(self) -> int:
         return len(self.partitions)

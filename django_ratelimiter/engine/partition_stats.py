@@ -77,21 +77,28 @@ class MemoryPartitions:
         self._weights: tuple[dict[Hour, dict[str, int]], ...] = ({}, {})
         self._samples: dict[int, dict[tuple[str, str], int]] = {}
 
-    def note(self, verdicts: Sequence[Verdict], pools: Iterable[tuple[str, int, list[int]]], now: int) -> None:
-        """Count the partitions of a call that was decided now. pools: of its template."""
+    def note(
+        self, verdicts: Sequence[Verdict], pools: Iterable[tuple[str, int, list[int]]], now: int, *, is_rejected: bool
+    ) -> None:
+        """Count the partitions of a call that was decided now. pools: of its template.
+
+        is_rejected: what another rule rejects is neither allowed nor rejected by this one.
+        """
         passed: dict[tuple[str, str], bool] = {}
         for verdict in verdicts:
             label, partition = verdict.charge.usage, verdict.charge.partition
             if label is not None and partition is not None:
                 passed[label, partition] = passed.get((label, partition), True) and verdict.allowed
         for (label, partition), allowed in passed.items():
-            self._note(label, partition, now // HOUR_US, now // MINUTE_US, allowed)
+            if not (allowed and is_rejected):
+                self._weigh(label, partition, now // HOUR_US, allowed)
+            self._sample(label, partition, now // MINUTE_US)
         for label, place, numbers in pools:
             allowed = all(verdicts[number - 1].allowed for number in numbers)
-            self._weigh(label, verdicts[place].charge.partition or "", now // HOUR_US, allowed)
+            if not (allowed and is_rejected):
+                self._weigh(label, verdicts[place].charge.partition or "", now // HOUR_US, allowed)
 
-    def _note(self, label: str, partition: str, hour: int, minute: int, allowed: bool) -> None:
-        self._weigh(label, partition, hour, allowed)
+    def _sample(self, label: str, partition: str, minute: int) -> None:
         if is_sampled(partition):
             samples, whom = self._samples.setdefault(minute, {}), (label, noted(partition))
             if whom in samples or len(samples) < MAX_SAMPLED:

@@ -7,12 +7,15 @@ from typing import Any, Final, Literal, NamedTuple
 from django.http import HttpRequest
 
 from ..conf import settings
-from ..decision import NOTHING_TO_DECIDE, Decision
+from ..decision import NOTHING_TO_DECIDE, Decision, Result
+from ..engine.base import Counted
 from ..engine.call import Call
+from ..engine.partition_stats import MINUTE_US
+from ..engine.usage import line_of
 from ..engine.validation import whole_units
 from ..exceptions import AccessDenied
 from ..identity import BodyNotRead, Identity, digests_by
-from ..rules.inline import identity_of
+from ..rules.inline import identity_of, label_of
 from ..rules.records import Facts, RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, Note, callers_differ
@@ -35,8 +38,8 @@ Uncharged = Literal["", "authentication", "tier", "missing"]
 MAX_TEMPLATES: Final = 4_000
 
 #: What distinguishes the templates of a rule set: the `id` of the rules that match and of the tier, the multiplier,
-#: when the caller's months begin, the longest delay, HASH_KEY, the `id` of rules in code, the rules decided earlier and
-#: their outcome, the scope if only its rules apply, whether only leases are charged, the stage before authentication.
+#: when the caller's months begin, the longest delay, HASH_KEY, the `id` of rules in code, the rules decided earlier,
+#: the scope if only its rules apply, whether only leases are charged, the stage before authentication.
 Kind = tuple[object, ...]
 
 _new = tuple.__new__  # what a named tuple calls in the end
@@ -164,7 +167,7 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
         max_delay,
         settings.HASH_KEY,
         tuple([id(each.rule) for each in inline]) if inline else (),
-        () if earlier is NOTHING_TO_DECIDE else (earlier.slugs, earlier.counted_as),
+        () if earlier is NOTHING_TO_DECIDE else earlier.slugs,
         facts.scope if reach == "scope" else None,
         only_leases,
         # Whether the API key is known. Without tiers no rule asks for it.
@@ -175,7 +178,17 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
         if body == "first_the_others":
             raise BodyNotRead
         templates = templates.without_body
-    return templates.fill([source.digest(request) for source in templates.sources], cost)
+    charges = templates.fill([source.digest(request) for source in templates.sources], cost)
+    return charges if earlier is NOTHING_TO_DECIDE else charges.continuing(tuple(map(counted_as, earlier.results)))
+
+
+def counted_as(result: Result) -> Counted:
+    """Return how a charge of an allowed request was counted, for a later call for it."""
+    verdict, label = result.verdict, label_of(result.rule, result.tier)
+    letter = "d" if not result.passes else "s" if verdict is not None and verdict.soft_exceeded else "a"
+    minute = None if verdict is None else verdict.at_us // MINUTE_US
+    is_degraded = verdict is None or result.local
+    return Counted(minute, line_of(label, gating=result.mode == "enforce"), letter.upper() if is_degraded else letter)
 
 
 def _add_templates(
@@ -196,8 +209,8 @@ def _add_templates(
         rules.kept.clear()
     called.sort(key=lambda rule: (rule.priority, rule.slug))
     counted = {identity_of(each) for each in rules.rules if each.slug in decided}
-    given: Any = {"inline": inline, "only_leases": request.only_leases, "so_far": request.earlier.counted_as}
-    templates = rules.kept[kind] = RuleTemplates(called, entitlement, request.max_delay, counted=counted, **given)
+    given: Any = {"inline": inline, "only_leases": request.only_leases, "counted": counted}
+    templates = rules.kept[kind] = RuleTemplates(called, entitlement, request.max_delay, **given)
     templates.matched = matched
     return templates
 

@@ -7,7 +7,7 @@ The path is not logged either, because a rule can be split by a part of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from time import time_ns
 from typing import Any, Final
@@ -36,17 +36,21 @@ MESSAGE: Final = "A request was rejected by %s.%s"
 #: For how many partitions a process remembers what it has told, the oldest are dropped.
 MAX_NOTIFIED: Final = 10_000
 
-#: Called with the decision of one call, and its duration in seconds; such as the Prometheus metrics. `None` = nobody.
-observer: Callable[[Decision, float], None] | None = None
+#: Called with the decision of one call, its duration in seconds, and the results of earlier calls for the request; such
+#: as the Prometheus metrics.
+Observer = Callable[[Decision, float, Sequence[Result]], None]
+
+#: `None` = nobody.
+observer: Observer | None = None
 
 
-def set_observer(new: Callable[[Decision, float], None] | None) -> None:
+def set_observer(new: Observer | None) -> None:
     """Replace the observer of this process; `None` = remove it."""
     global observer
     observer = new
 
 
-def tell_observer(decision: Decision, seconds: float) -> None:
+def tell_observer(decision: Decision, seconds: float, earlier: Sequence[Result]) -> None:
     """Call the observer. Its exceptions do not affect the request.
 
     It gets a decision of its own: to read results drops the answer, of which names and response fields are made.
@@ -54,7 +58,7 @@ def tell_observer(decision: Decision, seconds: float) -> None:
     if observer is not None:
         try:
             answer = decision.answer
-            observer(decision if answer is None else Decision.of(answer, decision.version), seconds)
+            observer(decision if answer is None else Decision.of(answer, decision.version), seconds, earlier)
         except Exception:  # such as a full disk
             logger.exception("A decision could not be measured.")
 

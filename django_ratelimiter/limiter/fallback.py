@@ -9,9 +9,10 @@ from typing import Any
 from ..backend import usage_buffer
 from ..conf import settings
 from ..decision import Decision, Owner, Result, decide
-from ..engine.base import Charge, Verdict, Version
+from ..engine.base import Verdict, Version
 from ..engine.call import Call
 from ..engine.fallback import FallbackEngine
+from ..engine.partition_stats import MINUTE_US
 from ..engine.usage import field_of, name_of
 from . import events
 from .io import IO, TrialIO
@@ -40,15 +41,23 @@ async def decide_by_policy(io: IO, call: Call, version: Version, error: Exceptio
         verdicts = local.check([call[place] for place in counted], settings.LOCAL_SHARE)
         for place, verdict in zip(counted, verdicts, strict=True):
             results[place] = owners[place].result(verdict, local=True)
-    _count(results, call, template.so_far)
+    _count(results, call, error)
     return decide(results, version, degraded=True)
 
 
-def _count(results: Sequence[Result], charges: Sequence[Charge], so_far: str) -> None:
-    """Count what was decided here; a later call sends it to the engine. so_far: of the template."""
+def _count(results: Sequence[Result], call: Call, error: Exception) -> None:
+    """Count what was decided here; a later call sends it to the engine.
+
+    What the engine has counted of the request stays if the call that failed may have corrected it: then it is counted
+    once more.
+    """
+    now_us = time.time_ns() // 1_000
     verdicts = [
-        Verdict(result.passes, 0, None, 0.0, 0.0, bool(result.verdict and result.verdict.soft_exceeded), 0, charge)
-        for result, charge in zip(results, charges, strict=True)
+        Verdict(result.passes, 0, None, 0.0, 0.0, bool(result.verdict and result.verdict.soft_exceeded), now_us, charge)
+        for result, charge in zip(results, call, strict=True)
     ]
-    if field := field_of(verdicts, so_far=so_far, degraded=True):
-        usage_buffer.add(int(time.time()) // 60, name_of(field, verdicts))
+    again = [each for each in call.so_far if each.letter.islower() and error.__cause__ is not None]
+    so_far = [each for each in call.so_far if each not in again]
+    is_rejected = any(result.rejects for result in results)
+    if field := field_of(verdicts, is_rejected=is_rejected, so_far=so_far, again=again, degraded=True):
+        usage_buffer.add(now_us // MINUTE_US, name_of(field, verdicts))

@@ -19,16 +19,21 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision, merge
-from ..engine.call import Answer, Call, is_from_engine
+from ..engine.base import NEVER, Charge
+from ..engine.call import Answer, Call, CallTemplate, ChargeTemplate, is_from_engine
+from ..engine.limits import Limit
 from ..exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
 from ..identity import BodyNotRead, UserNotLoaded
 from ..rules import cache
 from ..rules.ruleset import RuleSet
 from ..signals import quota_reached
 from . import events, fallback, refunds
-from .charges import LimitRequest, build_charges
+from .charges import LimitRequest, build_charges, counted_as
 from .io import IO, TrialIO
 from .templates import NO_RULES, decision_of
+
+#: Rejects a request, whatever it is, and the engine corrects what earlier calls for it have charged and counted.
+DENIED: Final = Call(CallTemplate([ChargeTemplate("", "", Charge("", Limit(1, 1), NEVER))]), ("denied",))
 
 #: If a request's rules are replaced this often while it is decided, the failure policies decide it.
 ATTEMPTS: Final = 5
@@ -71,11 +76,12 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
 
 
 async def _denied_by(io: IO, denied: AccessDenied, request: LimitRequest, earlier: Decision) -> Decision:
-    """Return the decision of an access entry. Earlier charges are refunded."""
+    """Return the decision of an access entry. Earlier charges are refunded, and counted as rejected by another."""
     assert request.identity is not None  # the entry was found by it
     if io.is_live:
         events.log_denied(request.identity, denied.record)
-    await refunds.refund_results(io, earlier.results)
+    if earlier.results and io.is_live:
+        await refunds.refund_denied(io, earlier, DENIED.continuing(tuple(map(counted_as, earlier.results))))
     return replace(earlier, allowed=False, access=denied.record)
 
 
@@ -131,7 +137,7 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
         charges = await charges_for(io, rules, request)
         latest = await fallback.decide_by_policy(io, charges, rules.version, error)
     if began is not None and latest is not None:
-        events.tell_observer(latest, perf_counter() - began)
+        events.tell_observer(latest, perf_counter() - began, request.earlier.results)
     return latest
 
 

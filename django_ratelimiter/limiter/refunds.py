@@ -12,6 +12,7 @@ from django.http.response import HttpResponseBase
 
 from ..decision import NOTHING_TO_DECIDE, Decision, Result
 from ..engine.base import Verdict, leases
+from ..engine.call import Call
 from ..engine.coroutines import run_sync
 from ..logs import logger
 from . import fallback
@@ -63,6 +64,15 @@ async def refund_results(io: IO, results: Iterable[Result]) -> None:
     """Refund these results once, and release leases. If that fails, they stay charged."""
     try:
         await _give_back(io.refund, [result for result in results if result.verdict and result.verdict.spent])
+    except Exception as error:
+        logger.warning("The charge of a request could not be refunded: %s", error)
+
+
+async def refund_denied(io: IO, earlier: Decision, denial: Call) -> None:
+    """Refund a request by this call, which rejects it. If that fails, it stays charged, and counted as allowed."""
+    try:
+        fallback.local.refund(_verdicts(earlier.results, local=True))
+        await io.check(denial, receipts=receipts(earlier))
     except Exception as error:
         logger.warning("The charge of a request could not be refunded: %s", error)
 

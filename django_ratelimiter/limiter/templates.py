@@ -15,7 +15,7 @@ from ..decision import Decision, Owner, decide, results_of
 from ..engine.base import NEVER, Charge, Verdict, Version
 from ..engine.call import Call, CallTemplate, ChargeTemplate
 from ..identity import digest, partition
-from ..rules.inline import identity_of, is_listed
+from ..rules.inline import identity_of, label_of
 from ..rules.records import LimitRecord, RuleRecord, TierRecord
 from ..rules.tiers import Entitlement
 from ..values.digests import keyed_digest
@@ -89,7 +89,7 @@ class RuleTemplate:
         self.rule = rule
         self.tier: TierRecord | None = entitlement.tier
         self.records: tuple[LimitRecord, ...] = rule.limits_for(*entitlement)
-        self.label: str | None = f"{rule.slug}|{entitlement.tier or ''}" if is_listed(rule.slug) else None
+        self.label: str | None = label_of(rule, entitlement.tier)
         self.identity: str = "" if (identity := identity_of(rule)) in counted else identity
         alone = rule.partition_by[0] if len(rule.partition_by) == 1 and rule.missing_partition != "ip" else None
         own = RuleValue(rule) if rule.partition_by or is_inline else None
@@ -174,7 +174,7 @@ class RuleTemplates:
 
     inline: those of them that are written in code, in the order in which requests give their values. only_leases: of
     limits that hold leases alone. sources: the distinct values that distinguish callers, see `RuleTemplate`. counted:
-    the identities whose callers an earlier call for the request has counted over all rules. so_far: see `CallTemplate`.
+    the identities whose callers an earlier call for the request has counted over all rules.
     without_body: of the rules that need no field of the body, if some do and some do not; else `None`. kept: references
     to rules and tier, so that no other objects get their `id`; `matched`: to what the rule set has found.
     """
@@ -188,12 +188,10 @@ class RuleTemplates:
         inline: Sequence[RuleRecord] = (),
         only_leases: bool = False,
         counted: Collection[str] = (),
-        so_far: str = "",
     ) -> None:
         self.kept: object = (rules, entitlement, inline)
         self._max_delay, self._only_leases = max_delay, only_leases
         self.matched = rules
-        self._so_far = so_far
         made = [RuleTemplate(rule, entitlement, any(rule is each for each in inline), counted) for rule in rules]
         self.rules: tuple[RuleTemplate, ...] = tuple([template for template in made if template.records])
         sources = dict.fromkeys([rule.source for rule in self.rules if rule.source is not None])
@@ -204,7 +202,7 @@ class RuleTemplates:
         others = [template.rule for template in self.rules if not template.rule.reads_body]
         self.without_body: RuleTemplates | None = None
         if 0 < len(others) < len(self.rules):
-            given = {"inline": inline, "only_leases": only_leases, "counted": counted, "so_far": so_far}
+            given = {"inline": inline, "only_leases": only_leases, "counted": counted}
             self.without_body = RuleTemplates(others, entitlement, max_delay, **given)  # type: ignore[arg-type]
 
     def fill(self, digests: list[str | None], cost: int | None = None) -> Call:
@@ -230,7 +228,7 @@ class RuleTemplates:
     ) -> RuleCallTemplate:
         places: dict[object, int] = {source: place for place, source in enumerate((None, *self.sources))}
         is_missing = (False, *lacking)
-        made = RuleCallTemplate(
+        return RuleCallTemplate(
             [
                 (template, place, charge)
                 for template in self.rules
@@ -240,8 +238,6 @@ class RuleTemplates:
             ],
             like,
         )
-        made.so_far = self._so_far
-        return made
 
 
 def missing() -> str:

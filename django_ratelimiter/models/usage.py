@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import ClassVar
 
 from django.db import models
-from django.db.models import Field, Index
+from django.db.models import F, Field, Index
+from django.db.models.expressions import CombinedExpression
 from django.utils.translation import gettext_lazy as _
 
 from .validation import LazyText
@@ -19,10 +20,13 @@ class UsageCounts(models.Model):
     """Requests in one minute, hour or day.
 
     granularity: the same requests are counted in a minute, an hour and a day, so add up buckets of one only.
-    start: hours and days begin in the project's time zone. soft_exceeded is a part of allowed.
+    start: hours and days begin in the project's time zone. allowed: they went through; soft_exceeded is a part of them.
     shadow_rejected: would have been rejected if a rule in shadow were enforced.
-    degraded: a part of the three, decided by a process without Redis.
+    degraded: a part of all, decided by a process without Redis.
     """
+
+    #: The columns that are added up.
+    COUNTS: ClassVar[tuple[str, ...]] = ("allowed", "rejected", "shadow_rejected", "soft_exceeded", "degraded")
 
     class Granularity(models.TextChoices):
         MINUTE = "minute", _("minute")
@@ -66,11 +70,21 @@ class UsageBucket(UsageCounts):
     """Requests that one rule decided for one tier.
 
     rule_slug, tier_slug: texts instead of foreign keys, so that reports outlive rules; tier_slug "" = no tier.
-    allowed, rejected: by the rule itself, whatever other rules decided.
+    rejected: by this rule. rejected_by_other: this rule allows them, but another one rejected them.
     """
+
+    COUNTS = (*UsageCounts.COUNTS, "rejected_by_other")
+
+    #: All requests of a bucket, for queries.
+    REQUESTS: ClassVar[CombinedExpression] = (
+        F("allowed") + F("rejected") + F("rejected_by_other") + F("shadow_rejected")
+    )
 
     rule_slug: Field[str, str] = models.CharField(_("rule"), max_length=50)
     tier_slug: Field[str, str] = models.CharField(_("tier"), max_length=50, blank=True, default="")
+    rejected_by_other: Field[int, int] = models.PositiveBigIntegerField(
+        _("rejected by another rule"), default=0, db_default=0
+    )
 
     class Meta:
         verbose_name: ClassVar[LazyText] = _("usage bucket")

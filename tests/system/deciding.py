@@ -46,15 +46,17 @@ class Noted:
         worst: dict[tuple[str, str], str] = {}
         for result in decision.results:
             label = f"{result.rule.slug}|{result.tier.slug if result.tier else ''}"
-            key = label, result.mode
+            key = label, result.mode, result.verdict is None or result.local
             worst[key] = max(worst.get(key, "allowed"), _outcome(result), key=OUTCOMES.index)
-        for (label, mode), outcome in worst.items():
-            if outcome == "soft_exceeded":
+        for (label, mode, is_degraded), outcome in worst.items():
+            if outcome != "rejected" and not decision.allowed:
+                outcome = "rejected_by_other"
+            elif outcome == "soft_exceeded":
                 self.decided[f"{label} allowed"] += 1
             elif outcome == "rejected" and mode == "shadow":
                 outcome = "shadow_rejected"
             self.decided[f"{label} {outcome}"] += 1
-            self.decided[f"{label} degraded"] += decision.degraded
+            self.decided[f"{label} degraded"] += is_degraded
 
     def watch(self, engine: Any) -> None:
         """Count the calls of an engine whose reply is lost."""
@@ -70,6 +72,7 @@ class Noted:
                 if may_have_been_run(error):
                     self.lost_calls += 1
                     self.lost.update({charge.usage for charge in charges if charge.usage})
+                    self.lost.update({each.line.removeprefix("~") for each in charges.so_far})
                 raise
 
         engine.check = watched
@@ -104,7 +107,10 @@ def decide(requests: int, number: int) -> Noted:
             headers={"X-Tier": chance.choice(TIERS)},
             REMOTE_ADDR=f"203.0.113.{chance.randrange(CALLERS)}",
         )
-        noted.note(limiter.check(request))
+        decision = limiter.check(request)
+        if decision.allowed and chance.random() < 0.5:
+            decision = limiter.check(request, scope="later")
+        noted.note(decision)
     together.wait()
     stop.wait()
     deadline = time.monotonic() + 30

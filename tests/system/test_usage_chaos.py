@@ -30,7 +30,8 @@ from tests.usage.test_crash import Collector
 PROCESSES = 4
 #: After so many requests, every kind of rule has said all that it can say.
 MANY = 10_000
-FIELDS = ("allowed", "rejected", "shadow_rejected", "soft_exceeded", "degraded")
+FIELDS = UsageBucket.COUNTS
+OUTCOMES = ("allowed", "rejected", "shadow_rejected", "rejected_by_other")
 DAY = 86_400
 
 
@@ -64,6 +65,8 @@ def rules() -> None:
         rule("rough", [rough], "/three/", sync_interval_ms=100, failure_policy="local")
         rejecting = {"algorithm": "token_bucket", "quota": 5, "window_seconds": 60}
         rule("rejecting", [rejecting], "/three/", count_refusals=True, failure_policy="open")
+        last = {"algorithm": "fixed_window", "quota": 4}
+        rule("last", [last], scope="later", failure_policy="closed")  # decided by a second call for a request
 
 
 @pytest.fixture
@@ -204,7 +207,7 @@ def test_every_request_is_counted_once(requests: int, server: ServerWith) -> Non
         beyond = {name: counted[f"{label} {name}"] - decided[f"{label} {name}"] for name in FIELDS}
         assert beyond["degraded"] == 0, label
         assert min(beyond.values()) >= 0, (label, beyond)
-        assert beyond["allowed"] + beyond["rejected"] + beyond["shadow_rejected"] <= lost[label], (label, beyond)
+        assert sum(beyond[outcome] for outcome in OUTCOMES) <= lost[label], (label, beyond)
         assert beyond["soft_exceeded"] <= lost[label], (label, beyond)
 
 
@@ -214,6 +217,8 @@ def assert_kinds_were_met(decided: Counter[str]) -> None:
     for kind in ("wide", "narrow", "soft", "several", "rough", "rejecting"):
         assert f"{kind} allowed" in said
         assert f"{kind} degraded" in said
-    for kind in ("narrow", "soft", "several", "rough", "rejecting"):
+    for kind in ("narrow", "soft", "several", "rough", "rejecting", "last"):
         assert f"{kind} rejected" in said
+    for kind in ("wide", "narrow", "soft", "rough", "shadow"):
+        assert f"{kind} rejected_by_other" in said
     assert {"shadow shadow_rejected", "soft soft_exceeded"} <= said

@@ -122,7 +122,7 @@ def test_what_is_taken_back_and_never_came_holds_up_nothing(engine: Engine) -> N
 def test_what_was_taken_back_in_the_same_minute_makes_no_row(engine: Engine) -> None:
     key = BucketKey("minute", "rule", "free", START)
     with transaction.atomic():
-        add("default", {key: [0, 0, 0, 0, 0], key._replace(tier_slug="pro"): [-1, 0, 0, 0, 0]})
+        add("default", {key: [0] * 6, key._replace(tier_slug="pro"): [-1, 0, 0, 0, 0, 0]})
     assert rows() == [("rule", "pro", 0, 0, 0, 0)]
 
 
@@ -176,7 +176,7 @@ def test_a_batch_that_cannot_be_added_holds_up_no_other(
 def test_a_failure_among_the_counts_undoes_the_name(engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     decide(engine)
     with monkeypatch.context() as patch:
-        patch.setattr(module, "FIELDS", ("allowed", "none"))
+        patch.setattr(UsageBucket, "COUNTS", ("allowed", "none"))
         assert collect().failed == 1
     assert not UsageBatch.objects.exists()
     assert collect() == Collected(batches=1, requests=1)

@@ -35,7 +35,8 @@ LIMITS = {
 #: Seconds without news after which a collector is taken to wait for another one's lock.
 QUIET = 0.25
 
-Outcomes = Counter[tuple[str, bool]]
+#: By label: the number of requests that were allowed, rejected, and rejected by another rule.
+Outcomes = Counter[tuple[str, str]]
 
 
 class Collector:
@@ -113,18 +114,20 @@ def decide(decided: Outcomes, minute: int = 0, times: int = 5) -> None:
     now_us = PAST_US + minute * MINUTE_US
     charges = [Charge(f"{label}:{minute}", limit, usage=label) for label, limit in LIMITS.items()]
     for _ in range(times):
-        for verdict in get_engine().check(charges, now_us=now_us):
+        verdicts = get_engine().check(charges, now_us=now_us)
+        passed = "allowed" if all(verdict.allowed for verdict in verdicts) else "rejected_by_other"
+        for verdict in verdicts:
             assert verdict.charge.usage
-            decided[verdict.charge.usage, verdict.allowed] += 1
+            decided[verdict.charge.usage, passed if verdict.allowed else "rejected"] += 1
 
 
 def collected() -> Outcomes:
     """What the usage buckets hold, the same at every granularity."""
-    fields = ("granularity", "rule_slug", "tier_slug")
-    sums = UsageBucket.objects.order_by().values_list(*fields).annotate(Sum("allowed"), Sum("rejected"))
+    fields, names = ("granularity", "rule_slug", "tier_slug"), ("allowed", "rejected", "rejected_by_other")
+    sums = UsageBucket.objects.order_by().values_list(*fields).annotate(*map(Sum, names))
     outcomes: dict[str, Outcomes] = {granularity: Counter() for granularity in UsageBucket.Granularity.values}
-    for granularity, rule, tier, allowed, rejected in sums:
-        outcomes[granularity] += Counter({(f"{rule}|{tier}", True): allowed, (f"{rule}|{tier}", False): rejected})
+    for granularity, rule, tier, *counts in sums:
+        outcomes[granularity] += Counter({(f"{rule}|{tier}", name): n for name, n in zip(names, counts, strict=True)})
     assert outcomes["minute"] == outcomes["hour"] == outcomes["day"]
     return outcomes["minute"]
 

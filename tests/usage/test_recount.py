@@ -118,9 +118,11 @@ def decide(engine: MemoryEngine, at: datetime, chance: random.Random) -> list[To
         Charge(f"{rule}|{tier}", limit, gating=rule != "shadow", usage=f"{rule}|{tier}", partition=caller)
         for rule, limit in LIMITS.items()
     ]
+    verdicts = engine.check(charges)
+    is_rejected = any(each.charge.gating and not each.allowed for each in verdicts)
     return [
-        Told(at, rule, tier, caller, figures_of(rule, verdict.allowed, verdict.soft_exceeded))
-        for rule, verdict in zip(LIMITS, engine.check(charges), strict=True)
+        Told(at, rule, tier, caller, figures_of(rule, verdict.allowed, verdict.soft_exceeded, is_rejected))
+        for rule, verdict in zip(LIMITS, verdicts, strict=True)
     ]
 
 
@@ -131,7 +133,9 @@ def degraded(engine: MemoryEngine, at: datetime, number: int) -> list[Told]:
     return [Told(at, "hourly", "pro", None, Figures(rejected=1, degraded=1))]
 
 
-def figures_of(rule: str, allowed: bool, soft_exceeded: bool) -> Figures:
+def figures_of(rule: str, allowed: bool, soft_exceeded: bool, is_rejected: bool) -> Figures:
+    if allowed and is_rejected:
+        return Figures(rejected_by_other=1)
     if allowed:
         return Figures(allowed=1, soft_exceeded=int(soft_exceeded))
     return Figures(shadow_rejected=1) if rule == "shadow" else Figures(rejected=1)
@@ -248,5 +252,5 @@ def compare_partitions(scene: Scene) -> None:
     sums = recount((each for each in scene.told if each.rule == "soft"), lambda each: each.partition)
     top_partitions = Report(scene.period, "soft").top_partitions
     assert {each.partition: (each.allowed, each.rejected) for each in top_partitions} == {
-        partition: (figures.allowed, figures.rejected) for partition, figures in sums.items()
+        partition: (figures.allowed, figures.rejected) for partition, figures in sums.items() if figures.allowed
     }

@@ -16,7 +16,7 @@ from ..adapters import ImmediateAdapter, as_async
 from ..base import Charge, Verdict, Version, receipts_of
 from ..call import Answer, Call, CounterStates, LocalAnswer
 from ..coroutines import finished, run_sync
-from ..usage import field_of, outcome_of
+from ..usage import continued
 from .store import Hand, LocalCounters
 
 
@@ -110,7 +110,7 @@ class AsyncLocalFirstEngine:
         found: Any = counters.memory.check(mine, refund_if_denied=ours, reject=rejected or rest.is_rejected)
         if found.is_rejected and not rest.is_rejected:  # another thread was faster
             await self.refund(rest)
-        counters.count(found, outcome_of(field_of(rest, so_far=call.template.so_far)).replace("s", "a"))
+        counters.count(found, continued(call.so_far, rest, is_rejected=rest.is_rejected))
         answer = (LocalAnswer if rest.is_local else Answer).joined(call, [(local, found), (others, rest)])
         answer.is_rejected = found.is_rejected
         return answer

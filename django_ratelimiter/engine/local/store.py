@@ -29,7 +29,7 @@ from math import ceil, inf
 from threading import Lock, Thread, current_thread
 from typing import Any, Final
 
-from ..base import Charge, Verdict, Version
+from ..base import Charge, Counted, Verdict, Version
 from ..call import NO_CHARGES, Answer, Call, CounterStates, LocalAnswer
 from ..locks import freed_by_fork
 from ..memory import MemoryEngine
@@ -192,16 +192,16 @@ class LocalCounters:
         self.count(answer)
         return answer
 
-    def count(self, answer: Answer, so_far: str = "") -> None:
-        """Count a call that was decided here. so_far: how its request was counted, if not as its template says."""
-        template = answer.charges.template
-        if template.is_counted:
+    def count(self, answer: Answer, so_far: tuple[Counted, ...] = ()) -> None:
+        """Count a call that was decided here. so_far: as in `Call`, if not as its call says."""
+        template, so_far = answer.charges.template, so_far or answer.charges.so_far
+        if template.is_counted or so_far:
             counted = template.kept.get(LocalCounters)  # if all of its charges are allowed
             if counted is None:
                 allowed = "a" * len(template.charges)
-                counted = template.kept[LocalCounters] = joined(lines_of(template.charges), allowed, template.so_far)
-            if so_far or not answer.is_local or any(answer.states.waits):
-                counted = name_of(field_of(answer, so_far=so_far or template.so_far), answer)
+                counted = template.kept[LocalCounters] = joined(lines_of(template.charges), allowed)
+            if so_far or answer.is_rejected or not answer.is_local or any(answer.states.waits):
+                counted = name_of(field_of(answer, is_rejected=answer.is_rejected, so_far=so_far), answer)
             self.usage.add(answer.states.at_us // 60_000_000, counted, waits=True)
 
     def fetch(

@@ -103,10 +103,10 @@ class MemoryEngine:
                 answer.reject()
             if answer.is_rejected:
                 self._counters.refund(refund_if_denied)
-            if self._counts_usage and call.template.is_counted:
-                field = usage.field_of(answer, so_far=call.template.so_far)
+            if self._counts_usage and (call.template.is_counted or call.so_far):
+                field = usage.field_of(answer, is_rejected=answer.is_rejected, so_far=call.so_far)
                 self._rejections.record(answer, field, self._count(now // MINUTE_US, field, 1), now)
-                self.partitions.note(answer, call.template.pools, now)
+                self.partitions.note(answer, call.template.pools, now, is_rejected=answer.is_rejected)
             if counts:
                 self._add_once(counts, now)
         return answer if call is charges else [*answer]
@@ -155,7 +155,7 @@ class MemoryEngine:
         """Return the counts of one batch; empty if it was dropped."""
         return usage.counts_of(usage.minute_of(batch), self._batches.get(batch, {}))
 
-    def read_requests(self, batch: str) -> UsageCount:
+    def read_requests(self, batch: str) -> list[UsageCount]:
         """Return the counts of the requests of one batch, each once, whatever rules matched it."""
         return usage.requests_of(usage.minute_of(batch), self._batches.get(batch, {}))
 

@@ -183,10 +183,11 @@ for i = 1, charges do
     local base = 4 * i - 2
     reply[base], reply[base + 1], reply[base + 2], reply[base + 3] = remaining, wait, reset, lead
   end
-  if field ~= '' and (not passes or remaining < soft_floor and not rejected) then
+  local outcome = not passes and 'd' or rejected and 'o' or remaining < soft_floor and 's'
+  if field ~= '' and outcome then
     if not passes then rejecting = rejecting and rejecting .. '\n\t' .. KEYS[first + i] or KEYS[first + i] end
     local letter = i - charges - 1 -- of this charge, counted from the end
-    field = sub(field, 1, letter - 1) .. (passes and 's' or 'd') .. (i < charges and sub(field, letter + 1) or '')
+    field = sub(field, 1, letter - 1) .. outcome .. (i < charges and sub(field, letter + 1) or '')
   end
 end
 
@@ -226,7 +227,8 @@ if notes > 0 then
       if weight > 1 then weight = weight + 1 / 1048576 end -- a fraction marks an estimate
       local set, hours = KEYS[passed and key + 1 or key + 2], KEYS[key + 3]
       key = key + 3
-      if tonumber(call('ZINCRBY', set, weight, partition)) == weight then -- perhaps new
+      -- What another rule rejects is neither allowed nor rejected by this one.
+      if not (passed and rejected) and tonumber(call('ZINCRBY', set, weight, partition)) == weight then -- perhaps new
         local members = call('ZCARD', set)
         if members == 1 then
           call('EXPIRE', set, USAGE_SECONDS)

@@ -173,7 +173,7 @@ class RedisEngine(RedisCore):
         """Return the counts of one batch; empty if it was dropped or has expired."""
         return usage.counts_of(usage.minute_of(batch), self._fields_of(batch))
 
-    def read_requests(self, batch: str) -> UsageCount:
+    def read_requests(self, batch: str) -> list[UsageCount]:
         """Return the counts of the requests of one batch, each once, whatever rules matched it."""
         return usage.requests_of(usage.minute_of(batch), self._fields_of(batch))
 

@@ -9,8 +9,8 @@ from zlib import crc32
 
 from ...exceptions import StaleRules
 from .. import usage
-from ..base import Charge, Verdict, Version, WrongServer, as_version, receipts_of
-from ..call import Call, CallTemplate
+from ..base import Charge, Counted, Verdict, Version, WrongServer, as_version, receipts_of
+from ..call import Answer, Call, CallTemplate
 from ..limits import check_time
 from ..partition_stats import MINUTE_US
 from .formats import CallFormats
@@ -79,9 +79,14 @@ def _parts_of(template: CallTemplate) -> Parts:
     charges = [each.charge for each in template.templates]
     is_fixed = all(charge.limit.is_fixed for charge in charges)
     records = b"".join([charge.limit.packed + cost_of(charge) for charge in charges if is_fixed])
-    field = usage.joined(usage.lines_of(charges), "a" * len(charges), template.so_far)
-    parts = template.kept[Parts] = Parts(records, bulk_string(field.encode()) if field else EMPTY)
+    parts = template.kept[Parts] = Parts(records, _field_of(charges))
     return parts
+
+
+def _field_of(charges: Sequence[Charge], so_far: Sequence[Counted] = (), minute: int = 0) -> bytes:
+    """Return the field that counts these charges in this minute if all are allowed, packed."""
+    field = usage.joined(usage.lines_of(charges), "a" * len(charges), so_far, minute)
+    return bulk_string(field.encode()) if field else EMPTY
 
 
 class CallEncoder:
@@ -172,6 +177,8 @@ class CallEncoder:
             names.append(f"{prefix}{receipt.charge.key}{receipt.charge.limit.tag}".encode())
             records.append(receipt_of(receipt, receipt.spent))
         field, charges = parts.field if mode % ScriptMode.RETURNED in COUNTING else EMPTY, len(call.partitions)
+        if call.so_far:
+            field = _field_of(call.template.charges, call.so_far, times[0] // MINUTE_US)
         minute = None if field is EMPTY and not (notes or counts) else times[0] // MINUTE_US
         if now_us is None:
             opening = opening_by_redis(mode, charges, len(receipts), minute)
@@ -185,7 +192,7 @@ class CallEncoder:
 
     def encode_filled(self, call: Call, version: int | Version | None) -> PackedCall | None:
         """Return the call that checks these charges, without creating them; `None` = `encode` must pack it."""
-        if not self._uses_templates or not call.template.is_packed or self._partition_tracker.waiting:
+        if not self._uses_templates or call.so_far or not call.template.is_packed or self._partition_tracker.waiting:
             return None
         minute = int(time.time() / 60 + self._clock_ahead / MINUTE_US)  # Python divides large integers slowly
         packed = self._formats.fill(call, version, minute, self._partition_tracker.kind_of(call, minute))
@@ -196,16 +203,16 @@ class CallEncoder:
     ) -> bytes:
         return self.encode(ScriptMode.CHECK, call, (), version, None, (minute * MINUTE_US,), notes=notes)
 
-    def encode_undo(self, verdicts: Sequence[Verdict], *, shard: int = 0, so_far: str = "") -> bytes:
+    def encode_undo(self, answer: Answer, *, shard: int = 0) -> bytes:
         """Return a call that undoes a check: what its verdicts have spent, and its usage.
 
-        Counted rejections stay charged. verdicts: of the check, at least one. Pack it before they are marked as
-        refunded. so_far: of its template.
+        Counted rejections stay charged. answer: of the check, to at least one charge. Pack it before its verdicts are
+        marked as refunded.
         """
-        receipts = [verdict for verdict in verdicts if verdict.spent]
+        receipts = [verdict for verdict in answer if verdict.spent]
         records = [receipt_of(receipt, receipt.spent) for receipt in receipts]
-        names, at_us = [self._name(receipt.charge) for receipt in receipts], verdicts[0].at_us
-        field = usage.field_of(verdicts, so_far=so_far)
+        names, at_us = [self._name(receipt.charge) for receipt in receipts], answer[0].at_us
+        field = usage.field_of(answer, is_rejected=answer.is_rejected, so_far=answer.charges.so_far)
         minute = at_us // MINUTE_US if field else None
         opening = opening_of(at_us, ScriptMode.UNDO, 0, len(receipts), minute)
         words = (EMPTY, bulk_string(field.encode()), opening, *records, b"\r\n")

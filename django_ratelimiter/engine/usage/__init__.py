@@ -1,11 +1,14 @@
 """The encoding of usage: one count per minute for each set of labels and the outcomes of their charges.
 
-A field is the labels of a call's charges, one per line, then a line with a letter for each charge: `a` allowed by its
-rule, `s` allowed beyond its soft quota, `d` rejected by its rule; in capitals if a process decided without the
-engine. A shadow charge's label starts with `~`; a charge that is not counted has an empty line.
+A field is the labels of a call's charges, one per line, then a line with a letter for each charge: `a` allowed, `s`
+allowed beyond its soft quota, `d` rejected by its rule, `o` allowed by its rule, but rejected by another; in capitals
+if a process decided without the engine. A shadow charge's line starts with `~`; that of a charge that is not counted
+has no label.
 
-If an earlier call for the same request was counted, the first line is `~~` with the letter of its outcome, and the last
-line begins with an `a` for it. So the requests can be counted, too, whatever rules match them: see `requests_of`.
+If earlier calls for the same request were counted, their lines and letters come first, each line after `~~`, the number
+of minutes since then and a colon. So the field of a later call says what has become of the request: if that call
+rejects it, rules that allowed it before are counted as `o` instead, in their minute. And the requests can be counted,
+too, whatever rules match them: see `requests_of`.
 
 A named field also has a line, after a tab, for each counter that rejected the call. It is used for the list of recent
 rejections: see `rejections`. A process sends its own decisions in this form; they are counted under the field alone.
@@ -23,15 +26,23 @@ from threading import Lock
 from typing import Final
 from uuid import uuid4
 
-from ..base import Charge, UsageCount, Verdict
+from ..base import Charge, Counted, UsageCount, Verdict
+from ..partition_stats import MINUTE_US
 
 SHADOW = "~"
 
-#: The beginning of the first line of a field that continues a request.
+#: The beginning of the lines of earlier calls for the same request.
 CONTINUES: Final = "~~"
 
-#: The outcomes of a request, each outweighing those before it: `w` = a shadow charge would have rejected it.
-_OUTCOMES: Final = "aswd"
+#: The outcomes of a request under one rule, each outweighing those before it: `w` = a shadow charge rejects it.
+_OF_RULE: Final = "asowd"
+
+#: Those of the request itself, which is rejected if any rule rejects it.
+_OF_REQUEST: Final = "aswod"
+
+#: The counts of `UsageCount` that an outcome adds to.
+_COLUMNS: Final = {"a": (0,), "s": (0, 3), "d": (1,), "w": (2,), "o": (5,)}
+_DEGRADED: Final = 4
 
 #: The prefix of each counter in a named field.
 COUNTER: Final = "\n\t"
@@ -70,46 +81,63 @@ class UsageCarry:
     shard: int | None = None
 
 
+def line_of(label: str | None, *, gating: bool) -> str:
+    """Return the line of a charge. label: `None` = it is not counted."""
+    return f"{'' if gating else SHADOW}{label or ''}"
+
+
 def lines_of(charges: Iterable[Charge]) -> list[str]:
-    """Return a line for each charge: its label, or an empty one if it is not counted."""
-    return [
-        "" if charge.usage is None else charge.usage if charge.gating else SHADOW + charge.usage for charge in charges
-    ]
+    """Return the line of each charge."""
+    return [line_of(charge.usage, gating=charge.gating) for charge in charges]
 
 
-def joined(lines: Sequence[str], outcomes: str, so_far: str) -> str:
-    """Return the field of these lines and letters; empty if none is counted. so_far: see `CallTemplate`."""
-    if not any(lines):
+def joined(lines: Sequence[str], letters: str, so_far: Iterable[Counted] = (), minute: int = 0) -> str:
+    """Return the field of these lines and letters; empty if there is nothing to count. so_far: see `Call`."""
+    if not (_counts(lines) or (lines and so_far)):
         return ""
-    return "\n".join((f"{CONTINUES}{so_far}", *lines, f"a{outcomes}") if so_far else (*lines, outcomes))
+    before = [f"{CONTINUES}{minute - (each.minute or minute)}:{each.line}" for each in so_far]
+    return "\n".join((*before, *lines, "".join([each.letter for each in so_far]) + letters))
 
 
-def field_of(verdicts: Sequence[Verdict], *, so_far: str = "", degraded: bool = False) -> str:
-    """Return the field that counts the call of these verdicts; empty if it is not counted.
+def _counts(lines: Iterable[str]) -> bool:
+    return any(line.removeprefix(SHADOW) for line in lines)
 
-    so_far: see `CallTemplate`. degraded: they were decided without the engine.
+
+def letter_of(verdict: Verdict, *, is_rejected: bool) -> str:
+    """Return the letter of a verdict. is_rejected: its call was rejected, by whatever rule."""
+    return "d" if not verdict.allowed else "o" if is_rejected else "s" if verdict.soft_exceeded else "a"
+
+
+def field_of(
+    verdicts: Sequence[Verdict],
+    *,
+    is_rejected: bool,
+    so_far: Iterable[Counted] = (),
+    again: Sequence[Counted] = (),
+    degraded: bool = False,
+) -> str:
+    """Return the field that counts the call of these verdicts; empty if there is nothing to count.
+
+    is_rejected: by whatever rule. so_far: see `Call`. again: what else to count, as if it were of this call.
+    degraded: they were decided without the engine.
     """
-    lines = lines_of(verdict.charge for verdict in verdicts)
-    outcomes = "".join("d" if not verdict.allowed else "s" if verdict.soft_exceeded else "a" for verdict in verdicts)
-    field = joined(lines, outcomes, so_far)
-    return field[: -len(outcomes)] + outcomes.upper() if degraded and field else field
+    letters = "".join([letter_of(verdict, is_rejected=is_rejected) for verdict in verdicts])
+    letters = letters.upper() if degraded else letters
+    letters += "".join([each.letter if each.letter == "d" or not is_rejected else "o" for each in again])
+    lines, at = lines_of([verdict.charge for verdict in verdicts]), verdicts[0].at_us if verdicts else 0
+    return joined([*lines, *[each.line for each in again]], letters, so_far, at // MINUTE_US)
 
 
-def outcome_of(field: str) -> str:
-    """Return the letter of a request after a call with this field: see `_OUTCOMES`; a capital if it is degraded.
-
-    "" for an empty field: the call was not counted.
-    """
-    if not field:
-        return ""
-    *labels, outcomes = without_name(field).split("\n")
-    letters = [
-        "w" if outcome == "d" and label.startswith(SHADOW) else outcome
-        for label, outcome in zip(labels, outcomes.lower(), strict=True)
+def continued(so_far: tuple[Counted, ...], verdicts: Sequence[Verdict], *, is_rejected: bool) -> tuple[Counted, ...]:
+    """Return how a request was counted so far, after a call with these verdicts; empty if it was not counted."""
+    lines = lines_of([verdict.charge for verdict in verdicts])
+    if not (so_far or _counts(lines)):
+        return ()
+    counted = [
+        Counted(verdict.at_us // MINUTE_US, line, letter_of(verdict, is_rejected=is_rejected))
+        for line, verdict in zip(lines, verdicts, strict=True)
     ]
-    before = labels[0].removeprefix(CONTINUES) if labels[0].startswith(CONTINUES) else ""
-    worst: str = max((*before.lower(), *letters), key=_OUTCOMES.find)
-    return worst.upper() if before.isupper() or outcomes[-1].isupper() else worst
+    return (*so_far, *counted)
 
 
 def name_of(field: str, verdicts: Iterable[Verdict]) -> str:
@@ -124,48 +152,84 @@ def without_name(field: str) -> str:
 
 
 def counts_of(minute: int, fields: Mapping[str, int]) -> list[UsageCount]:
-    """Return the counts per label of one minute. A label with several charges counts once per call.
+    """Return the counts per label of a batch of this minute. A label with several charges counts once per call.
 
-    Counts may be below 0 if a batch corrects an earlier one.
+    Those of another minute correct what earlier calls for a request have counted then.
     """
-    totals: dict[str, list[int]] = {}
-    for field, calls in fields.items():
-        *labels, outcomes = without_name(field).split("\n")
-        worst: dict[str, tuple[str, bool]] = {}
-        for label, outcome in zip(labels, outcomes.lower(), strict=True):
-            shadow = label.startswith(SHADOW)
-            name = label.removeprefix(SHADOW)
-            if name and not label.startswith(CONTINUES):
-                # "a" < "d" < "s"; a denial outweighs a soft excess
-                before = worst.get(name, ("a", shadow))[0]
-                worst[name] = ("d" if "d" in (before, outcome) else max(before, outcome), shadow)
-        for name, (outcome, shadow) in worst.items():
-            counts = totals.setdefault(name, [0, 0, 0, 0, 0])
-            _add(counts, outcome, shadow, calls)
-            counts[4] += calls if outcomes[-1].isupper() else 0
-    return [UsageCount(minute, label, *counts) for label, counts in totals.items() if any(counts)]
+    return _summed([change for field, calls in fields.items() for change in _of_rules(minute, field, calls)])
 
 
-def requests_of(minute: int, fields: Mapping[str, int]) -> UsageCount:
-    """Return the counts of the requests of one minute, each once, whatever rules matched it. See `counts_of`."""
-    counts = [0, 0, 0, 0, 0]
-    for field, calls in fields.items():
-        first = field.partition("\n")[0]
-        for letter, times in ((outcome_of(field), calls), (first.removeprefix(CONTINUES), -calls)):
-            if letter != first:  # else no earlier call was counted
-                is_shadow = letter in "wW"
-                _add(counts, "d" if is_shadow else letter.lower(), is_shadow, times)
-                counts[4] += times if letter.isupper() else 0
-    return UsageCount(minute, "", *counts)
+def requests_of(minute: int, fields: Mapping[str, int]) -> list[UsageCount]:
+    """Return the counts of the requests of a batch, each once, whatever rules matched it, in its first minute."""
+    return _summed([change for field, calls in fields.items() for change in _of_request(minute, field, calls)])
 
 
-def _add(counts: list[int], outcome: str, shadow: bool, calls: int) -> None:
-    """counts: allowed, rejected, shadow_rejected, soft_exceeded."""
-    if outcome == "d":
-        counts[2 if shadow else 1] += calls
-    else:
-        counts[0] += calls
-        counts[3] += calls if outcome == "s" else 0
+#: What a field adds to the counts: the minute, the label, the letter of an outcome, and the number of requests.
+_Change = tuple[int, str, str, int]
+
+
+def _summed(changes: Iterable[_Change]) -> list[UsageCount]:
+    totals: dict[tuple[int, str], list[int]] = {}
+    for minute, label, letter, calls in changes:
+        counts = totals.setdefault((minute, label), [0] * 6)
+        for place in (*_COLUMNS[letter.lower()], *[_DEGRADED][: letter.isupper()]):
+            counts[place] += calls
+    return [UsageCount(*key, *counts) for key, counts in totals.items() if any(counts)]
+
+
+def _of_rules(minute: int, field: str, calls: int) -> Iterator[_Change]:
+    earlier, latest = _outcomes(minute, field)
+    for (at, label), letters in _by_label(latest).items():
+        yield at, label, _worst(letters, _OF_RULE), calls
+    if _rejects(latest) and not _rejects(earlier):
+        for (at, label), letters in _by_label(earlier).items():
+            letter = _worst(letters, _OF_RULE)
+            if letter in "asAS":
+                yield at, label, letter, -calls
+                yield at, label, "o" if letter.islower() else "O", calls
+
+
+def _of_request(minute: int, field: str, calls: int) -> Iterator[_Change]:
+    earlier, latest = _outcomes(minute, field)
+    at = earlier[0][0] if earlier else minute
+    for outcomes, times in ((earlier, -calls), (earlier + latest, calls)):
+        if outcomes:
+            letter = _worst([letter for _, _, letter in outcomes], _OF_REQUEST)
+            yield at, "", {"o": "d", "O": "D"}.get(letter, letter), times
+
+
+def _outcomes(minute: int, field: str) -> tuple[list[tuple[int, str, str]], list[tuple[int, str, str]]]:
+    """Return minute, label and letter of each charge of the earlier calls for a request, and of the latest."""
+    *lines, letters = without_name(field).split("\n")
+    earlier, latest = list[tuple[int, str, str]](), list[tuple[int, str, str]]()
+    for line, letter in zip(lines, letters, strict=True):
+        found, at = latest, minute
+        if line.startswith(CONTINUES):
+            ago, _, line = line.removeprefix(CONTINUES).partition(":")
+            found, at = earlier, minute - int(ago)
+        if line.startswith(SHADOW):
+            letter = {"d": "w", "D": "W"}.get(letter, letter)
+        found.append((at, line.removeprefix(SHADOW), letter))
+    return earlier, latest
+
+
+def _by_label(outcomes: Iterable[tuple[int, str, str]]) -> dict[tuple[int, str], list[str]]:
+    """Return the letters of each label that is counted."""
+    found: dict[tuple[int, str], list[str]] = {}
+    for at, label, letter in outcomes:
+        if label:
+            found.setdefault((at, label), []).append(letter)
+    return found
+
+
+def _worst(letters: Sequence[str], order: str) -> str:
+    """Return the letter that outweighs the others; a capital if one of them is."""
+    worst = max(map(str.lower, letters), key=order.index)
+    return worst.upper() if any(map(str.isupper, letters)) else worst
+
+
+def _rejects(outcomes: Iterable[tuple[int, str, str]]) -> bool:
+    return any(letter in "doDO" for _, _, letter in outcomes)
 
 
 def minute_of(batch: str) -> int:

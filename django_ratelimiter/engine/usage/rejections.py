@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ..base import Alias, Verdict, tail_of
-from . import COUNTER, SHADOW, name_of, without_name
+from . import CONTINUES, COUNTER, SHADOW, name_of, without_name
 
 #: Rejections that are counted under one field in one minute are recorded one by one up to this number; above that, each
 #: twentieth is recorded as twenty. check.lua has the same numbers, so that rejections stay cheap.
@@ -88,7 +88,8 @@ class RejectionCounts(NamedTuple):
 def rejected_labels(field: str) -> list[str]:
     """Return the label of each charge that has rejected the calls of a field; shadow labels keep their prefix."""
     *labels, outcomes = field.split("\n")
-    return [label for label, outcome in zip(labels, outcomes, strict=False) if outcome in "dD"]
+    pairs = zip(labels, outcomes, strict=False)
+    return [label for label, outcome in pairs if outcome in "dD" and not label.startswith(CONTINUES)]
 
 
 def rejections_of(remembered: Iterable[RejectionCounts]) -> list[Rejection]:
@@ -101,7 +102,7 @@ def rejections_of(remembered: Iterable[RejectionCounts]) -> list[Rejection]:
         for name, entry in entries.items():
             field, *counters = name.split(COUNTER)
             for label, counter in zip(rejected_labels(field), counters, strict=False):
-                if label:
+                if label.removeprefix(SHADOW):
                     by_counter.setdefault(counter, []).append((entry, label))
         for field, step in marks.items():
             for label in rejected_labels(field):

@@ -28,7 +28,7 @@ from .alerts import Thresholds, send_alerts
 from .lag import lag
 from .partitions import collect_partitions
 from .prune import prune
-from .upsert import FIELDS, BucketKey, TotalKey, add, slug
+from .upsert import BucketKey, TotalKey, add, slug
 
 #: How long the name of a collected batch is stored: longer than the 8 days that the engine keeps the batch itself.
 BATCH_NAME_LIFETIME: Final = timedelta(days=9)
@@ -89,7 +89,7 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
         progress(done, len(waiting))
         try:
             counts = engine.read_usage(batch)
-            totals = [engine.read_requests(batch)] if hasattr(engine, "read_requests") else []  # some engines have none
+            totals = engine.read_requests(batch) if hasattr(engine, "read_requests") else []  # some engines have none
             if any(min(count[2:]) < 0 for count in (*counts, *totals)) and (failed or batch not in postponed):
                 if batch not in postponed:
                     postponed.add(batch)
@@ -106,7 +106,7 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
             failed += 1
         else:
             batches += added
-            requests += added * sum(count.allowed + count.rejected + count.shadow_rejected for count in counts)
+            requests += added * sum(count.requests for count in counts)
     try:
         collect_partitions(engine, database, lambda: progress(len(waiting), len(waiting)))
     except (OperationalError, InterfaceError):
@@ -135,7 +135,7 @@ def _add_once(database: str, batch: str, counts: Iterable[UsageCount], totals: I
             UsageBatch.objects.using(database).create(batch_id=batch)
             add(database, _totals(counts))
             for total in totals:
-                starts, amounts = starts_of(total.minute), [getattr(total, field) for field in FIELDS]
+                starts, amounts = starts_of(total.minute), [getattr(total, field) for field in UsageTotal.COUNTS]
                 add(database, {TotalKey(*each): amounts for each in starts.items()}, UsageTotal)
     except IntegrityError:
         if UsageBatch.objects.using(database).filter(batch_id=batch).exists():
@@ -150,7 +150,9 @@ def _totals(counts: Iterable[UsageCount]) -> dict[BucketKey, list[int]]:
     for count in counts:
         rule, _, tier = count.label.partition("|")
         for granularity, start in starts_of(count.minute).items():
-            sums = totals.setdefault(BucketKey(granularity, slug(rule), slug(tier), start), [0] * len(FIELDS))
-            for place, field in enumerate(FIELDS):
+            sums = totals.setdefault(
+                BucketKey(granularity, slug(rule), slug(tier), start), [0] * len(UsageBucket.COUNTS)
+            )
+            for place, field in enumerate(UsageBucket.COUNTS):
                 sums[place] += getattr(count, field)
     return totals

@@ -60,9 +60,14 @@ class Chart(NamedTuple):
 
 
 def draw(points: Sequence[Point]) -> Chart:
-    """Return one bar for each point: allowed at the bottom, then rejected, then what would be rejected on top."""
+    """Return one bar for each point: allowed at the bottom, then rejected, on top what would be rejected."""
     stacks = [
-        {"allowed": each.allowed, "rejected": each.rejected, "shadow": each.shadow_rejected}
+        {
+            "allowed": each.allowed,
+            "rejected": each.rejected,
+            "other": each.rejected_by_other,
+            "shadow": each.shadow_rejected,
+        }
         for each in (point.figures for point in points)
     ]
     return stacked(stacks, [_label(point) for point in points], _ticks([point.start for point in points]))
@@ -134,6 +139,8 @@ def span(point: Point | Period) -> str:
 def _label(point: Point) -> str:
     figures = point.figures
     labels = [_("%s allowed") % units(figures.allowed), _("%s rejected") % units(figures.rejected)]
+    if figures.rejected_by_other:
+        labels.append(_("%s rejected by another rule") % units(figures.rejected_by_other))
     if figures.shadow_rejected:
         labels.append(_("%s would be rejected") % units(figures.shadow_rejected))
     return f"{span(point)}: {', '.join(labels)}"

@@ -22,7 +22,7 @@ from ...engine.base import Alias, tail_of
 from ...models import TopCaller, TopPartition, UsageBucket, UsageTotal
 from ..times import Granularity, aware, buckets, floor
 from .coverage import GRANULARITIES, NEVER, BucketRange, Coverage, Period, read_coverage
-from .totals import LEAST_ESTIMATE, SUMS, Figures, Point, Total, about, believable
+from .totals import LEAST_ESTIMATE, SUMS, SUMS_OF_TOTALS, Figures, Point, Total, about, believable
 
 #: The number of top partitions that are shown.
 MAX_PARTITIONS: Final = 25
@@ -140,7 +140,7 @@ class Report:
         totals = UsageTotal.objects.filter(_within(ranges))
         if self._rows(ranges).exclude(start__in=totals.values("start")).exists():
             return None  # a part has none, as of an engine that counts none
-        once = Figures(*(int(each or 0) for each in totals.aggregate(**SUMS).values()))
+        once = Figures(*(int(each or 0) for each in totals.aggregate(**SUMS_OF_TOTALS).values()))
         return None if any(each.figures.requests > once.requests for each in self.totals) else once
 
     @cached_property
@@ -177,8 +177,11 @@ class Report:
         # row, not only for every start.
         sums = [Figures()] * len(starts)
         for each in self.coverage.bucket_ranges(self.period, widest):  # one by one, in the order of SQLite's index
-            rows = self._rows([each]) if self._once is None else UsageTotal.objects.filter(each.condition)
-            for start, *figures in rows.order_by("start").values_list("start").annotate(**SUMS):
+            rows: QuerySet[Any] = self._rows([each])
+            if self._once is not None:
+                rows = UsageTotal.objects.filter(each.condition)
+            wanted = SUMS if self._once is None else SUMS_OF_TOTALS
+            for start, *figures in rows.order_by("start").values_list("start").annotate(**wanted):
                 sums[bisect_right(starts, aware(start)) - 1] += Figures(*figures)
         ends = [*starts[1:], self.period.end]
         return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -38,7 +38,8 @@ class Figures:
     """Counts of requests. In a sum of several rules, a request counts once for each rule that matched it: see
     `Report.together`.
 
-    shadow_rejected: would have been rejected if the rule were enforced. soft_exceeded is a part of allowed.
+    allowed: they went through; soft_exceeded is a part of them. rejected: by the rule. rejected_by_other: by another
+    rule. shadow_rejected: would have been rejected if the rule were enforced.
     degraded: a part of all, decided by a process without Redis.
     """
 
@@ -47,20 +48,15 @@ class Figures:
     shadow_rejected: int = 0
     soft_exceeded: int = 0
     degraded: int = 0
+    rejected_by_other: int = 0
 
     def __add__(self, other: Figures) -> Figures:
-        return Figures(
-            self.allowed + other.allowed,
-            self.rejected + other.rejected,
-            self.shadow_rejected + other.shadow_rejected,
-            self.soft_exceeded + other.soft_exceeded,
-            self.degraded + other.degraded,
-        )
+        return Figures(*[getattr(self, name) + getattr(other, name) for name in UsageBucket.COUNTS])
 
     @property
     def requests(self) -> int:
         """Return the number of requests that the rule matched."""
-        return self.allowed + self.rejected + self.shadow_rejected
+        return self.allowed + self.rejected + self.rejected_by_other + self.shadow_rejected
 
     @property
     def rejection_rate(self) -> float | None:
@@ -68,11 +64,9 @@ class Figures:
         return self.rejected / self.requests if self.requests else None
 
 
-#: The counts, by name.
-FIELDS: Final = tuple(field.name for field in fields(Figures))
-
-#: The sums of a query, in the order of Figures.
-SUMS: Final = {f"sum_{name}": Sum(name) for name in FIELDS}
+#: The sums of a query, in the order of Figures, and those of totals of requests.
+SUMS: Final = {f"sum_{name}": Sum(name) for name in UsageBucket.COUNTS}
+SUMS_OF_TOTALS: Final = {f"sum_{name}": Sum(name) for name in UsageTotal.COUNTS}
 
 
 def by_start(condition: Q) -> dict[datetime, Figures]:
@@ -82,7 +76,7 @@ def by_start(condition: Q) -> dict[datetime, Figures]:
     """
     models: tuple[Any, ...] = (UsageBucket, UsageTotal)
     of_rules, of_requests = (
-        model.objects.order_by().filter(condition).values_list("start", Value(place)).annotate(**SUMS)
+        model.objects.order_by().filter(condition).values_list("start", Value(place)).annotate(**SUMS_OF_TOTALS)
         for place, model in enumerate(models)
     )
     both = of_rules.union(of_requests, all=True).order_by()  # else Django 6.1 orders it as the first model is

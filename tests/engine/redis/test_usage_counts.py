@@ -116,7 +116,7 @@ def test_a_day_that_is_asked_for_again_is_counted_once(redis_client: redis.Redis
     engine._clock_ahead = 2 * DAY
     day = Limit(5, calendar="day", algorithm="fixed_window")
     assert engine.check([Charge("a", day, usage="a|"), Charge("b", FIVE, usage="b|")])[0].at_us < now_us + DAY
-    assert [count[1:] for count in collected(engine, now_us + DAY)] == [("a|", 1, 0, 0, 0, 0), ("b|", 1, 0, 0, 0, 0)]
+    assert [count[1:] for count in collected(engine, now_us + DAY)] == [("a|", 1, *[0] * 5), ("b|", 1, *[0] * 5)]
 
 
 def test_usage_keys_expire(redis_client: redis.Redis) -> None:
@@ -166,12 +166,13 @@ def calls(draw: st.DrawFn) -> Calls:
 
 def recount(calls: Sequence[tuple[int, Sequence[Verdict]]]) -> list[UsageCount]:
     """Count the verdicts of each call, minute by minute, as the words of UsageCount say it."""
-    totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0] * 6)
     for minute, verdicts in calls:
+        rejected = any(verdict.charge.gating and not verdict.allowed for verdict in verdicts)
         for label in {verdict.charge.usage for verdict in verdicts if verdict.charge.usage is not None}:
             mine = [verdict for verdict in verdicts if verdict.charge.usage == label]
             allowed = all(verdict.allowed for verdict in mine)
-            column = 0 if allowed else 1 if mine[0].charge.gating else 2
+            column = (5 if rejected else 0) if allowed else 1 if mine[0].charge.gating else 2
             totals[FIRST + minute, label][column] += 1
             totals[FIRST + minute, label][3] += allowed and any(verdict.soft_exceeded for verdict in mine)
     return sorted(UsageCount(minute, label, *counts) for (minute, label), counts in totals.items())
@@ -188,7 +189,7 @@ def test_what_is_collected_equals_a_recount(redis_url: str, made: Calls, closed_
                 if number == closed_between:
                     counts += collected(engine)
             counts += collected(engine)
-            totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0, 0])
+            totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0] * 6)
             for minute, label, *outcomes in counts:
                 totals[minute, label] = [sum(both) for both in zip(totals[minute, label], outcomes, strict=True)]
             assert sorted(UsageCount(*key, *outcomes) for key, outcomes in totals.items()) == recount(verdicts)

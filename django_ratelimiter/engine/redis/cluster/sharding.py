@@ -16,7 +16,6 @@ from ....exceptions import EngineUnavailable
 from ... import usage
 from ...base import Charge, Verdict, Version, mark_refunded
 from ...call import NO_CHARGES, Answer, Call
-from ...partition_stats import MINUTE_US
 from ..protocol import CallEncoder, ScriptMode
 
 #: Default number of shards in a cluster.
@@ -82,7 +81,7 @@ class ShardCoordinator:
         carrier = asked[0] if counts is None or counts.shard is None else counts.shard
         found: dict[int, Answer] = {}
         allowing: list[int] = []  # the shards that allowed their part, before any other shard rejected the call
-        mode, so_far = call.mode, call.call.template.so_far
+        mode, so_far = call.mode, call.call.so_far
         for shard in asked:
             part = parts.setdefault(shard, ShardPart())
             carried = counts if shard == carrier else None
@@ -90,12 +89,13 @@ class ShardCoordinator:
             one = ShardCall(shard, mode, part.call, part.receipts, call.version, call.now_us, carried)
             try:
                 found[shard] = answer = await self._send_with_counts(one, deadline_at)
-            except (Exception, CancelledError):
+            except (Exception, CancelledError) as error:
                 if found:
-                    await self._finish(self._undo_counted(found, deadline_at))
+                    is_lost = isinstance(error, CancelledError) or _may_have_been_run(error)
+                    await self._finish(self._undo(found, deadline_at, is_lost=is_lost))
                 raise
             if len(asked) > 1:
-                so_far = usage.outcome_of(usage.field_of(answer, so_far=so_far)).replace("s", "a") or so_far
+                so_far = usage.continued(so_far, answer, is_rejected=answer.is_rejected)
             if answer.is_rejected:
                 mode = ScriptMode.REJECTED
                 mark_refunded(part.receipts)
@@ -170,15 +170,21 @@ class ShardCoordinator:
             parts.setdefault(self._encoder.shard_of(receipt.charge), ShardPart()).receipts.append(receipt)
         return parts
 
-    async def _undo_counted(self, found: Mapping[int, Answer], deadline_at: float | None) -> None:
-        """Undo the charges and counts of these shards. If a shard is out of reach, its charges stay."""
+    async def _undo(self, found: Mapping[int, Answer], deadline_at: float | None, *, is_lost: bool) -> None:
+        """Undo the charges and counts of these shards. If a shard is out of reach, its charges stay.
+
+        is_lost: the shard that failed may have corrected the counts. They stay, so that none is taken back twice.
+        """
         for shard, verdicts in found.items():
             if verdicts:
                 verdicts.spend_taken()
-                so_far = verdicts.charges.template.so_far
-                packed = self._encoder.encode_undo(verdicts, shard=shard, so_far=so_far)
+                receipts = [verdict for verdict in verdicts if verdict.spent]
+                call = ShardCall(shard, ScriptMode.REFUND, receipts=receipts)
+                if not is_lost:
+                    packed = self._encoder.encode_undo(verdicts, shard=shard)
+                    call = ShardCall(shard, ScriptMode.UNDO, packed=packed)
                 with suppress(EngineUnavailable, CancelledError):
-                    await self._make_call(ShardCall(shard, ScriptMode.UNDO, packed=packed), deadline_at)
+                    await self._make_call(call, deadline_at)
 
     async def _roll_back_allowed(
         self,
@@ -189,7 +195,7 @@ class ShardCoordinator:
     ) -> None:
         """Refund a call that was rejected after some shards allowed it, and make the refunds that it carried.
 
-        If a shard is out of reach, its charges stay.
+        If a shard is out of reach, its charges stay. The shard that rejected it has corrected what they have counted.
         """
         for shard, part in sorted(parts.items()):
             if shard in found and shard not in allowing:
@@ -197,12 +203,11 @@ class ShardCoordinator:
             verdicts: Sequence[Verdict] = found.get(shard, ())
             if shard in found:
                 found[shard].spend_taken()
-            receipts = [*(verdict for verdict in verdicts if verdict.spent), *part.receipts]
-            counts = _as_rejected(verdicts, part.call.template.so_far)
-            if receipts or counts:
+            for verdict in verdicts:
+                verdict.soft_exceeded = False
+            if receipts := [*(verdict for verdict in verdicts if verdict.spent), *part.receipts]:
                 with suppress(EngineUnavailable, CancelledError):
-                    call = ShardCall(shard, ScriptMode.REFUND, receipts=receipts, counts=counts)
-                    await self._make_call(call, deadline_at)
+                    await self._make_call(ShardCall(shard, ScriptMode.REFUND, receipts=receipts), deadline_at)
                     mark_refunded(receipts)
 
     async def _send_with_counts(self, call: ShardCall, deadline_at: float | None) -> Answer:
@@ -222,19 +227,8 @@ class ShardCoordinator:
 def _may_have_been_run(error: Exception) -> bool:
     """Return whether a shard may have run a failed call: it was sent, and not rejected."""
     cause = error.__cause__
-    return isinstance(error, EngineUnavailable) and cause is not None and not isinstance(cause, ResponseError)
-
-
-def _as_rejected(verdicts: Sequence[Verdict], so_far: str) -> usage.UsageCarry | None:
-    """Return counts that turn an allowed call into a rejected one, without exceeded soft quotas."""
-    counted = usage.field_of(verdicts, so_far=so_far)
-    for verdict in verdicts:
-        verdict.soft_exceeded = False
-    field = usage.field_of(verdicts, so_far=so_far)
-    if field == counted:
-        return None
-    minute = verdicts[0].at_us // MINUTE_US
-    return usage.UsageCarry("", ((minute, counted, -1), (minute, field, 1)))
+    is_known = cause is None or isinstance(cause, ResponseError) or "refused" in str(cause)
+    return isinstance(error, EngineUnavailable) and not is_known
 
 
 def names_by_shard(encoder: CallEncoder, charges: Iterable[Charge]) -> dict[int, list[bytes]]:
